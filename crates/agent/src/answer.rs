@@ -10,7 +10,7 @@ use selvedge_protocol::{
     RuntimeEvent, ScriptError, ScriptToolCall, TurnItem, Usage, new_id,
 };
 use selvedge_script::detect::{BlockDetector, Segment, reasoning_text};
-use selvedge_script::{Harness, Pragma};
+use selvedge_script::{Harness, named_run_to_resume};
 
 use crate::AfterBlock;
 use crate::script_call::{malformed_block_error, parse_script_call};
@@ -397,7 +397,7 @@ impl AnswerReader<'_> {
             form,
             error,
             timeout: None,
-            resumes_run: Pragma::run_to_resume(None, &code),
+            resumes_run: named_run_to_resume(None, &code),
         }
     }
 
@@ -529,7 +529,7 @@ impl AnswerReader<'_> {
                 let mut script =
                     self.build_script(args.code, &call.call_id, AnswerScriptForm::Call, None);
                 script.timeout = args.timeout;
-                script.resumes_run = Pragma::run_to_resume(args.resume, &script.item.source_code);
+                script.resumes_run = named_run_to_resume(args.resume, &script.item.source_code);
                 self.emit_live = false;
                 let state = self.items.entry(item).or_default();
                 state.done = true;

@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId};
 use crate::recovery::{self, RecordedScript};
-use crate::resume::{ResumeError, find_run_to_resume, read_resume_input};
+use crate::resume::{ResumeError, resume_input, resume_input_of_run};
 use crate::script_result::script_result_parts;
 use crate::turn::AgentTurn;
 
@@ -199,7 +199,7 @@ impl AgentTurn<'_> {
             return rejected_output(&item.id, &item.call_id, error);
         }
         if let Some(run) = written.resumes_run {
-            match self.find_run_to_resume(run).await {
+            match self.resume_input(run).await {
                 Ok(resume) => options.resume = Some(resume),
                 Err(error) => return rejected_output(&item.id, &item.call_id, error),
             }
@@ -265,7 +265,7 @@ impl AgentTurn<'_> {
     }
 
     /// Finds the run that a script resumes, and reads its recorded calls.
-    async fn find_run_to_resume(&self, run: String) -> Result<ResumeInput, ScriptError> {
+    async fn resume_input(&self, run: String) -> Result<ResumeInput, ScriptError> {
         let refuse = |message: String| {
             ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
         };
@@ -275,7 +275,7 @@ impl AgentTurn<'_> {
         };
         let directory = self.agent.options.directory.clone();
         let found = journal
-            .spawn_blocking(move |journal| find_run_to_resume(journal, &run, &directory))
+            .spawn_blocking(move |journal| resume_input(journal, &run, &directory))
             .await;
         found.map_err(|error: ResumeError| match error {
             ResumeError::NotScript(_) => refuse(error.to_string())
@@ -308,7 +308,8 @@ impl AgentTurn<'_> {
             // If several processes try this, one succeeds.
             journal.claim_suspended_run(&run_id)?;
             let state = journal.read_suspension(&run_id)?;
-            let resume = resumed.map(|resumed| read_resume_input(journal, journal.run(&resumed)?));
+            let resume =
+                resumed.map(|resumed| resume_input_of_run(journal, journal.run(&resumed)?));
             Ok::<_, JournalError>((state, resume.transpose()?))
         });
         let state = match taken.await {

@@ -92,7 +92,7 @@ pub use error::AgentError;
 pub use history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
 pub use options::{AfterBlock, AgentOptions, AgentToolOffer, BudgetLimits};
 pub use recovery::cancelled_output;
-pub use resume::{ResumeError, find_run_to_resume, read_resume_input, recorded_task};
+pub use resume::{ChainEnd, ResumeError, recorded_task, resume_input, resume_input_of_run};
 pub use sampling::{TurnSamplingRequest, TurnSamplingResponse};
 pub use session::{Session, TurnInput};
 pub use session_record::{SessionStep, SessionStepKind};

@@ -15,13 +15,13 @@ use selvedge_protocol::{
     first_attempt_id,
 };
 use selvedge_script::detect::{Segment, detect};
-use selvedge_script::{Pragma, ResumeInput};
+use selvedge_script::{ResumeInput, named_run_to_resume};
 use selvedge_tools::truncate_result;
 
 use crate::AgentError;
 use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId};
 use crate::execution::{AnswerResults, text_output};
-use crate::resume::{read_resume_input, runs_after};
+use crate::resume::{resume_input_of_run, runs_after};
 use crate::script_call::{copied_block_error, malformed_block_error, parse_script_call};
 use crate::script_result::recall_hint;
 use crate::session_record::{SessionStep, SessionStepKind};
@@ -246,7 +246,7 @@ fn load_recorded_script(
             RecordedScript::Ended(Box::new(output))
         }
         (_, None) => RecordedScript::Died {
-            resume: read_resume_input(journal, last).map_err(journal_error)?,
+            resume: resume_input_of_run(journal, last).map_err(journal_error)?,
         },
     }))
 }
@@ -275,7 +275,7 @@ fn rebuild_script(item: ScriptToolCall, request_items: &[ConversationItem]) -> A
     let args = call.and_then(parse_script_call);
     let (timeout, resume) = args.map_or((None, None), |args| (args.timeout, args.resume));
     AnswerScript {
-        resumes_run: Pragma::run_to_resume(resume, &item.source_code),
+        resumes_run: named_run_to_resume(resume, &item.source_code),
         item,
         form,
         error,

@@ -1,4 +1,4 @@
-//! Finds the run that a script resumes, and reads the recorded calls of its chain.
+//! The input of a script that resumes a run: the recorded calls of the run's chain.
 //!
 //! Runs that resume each other form a chain. The calls of the whole chain count, oldest first. A
 //! call that repeats a recorded call replaces it. [`selvedge_tools::PriorCalls`] decides what each
@@ -19,21 +19,43 @@ pub enum ResumeError {
     /// The run with this id is not the run of a script.
     #[error("{0} is not the run of a script: only runs `scr_…` can be resumed")]
     NotScript(String),
-    /// The run with this id is still running.
+    /// The run is still running.
     #[error("{0} is still running")]
-    Running(String),
-    /// The run with this id is suspended: it waits for an approval.
+    Running(ChainEnd),
+    /// The run is suspended: it waits for an approval.
     #[error("{0} is suspended")]
-    Suspended(String),
+    Suspended(ChainEnd),
     /// The run does not exist or cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
 
+/// The newest run of a chain, with the run that was named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainEnd {
+    /// Id of the newest run of the chain.
+    pub newest: String,
+    /// Id of the run that was named: the newest or an older one.
+    pub named: String,
+}
+
+impl std::fmt::Display for ChainEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.newest == self.named {
+            true => f.write_str(&self.newest),
+            false => write!(
+                f,
+                "{}, the newest run that resumed {},",
+                self.newest, self.named
+            ),
+        }
+    }
+}
+
 /// Returns the input for a script that resumes the run `id`, or the newest run of its chain. Fails
 /// with [`JournalError::RunNotFound`] if the run belongs to another folder, or if `id` is only a
 /// prefix, so that ids cannot be guessed.
-pub fn find_run_to_resume(
+pub fn resume_input(
     journal: &Journal,
     id: &str,
     directory: &str,
@@ -48,18 +70,22 @@ pub fn find_run_to_resume(
     if let Some(newest) = runs_after(journal, id)?.pop() {
         run = journal.run(&newest)?;
     }
+    let chain_end = || ChainEnd {
+        newest: run.summary.id.clone(),
+        named: id.to_owned(),
+    };
     match run.summary.state {
-        StoredRunState::Running => Err(ResumeError::Running(run.summary.id)),
-        StoredRunState::Suspended => Err(ResumeError::Suspended(run.summary.id)),
+        StoredRunState::Running => Err(ResumeError::Running(chain_end())),
+        StoredRunState::Suspended => Err(ResumeError::Suspended(chain_end())),
         StoredRunState::Completed | StoredRunState::Failed | StoredRunState::Died => {
-            Ok(read_resume_input(journal, run)?)
+            Ok(resume_input_of_run(journal, run)?)
         }
     }
 }
 
 /// Returns the input for a script that resumes this run: its seed and the recorded calls of its
 /// chain.
-pub fn read_resume_input(journal: &Journal, run: StoredRun) -> Result<ResumeInput, JournalError> {
+pub fn resume_input_of_run(journal: &Journal, run: StoredRun) -> Result<ResumeInput, JournalError> {
     let (run_id, seed) = (run.summary.id.clone(), run.seed.parse().ok());
     let mut recorded = ChainCalls::default();
     for run in chain_up_to(journal, run)? {

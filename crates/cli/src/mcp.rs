@@ -8,9 +8,9 @@ use anyhow::Result;
 use futures_util::FutureExt;
 use selvedge_mcp::{
     ClientApprovals, ElicitationHandler, ElicitationRequest, ElicitationResponse, HttpAccess,
-    HttpAuthentication, Login, LoginError, OpenSessions, ScriptHttpServer, ScriptServerConfig,
-    ScriptServerError, ServerRequestError, ServerRequestHandlers, ServerState, ServerStatus,
-    serve_stdio,
+    HttpAuthentication, Login, LoginError, OpenSessions, ResumeRequestError, ScriptHttpServer,
+    ScriptServerConfig, ScriptServerError, ServerRequestError, ServerRequestHandlers, ServerState,
+    ServerStatus, serve_stdio,
 };
 use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind};
 
@@ -20,7 +20,7 @@ use crate::mcp_token::{TokenChoice, TokenSource, choose_token, token_variable};
 use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
 use crate::run::{runtime, stop_signal};
-use crate::run_access::ClientRuns;
+use crate::run_access::McpRunAccess;
 use crate::saved_config::SavedRunConfig;
 use crate::setup::CliSetup;
 
@@ -45,10 +45,10 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
     let open_sessions = OpenSessions::default();
     let setup = CliSetup::new(&args.workspace)?.without_variable(token_variable(&args))?;
     let mut setup = setup.with_journal(&args.workspace)?;
-    setup.client_runs = Some(ClientRuns {
+    setup.mcp_run_access = Some(McpRunAccess {
         live_runs: live.clone(),
         open_sessions: open_sessions.clone(),
-        client: http
+        http_client_name: http
             .as_ref()
             .map(|(_, token)| token.authentication.client_name()),
     });
@@ -81,14 +81,14 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
             &args.limits,
             Vec::new(),
         ))?,
-        find_run_to_resume: Box::new(move |request| {
+        resume_input: Box::new(move |request| {
             let setup = setup_to_resume.clone();
             async move {
-                let find = move || setup.find_run_to_resume_for_client(&request);
-                let resume = tokio::task::spawn_blocking(find).await;
+                let read = move || setup.resume_input_for_client(&request);
+                let resume = tokio::task::spawn_blocking(read).await;
                 resume
                     .unwrap_or_else(|error| Err(error.into()))
-                    .map_err(|error| ScriptServerError::NotResumable(error.to_string()))
+                    .map_err(|error| ResumeRequestError(error.to_string()))
             }
             .boxed()
         }),

@@ -51,7 +51,7 @@ impl Tool for RecallTool {
         let run = async move |args: RecallRunArgs| {
             let access = self.1.clone();
             let read = move |journal: &Journal| {
-                let may_read = |run: &StoredRun| access.may_use(journal, &call.scope_id, run);
+                let may_read = |run: &StoredRun| access.run_may_use(journal, &call.scope_id, run);
                 Ok(read_value(journal, may_read, &args))
             };
             let failed = |error: JournalError| Err(ToolError::new(error.to_string()));

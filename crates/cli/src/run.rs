@@ -12,7 +12,7 @@ use selvedge_protocol::{
     ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Limits, OutputPart, ResumeAs, RunStatus,
     ScriptError, ScriptMode, ScriptToolCallOutput,
 };
-use selvedge_script::{Author, Pragma, RunOptions};
+use selvedge_script::{Pragma, ResumeHintStyle, RunOptions, named_run_to_resume};
 use selvedge_tools::{DeferringApprover, ScopeLimits};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -37,8 +37,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     let setup = setup.with_journal(&args.workspace)?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
     let text = std::str::from_utf8(&source).unwrap_or_default();
-    let resume = Pragma::run_to_resume(args.resume.clone(), text);
-    let resume = resume.map(|run| setup.find_run_to_resume(&run));
+    let resume = named_run_to_resume(args.resume.clone(), text);
+    let resume = resume.map(|run| setup.resume_input_by_prefix(&run));
     let resume = resume.transpose()?;
     let saved_config = SavedRunConfig::from_setup(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
@@ -60,7 +60,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     let tools = setup.built_in_tools()?;
     let options = RunOptions {
         seed: args.seed,
-        author: Author::Person {
+        resume_hint: ResumeHintStyle::CommandLine {
             file: args.file.as_deref().and_then(shell_word_of),
         },
         resume,

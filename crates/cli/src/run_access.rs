@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use selvedge_agent::{ResumeError, find_run_to_resume, recorded_task};
+use selvedge_agent::{ResumeError, recorded_task, resume_input};
 use selvedge_journal::{Journal, JournalError, StoredRun};
 use selvedge_mcp::{OpenSessions, ResumeRequest};
 use selvedge_script::{LiveRuns, ResumeInput};
@@ -18,37 +18,47 @@ use crate::setup::CliSetup;
 pub(crate) struct RunAccess {
     pub(crate) directory: String,
     pub(crate) session: String,
-    pub(crate) clients: Option<ClientRuns>,
+    /// Only in `mcp serve`.
+    pub(crate) mcp: Option<McpRunAccess>,
 }
 
-/// The runs of the clients of `mcp serve`.
+/// Which runs a client of `mcp serve` may use.
 #[derive(Clone)]
-pub(crate) struct ClientRuns {
+pub(crate) struct McpRunAccess {
     pub(crate) live_runs: LiveRuns,
     pub(crate) open_sessions: OpenSessions,
     /// Name of the clients over HTTP, by their token; `None` over standard input and output, where
     /// the client acts for the user.
-    pub(crate) client: Option<String>,
+    pub(crate) http_client_name: Option<String>,
 }
 
 impl RunAccess {
-    /// Whether a script of the run or task `asking` may use the recorded run.
-    pub(crate) fn may_use(&self, journal: &Journal, asking: &str, run: &StoredRun) -> bool {
+    /// Whether a script of the run or task `requesting_run` may use the recorded run.
+    pub(crate) fn run_may_use(
+        &self,
+        journal: &Journal,
+        requesting_run: &str,
+        run: &StoredRun,
+    ) -> bool {
+        let session = match &self.mcp {
+            Some(mcp) => mcp.session_of(requesting_run),
+            None => self.session.clone(),
+        };
+        self.session_may_use(journal, &session, run)
+    }
+
+    /// Whether a script of the session may use the recorded run.
+    fn session_may_use(&self, journal: &Journal, session: &str, run: &StoredRun) -> bool {
         let summary = &run.summary;
-        match &self.clients {
-            Some(clients) => {
-                let session = clients.session_of(asking);
-                summary.directory == self.directory && clients.may_use(journal, &session, run)
-            }
-            None => {
-                summary.directory == self.directory
-                    || !summary.session.is_empty() && summary.session == self.session
-            }
+        let is_of_folder = summary.directory == self.directory;
+        match &self.mcp {
+            Some(mcp) => is_of_folder && mcp.session_may_use(journal, session, run),
+            None => is_of_folder || !session.is_empty() && summary.session == session,
         }
     }
 }
 
-impl ClientRuns {
+impl McpRunAccess {
     /// Returns the session of a live run; empty if there is no such run.
     pub(crate) fn session_of(&self, run: &str) -> String {
         let run = self.live_runs.find(run);
@@ -57,15 +67,16 @@ impl ClientRuns {
 
     /// Whether a session may use a recorded run: its own runs, and those of ended sessions of the
     /// same client.
-    fn may_use(&self, journal: &Journal, session: &str, run: &StoredRun) -> bool {
+    fn session_may_use(&self, journal: &Journal, session: &str, run: &StoredRun) -> bool {
         let owner = &run.summary.session;
         let in_ended_session = || {
-            self.open_sessions.may_use(session, owner)
-                // If that is unknown, the session counts as open.
+            self.open_sessions.session_may_use(session, owner)
+                // If the journal cannot tell, the run counts as running.
                 && !journal.is_run_of_other_process(&run.summary.id).unwrap_or(true)
         };
         !session.is_empty() && session == owner
-            || in_ended_session() && SavedRunConfig::client_of(&run.saved_config) == self.client
+            || in_ended_session()
+                && SavedRunConfig::client_of(&run.saved_config) == self.http_client_name
     }
 }
 
@@ -75,7 +86,7 @@ impl CliSetup {
         RunAccess {
             directory: self.directory.display().to_string(),
             session: self.session.clone(),
-            clients: self.client_runs.clone(),
+            mcp: self.mcp_run_access.clone(),
         }
     }
 
@@ -87,8 +98,8 @@ impl CliSetup {
                 let access = access.clone();
                 let read = move |journal: &Journal| {
                     let task = journal.run(&query.id).ok();
-                    let may_use =
-                        task.is_some_and(|task| access.may_use(journal, &query.scope_id, &task));
+                    let may_use = task
+                        .is_some_and(|task| access.run_may_use(journal, &query.scope_id, &task));
                     let recorded = || recorded_task(journal, &query.id, &access.directory);
                     Ok::<_, JournalError>(may_use.then(recorded).flatten())
                 };
@@ -96,49 +107,43 @@ impl CliSetup {
                 async { read.await.ok().flatten() }
             });
         }
-        if let Some(clients) = self.client_runs.clone() {
+        if let Some(mcp) = self.mcp_run_access.clone() {
             tasks.set_access(move |run, session| {
-                let asking = clients.session_of(run);
-                clients.open_sessions.may_use(&asking, session)
+                let requesting_session = mcp.session_of(run);
+                mcp.open_sessions
+                    .session_may_use(&requesting_session, session)
             });
         }
     }
 
-    /// Finds the run to resume for a client of `mcp serve`, and reads its recorded calls. A run
-    /// that the session may not use is reported like one that does not exist.
-    pub(crate) fn find_run_to_resume_for_client(
-        &self,
-        request: &ResumeRequest,
-    ) -> Result<ResumeInput> {
-        let (run, journal) = (&request.run, self.require_journal()?);
+    /// Returns the input of a script of a client of `mcp serve` that resumes a run. A run that the
+    /// session may not use is reported like one that does not exist.
+    pub(crate) fn resume_input_for_client(&self, request: &ResumeRequest) -> Result<ResumeInput> {
+        let (run, journal) = (&request.run, self.journal_for_resume()?);
         let not_found = || {
             let error = JournalError::RunNotFound(run.clone());
             crate::runs::journal_error_problem(&error)
         };
         let here = self.directory.display().to_string();
-        let may_use = |id: &str| match journal.run(id) {
-            Ok(found) => {
-                let clients = self.client_runs.as_ref();
-                found.summary.id == id
-                    && found.summary.directory == here
-                    && clients
-                        .is_none_or(|clients| clients.may_use(journal, &request.session, &found))
-            }
-            Err(_) => false,
+        let access = self.run_access();
+        let may_use = |id: &str| {
+            journal.run(id).is_ok_and(|found| {
+                found.summary.id == id && access.session_may_use(journal, &request.session, &found)
+            })
         };
         if !may_use(run) {
             return Err(not_found().into());
         }
         // The newest run of the chain may have been started by another session.
-        let found = find_run_to_resume(journal, run, &here);
+        let found = resume_input(journal, run, &here);
         let newest = match &found {
             Ok(resume) => Some(&resume.run_id),
-            Err(ResumeError::Running(id) | ResumeError::Suspended(id)) => Some(id),
+            Err(ResumeError::Running(run) | ResumeError::Suspended(run)) => Some(&run.newest),
             Err(_) => None,
         };
         if newest.is_some_and(|newest| newest != run && !may_use(newest)) {
             return Err(not_found().into());
         }
-        self.find_run_to_resume_by_id(run)
+        self.resume_input_by_id(run)
     }
 }

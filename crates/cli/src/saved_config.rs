@@ -44,9 +44,9 @@ impl SavedRunConfig {
             session: setup.session.clone(),
             project_files: setup.project.clone(),
             client: setup
-                .client_runs
+                .mcp_run_access
                 .as_ref()
-                .and_then(|clients| clients.client.clone()),
+                .and_then(|access| access.http_client_name.clone()),
         }
     }
 

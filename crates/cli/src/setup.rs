@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_agent::{ResumeError, SubAgents, find_run_to_resume};
+use selvedge_agent::{ResumeError, SubAgents, resume_input};
 use selvedge_config::{Config, Diagnostic, DiagnosticSubject, Project, SavedRules, Severity};
 use selvedge_confine::UnixSocketAccess;
 use selvedge_files::ProjectFiles;
@@ -23,7 +23,7 @@ use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::instructions::{InstructionUse, instruction_files};
 use crate::problem::Problem;
 use crate::recall::RecallTool;
-use crate::run_access::ClientRuns;
+use crate::run_access::McpRunAccess;
 use crate::secret_environment::{project_server_variables, secret_environment};
 
 /// Everything that a command needs to run scripts.
@@ -49,8 +49,8 @@ pub(crate) struct CliSetup {
     pub(crate) session: String,
     /// Sub-agents; `None` in commands without an agent.
     pub(crate) sub_agents: Option<SubAgents>,
-    /// The runs of clients; `None` except in `mcp serve`.
-    pub(crate) client_runs: Option<ClientRuns>,
+    /// Which runs clients may use; `None` except in `mcp serve`.
+    pub(crate) mcp_run_access: Option<McpRunAccess>,
     /// Background tasks; `None` unless the configuration enables them.
     pub(crate) tasks: Option<TaskSet>,
 }
@@ -227,7 +227,7 @@ impl CliSetup {
             #[cfg(unix)]
             _server_lock: None,
             sub_agents: None,
-            client_runs: None,
+            mcp_run_access: None,
             tasks,
         })
     }
@@ -342,17 +342,17 @@ impl CliSetup {
         selvedge_journal::Redactor::new(self.config.journal.secret_names.iter().cloned())
     }
 
-    /// Waits for pending writes to the journal. Once a day, also removes runs and sessions beyond
-    /// the retention limits; a failure of that is ignored, because the next command tries again.
-    pub(crate) fn close_journal(&self) -> Result<(), Problem> {
-        const TIDY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+    /// Waits for pending writes to the journal. Once a day, also removes expired documents and runs
+    /// beyond the retention limits. A failure of that is ignored; the next attempt is a day later.
+    pub(crate) fn flush_journal_and_apply_retention(&self) -> Result<(), Problem> {
+        const RETENTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
         let (Some(journal), Some(home)) = (&self.journal, &self.home) else {
             return Ok(());
         };
         journal
             .flush()
             .map_err(|error| crate::runs::journal_error_problem(&error))?;
-        let marker = home.join("tidied");
+        let marker = home.join("last-retention");
         let is_fresh = |path: &Path| {
             Some(
                 path.metadata()
@@ -361,7 +361,7 @@ impl CliSetup {
                     .ok()?
                     .elapsed()
                     .unwrap_or_default()
-                    < TIDY_INTERVAL,
+                    < RETENTION_INTERVAL,
             )
         };
         if is_fresh(&marker) != Some(true) && std::fs::write(&marker, "").is_ok() {
@@ -370,10 +370,10 @@ impl CliSetup {
         Ok(())
     }
 
-    /// Finds the run to resume, and reads its recorded calls. A prefix of its id is enough.
-    pub(crate) fn find_run_to_resume(&self, run: &str) -> Result<ResumeInput> {
+    /// Returns the input of a script that resumes a run. A prefix of the run's id is enough.
+    pub(crate) fn resume_input_by_prefix(&self, run: &str) -> Result<ResumeInput> {
         let earlier = self
-            .require_journal()?
+            .journal_for_resume()?
             .run(run)
             .map_err(|error| crate::runs::journal_error_problem(&error))?
             .summary;
@@ -384,18 +384,21 @@ impl CliSetup {
                     .into(),
             );
         }
-        self.find_run_to_resume_by_id(&earlier.id)
+        self.resume_input_by_id(&earlier.id)
     }
 
-    /// Finds the run to resume in this folder by its complete id, and reads its recorded calls.
-    pub(crate) fn find_run_to_resume_by_id(&self, run: &str) -> Result<ResumeInput> {
+    /// Returns the input of a script that resumes a run of this folder, by the complete id.
+    pub(crate) fn resume_input_by_id(&self, run: &str) -> Result<ResumeInput> {
         let here = self.directory.display().to_string();
-        let found = find_run_to_resume(self.require_journal()?, run, &here);
+        let found = resume_input(self.journal_for_resume()?, run, &here);
         Ok(found.map_err(|error| {
             let hint = match &error {
                 ResumeError::Journal(error) => return crate::runs::journal_error_problem(error),
-                ResumeError::Running(id) => format!("run `selvedge runs cancel {id}` to stop it"),
-                ResumeError::Suspended(id) => {
+                ResumeError::Running(run) => {
+                    format!("run `selvedge runs cancel {}` to stop it", run.newest)
+                }
+                ResumeError::Suspended(run) => {
+                    let id = &run.newest;
                     format!("run `selvedge runs answer {id} --approve`, or `--deny`")
                 }
                 _ => "run `selvedge runs list` to find the run of the script".to_owned(),
@@ -404,10 +407,17 @@ impl CliSetup {
         })?)
     }
 
-    pub(crate) fn require_journal(&self) -> Result<&Journal, Problem> {
-        self.journal.as_deref().ok_or_else(|| {
-            Problem::new("`--resume` needs the journal, which `--ephemeral` turns off")
-                .hint("remove --ephemeral")
+    /// Returns the journal, which a script that resumes a run needs.
+    pub(crate) fn journal_for_resume(&self) -> Result<&Journal, Problem> {
+        self.journal.as_deref().ok_or_else(|| match self.ephemeral {
+            true => Problem::new(
+                "a run can only be resumed with the journal, which `--ephemeral` turns off",
+            )
+            .hint("remove --ephemeral"),
+            false => Problem::new(
+                "a run can only be resumed with the journal, which needs a home folder",
+            )
+            .hint("set SELVEDGE_HOME to a folder"),
         })
     }
 
@@ -451,7 +461,8 @@ impl CliSetup {
         limits
     }
 
-    /// Returns a harness without tools. Without an approver, it denies every call that needs one.
+    /// Returns a harness without tools. Without an approver, it denies every call that needs
+    /// approval.
     pub(crate) fn harness(
         &self,
         args: &ScriptLimitArgs,

@@ -51,7 +51,7 @@ pub use sampling::{
 };
 pub use script_server::ScriptServerSession;
 pub use script_server_config::{
-    ClientApprovals, FindRunToResume, ResumeRequest, ScriptServerConfig,
+    ClientApprovals, ResumeInputFn, ResumeRequest, ResumeRequestError, ScriptServerConfig,
 };
 pub use serve_http::{HttpAccess, HttpAuthentication, ScriptHttpServer, ScriptServerError};
 pub use serve_stdio::serve_stdio;

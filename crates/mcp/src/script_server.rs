@@ -13,8 +13,8 @@ use rmcp::{RoleServer, ServerHandler};
 use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalResponse, new_id};
 use selvedge_script::{
-    LiveRun, LiveRunReport, Pragma, QuestionAnswer, RunOptions, RunQuestion, RunQuestionKind,
-    ScriptContext, ScriptStore, TooManyRuns, script_tool_description,
+    LiveRun, LiveRunReport, QuestionAnswer, RunOptions, RunQuestion, RunQuestionKind,
+    ScriptContext, ScriptStore, TooManyRuns, named_run_to_resume, script_tool_description,
 };
 use selvedge_tools::{Approver, NoApprover, Registry};
 use serde::Deserialize;
@@ -142,10 +142,10 @@ impl ScriptServerSession {
                 )
                 .await;
         }
-        let resume = match Pragma::run_to_resume(args.resume.clone(), &args.code) {
+        let resume = match named_run_to_resume(args.resume.clone(), &args.code) {
             Some(run) => {
                 let session = self.session_id.clone();
-                match (self.config.find_run_to_resume)(ResumeRequest { run, session }).await {
+                match (self.config.resume_input)(ResumeRequest { run, session }).await {
                     Ok(resume) => Some(resume),
                     Err(error) => return Ok(render::error_response(&error.to_string())),
                 }

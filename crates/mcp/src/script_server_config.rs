@@ -7,7 +7,6 @@ use selvedge_script::{Harness, LiveRuns, ResumeInput, ScriptContext};
 use selvedge_tools::Registry;
 
 use crate::open_sessions::OpenSessions;
-use crate::serve_http::ScriptServerError;
 use crate::servers::Servers;
 
 /// A request of a session to resume a run.
@@ -15,13 +14,18 @@ use crate::servers::Servers;
 pub struct ResumeRequest {
     /// Id of the run.
     pub run: String,
-    /// Id of the session that asks.
+    /// Id of the session that sent the request.
     pub session: String,
 }
 
-/// Finds the run to resume and reads its recorded calls. Fails if the run cannot be resumed. A run
-/// that the session may not use is reported like one that does not exist.
-pub type FindRunToResume = dyn Fn(ResumeRequest) -> BoxFuture<'static, Result<ResumeInput, ScriptServerError>>
+/// Why a run cannot be resumed, for the model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ResumeRequestError(pub String);
+
+/// Returns the input of a script that resumes a run. Fails if the run cannot be resumed. A run that
+/// the session may not use is reported like one that does not exist.
+pub type ResumeInputFn = dyn Fn(ResumeRequest) -> BoxFuture<'static, Result<ResumeInput, ResumeRequestError>>
     + Send
     + Sync;
 
@@ -56,8 +60,8 @@ pub struct ScriptServerConfig {
     pub context: ScriptContext,
     /// Configuration that is stored with each run, to restore it in another process.
     pub saved_config: String,
-    /// Finds a run to resume. Its error is shown to the model.
-    pub find_run_to_resume: Box<FindRunToResume>,
+    /// Returns the input of a script that resumes a run.
+    pub resume_input: Box<ResumeInputFn>,
     /// Returns how often a tool was called before. Tools that are used often are described first.
     pub use_count: Box<dyn Fn(&str) -> u64 + Send + Sync>,
     /// How long a request waits for a script before it returns a handle, by default.

@@ -113,9 +113,6 @@ pub enum ScriptServerError {
     /// The client did not complete the handshake.
     #[error("{0}")]
     NotInitialized(String),
-    /// The earlier run that a client names cannot be resumed.
-    #[error("{0}")]
-    NotResumable(String),
 }
 
 /// An MCP server that is bound to an address.

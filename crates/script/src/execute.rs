@@ -249,7 +249,7 @@ impl Harness {
             if launch.resume_as != ResumeAs::Rerun
                 && let Some(error) = &mut output.error
             {
-                let suggestion = options.author.resume_suggestion(&output.id);
+                let suggestion = options.resume_hint.suggestion(&output.id);
                 error.suggestions.push(suggestion);
             }
             match timeout(WRITE_TIMEOUT, record_end(ledger, &output, launch)).await {

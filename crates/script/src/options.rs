@@ -29,8 +29,8 @@ pub struct RunOptions {
     pub seed: Option<u64>,
     /// Cancels the run.
     pub cancel: CancellationToken,
-    /// Who wrote the script. Decides which command a suggestion to resume names.
-    pub author: Author,
+    /// How a suggestion to resume the run is spelled.
+    pub resume_hint: ResumeHintStyle,
     /// The run that this one resumes.
     pub resume: Option<ResumeInput>,
     /// Suspends the run at its next await, once the calls in flight have ended. Needs a ledger.
@@ -48,30 +48,30 @@ pub struct RunOptions {
     pub context: ScriptContext,
 }
 
-/// Who wrote a script. Models and people resume a run in different ways.
+/// How a suggestion to resume a run is spelled: as an argument of a tool call or as a command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Author {
-    /// A model, which resumes with an argument of its call.
+pub enum ResumeHintStyle {
+    /// The argument `resume` of the tool `script`.
     #[default]
-    Model,
-    /// A person, who resumes at the command line.
-    Person {
+    Argument,
+    /// The flag `--resume` of `selvedge run`.
+    CommandLine {
         /// The file of the script, as a word of a shell command; `None` if it has none.
         file: Option<String>,
     },
 }
 
-impl Author {
+impl ResumeHintStyle {
     /// Returns the suggestion for a failed run that may have had an effect.
-    pub(crate) fn resume_suggestion(&self, run: &str) -> String {
+    pub(crate) fn suggestion(&self, run: &str) -> String {
         let how = match self {
-            Self::Model => format!("run it with `resume: \"{run}\"`"),
-            Self::Person { file: Some(file) } => {
+            Self::Argument => format!("run it with `resume: \"{run}\"`"),
+            Self::CommandLine { file: Some(file) } => {
                 format!("run it with `selvedge run {file} --resume {run}`")
             }
-            Self::Person { file: None } => format!("pass `--resume {run}`"),
+            Self::CommandLine { file: None } => format!("pass `--resume {run}`"),
         };
-        format!("correct the script and {how}: the results of completed calls are reused")
+        format!("correct the script and {how}: completed changes are reused, reads run again")
     }
 }
 
@@ -86,7 +86,8 @@ pub struct ResumeInput {
     pub seed: Option<u64>,
 }
 
-/// A suspended run, as the ledger stored it.
+/// What a suspended run is restored from: the bytes of a `Suspension`, and the values of its
+/// calls.
 #[derive(Debug, Clone, Default)]
 pub struct RestoreInput {
     /// The state that the run handed to the ledger.

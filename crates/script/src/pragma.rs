@@ -52,14 +52,14 @@ impl Pragma {
         }
         Ok(Some(pragma))
     }
+}
 
-    /// Returns the id of the run that a script resumes: `argument`, which the caller passed beside
-    /// the script, or else that of the pragma. An empty id means that no run is resumed.
-    pub fn run_to_resume(argument: Option<String>, source: &str) -> Option<String> {
-        let in_source = || Self::parse(source).ok().flatten()?.resume;
-        let named = |run: &String| !run.is_empty();
-        argument.filter(named).or_else(in_source).filter(named)
-    }
+/// Returns the id of the run that a script resumes: `argument`, which the caller passed beside the
+/// script, or else that of the pragma. An empty id counts as none.
+pub fn named_run_to_resume(argument: Option<String>, source: &str) -> Option<String> {
+    let in_source = || Pragma::parse(source).ok().flatten()?.resume;
+    let named = |run: &String| !run.is_empty();
+    argument.filter(named).or_else(in_source).filter(named)
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
             (Some(""), "return 1", None),
             (None, empty, None),
         ] {
-            let run = Pragma::run_to_resume(argument.map(str::to_owned), source);
+            let run = named_run_to_resume(argument.map(str::to_owned), source);
             assert_eq!(run.as_deref(), expected, "{argument:?}, {source}");
         }
     }

@@ -54,7 +54,7 @@ async fn a_task_that_only_reads_is_reused_if_it_cost_money() {
     let message = |output: ScriptToolCallOutput| output.error.unwrap().message;
     let first = harness.run_with(script, RunOptions::default()).await;
     let options = RunOptions {
-        resume: Some(find_run_to_resume(&journal, &first.id, "").unwrap()),
+        resume: Some(resume_input(&journal, &first.id, "").unwrap()),
         ..RunOptions::default()
     };
     let second = harness.run_with(script, options).await;
@@ -113,7 +113,7 @@ async fn a_retry_of_a_repeated_call_has_its_key_and_takes_its_place() {
     );
     let resume = async || {
         let options = RunOptions {
-            resume: Some(find_run_to_resume(&journal, &first.id, "").unwrap()),
+            resume: Some(resume_input(&journal, &first.id, "").unwrap()),
             ..RunOptions::default()
         };
         harness.run_with(script.as_bytes(), options).await

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_agent::read_resume_input;
+use selvedge_agent::resume_input_of_run;
 use selvedge_journal::{Journal, JournalError, StoredRun, StoredRunState};
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, GatedCall};
-use selvedge_script::{Author, RestoreInput, RunOptions};
+use selvedge_script::{RestoreInput, ResumeHintStyle, RunOptions};
 use selvedge_tools::{Approver, DeferringApprover};
 use serde_json::Value;
 
@@ -29,8 +29,8 @@ use crate::saved_config::SavedRunConfig;
 pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     let run = super::open_user_journal()?.run(&args.run)?;
     require_suspended(&run)?;
-    let setting = SavedRunConfig::parse(&run.saved_config)?;
-    let setup = setting.setup(run.summary.directory.clone().into())?;
+    let saved_config = SavedRunConfig::parse(&run.saved_config)?;
+    let setup = saved_config.setup(run.summary.directory.clone().into())?;
     let Some(journal) = setup.journal.clone() else {
         return Err(Problem::new("cannot find the home folder")
             .hint("set SELVEDGE_HOME")
@@ -69,7 +69,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
         .harness(&ScriptLimitArgs::default(), Some(first.clone()))
         .for_one_script();
     let earlier = run.summary.resumes.as_deref();
-    let earlier = earlier.map(|earlier| read_resume_input(&journal, journal.run(earlier)?));
+    let earlier = earlier.map(|earlier| resume_input_of_run(&journal, journal.run(earlier)?));
     let earlier = earlier.transpose()?;
     let id = run.summary.id.clone();
     claim_run(&journal, &id)?;
@@ -82,10 +82,10 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     let values = values.collect();
     let options = RunOptions {
         id: Some(id.clone()),
-        author: Author::Person { file: None },
+        resume_hint: ResumeHintStyle::CommandLine { file: None },
         resume: earlier,
         events: show.sink(),
-        context: setting.script_context(&setup),
+        context: saved_config.script_context(&setup),
         store: setup.script_store(),
         saved_config: run.saved_config,
         ..RunOptions::default()
