@@ -160,7 +160,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
         cannot_write_file(file, &error).print();
         written = false;
     }
-    setup.close_journal()?;
+    setup.flush_journal_and_apply_retention()?;
     Ok(match outcome.end {
         Ok(TurnEnd::Stop | TurnEnd::Length) if fits && written => CliStatus::Success,
         _ => CliStatus::Failed,

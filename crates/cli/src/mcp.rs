@@ -118,7 +118,7 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         served
     });
     runtime.shutdown_background();
-    setup.close_journal()?;
+    setup.flush_journal_and_apply_retention()?;
     served?;
     Ok(CliStatus::Success)
 }

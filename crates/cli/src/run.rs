@@ -113,7 +113,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
             .iter()
             .for_each(|note| eprint_line!("note: {note}"));
     }
-    setup.close_journal()?;
+    setup.flush_journal_and_apply_retention()?;
     Ok(exit)
 }
 

@@ -72,7 +72,7 @@ fn run_chat(args: ChatCommandArgs, opening: SessionChoice) -> Result<CliStatus> 
     })?;
     // Does not wait for a tool that is blocked in a system call.
     runtime.shutdown_background();
-    chat.setup.close_journal()?;
+    chat.setup.flush_journal_and_apply_retention()?;
     ended?;
     if let Some(id) = chat.resumable_session() {
         crate::output::print_line(&format!("selvedge continue {id}"))?;

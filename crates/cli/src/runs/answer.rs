@@ -125,7 +125,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
             "note: the answer was not used: the script did not repeat the approval request"
         );
     }
-    setup.close_journal()?;
+    setup.flush_journal_and_apply_retention()?;
     Ok(exit)
 }
 
