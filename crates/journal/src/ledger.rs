@@ -147,7 +147,7 @@ impl Journal {
             }
         }
         let source = self.payloads.put(connection, run.source.as_bytes())?;
-        let setting = self
+        let saved_config = self
             .payloads
             .put_shared(connection, run.saved_config.as_bytes())?;
         let end = run.end.as_ref();
@@ -156,7 +156,7 @@ impl Journal {
         let inserted = execute(
             connection,
             "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status,
-                 started_ms, setting, output, ended_ms, recording, calls, tools)
+                 started_ms, saved_config, output, ended_ms, recording, calls, tools)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
             params![
                 run.id,
@@ -168,7 +168,7 @@ impl Journal {
                 self.owner.id,
                 end.map_or_else(|| "running".to_owned(), RunEndRow::status),
                 run.started_ms,
-                setting,
+                saved_config,
                 output,
                 end.map(|end| end.at_ms),
                 recording,

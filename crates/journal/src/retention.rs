@@ -31,7 +31,7 @@ const RUN_PAYLOAD_COLUMNS: [(&str, &str); 10] = [
     ("calls", "shown"),
     ("runs", "source"),
     ("runs", "output"),
-    ("runs", "setting"),
+    ("runs", "saved_config"),
     ("runs", "recording"),
     ("suspensions", "state"),
     ("approvals", "request"),

@@ -241,7 +241,7 @@ impl Journal {
             None => return Err(JournalError::RunNotFound(id.to_owned())),
         };
         let mut read = connection.prepare_cached(
-            "SELECT source, seed, output, setting, recording FROM runs WHERE id = ?1",
+            "SELECT source, seed, output, saved_config, recording FROM runs WHERE id = ?1",
         )?;
         let mut rows = read.query(params![id])?;
         let row = rows
@@ -250,10 +250,10 @@ impl Journal {
         let source = self.payloads.require_text(connection, row.get_ref(0)?)?;
         let output = self.payloads.get_json(connection, row.get_ref(2)?)?;
         let seed = row.get(1)?;
-        let setting = self.payloads.require_text(connection, row.get_ref(3)?)?;
+        let saved_config = self.payloads.require_text(connection, row.get_ref(3)?)?;
         let recording = self.payloads.get(connection, row.get_ref(4)?)?;
         let alive = summary.state == StoredRunState::Running;
-        let questions = match summary.state {
+        let open_approvals = match summary.state {
             StoredRunState::Suspended => read_open_approvals(connection, &self.payloads, id)?,
             _ => Vec::new(),
         };
@@ -269,9 +269,9 @@ impl Journal {
             source,
             seed,
             output,
-            saved_config: setting,
+            saved_config,
             recording,
-            open_approvals: questions,
+            open_approvals,
         })
     }
 
@@ -364,11 +364,11 @@ fn read_open_approvals(
                WHERE run = ?1 AND answered_ms IS NULL ORDER BY asked_ms, id";
     let mut read = connection.prepare_cached(sql)?;
     let mut rows = read.query(params![run])?;
-    let mut questions = Vec::new();
+    let mut open_approvals = Vec::new();
     while let Some(row) = rows.next()? {
-        questions.push(payloads.require_json(connection, row.get_ref(0)?)?);
+        open_approvals.push(payloads.require_json(connection, row.get_ref(0)?)?);
     }
-    Ok(questions)
+    Ok(open_approvals)
 }
 
 /// Returns the only run id that is equal to `id` or begins with it.

@@ -22,7 +22,8 @@ CREATE TABLE runs (
     output BLOB,
     started_ms INTEGER NOT NULL,
     ended_ms INTEGER,
-    setting BLOB NOT NULL,
+    -- What the caller needs to set up the same tools when the run is restored.
+    saved_config BLOB NOT NULL,
     recording BLOB,
     -- Number of calls and names of tools, once the run has ended.
     calls INTEGER,
@@ -74,8 +75,8 @@ CREATE TABLE approvals (
 ) WITHOUT ROWID;
 CREATE INDEX approvals_of_runs ON approvals (run);
 
--- States of scripts that wait for an approval. The row is deleted as soon as anything else is
--- written for its run.
+-- States of scripts that wait for an approval. The row is deleted when a call or the end of its run
+-- is recorded.
 CREATE TABLE suspensions (
     run TEXT PRIMARY KEY,
     state BLOB NOT NULL,

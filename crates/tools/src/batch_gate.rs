@@ -17,9 +17,6 @@ use crate::orchestrator::{
 };
 use crate::scope::{Scope, SuspendPolicy};
 
-/// Arguments in which the author of a call explains it to the approver.
-const EXPLANATORY_FIELDS: [&str; 2] = ["approval_context", "justification"];
-
 impl Orchestrator {
     /// Requests approval for these calls, each with the reason why it needs one. Returns the calls
     /// that may run; the others end here as denied, timed out or cancelled.
@@ -332,8 +329,8 @@ impl ApprovalResult {
 
 /// Describes a call for the approver.
 fn gated_call(scope: &Scope, prepared: &PreparedCall, reason: &str) -> GatedCall {
-    let words: Vec<&str> = EXPLANATORY_FIELDS
-        .iter()
+    let explanatory = prepared.tool.spec.explanatory.iter();
+    let words: Vec<&str> = explanatory
         .filter_map(|field| prepared.args.get(*field)?.as_str())
         .filter(|words| !words.trim().is_empty())
         .collect();

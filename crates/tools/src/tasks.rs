@@ -224,10 +224,10 @@ impl TaskSet {
             idempotency_key,
         };
         let call_id = new.id.clone();
-        let how = TaskOrigin::Started {
+        let origin = TaskOrigin::Started {
             repeats: prior_call,
         };
-        let started = self.start(new, context, spawn, how).await;
+        let started = self.start(new, context, spawn, origin).await;
         if let (Err(_), Some(prior)) = (&started, &scope.prior_calls) {
             prior.release(&call_id);
         }
@@ -285,7 +285,7 @@ impl TaskSet {
         }: NewTask,
         context: TaskContext,
         spawn: SpawnCall,
-        how: TaskOrigin,
+        origin: TaskOrigin,
     ) -> Result<String, CallFailure> {
         let found = context.orchestrator.registry().get(&tool);
         if found.is_some_and(|found| found.spec.name == SPAWN_TOOL) {
@@ -333,7 +333,7 @@ impl TaskSet {
         // The task starts once it is recorded, also if the script is cancelled meanwhile.
         runtime.spawn(async move {
             // A task that is not recorded must not start.
-            let recorded = spawn.record(&scope.id, how).await;
+            let recorded = spawn.record(&scope.id, origin).await;
             let _ = record_sender.send(recorded.clone());
             let result = match recorded {
                 Ok(()) => run_task(&context, &scope, request).await,

@@ -82,11 +82,11 @@ impl SpawnCall {
         }
     }
 
-    pub(super) async fn record(&self, id: &str, how: TaskOrigin) -> Result<(), CallFailure> {
+    pub(super) async fn record(&self, id: &str, origin: TaskOrigin) -> Result<(), CallFailure> {
         let Some(ledger) = &self.ledger else {
             return Ok(());
         };
-        let (prior_call, reused, resume_as) = match how {
+        let (prior_call, reused, resume_as) = match origin {
             TaskOrigin::Started { repeats } => (repeats, false, self.resume_as),
             TaskOrigin::Reused => (Some(id.to_owned()), true, ResumeAs::Reuse),
             TaskOrigin::Skipped => (None, true, ResumeAs::Rerun),
