@@ -45,7 +45,7 @@ impl Orchestrator {
             .request_approval_for_calls(scope, &gated, ids, ApprovalTiming::BeforeStart, reports)
             .await;
         let mut allowed = Vec::new();
-        for ((prepared, risk), decision) in gated.into_iter().zip(decisions) {
+        for ((prepared, reason), decision) in gated.into_iter().zip(decisions) {
             let tool = &prepared.tool.spec.name;
             let failure = match decision {
                 ApprovalResult::ApprovedOnce => {
@@ -77,7 +77,7 @@ impl Orchestrator {
                 ),
                 ApprovalResult::Unavailable(why) => CallFailure::new(
                     ErrorCode::ApprovalDeniedError,
-                    format!("{tool} needs approval: {risk}; {why}"),
+                    format!("{tool} needs approval: {reason}; {why}"),
                 ),
                 ApprovalResult::TimedOut => {
                     let limit = scope.limits.approval_timeout.unwrap_or_default();

@@ -220,7 +220,7 @@ impl Orchestrator {
         reports: UnboundedSender<BatchReport>,
     ) {
         let reports = &reports;
-        let mut free = Vec::new();
+        let mut allowed = Vec::new();
         let mut gated = Vec::new();
         for request in batch {
             let mut prepared = match self.prepare(scope, request) {
@@ -236,9 +236,9 @@ impl Orchestrator {
             }
             match apply_policy(self.policy, risk_of(&prepared)) {
                 PolicyVerdict::Ask { .. } if scope.is_approved(&prepared.approval_key()) => {
-                    free.push(prepared)
+                    allowed.push(prepared)
                 }
-                PolicyVerdict::Run => free.push(prepared),
+                PolicyVerdict::Run => allowed.push(prepared),
                 PolicyVerdict::Ask { reason } => gated.push((prepared, reason)),
                 PolicyVerdict::Deny { reason } => {
                     let name = prepared.tool.spec.name.clone();
@@ -251,8 +251,8 @@ impl Orchestrator {
                 }
             }
         }
-        let free = join_all(
-            free.into_iter()
+        let allowed = join_all(
+            allowed.into_iter()
                 .map(|prepared| self.run_with_retry(scope, prepared, reports)),
         );
         let gated = async {
@@ -266,7 +266,7 @@ impl Orchestrator {
                 .await;
             }
         };
-        tokio::join!(free, gated);
+        tokio::join!(allowed, gated);
     }
 
     /// Finds the tool, takes the call from the budget and validates the arguments.
