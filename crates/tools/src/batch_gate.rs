@@ -20,7 +20,7 @@ use crate::scope::{Scope, SuspendPolicy};
 impl Orchestrator {
     /// Requests approval for these calls, each with the reason why it needs one. Returns the calls
     /// that may run; the others end here as denied, timed out or cancelled.
-    pub(crate) async fn request_approval_of_batch(
+    pub(crate) async fn gate_batch(
         &self,
         scope: &Scope,
         gated: Vec<(PreparedCall, String)>,
@@ -42,7 +42,7 @@ impl Orchestrator {
             .map(|(prepared, _)| prepared.request.id.clone())
             .collect();
         let decisions = self
-            .request_approval_for_calls(scope, &gated, ids, ApprovalTiming::BeforeStart, reports)
+            .gate_calls(scope, &gated, ids, ApprovalTiming::BeforeStart, reports)
             .await;
         let mut allowed = Vec::new();
         for ((prepared, reason), decision) in gated.into_iter().zip(decisions) {
@@ -98,7 +98,7 @@ impl Orchestrator {
 
     /// Requests approval to retry a call outside the confinement that seems to have blocked it.
     /// `first` is the id of the first attempt.
-    pub(crate) async fn request_approval_of_retry(
+    pub(crate) async fn gate_retry(
         &self,
         scope: &Scope,
         prepared: PreparedCall,
@@ -108,7 +108,7 @@ impl Orchestrator {
     ) -> Option<PreparedCall> {
         let gated = [(prepared, reason)];
         let decisions = self
-            .request_approval_for_calls(
+            .gate_calls(
                 scope,
                 &gated,
                 vec![first.to_owned()],
@@ -137,7 +137,7 @@ impl Orchestrator {
     }
 
     /// Creates the approval request for these calls, and returns one decision per call.
-    async fn request_approval_for_calls(
+    async fn gate_calls(
         &self,
         scope: &Scope,
         gated: &[(PreparedCall, String)],
@@ -159,13 +159,13 @@ impl Orchestrator {
                 .map(|(prepared, _)| prepared.request.cancel.cancelled()),
         )
         .map(drop);
-        self.submit_approval_request(scope, request, cancelled, waiting, timing, reports)
+        self.ask_approver(scope, request, cancelled, waiting, timing, reports)
             .await
     }
 
     /// Submits an approval request to the approver, with its records, events and reports. Returns
     /// one decision per call. The request ends when `cancelled` completes.
-    pub(crate) async fn submit_approval_request(
+    pub(crate) async fn ask_approver(
         &self,
         scope: &Scope,
         request: ApprovalRequest,

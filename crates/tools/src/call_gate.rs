@@ -184,7 +184,7 @@ impl CallGate {
         };
         let waiting = vec![call.clone()];
         let decisions = orchestrator
-            .submit_approval_request(
+            .ask_approver(
                 scope,
                 request,
                 cancelled,

@@ -252,12 +252,13 @@ impl Orchestrator {
             }
         }
         let allowed = join_all(
-            allowed.into_iter()
+            allowed
+                .into_iter()
                 .map(|prepared| self.run_with_retry(scope, prepared, reports)),
         );
         let gated = async {
             if !gated.is_empty() {
-                let allowed = self.request_approval_of_batch(scope, gated, reports).await;
+                let allowed = self.gate_batch(scope, gated, reports).await;
                 join_all(
                     allowed
                         .into_iter()
@@ -401,14 +402,8 @@ impl Orchestrator {
         let retry_call = match is_approved {
             true => Some(retry_call),
             false => {
-                self.request_approval_of_retry(
-                    scope,
-                    retry_call,
-                    retry.reason,
-                    &outcome.record.id,
-                    reports,
-                )
-                .await
+                self.gate_retry(scope, retry_call, retry.reason, &outcome.record.id, reports)
+                    .await
             }
         };
         match retry_call {
