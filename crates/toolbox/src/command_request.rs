@@ -14,8 +14,8 @@ pub(crate) struct CommandRequest {
     pub(crate) cwd: Option<String>,
     /// Variables that the call adds to the environment.
     pub(crate) env: BTreeMap<String, String>,
-    /// `Some` runs the command without confinement, for this reason, which may be empty.
-    pub(crate) unconfined_justification: Option<String>,
+    /// Whether the call asks to run the command without confinement.
+    pub(crate) run_unconfined: bool,
 }
 
 impl CommandRequest {
@@ -29,8 +29,7 @@ impl CommandRequest {
             env: env
                 .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
                 .collect(),
-            unconfined_justification: (args["with_escalated_permissions"] == true)
-                .then(|| text("justification").unwrap_or_default()),
+            run_unconfined: args["with_escalated_permissions"] == true,
         }
     }
 

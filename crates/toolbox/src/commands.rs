@@ -166,15 +166,15 @@ impl CommandRunner {
                 reason: format!("`{line}` {why}"),
             };
         }
-        match &request.unconfined_justification {
+        match request.run_unconfined {
             _ if self.is_allowed_by_rule(request) => Risk::Harmless,
-            // The justification is no part of the reason: an approver is shown it as the words of
-            // the script's author.
-            Some(_) => Risk::NeedsApproval {
+            // The justification is not part of the reason: the approval question shows it
+            // separately, as text of the script's author.
+            true => Risk::NeedsApproval {
                 reason: format!("runs `{line}` without the sandbox"),
             },
-            None if safety == CommandSafety::ReadOnly => Risk::Harmless,
-            None => Risk::Moderate {
+            false if safety == CommandSafety::ReadOnly => Risk::Harmless,
+            false => Risk::Moderate {
                 reason: format!("runs `{line}`{}", request.cwd_and_env_lines()),
             },
         }
@@ -182,8 +182,7 @@ impl CommandRunner {
 
     /// Returns whether a command is known to be read-only.
     pub(crate) fn is_read_only(&self, request: &CommandRequest) -> bool {
-        request.unconfined_justification.is_none()
-            && self.classify(request) == CommandSafety::ReadOnly
+        !request.run_unconfined && self.classify(request) == CommandSafety::ReadOnly
     }
 
     /// Classifies a command by its words, its environment, its working folder and the repository
@@ -218,7 +217,7 @@ impl CommandRunner {
             argv: argv.to_vec(),
             cwd: None,
             env: BTreeMap::new(),
-            unconfined_justification: None,
+            run_unconfined: false,
         };
         CommandClassification {
             safety: self.classify(&request),
@@ -300,8 +299,7 @@ impl CommandRunner {
             .clone();
         let is_covered = |argv: &[String]| {
             is_covered_by_rules(argv, &rules.unconfined)
-                || request.unconfined_justification.is_none()
-                    && is_covered_by_rules(argv, &rules.confined)
+                || !request.run_unconfined && is_covered_by_rules(argv, &rules.confined)
         };
         // A `git` next to a command with a rule is read-only only if the repository is harmless.
         let runs_uncovered_git = || {
@@ -342,7 +340,7 @@ impl CommandRunner {
             .filter(|_| self.can_have_rule(request) && patch_args(request).is_none())?;
         Some(CommandRule {
             prefix,
-            unconfined: request.unconfined_justification.is_some(),
+            unconfined: request.run_unconfined,
         })
     }
 
@@ -433,10 +431,7 @@ impl CommandRunner {
                 .suggest("pass a program and its arguments: [\"ls\", \"-l\"]"));
         }
         let cwd = self.cwd(request);
-        if request.unconfined_justification.is_none()
-            && self.hides_secrets()
-            && inner.workspace.is_secret(&cwd)
-        {
+        if !request.run_unconfined && self.hides_secrets() && inner.workspace.is_secret(&cwd) {
             let message = format!(
                 "cannot start in {}: it is hidden from commands",
                 cwd.display()
@@ -451,7 +446,7 @@ impl CommandRunner {
             inner.turn_diff.before_command();
             CommandAccess::Full
         };
-        let mode = if request.unconfined_justification.is_some() {
+        let mode = if request.run_unconfined {
             ConfinementMode::Unconfined
         } else {
             self.confinement_mode(access)
@@ -491,7 +486,7 @@ impl CommandRunner {
 
     /// Returns whether this command would run confined.
     pub(crate) fn confines(&self, request: &CommandRequest) -> bool {
-        request.unconfined_justification.is_none() && self.confines_commands()
+        !request.run_unconfined && self.confines_commands()
     }
 
     fn support(&self) -> &ConfinementSupport {

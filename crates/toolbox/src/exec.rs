@@ -145,7 +145,7 @@ async fn run(
         argv: args.command,
         cwd: args.cwd,
         env: args.env,
-        unconfined_justification: args.with_escalated_permissions.then(String::new),
+        run_unconfined: args.with_escalated_permissions,
     };
     if let Some(patched) = commands.apply_if_patch(&request, call).await {
         return Ok(patch_output(patched, started));
@@ -353,7 +353,7 @@ fn unconfined_retry(
     confined: bool,
 ) -> Option<UnconfinedRetry> {
     let request = command_request(args);
-    if !output.sandbox_denied || !confined || request.unconfined_justification.is_some() {
+    if !output.sandbox_denied || !confined || request.run_unconfined {
         return None;
     }
     let mut args = args.clone();

@@ -171,7 +171,7 @@ async fn run(
         argv: shell_argv(args.shell.as_deref(), args.login, args.cmd),
         cwd: args.workdir,
         env: [("TERM".to_owned(), "dumb".to_owned())].into(),
-        unconfined_justification: args.with_escalated_permissions.then(String::new),
+        run_unconfined: args.with_escalated_permissions,
     };
     if let Some(patched) = commands.apply_if_patch(&request, call).await {
         let (output, exit_code) = patched.map_or_else(
