@@ -14,8 +14,8 @@ enum GitOperands {
 }
 use GitOperands::{Any, WhenListing};
 
-/// Options that format differences. `--patch` and `-p` are left to the forms that show no
-/// differences otherwise: elsewhere they add nothing, and Codex asks about them.
+/// Options that format differences. `--patch` and `-p` are listed only for forms that show no
+/// differences by default. For the others they have no effect, and Codex requires approval for them.
 const DIFF_OPTIONS: &str = "--no-patch --unified --raw --patch-with-raw --patch-with-stat \
     --stat --shortstat --numstat --name-only --name-status --summary --compact-summary --dirstat \
     --find-renames --no-renames --find-copies --find-copies-harder --minimal --patience \
@@ -139,10 +139,10 @@ const READ_ONLY_FORMS: &[(&str, GitOptions, GitOperands)] = &[
         "rev-parse",
         Listed(
             "--abbrev-ref --short --verify --quiet --show-toplevel --show-prefix --show-cdup \
-             --git-dir --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside- \
-             git-dir --is-bare-repository --is-shallow-repository --symbolic --symbolic-full- \
-             name --all --branches --tags --remotes --show-superproject-working-tree --git- \
-             path --sq --revs-only --no-revs --default --path-format --show-object-format",
+             --git-dir --absolute-git-dir --git-common-dir --is-inside-work-tree \
+             --is-inside-git-dir --is-bare-repository --is-shallow-repository --symbolic --symbolic-full-name \
+             --all --branches --tags --remotes --show-superproject-working-tree --git-path \
+             --sq --revs-only --no-revs --default --path-format --show-object-format",
             "q",
         ),
         Any,
@@ -169,8 +169,8 @@ const READ_ONLY_FORMS: &[(&str, GitOptions, GitOperands)] = &[
     (
         "describe",
         Listed(
-            "--tags --always --dirty --abbrev --long --all --exact-match --contains --first- \
-             parent --match --exclude --candidates",
+            "--tags --always --dirty --abbrev --long --all --exact-match --contains --first-parent \
+             --match --exclude --candidates",
             "",
         ),
         Any,
@@ -223,12 +223,12 @@ const READ_ONLY_FORMS: &[(&str, GitOptions, GitOperands)] = &[
     (
         "grep",
         Listed(
-            "--line-number --ignore-case --files-with-matches --name-only --files-without- \
-             match --count --word-regexp --extended-regexp --fixed-strings --perl-regexp \
+            "--line-number --ignore-case --files-with-matches --name-only --files-without-match \
+             --count --word-regexp --extended-regexp --fixed-strings --perl-regexp \
              --basic-regexp --heading --break --show-function --function-context --context \
              --after-context --before-context --cached --untracked --no-index --and --or \
-             --not --all-match --color --no-color --max-depth --full-name --null --only- \
-             matching --max-count --invert-match --quiet --column",
+             --not --all-match --color --no-color --max-depth --full-name --null --only-matching \
+             --max-count --invert-match --quiet --column",
             "niwlLcEFPGheHqvoABCWpIzm",
         ),
         Any,
@@ -357,4 +357,22 @@ fn checks_signatures(word: &str) -> bool {
     ["%G", "%+G", "%-G", "% G", "signature"]
         .iter()
         .any(|text| word.contains(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_listed_long_option_starts_with_two_dashes() {
+        let of_forms = READ_ONLY_FORMS.iter().map(|(_, options, _)| match options {
+            Listed(long, _) | WithDiff(long, _) | WithLog(long, _) => *long,
+        });
+        for options in of_forms.chain([DIFF_OPTIONS, LOG_OPTIONS]) {
+            for option in options.split_ascii_whitespace() {
+                let name = option.strip_prefix("--").unwrap_or_default();
+                assert!(!name.is_empty() && !name.ends_with('-'), "{option}");
+            }
+        }
+    }
 }
