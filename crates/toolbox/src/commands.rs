@@ -194,18 +194,18 @@ impl CommandRunner {
         }
         let cwd = self.cwd(request);
         let runs_git = command.commands.iter().any(|words| is_git(words));
-        let objection = if !request.env.is_empty() {
+        let reason = if !request.env.is_empty() {
             Some("sets environment variables".to_owned())
         } else if runs_git && !self.is_at_workspace_root(request) {
             Some("`git` may run programs configured in another repository".to_owned())
         } else if !self.hides_secrets() && may_show_secrets(&self.inner.workspace, &command, &cwd) {
             Some("may show secrets".to_owned())
         } else if runs_git {
-            self.repository_objection()
+            self.why_repository_may_run_programs()
         } else {
             None
         };
-        objection.map_or(CommandSafety::ReadOnly, |reason| CommandSafety::Unknown {
+        reason.map_or(CommandSafety::ReadOnly, |reason| CommandSafety::Unknown {
             reason,
         })
     }
@@ -226,11 +226,11 @@ impl CommandRunner {
     }
 
     /// Returns why `git` may run a program in the workspace. `None` if it runs none.
-    fn repository_objection(&self) -> Option<String> {
+    fn why_repository_may_run_programs(&self) -> Option<String> {
         let root = self.inner.workspace.root();
         self.inner
             .repository
-            .objection(root, |args| self.git_output(args))
+            .why_it_may_run_programs(root, |args| self.git_output(args))
     }
 
     /// Runs `git` in the workspace as read-only commands run, and returns its output. `None` if it
@@ -310,7 +310,7 @@ impl CommandRunner {
         };
         self.can_have_rule(request)
             && is_covered(&request.argv)
-            && !(runs_uncovered_git() && self.repository_objection().is_some())
+            && !(runs_uncovered_git() && self.why_repository_may_run_programs().is_some())
     }
 
     fn can_have_rule(&self, request: &CommandRequest) -> bool {

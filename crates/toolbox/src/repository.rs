@@ -143,7 +143,7 @@ pub(crate) struct RepositoryCheck {
 impl RepositoryCheck {
     /// Returns why `git` may run a program in the folder `cwd`. `None` if it runs none. `git` runs
     /// git with the given arguments in that folder and returns its output, or `None` if it fails.
-    pub(crate) fn objection(
+    pub(crate) fn why_it_may_run_programs(
         &self,
         cwd: &Path,
         git: impl Fn(&[&str]) -> Option<Vec<u8>>,
@@ -155,7 +155,7 @@ impl RepositoryCheck {
         {
             *last = Some((Instant::now(), check(cwd, git)));
         }
-        last.as_ref().and_then(|(_, objection)| objection.clone())
+        last.as_ref().and_then(|(_, reason)| reason.clone())
     }
 }
 
@@ -163,8 +163,8 @@ fn check(cwd: &Path, git: impl Fn(&[&str]) -> Option<Vec<u8>>) -> Option<String>
     let Some(configuration) = git(LIST_CONFIGURATION) else {
         return Some("the repository's configuration is not readable".to_owned());
     };
-    configuration_objection(&configuration).or_else(|| match git(LIST_INDEX) {
-        Some(index) => submodule_objection(&index, cwd),
+    check_configuration(&configuration).or_else(|| match git(LIST_INDEX) {
+        Some(index) => check_submodules(&index, cwd),
         // Outside of a repository there is no index.
         None if !has_own_keys(&configuration) => None,
         None => Some("the repository's index is not readable".to_owned()),
@@ -186,7 +186,7 @@ pub(crate) fn read_git_output(reader: PipeReader) -> Option<Vec<u8>> {
 
 /// Returns why `git` may run a program that the configuration of the repository names, given the
 /// output of [`LIST_CONFIGURATION`]. The user's own configuration is trusted.
-fn configuration_objection(listing: &[u8]) -> Option<String> {
+fn check_configuration(listing: &[u8]) -> Option<String> {
     let Ok(text) = std::str::from_utf8(listing) else {
         return Some("the repository's configuration is not readable".to_owned());
     };
@@ -212,7 +212,7 @@ fn has_own_keys(listing: &[u8]) -> bool {
 
 /// Returns why `git` may run a program that the configuration of a submodule names, given the
 /// output of [`LIST_INDEX`] in the folder `cwd`.
-fn submodule_objection(listing: &[u8], cwd: &Path) -> Option<String> {
+fn check_submodules(listing: &[u8], cwd: &Path) -> Option<String> {
     let submodules = listing
         .split(|byte| *byte == 0)
         .filter(|entry| entry.starts_with(b"160000 "));
@@ -257,7 +257,7 @@ mod tests {
             "user.name",
         ] {
             let listing = format!("local\0{key}\0");
-            assert_eq!(configuration_objection(listing.as_bytes()), None, "{key}");
+            assert_eq!(check_configuration(listing.as_bytes()), None, "{key}");
         }
         for key in [
             "filter.x.clean",
@@ -272,12 +272,9 @@ mod tests {
             "new.key",
         ] {
             let listing = format!("global\0{key}\0local\0{key}\0");
-            assert!(
-                configuration_objection(listing.as_bytes()).is_some(),
-                "{key}"
-            );
+            assert!(check_configuration(listing.as_bytes()).is_some(), "{key}");
             let trusted = format!("global\0{key}\0system\0{key}\0");
-            assert_eq!(configuration_objection(trusted.as_bytes()), None, "{key}");
+            assert_eq!(check_configuration(trusted.as_bytes()), None, "{key}");
         }
     }
 }

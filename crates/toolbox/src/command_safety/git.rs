@@ -255,7 +255,7 @@ const LIST_OPTIONS: &[&str] = &[
 ];
 
 /// Returns why `git` with these arguments is not known to be read-only. `None` if it is.
-pub(super) fn objection(words: &[ShellWord]) -> Option<&'static str> {
+pub(super) fn check_git(words: &[ShellWord]) -> Option<&'static str> {
     let global = words
         .iter()
         .take_while(|word| GLOBAL_OPTIONS.contains(&word.text.as_str()))

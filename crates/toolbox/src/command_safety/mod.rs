@@ -167,7 +167,7 @@ fn why_not_read_only(commands: &[Vec<ShellWord>]) -> Option<String> {
     }
     commands
         .iter()
-        .find_map(|words| read_only::objection(words))
+        .find_map(|words| read_only::why_not_read_only(words))
 }
 
 /// The dangerous part of a command.

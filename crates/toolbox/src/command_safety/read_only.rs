@@ -13,7 +13,7 @@ enum AllowedArguments {
     Except(&'static str),
     /// Only these arguments.
     Only(&'static str),
-    /// The arguments for which the function returns no objection.
+    /// The arguments for which the function returns `None`, not a reason.
     Check(fn(&[ShellWord]) -> Option<&'static str>),
 }
 use AllowedArguments::{Anything, Check, Except, Only};
@@ -21,7 +21,7 @@ use AllowedArguments::{Anything, Check, Except, Only};
 /// Programs that are read-only with the allowed arguments.
 const READ_ONLY_PROGRAMS: &[(&str, AllowedArguments)] = &[
     (":", Anything),
-    ("[", Check(test_objection)),
+    ("[", Check(check_test)),
     ("arch", Only("")),
     ("b2sum", Anything),
     ("base64", Except("-o --output")),
@@ -32,9 +32,9 @@ const READ_ONLY_PROGRAMS: &[(&str, AllowedArguments)] = &[
     ("cmp", Anything),
     ("column", Anything),
     ("comm", Anything),
-    ("command", Check(command_objection)),
+    ("command", Check(check_command)),
     ("cut", Anything),
-    ("date", Check(date_objection)),
+    ("date", Check(check_date)),
     ("df", Anything),
     // Starts another program for the pages.
     ("diff", Except("-l --paginate")),
@@ -54,10 +54,10 @@ const READ_ONLY_PROGRAMS: &[(&str, AllowedArguments)] = &[
              --uncompress-noreport",
         ),
     ),
-    ("find", Check(find_objection)),
+    ("find", Check(check_find)),
     ("fold", Anything),
     ("free", Anything),
-    ("git", Check(git::objection)),
+    ("git", Check(git::check_git)),
     ("grep", Anything),
     ("groups", Anything),
     ("head", Anything),
@@ -67,7 +67,7 @@ const READ_ONLY_PROGRAMS: &[(&str, AllowedArguments)] = &[
     ),
     ("id", Anything),
     ("join", Anything),
-    ("jq", Check(jq_objection)),
+    ("jq", Check(check_jq)),
     ("ls", Anything),
     ("md5sum", Anything),
     ("nl", Anything),
@@ -75,7 +75,7 @@ const READ_ONLY_PROGRAMS: &[(&str, AllowedArguments)] = &[
     ("numfmt", Anything),
     ("od", Anything),
     ("paste", Anything),
-    ("printf", Check(printf_objection)),
+    ("printf", Check(check_printf)),
     // `ps e` shows the environment of other processes.
     ("ps", Only("aux ax -e -f -ef -A")),
     ("pwd", Anything),
@@ -84,7 +84,7 @@ const READ_ONLY_PROGRAMS: &[(&str, AllowedArguments)] = &[
     ("rev", Anything),
     // Starts other programs.
     ("rg", Except("--pre --hostname-bin -z --search-zip")),
-    ("sed", Check(sed_objection)),
+    ("sed", Check(check_sed)),
     ("seq", Anything),
     ("sha1sum", Anything),
     ("sha256sum", Anything),
@@ -96,14 +96,14 @@ const READ_ONLY_PROGRAMS: &[(&str, AllowedArguments)] = &[
     ("stat", Anything),
     ("tac", Anything),
     ("tail", Anything),
-    ("test", Check(test_objection)),
+    ("test", Check(check_test)),
     ("tr", Anything),
     // `-R` writes files without being asked to.
     ("tree", Except("-o -R")),
     ("true", Anything),
     ("type", Anything),
     ("uname", Anything),
-    ("uniq", Check(uniq_objection)),
+    ("uniq", Check(check_uniq)),
     ("uptime", Anything),
     ("wc", Anything),
     ("which", Anything),
@@ -116,7 +116,7 @@ const TRANSPARENT_WRAPPERS: &[(&str, usize)] =
     &[("env", 1), ("nice", 1), ("time", 1), ("timeout", 2)];
 
 /// Returns why a simple command is not known to be read-only. `None` if it is.
-pub(super) fn objection(words: &[ShellWord]) -> Option<String> {
+pub(super) fn why_not_read_only(words: &[ShellWord]) -> Option<String> {
     let Some((program, arguments)) = words.split_first() else {
         return Some("is empty".to_owned());
     };
@@ -151,7 +151,7 @@ pub(super) fn objection(words: &[ShellWord]) -> Option<String> {
                 inline_word(&other.text)
             ))
         }
-        Check(objection) => objection(arguments).map(|why| format!("`{shown}` {why}")),
+        Check(check) => check(arguments).map(|why| format!("`{shown}` {why}")),
     }
 }
 
@@ -215,7 +215,7 @@ const NUMBER_OPERATORS: &str = "-eq -ne -lt -le -gt -ge";
 
 /// Checks `test`: every option must be a known operator. Some shells evaluate the operands of
 /// numeric comparisons, in which `PATH=1` is an assignment.
-fn test_objection(words: &[ShellWord]) -> Option<&'static str> {
+fn check_test(words: &[ShellWord]) -> Option<&'static str> {
     let is_listed = |list: &str, word: &ShellWord| list.split(' ').any(|known| known == word.text);
     let is_known = |word: &ShellWord| {
         !word.text.starts_with('-')
@@ -241,7 +241,7 @@ fn test_objection(words: &[ShellWord]) -> Option<&'static str> {
 }
 
 /// Checks `printf`, which can set a variable and evaluate its arguments.
-fn printf_objection(words: &[ShellWord]) -> Option<&'static str> {
+fn check_printf(words: &[ShellWord]) -> Option<&'static str> {
     let (format, rest) = words.split_first()?;
     if format.text.starts_with('-') {
         return Some("has an option, and `-v` sets a variable");
@@ -278,7 +278,7 @@ fn takes_only_text(format: &str) -> bool {
 }
 
 /// Checks `command`. `command -v NAME` only looks up a name.
-fn command_objection(words: &[ShellWord]) -> Option<&'static str> {
+fn check_command(words: &[ShellWord]) -> Option<&'static str> {
     let looks_up = words
         .first()
         .is_some_and(|word| ["-v", "-V"].contains(&word.text.as_str()));
@@ -286,7 +286,7 @@ fn command_objection(words: &[ShellWord]) -> Option<&'static str> {
 }
 
 /// Checks `date`, which can set the clock.
-fn date_objection(words: &[ShellWord]) -> Option<&'static str> {
+fn check_date(words: &[ShellWord]) -> Option<&'static str> {
     const DISPLAY_OPTIONS: &str =
         "-u -R -d -r --utc --universal --iso-8601 --rfc-3339 --rfc-email --date --reference";
     let only_displays = |word: &ShellWord| {
@@ -306,7 +306,7 @@ fn date_objection(words: &[ShellWord]) -> Option<&'static str> {
 }
 
 /// Checks `find`, which can delete files and run commands.
-fn find_objection(words: &[ShellWord]) -> Option<&'static str> {
+fn check_find(words: &[ShellWord]) -> Option<&'static str> {
     const ACTIONS: &[&str] = &[
         "-exec",
         "-execdir",
@@ -342,7 +342,7 @@ fn glob_may_match(pattern: &str, name: &str) -> bool {
 
 /// Checks `jq`. `env` and `$ENV` show the environment, which may contain secrets. Code in files may
 /// use them too.
-fn jq_objection(words: &[ShellWord]) -> Option<&'static str> {
+fn check_jq(words: &[ShellWord]) -> Option<&'static str> {
     let uses_environment = |word: &ShellWord| {
         word.text
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
@@ -356,7 +356,7 @@ fn jq_objection(words: &[ShellWord]) -> Option<&'static str> {
 }
 
 /// Checks `sed`. Only `sed -n 5p` and `sed -n 1,5p` with files are read-only.
-fn sed_objection(words: &[ShellWord]) -> Option<&'static str> {
+fn check_sed(words: &[ShellWord]) -> Option<&'static str> {
     let line = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let prints = |script: &str| {
         let lines = script.strip_suffix('p').unwrap_or_default();
@@ -376,7 +376,7 @@ fn sed_objection(words: &[ShellWord]) -> Option<&'static str> {
 }
 
 /// Checks `uniq`, which writes to its second operand.
-fn uniq_objection(words: &[ShellWord]) -> Option<&'static str> {
+fn check_uniq(words: &[ShellWord]) -> Option<&'static str> {
     let patterns = words.iter().any(|word| word.kind == WordKind::Glob);
     let operands = operands(words, "-f -s -w --skip-fields --skip-chars --check-chars");
     (operands.len() > 1 || patterns).then_some("writes to its second file")

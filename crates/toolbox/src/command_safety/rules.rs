@@ -71,7 +71,8 @@ fn starts_with_rule(words: &[ShellWord], rule: &[String]) -> bool {
 /// read-only: `npm test | tail` is covered by `npm test`. `cd` is not, because it selects the
 /// project whose tests run.
 fn needs_no_rule(words: &[ShellWord]) -> bool {
-    words.first().is_some_and(|word| word.text != "cd") && read_only::objection(words).is_none()
+    words.first().is_some_and(|word| word.text != "cd")
+        && read_only::why_not_read_only(words).is_none()
 }
 
 fn words_prefix(words: &[ShellWord]) -> Option<Vec<String>> {
