@@ -4,7 +4,7 @@
 use selvedge_text::{truncate_chars, visible_exact};
 
 use super::shell_call::{ShellInvocation, shell_call};
-use super::shell_script::ParsedScript;
+use super::shell_script::ParsedShellScript;
 use super::tokenize::{ShellToken, tokenize};
 use super::words::ShellWord;
 
@@ -47,7 +47,7 @@ pub(super) fn inline_command(command: &str) -> String {
 
 /// Splits a script into its commands, or into its lines if it is more than plain commands.
 fn script_lines(script: &str) -> Vec<&str> {
-    if ParsedScript::parse(script).not_plain_reason.is_some() {
+    if ParsedShellScript::parse(script).not_plain_reason.is_some() {
         return script.trim_end().split('\n').collect();
     }
     let tokenized = tokenize(script);

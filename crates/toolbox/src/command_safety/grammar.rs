@@ -3,7 +3,7 @@
 
 use tree_sitter::{Node, Parser};
 
-use super::shell_script::ParsedScript;
+use super::shell_script::ParsedShellScript;
 use super::tokenize::{ShellToken, split_words, tokenize};
 use super::words::{CodeOrigin, CommandInput, SimpleCommand};
 
@@ -38,7 +38,7 @@ const OTHER_NODES: &[(&str, &str)] = &[
 ];
 
 /// Parses a script. `None` if it has a syntax error.
-pub(super) fn parse_with_grammar(text: &str) -> Option<ParsedScript> {
+pub(super) fn parse_with_grammar(text: &str) -> Option<ParsedShellScript> {
     let mut parser = Parser::new();
     parser
         .set_language(&tree_sitter_bash::LANGUAGE.into())
@@ -48,7 +48,7 @@ pub(super) fn parse_with_grammar(text: &str) -> Option<ParsedScript> {
         .filter(|tree| !tree.root_node().has_error())?;
     let mut walk = TreeWalk {
         text,
-        script: ParsedScript::default(),
+        script: ParsedShellScript::default(),
     };
     walk.visit(tree.root_node(), &CommandInput::default(), 0);
     Some(walk.script)
@@ -57,7 +57,7 @@ pub(super) fn parse_with_grammar(text: &str) -> Option<ParsedScript> {
 /// Visits the syntax nodes and collects the parts of the script.
 struct TreeWalk<'a> {
     text: &'a str,
-    script: ParsedScript,
+    script: ParsedShellScript,
 }
 
 impl TreeWalk<'_> {

@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use self::shell_call::{ShellInvocation, shell_call};
-use self::shell_script::ParsedScript;
+use self::shell_script::ParsedShellScript;
 use self::words::{CommandInput, ShellWord, SimpleCommand, UNKNOWN_TEXT};
 use self::wrappers::{InnerCommand, inner_commands};
 
@@ -204,7 +204,7 @@ const STDIN_RUNNERS: &[&str] = &["ssh", "at", "batch"];
 #[derive(Default)]
 struct DangerSearch {
     /// The scripts that have been parsed, by their text.
-    scripts: HashMap<String, Rc<ParsedScript>>,
+    scripts: HashMap<String, Rc<ParsedShellScript>>,
     /// Bytes of the scripts that have been parsed.
     parsed_bytes: usize,
     /// Simple commands that have been checked.
@@ -330,7 +330,7 @@ impl DangerSearch {
     }
 
     /// Returns targets of redirections in all scripts that have been parsed.
-    fn redirect_targets(&self, targets: fn(&ParsedScript) -> &Vec<ShellWord>) -> Vec<String> {
+    fn redirect_targets(&self, targets: fn(&ParsedShellScript) -> &Vec<ShellWord>) -> Vec<String> {
         let words = self.scripts.values().flat_map(|script| targets(script));
         let mut texts: Vec<String> = words.map(|word| word.text.clone()).collect();
         texts.sort();
@@ -339,7 +339,7 @@ impl DangerSearch {
     }
 
     /// Parses a script, or returns the cached result. `None` if a limit is exceeded.
-    fn parse(&mut self, text: &str, shell_depth: usize) -> Option<Rc<ParsedScript>> {
+    fn parse(&mut self, text: &str, shell_depth: usize) -> Option<Rc<ParsedShellScript>> {
         if let Some(script) = self
             .scripts
             .get(text)
@@ -355,7 +355,7 @@ impl DangerSearch {
             self.limit_exceeded = true;
             return None;
         }
-        let script = Rc::new(ParsedScript::parse(text));
+        let script = Rc::new(ParsedShellScript::parse(text));
         self.scripts.insert(text.to_owned(), script.clone());
         Some(script)
     }

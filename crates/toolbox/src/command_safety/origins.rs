@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::flags::{find_flag, operands};
 use super::shell_call::{ShellInvocation, is_stdin_path, shell_call};
-use super::shell_script::ParsedScript;
+use super::shell_script::ParsedShellScript;
 use super::words::{CodeOrigin, ShellWord, SimpleCommand};
 use super::wrappers::{InnerCommand, inner_commands};
 
@@ -130,7 +130,7 @@ pub(super) fn unread_code_danger(simple: &SimpleCommand) -> Option<&'static str>
 }
 
 /// Returns whether a script runs a file that it has downloaded before.
-pub(super) fn runs_downloaded_file(script: &ParsedScript) -> bool {
+pub(super) fn runs_downloaded_file(script: &ParsedShellScript) -> bool {
     let mut files: Vec<String> = Vec::new();
     for simple in &script.commands {
         let code = match code_source(&simple.words) {

@@ -12,7 +12,7 @@ const MAX_GRAMMAR_BYTES: usize = 8 * 1024;
 
 /// A parsed script.
 #[derive(Debug, Default)]
-pub(super) struct ParsedScript {
+pub(super) struct ParsedShellScript {
     /// Every simple command, including those in loops, functions and substitutions.
     pub(super) commands: Vec<SimpleCommand>,
     /// Targets of redirections that are not harmless.
@@ -27,7 +27,7 @@ pub(super) struct ParsedScript {
     pub(super) is_fork_bomb: bool,
 }
 
-impl ParsedScript {
+impl ParsedShellScript {
     /// Parses a script. Never fails: `not_plain_reason` says what could not be parsed.
     pub(super) fn parse(text: &str) -> Self {
         let tokenized = tokenize(text);
