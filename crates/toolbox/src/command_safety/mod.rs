@@ -40,10 +40,10 @@ const MAX_WRAPPER_DEPTH: usize = 32;
 /// The most simple commands that are checked. A script that is used twice counts twice.
 const MAX_SIMPLE_COMMANDS: usize = 60_000;
 
-/// The most scripts that are parsed for one command.
-const MAX_SCRIPTS: usize = 256;
-/// The most bytes of those scripts. Nested scripts count again.
-const MAX_SCRIPT_BYTES: usize = 3 * MAX_COMMAND_BYTES;
+/// Maximum number of shell scripts that are parsed for one command.
+const MAX_SHELL_SCRIPTS: usize = 256;
+/// Maximum size of those scripts, in bytes. Nested scripts count again.
+const MAX_SHELL_SCRIPT_BYTES: usize = 3 * MAX_COMMAND_BYTES;
 
 const TOO_DEEP: &str = "is too large or nested too deeply to check";
 
@@ -53,8 +53,8 @@ pub struct CommandClassification {
     /// The simple commands in order, as literal words. Empty if the command could not be parsed
     /// into simple commands.
     pub commands: Vec<Vec<String>>,
-    /// Files that the command reads through redirections, nested shells included. What only a
-    /// running shell knows of a name is replaced by U+FFFC.
+    /// Files that the command reads through redirections, nested shells included. Parts of a
+    /// name that depend on the running shell are replaced by U+FFFC.
     pub input_files: Vec<String>,
     /// Files that the command may write through redirections, in the same form.
     pub output_files: Vec<String>,
@@ -349,8 +349,8 @@ impl DangerSearch {
         }
         self.parsed_bytes += text.len();
         if shell_depth > MAX_SHELL_DEPTH
-            || self.scripts.len() == MAX_SCRIPTS
-            || self.parsed_bytes > MAX_SCRIPT_BYTES
+            || self.scripts.len() == MAX_SHELL_SCRIPTS
+            || self.parsed_bytes > MAX_SHELL_SCRIPT_BYTES
         {
             self.limit_exceeded = true;
             return None;
