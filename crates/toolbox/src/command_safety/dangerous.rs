@@ -2,7 +2,7 @@
 //! which catches mistakes but not attacks. Attacks are stopped by the confinement.
 
 use super::flags::{find_flag, operands};
-use super::origins::unread_code_danger;
+use super::origins::downloaded_code_danger;
 use super::words::{ShellWord, SimpleCommand};
 
 const FORCED_DELETE: &str = "deletes files by force";
@@ -227,7 +227,7 @@ pub(super) fn danger(simple: &SimpleCommand) -> Option<&'static str> {
         );
     listed_danger(name, arguments)
         .or_else(|| operand_danger(name, arguments, simple))
-        .or_else(|| unread_code_danger(simple))
+        .or_else(|| downloaded_code_danger(simple))
 }
 
 /// Returns why a redirection is dangerous.

@@ -107,7 +107,7 @@ pub(super) fn output_text(words: &[ShellWord], input: Option<&Rc<str>>) -> Optio
 }
 
 /// Returns why a command is dangerous if it runs downloaded or decoded code.
-pub(super) fn unread_code_danger(simple: &SimpleCommand) -> Option<&'static str> {
+pub(super) fn downloaded_code_danger(simple: &SimpleCommand) -> Option<&'static str> {
     let (program, arguments) = simple.words.split_first()?;
     let origin = program.origin.or_else(|| match program.name().as_str() {
         "source" | "."
@@ -119,8 +119,8 @@ pub(super) fn unread_code_danger(simple: &SimpleCommand) -> Option<&'static str>
         }
         "eval" | "source" | "." => arguments.iter().find_map(|word| word.origin),
         _ => match code_source(&simple.words)? {
-            CodeInput::Word(word) => word.origin,
-            CodeInput::Stdin => simple.input.origin,
+            CodeSource::Word(word) => word.origin,
+            CodeSource::Stdin => simple.input.origin,
         },
     });
     origin.map(|origin| match origin {
@@ -134,7 +134,7 @@ pub(super) fn runs_downloaded_file(script: &ParsedShellScript) -> bool {
     let mut files: Vec<String> = Vec::new();
     for simple in &script.commands {
         let code = match code_source(&simple.words) {
-            Some(CodeInput::Word(word)) => Some(word),
+            Some(CodeSource::Word(word)) => Some(word),
             _ if ["source", "."].contains(&simple.program()) => simple.words.get(1),
             _ => simple.words.first(),
         };
@@ -170,19 +170,19 @@ fn strip_dot_slash(path: &str) -> &str {
 }
 
 /// The source of the code that a shell or an interpreter runs.
-enum CodeInput<'a> {
+enum CodeSource<'a> {
     /// The code itself, or the file that contains it.
     Word(&'a ShellWord),
     /// The standard input.
     Stdin,
 }
 
-fn code_source(words: &[ShellWord]) -> Option<CodeInput<'_>> {
+fn code_source(words: &[ShellWord]) -> Option<CodeSource<'_>> {
     match shell_call(words) {
         Some(ShellInvocation::Script { script: word, .. } | ShellInvocation::File(word)) => {
-            return Some(CodeInput::Word(word));
+            return Some(CodeSource::Word(word));
         }
-        Some(ShellInvocation::Stdin) => return Some(CodeInput::Stdin),
+        Some(ShellInvocation::Stdin) => return Some(CodeSource::Stdin),
         None => {}
     }
     let (program, arguments) = words.split_first()?;
@@ -199,14 +199,14 @@ fn code_source(words: &[ShellWord]) -> Option<CodeInput<'_>> {
             })
     };
     if let Some(at) = arguments.iter().position(|word| given(&word)) {
-        return arguments.get(at + 1).map(CodeInput::Word);
+        return arguments.get(at + 1).map(CodeSource::Word);
     }
     match operands(arguments, "")
         .into_iter()
         .find(|word| word.text != "run")
     {
-        Some(file) if !is_stdin_path(&file.text) => Some(CodeInput::Word(file)),
-        _ => Some(CodeInput::Stdin),
+        Some(file) if !is_stdin_path(&file.text) => Some(CodeSource::Word(file)),
+        _ => Some(CodeSource::Stdin),
     }
 }
 
