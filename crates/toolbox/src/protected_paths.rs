@@ -82,7 +82,12 @@ impl ProtectedPaths {
 
     /// Returns what protects a path below the writable folder `writable`, for a message. `None` if
     /// it may be written. The path is absolute and without `..`; `root` is the workspace.
-    pub(crate) fn protector(&self, path: &Path, writable: &Path, root: &Path) -> Option<String> {
+    pub(crate) fn protection_reason(
+        &self,
+        path: &Path,
+        writable: &Path,
+        root: &Path,
+    ) -> Option<String> {
         let rest = path.strip_prefix(writable).ok()?;
         let is_part = |name: &&String| {
             rest.components()

@@ -96,7 +96,7 @@ pub(crate) fn protected_change(
             };
             matches.iter().find_map(|path| {
                 let path = resolve_links(path);
-                let why = workspace.protector(&path).or_else(|| {
+                let why = workspace.protection_reason(&path).or_else(|| {
                     let secret = workspace.is_secret(&path);
                     secret.then(|| "it holds secrets".to_owned())
                 })?;

@@ -321,7 +321,7 @@ impl Workspace {
         path: &Path,
         display_path: &str,
     ) -> Result<(), ToolError> {
-        match self.protector(path) {
+        match self.protection_reason(path) {
             Some(why) if self.inner.policy == SandboxPolicy::WorkspaceWrite => Err(ToolError::new(
                 format!("{display_path} cannot be written: {why}"),
             )
@@ -331,7 +331,7 @@ impl Workspace {
     }
 
     /// Returns what protects a path from changes, for a message. `None` if nothing does.
-    pub(crate) fn protector(&self, path: &Path) -> Option<String> {
+    pub(crate) fn protection_reason(&self, path: &Path) -> Option<String> {
         // Relative to the innermost root: the workspace may lie in a folder with a protected name.
         let innermost = self
             .writable_roots()
@@ -339,7 +339,7 @@ impl Workspace {
             .max_by_key(|root| root.components().count())?;
         self.inner
             .protected
-            .protector(path, innermost, &self.inner.root)
+            .protection_reason(path, innermost, &self.inner.root)
     }
 
     /// Returns a path relative to an open folder, or fails if it must not be written.
