@@ -136,11 +136,11 @@ pub(crate) fn approval_key(workspace: &Workspace, args: &Value) -> Option<String
         let path = workspace.absolute(path, None);
         let follow = workspace
             .target_file(&path, LinkMode::Follow)
-            .map(|slot| slot.real_path());
+            .map(|target| target.real_path());
         // A move or a deletion changes the link itself, not its target.
         let keep = workspace
             .target_file(&path, LinkMode::NoFollow)
-            .map(|slot| slot.real_path());
+            .map(|target| target.real_path());
         (
             follow.unwrap_or_else(|_| path.clone()),
             keep.unwrap_or(path),

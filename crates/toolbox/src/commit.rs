@@ -18,28 +18,32 @@ use crate::target_file::{FileMode, TargetFile, check_dir_path};
 /// A new content for one file, or its deletion.
 #[derive(Debug)]
 pub(crate) struct FileWrite<'a> {
-    pub(crate) slot: &'a TargetFile,
+    pub(crate) target_file: &'a TargetFile,
     /// The new bytes and mode; `None` deletes the file.
     pub(crate) content: Option<(&'a [u8], FileMode)>,
 }
 
 /// Performs all writes. On failure, restores every file and returns the cause.
 pub(crate) fn commit(writes: &[FileWrite<'_>]) -> Result<(), ToolError> {
-    for slot in writes
+    for target_file in writes
         .iter()
         .filter(|write| write.content.is_some())
-        .map(|write| write.slot)
+        .map(|write| write.target_file)
     {
         let is_deleted = |path: &PathBuf| {
             writes
                 .iter()
-                .any(|write| write.content.is_none() && write.slot.real_path() == *path)
+                .any(|write| write.content.is_none() && write.target_file.real_path() == *path)
         };
-        if let Some(path) = slot.blocking_file.as_ref().filter(|path| !is_deleted(path)) {
+        if let Some(path) = target_file
+            .blocking_file
+            .as_ref()
+            .filter(|path| !is_deleted(path))
+        {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
             return Err(ToolError::new(format!(
                 "{} cannot be written: {file} is a file, not a folder",
-                slot.display_path
+                target_file.display_path
             )));
         }
     }
@@ -49,7 +53,7 @@ pub(crate) fn commit(writes: &[FileWrite<'_>]) -> Result<(), ToolError> {
             change.remove_backups();
             Ok(())
         }
-        Err((slot, error)) => Err(change.roll_back(slot, &error)),
+        Err((target_file, error)) => Err(change.roll_back(target_file, &error)),
     }
 }
 
@@ -90,22 +94,22 @@ impl CommitTransaction {
                 continue;
             };
             let temporary = self
-                .stage(&write.slot.dir, bytes, mode)
-                .map_err(|error| (write.slot, error))?;
-            staged.push((write.slot, temporary));
+                .stage(&write.target_file.dir, bytes, mode)
+                .map_err(|error| (write.target_file, error))?;
+            staged.push((write.target_file, temporary));
         }
         // Deletions come first: a new folder may need the name of a deleted file.
         for write in writes.iter().filter(|write| write.content.is_none()) {
-            self.remove(write.slot)
-                .map_err(|error| (write.slot, error))?;
+            self.remove(write.target_file)
+                .map_err(|error| (write.target_file, error))?;
         }
-        for (slot, temporary) in staged {
-            self.move_into_place(slot, &temporary)
-                .map_err(|error| (slot, error))?;
+        for (target_file, temporary) in staged {
+            self.move_into_place(target_file, &temporary)
+                .map_err(|error| (target_file, error))?;
         }
         let folders: BTreeMap<_, _> = writes
             .iter()
-            .map(|write| (&write.slot.dir_path, &write.slot.dir))
+            .map(|write| (&write.target_file.dir_path, &write.target_file.dir))
             .collect();
         for folder in folders.into_values() {
             // Flushes the directory entries. Not every system supports this, and the contents are
@@ -137,53 +141,63 @@ impl CommitTransaction {
     }
 
     /// Deletes a file by renaming it, so that the deletion can be undone.
-    fn remove(&mut self, slot: &TargetFile) -> io::Result<()> {
-        let (kept_as, ()) = with_unused_name(|kept_as| match slot.dir.symlink_metadata(kept_as) {
-            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-            Err(_) => slot.dir.rename(&slot.name, &slot.dir, kept_as),
-        })?;
-        self.record_replacement(slot, slot.dir.clone(), kept_as);
+    fn remove(&mut self, target_file: &TargetFile) -> io::Result<()> {
+        let (kept_as, ()) =
+            with_unused_name(|kept_as| match target_file.dir.symlink_metadata(kept_as) {
+                Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+                Err(_) => target_file
+                    .dir
+                    .rename(&target_file.name, &target_file.dir, kept_as),
+            })?;
+        self.record_replacement(target_file, target_file.dir.clone(), kept_as);
         Ok(())
     }
 
     /// Renames a temporary file to its final name.
-    fn move_into_place(&mut self, slot: &TargetFile, temporary: &OsStr) -> io::Result<()> {
-        let folder = self.create_folders(slot)?;
-        let kept_as = match folder.symlink_metadata(&slot.name) {
+    fn move_into_place(&mut self, target_file: &TargetFile, temporary: &OsStr) -> io::Result<()> {
+        let folder = self.create_folders(target_file)?;
+        let kept_as = match folder.symlink_metadata(&target_file.name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
             Ok(metadata) if !metadata.is_file() => return Err(io::ErrorKind::IsADirectory.into()),
-            Ok(_) => Some(back_up(&folder, &slot.name)?),
+            Ok(_) => Some(back_up(&folder, &target_file.name)?),
         };
         if let Some(kept_as) = &kept_as {
             self.temp_files.push((folder.clone(), kept_as.clone()));
         }
-        slot.dir.rename(temporary, &folder, &slot.name)?;
+        target_file
+            .dir
+            .rename(temporary, &folder, &target_file.name)?;
         self.temp_files
             .retain(|(_, name)| name != temporary && Some(name) != kept_as.as_ref());
         match kept_as {
-            Some(kept_as) => self.record_replacement(slot, folder, kept_as),
+            Some(kept_as) => self.record_replacement(target_file, folder, kept_as),
             None => self.steps.push(CommitStep::CreatedFile {
                 folder,
-                name: slot.name.clone(),
+                name: target_file.name.clone(),
             }),
         }
         Ok(())
     }
 
-    fn record_replacement(&mut self, slot: &TargetFile, folder: Arc<Dir>, kept_as: OsString) {
+    fn record_replacement(
+        &mut self,
+        target_file: &TargetFile,
+        folder: Arc<Dir>,
+        kept_as: OsString,
+    ) {
         self.steps.push(CommitStep::ReplacedFile {
             folder,
-            name: slot.name.clone(),
+            name: target_file.name.clone(),
             backup_name: kept_as,
-            shown: slot.display_path.clone(),
+            shown: target_file.display_path.clone(),
         });
     }
 
     /// Creates the missing parent folders and opens the innermost one.
-    fn create_folders(&mut self, slot: &TargetFile) -> io::Result<Arc<Dir>> {
-        let (mut folder, mut place) = (slot.dir.clone(), slot.dir_path.clone());
-        for name in &slot.missing_dirs {
+    fn create_folders(&mut self, target_file: &TargetFile) -> io::Result<Arc<Dir>> {
+        let (mut folder, mut place) = (target_file.dir.clone(), target_file.dir_path.clone());
+        for name in &target_file.missing_dirs {
             match folder.create_dir(name) {
                 Ok(()) => self.steps.push(CommitStep::CreatedFolder {
                     parent: folder.clone(),
@@ -201,7 +215,7 @@ impl CommitTransaction {
     }
 
     /// Undoes all steps in reverse order; returns the error to report.
-    fn roll_back(self, slot: &TargetFile, error: &io::Error) -> ToolError {
+    fn roll_back(self, target_file: &TargetFile, error: &io::Error) -> ToolError {
         let mut not_restored = Vec::new();
         for step in self.steps.iter().rev() {
             let (undone, name) = match step {
@@ -229,7 +243,7 @@ impl CommitTransaction {
         for (folder, name) in &self.temp_files {
             let _ = folder.remove_file(name);
         }
-        let mut failure = slot.write_error(error);
+        let mut failure = target_file.write_error(error);
         failure.message += &match not_restored.is_empty() {
             true => "; nothing was changed".to_owned(),
             false => format!("; could not restore {}", not_restored.join(", ")),
@@ -331,23 +345,25 @@ mod tests {
             std::fs::create_dir(dir.path().join("new")).unwrap();
             let workspace =
                 Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
-            let slots = names.map(|name| {
+            let target_files = names.map(|name| {
                 workspace
                     .target_file(&workspace.absolute(name, None), LinkMode::Follow)
                     .unwrap()
             });
-            let writes: Vec<FileWrite<'_>> = slots
+            let writes: Vec<FileWrite<'_>> = target_files
                 .iter()
-                .map(|slot| {
+                .map(|target_file| {
                     let content = (
                         &b"changed"[..],
-                        slot.existing_mode()
+                        target_file
+                            .existing_mode()
                             .unwrap()
                             .unwrap_or(FileMode::New { executable: false }),
                     );
                     FileWrite {
-                        slot,
-                        content: Some(content).filter(|_| !slot.display_path.ends_with("gone")),
+                        target_file,
+                        content: Some(content)
+                            .filter(|_| !target_file.display_path.ends_with("gone")),
                     }
                 })
                 .collect();

@@ -142,7 +142,7 @@ fn write(
         mode.unwrap_or(FileMode::New { executable: false }),
     );
     commit(&[FileWrite {
-        slot: &slot,
+        target_file: &slot,
         content: Some(bytes),
     }])?;
     Ok(WriteFileOutput {

@@ -30,14 +30,14 @@ pub(crate) struct PatchDraft<'a> {
 
 /// A file that an operation names.
 struct DraftFile {
-    slot: TargetFile,
+    target_file: TargetFile,
     on_disk: Option<DraftContent>,
-    /// Content before the current batch of operations.
-    batch_start: Option<DraftContent>,
+    /// Content before the current step of operations.
+    before_step: Option<DraftContent>,
     /// Planned content; `None` if the file is deleted or does not exist.
     planned: Option<DraftContent>,
-    /// Whether the current batch set the content.
-    written_in_batch: bool,
+    /// Whether the current step set the content.
+    written_in_step: bool,
     /// Whether an operation changed the file.
     touched: bool,
     /// Whether the file was moved to another path.
@@ -87,12 +87,12 @@ impl<'a> PatchDraft<'a> {
         if let Some(folder) = &patch.folder {
             self.base.push(folder);
         }
-        for batch in patch.operations.chunk_by(|a, b| a.batch == b.batch) {
+        for step in patch.operations.chunk_by(|a, b| a.step == b.step) {
             for file in &mut self.files {
-                (file.batch_start, file.written_in_batch) = (file.planned.clone(), false);
+                (file.before_step, file.written_in_step) = (file.planned.clone(), false);
             }
             // Sources of moves are removed first, because a diff may swap two files.
-            for operation in batch {
+            for operation in step {
                 if let PatchAction::Update {
                     target:
                         Some(PatchTarget {
@@ -105,7 +105,7 @@ impl<'a> PatchDraft<'a> {
                     self.remove_move_source(operation)?;
                 }
             }
-            for operation in batch {
+            for operation in step {
                 self.apply_operation(operation)?;
             }
         }
@@ -127,7 +127,7 @@ impl<'a> PatchDraft<'a> {
             .map_or(&[][..], |content| &content.bytes);
         if current != original.as_bytes() {
             return Err(content_mismatch_error(
-                &self.files[file].slot.display_path,
+                &self.files[file].target_file.display_path,
                 current,
                 original.as_bytes(),
             ));
@@ -161,7 +161,7 @@ impl<'a> PatchDraft<'a> {
             .filter(|file| file.touched && file.planned != file.on_disk);
         let writes: Vec<FileWrite<'_>> = changed
             .map(|file| FileWrite {
-                slot: &file.slot,
+                target_file: &file.target_file,
                 content: file
                     .planned
                     .as_ref()
@@ -176,7 +176,7 @@ impl<'a> PatchDraft<'a> {
         let by_name = |name: &str| {
             self.files
                 .iter()
-                .find(|file| file.slot.display_path == name)
+                .find(|file| file.target_file.display_path == name)
         };
         self.files.iter().filter_map(move |file| {
             let has_no_net_change =
@@ -200,7 +200,7 @@ impl<'a> PatchDraft<'a> {
                 _ => (file.added, file.removed),
             };
             Some(NetChange {
-                path: &file.slot.display_path,
+                path: &file.target_file.display_path,
                 from,
                 old,
                 new,
@@ -240,7 +240,7 @@ impl<'a> PatchDraft<'a> {
                     let remaining = self.apply_hunks(file, hunks, DraftContentVersion::Latest)?;
                     if !remaining.is_empty() {
                         let lines = text::split_lines(&remaining).len();
-                        let shown = &self.files[file].slot.display_path;
+                        let shown = &self.files[file].target_file.display_path;
                         return Err(ToolError::new(format!(
                             "{shown} cannot be deleted: {lines} of its lines are not in the patch"
                         )));
@@ -248,7 +248,7 @@ impl<'a> PatchDraft<'a> {
                 }
                 let file = self.file_index(&path, LinkMode::NoFollow)?;
                 let file = &mut self.files[file];
-                (file.planned, file.touched, file.written_in_batch) = (None, true, true);
+                (file.planned, file.touched, file.written_in_step) = (None, true, true);
                 Ok(())
             }
             PatchAction::Update {
@@ -298,9 +298,9 @@ impl<'a> PatchDraft<'a> {
         let target = self.file_index(&to.path, LinkMode::Follow)?;
         self.check_overwrite(target, to.overwrite)?;
         if to.transfer == FileTransfer::Move {
-            // If an earlier batch moved the file here, its origin is the path of that move.
+            // If an earlier step moved the file here, its origin is the path of that move.
             let origin = &self.files[source];
-            let earlier = if origin.written_in_batch {
+            let earlier = if origin.written_in_step {
                 (0, 0)
             } else {
                 (origin.added, origin.removed)
@@ -308,10 +308,10 @@ impl<'a> PatchDraft<'a> {
             let from = origin
                 .moved_from
                 .clone()
-                .filter(|_| !origin.written_in_batch)
-                .unwrap_or_else(|| origin.slot.display_path.clone());
+                .filter(|_| !origin.written_in_step)
+                .unwrap_or_else(|| origin.target_file.display_path.clone());
             let target = &mut self.files[target];
-            target.moved_from = Some(from).filter(|from| *from != target.slot.display_path);
+            target.moved_from = Some(from).filter(|from| *from != target.target_file.display_path);
             (target.added, target.removed) = earlier;
         }
         self.set_content(target, bytes.into(), mode, counts)
@@ -336,7 +336,7 @@ impl<'a> PatchDraft<'a> {
         let file = &self.files[file];
         let content = file.content(read).map_or(&[][..], |content| &content.bytes);
         hunk::apply(content, hunks).map_err(|report| {
-            ToolError::new(format!("{}: {report}", file.slot.display_path))
+            ToolError::new(format!("{}: {report}", file.target_file.display_path))
                 .suggest("read the file again and rewrite the hunk to match it")
         })
     }
@@ -350,9 +350,9 @@ impl<'a> PatchDraft<'a> {
         counts: (usize, usize),
     ) -> Result<(), ToolError> {
         let file = &mut self.files[file];
-        file.slot.check_writable()?;
+        file.target_file.check_writable()?;
         file.planned = Some(DraftContent { bytes, mode });
-        (file.touched, file.written_in_batch, file.moved_away) = (true, true, false);
+        (file.touched, file.written_in_step, file.moved_away) = (true, true, false);
         file.added += counts.0;
         file.removed += counts.1;
         Ok(())
@@ -365,7 +365,7 @@ impl<'a> PatchDraft<'a> {
             Some(content) if over == OverwritePolicy::DenyNonEmpty && !content.bytes.is_empty() => {
                 Err(ToolError::new(format!(
                     "{} already exists",
-                    file.slot.display_path
+                    file.target_file.display_path
                 )))
             }
             _ => Ok(()),
@@ -402,30 +402,30 @@ impl<'a> PatchDraft<'a> {
 
     /// Returns the index of a file in the draft. Reads the file from disk the first time.
     fn file_index(&mut self, path: &Path, links: LinkMode) -> Result<usize, ToolError> {
-        let mut slot = self.workspace.target_file(&self.absolute(path), links)?;
-        let real = slot.real_path();
+        let mut target_file = self.workspace.target_file(&self.absolute(path), links)?;
+        let real = target_file.real_path();
         if let Some(file) = self.by_path.get(&real) {
             return Ok(*file);
         }
-        slot.dir = self
+        target_file.dir = self
             .folders
-            .entry(slot.dir_path.clone())
-            .or_insert(slot.dir)
+            .entry(target_file.dir_path.clone())
+            .or_insert(target_file.dir)
             .clone();
-        let on_disk = match slot.is_link() {
+        let on_disk = match target_file.is_link() {
             true => Some((Vec::new(), FileMode::New { executable: false })),
-            false => slot.read()?,
+            false => target_file.read()?,
         };
         let on_disk = on_disk.map(|(bytes, mode)| DraftContent {
             bytes: bytes.into(),
             mode,
         });
         self.files.push(DraftFile {
-            slot,
-            batch_start: on_disk.clone(),
+            target_file,
+            before_step: on_disk.clone(),
             planned: on_disk.clone(),
             on_disk,
-            written_in_batch: false,
+            written_in_step: false,
             touched: false,
             moved_away: false,
             moved_from: None,
@@ -440,17 +440,17 @@ impl<'a> PatchDraft<'a> {
 /// The content of a file that an operation starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DraftContentVersion {
-    /// For copies and moves, which do not see other changes of their batch.
+    /// For copies and moves, which do not see other changes of their step.
     BeforeBatch,
-    /// For updates and deletions, which see the earlier changes of their batch.
+    /// For updates and deletions, which see the earlier changes of their step.
     Latest,
 }
 
 impl DraftFile {
     fn content(&self, read: DraftContentVersion) -> Option<&DraftContent> {
         match read {
-            DraftContentVersion::Latest if self.written_in_batch => self.planned.as_ref(),
-            _ => self.batch_start.as_ref(),
+            DraftContentVersion::Latest if self.written_in_step => self.planned.as_ref(),
+            _ => self.before_step.as_ref(),
         }
     }
 }

@@ -124,11 +124,11 @@ impl<'a> EnvelopeParser<'a> {
             if path.is_empty() {
                 return Err(self.text.expected_error(start, "the path of a file"));
             }
-            let batch = self.operations.len();
+            let step = self.operations.len();
             self.operations.push(PatchOperation {
                 paths: vec![PathBuf::from(path)],
                 action,
-                batch,
+                step,
             });
         }
     }

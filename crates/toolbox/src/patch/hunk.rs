@@ -20,23 +20,23 @@ pub(crate) fn apply(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
         .strip_prefix(BYTE_ORDER_MARK.as_bytes())
         .filter(|_| !is_in_patch())
     {
-        None => apply_without_mark(content, hunks),
+        None => apply_without_bom(content, hunks),
         // Readers do not see the mark, so a patch without it does not mean to remove it.
-        Some(rest) => match apply_without_mark(rest, hunks)? {
+        Some(rest) => match apply_without_bom(rest, hunks)? {
             empty if empty.is_empty() => Ok(empty),
             rest => Ok([BYTE_ORDER_MARK.as_bytes(), &rest].concat()),
         },
     }
 }
 
-fn apply_without_mark(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
+fn apply_without_bom(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
     let mut file = split_lines(content);
     let mut progress = HunkProgress::default();
     for (index, hunk) in hunks.iter().enumerate() {
-        let place = find_hunk(&file, hunk, progress).map_err(|lost| {
-            report::describe_mismatch(&file, hunk, &lost, progress, (index + 1, hunks.len()))
+        let position = find_hunk(&file, hunk, progress).map_err(|mismatch| {
+            report::describe_mismatch(&file, hunk, &mismatch, progress, (index + 1, hunks.len()))
         })?;
-        progress = apply_hunk(&mut file, hunk, place, progress);
+        progress = apply_hunk(&mut file, hunk, position, progress);
     }
     add_missing_newlines(&mut file, hunks);
     Ok(join_lines(&file))
@@ -46,13 +46,13 @@ fn apply_without_mark(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String>
 fn apply_hunk<'a>(
     file: &mut Vec<TextLine<'a>>,
     hunk: &'a Hunk,
-    place: HunkPosition,
+    position: HunkPosition,
     before: HunkProgress,
 ) -> HunkProgress {
-    let (head, tail) = place.dropped_context;
+    let (head, tail) = position.dropped_context;
     let lines = &hunk.lines[head..hunk.lines.len() - tail];
-    let literal = uses_patch_endings(file, hunk, place);
-    let mut here = place.line;
+    let literal = uses_patch_endings(file, hunk, position);
+    let mut here = position.line;
     let mut new = Vec::new();
     for line in lines {
         match line.role {
@@ -66,7 +66,7 @@ fn apply_hunk<'a>(
                 let ending = match line.ending {
                     LineEnding::Missing => LineEnding::Missing,
                     ending if literal => ending,
-                    _ => neighbour_ending(file, place.line, here),
+                    _ => neighbour_ending(file, position.line, here),
                 };
                 new.push(TextLine {
                     text: line.text.as_bytes(),
@@ -76,7 +76,7 @@ fn apply_hunk<'a>(
         }
     }
     keep_missing_newline(&mut new, file, here, hunk);
-    let grown = new.len() as isize - (here - place.line) as isize;
+    let grown = new.len() as isize - (here - position.line) as isize;
     // In a unified diff, the last context lines of one hunk may be the first of the next.
     let shared = lines
         .iter()
@@ -88,39 +88,39 @@ fn apply_hunk<'a>(
     } else {
         0
     };
-    let ended = place.line + new.len() - shared;
-    let was_searched = here > place.line
+    let ended = position.line + new.len() - shared;
+    let was_searched = here > position.line
         || matches!(&hunk.format, HunkFormat::Envelope { anchors, .. } if !anchors.is_empty());
     let hint = match hunk.format {
         HunkFormat::Envelope { hint, .. } | HunkFormat::Unified { hint, .. } => hint,
     };
-    file.splice(place.line..here, new);
-    let drift = match hint {
-        Some(hint) => place.line as isize - head as isize - hint as isize + grown,
+    file.splice(position.line..here, new);
+    let offset = match hint {
+        Some(hint) => position.line as isize - head as isize - hint as isize + grown,
         None => before.offset,
     };
     // Lines appended without a hint do not limit the position of the next hunk.
     let (began, ended) = if was_searched || hint.is_some() {
-        (place.line, ended)
+        (position.line, ended)
     } else {
         (before.previous_start, before.previous_end)
     };
     HunkProgress {
         previous_start: began,
         previous_end: ended,
-        offset: drift,
+        offset,
     }
 }
 
 /// Whether added lines use the line endings of the patch: it shows endings, and those of its
 /// context match the file.
-fn uses_patch_endings(file: &[TextLine<'_>], hunk: &Hunk, place: HunkPosition) -> bool {
+fn uses_patch_endings(file: &[TextLine<'_>], hunk: &Hunk, position: HunkPosition) -> bool {
     match hunk.format {
         HunkFormat::Envelope { .. } => false,
         HunkFormat::Unified { shows_cr, .. } if hunk.old_lines().next().is_none() => {
             shows_cr || file.is_empty()
         }
-        HunkFormat::Unified { .. } => place.match_level == LineMatchLevel::Exact,
+        HunkFormat::Unified { .. } => position.match_level == LineMatchLevel::Exact,
     }
 }
 

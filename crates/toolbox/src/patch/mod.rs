@@ -33,8 +33,9 @@ pub(crate) struct PatchOperation {
     /// Possible paths of the file: the first that exists is used.
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) action: PatchAction,
-    /// Number of the batch. Copies and moves of one batch all read the state before that batch.
-    pub(crate) batch: usize,
+    /// Number of the step: one of several diffs in the patch, or one operation of an envelope. Copies
+    /// and moves read the state before their step.
+    pub(crate) step: usize,
 }
 
 /// What an operation does to its file.

@@ -20,13 +20,13 @@ const MAX_LINE_CHARS: usize = 120;
 pub(crate) fn describe_mismatch(
     file: &[TextLine<'_>],
     hunk: &Hunk,
-    lost: &HunkMismatch,
+    mismatch: &HunkMismatch,
     progress: HunkProgress,
     (number, of): (usize, usize),
 ) -> String {
     let old: Vec<&HunkLine> = hunk.old_lines().collect();
     let searched = describe_search_range(file, hunk, progress);
-    let mut text = match lost {
+    let mut text = match mismatch {
         HunkMismatch::MissingAnchor(line) => format!(
             "hunk {number} of {of} (line {} of the patch) does not match: \
              the line `{}` named by `@@` was not found; searched {searched}",

@@ -139,21 +139,20 @@ fn find_unified(
     let start = hint.map_or(progress.previous_end, |hint| {
         apply_offset(hint, progress.offset)
     });
-    let place = |at, likeness| HunkPosition {
+    let position = |at, level| HunkPosition {
         line: at,
-        match_level: likeness,
+        match_level: level,
         dropped_context: (0, 0),
     };
-    for likeness in LineMatchLevel::ALL {
-        if let Some(at) = search_outward(file, old, progress.previous_end, start, likeness) {
-            return Some(place(at, likeness));
+    for level in LineMatchLevel::ALL {
+        if let Some(at) = search_outward(file, old, progress.previous_end, start, level) {
+            return Some(position(at, level));
         }
     }
     // The hunk may be out of order, above the previous one.
-    for likeness in LineMatchLevel::ALL {
-        if let Some(at) = search_outward(&file[..progress.previous_start], old, 0, start, likeness)
-        {
-            return Some(place(at, likeness));
+    for level in LineMatchLevel::ALL {
+        if let Some(at) = search_outward(&file[..progress.previous_start], old, 0, start, level) {
+            return Some(position(at, level));
         }
     }
     let count_context = |lines: &mut dyn Iterator<Item = &HunkLine>| {
@@ -172,17 +171,17 @@ fn find_unified(
         if head + tail >= old.len() || !is_distinctive(&old[head..old.len() - tail]) {
             continue;
         }
-        for likeness in &LineMatchLevel::ALL[1..] {
+        for level in &LineMatchLevel::ALL[1..] {
             if let Some(at) = search_outward(
                 file,
                 &old[head..old.len() - tail],
                 progress.previous_end,
                 start + head,
-                *likeness,
+                *level,
             ) {
                 return Some(HunkPosition {
                     line: at,
-                    match_level: *likeness,
+                    match_level: *level,
                     dropped_context: (head, tail),
                 });
             }
@@ -208,9 +207,9 @@ fn find_envelope(
         .count();
     for tail in 0..=blank.min(old.len() - 1) {
         let old = &old[..old.len() - tail];
-        let place = |at, likeness| HunkPosition {
+        let position = |at, level| HunkPosition {
             line: at,
-            match_level: likeness,
+            match_level: level,
             dropped_context: (0, tail),
         };
         let end = file
@@ -220,15 +219,15 @@ fn find_envelope(
         let at_end = end.and_then(|at| {
             LineMatchLevel::ALL
                 .iter()
-                .find(|likeness| matches_at(file, old, at, **likeness))
+                .find(|level| matches_at(file, old, at, **level))
                 .zip(end)
         });
-        if let Some((likeness, at)) = at_end {
-            return Some(place(at, *likeness));
+        if let Some((level, at)) = at_end {
+            return Some(position(at, *level));
         }
-        for likeness in LineMatchLevel::ALL {
-            if let Some(at) = search_outward(file, old, from, start, likeness) {
-                return Some(place(at, likeness));
+        for level in LineMatchLevel::ALL {
+            if let Some(at) = search_outward(file, old, from, start, level) {
+                return Some(position(at, level));
             }
         }
     }
@@ -242,14 +241,14 @@ fn search_outward(
     old: &[&HunkLine],
     from: usize,
     start: usize,
-    likeness: LineMatchLevel,
+    level: LineMatchLevel,
 ) -> Option<usize> {
     let last = file
         .len()
         .checked_sub(old.len())
         .filter(|last| *last >= from)?;
     let start = start.clamp(from, last);
-    let matches = |at: usize| matches_at(file, old, at, likeness);
+    let matches = |at: usize| matches_at(file, old, at, level);
     (0..=(last - start).max(start - from)).find_map(|distance| {
         let below = Some(start + distance).filter(|at| *at <= last && matches(*at));
         below.or_else(|| {
@@ -261,16 +260,11 @@ fn search_outward(
 }
 
 /// Whether the lines of the hunk match the file at a position.
-fn matches_at(
-    file: &[TextLine<'_>],
-    old: &[&HunkLine],
-    at: usize,
-    likeness: LineMatchLevel,
-) -> bool {
+fn matches_at(file: &[TextLine<'_>], old: &[&HunkLine], at: usize, level: LineMatchLevel) -> bool {
     file[at..]
         .iter()
         .zip(old)
-        .all(|(file, patch)| likeness.matches(file, patch))
+        .all(|(file, patch)| level.matches(file, patch))
 }
 
 /// Finds the line that `@@ …` names: the whole line, else a line that starts with it.
@@ -283,7 +277,7 @@ fn find_anchor(file: &[TextLine<'_>], line: &str, from: usize) -> Option<usize> 
     let rest = file.get(from..)?;
     let whole = LineMatchLevel::ALL[1..]
         .iter()
-        .find_map(|likeness| rest.iter().position(|file| likeness.matches(file, &wanted)));
+        .find_map(|level| rest.iter().position(|file| level.matches(file, &wanted)));
     let begins = |file: &TextLine<'_>| {
         let text = String::from_utf8_lossy(file.text);
         let rest = text.trim().strip_prefix(line.trim());
@@ -306,8 +300,8 @@ fn insertion_line(hint: usize, progress: HunkProgress, len: usize) -> usize {
     apply_offset(hint, progress.offset).min(len)
 }
 
-fn apply_offset(hint: usize, drift: isize) -> usize {
-    hint.saturating_add_signed(drift)
+fn apply_offset(hint: usize, offset: isize) -> usize {
+    hint.saturating_add_signed(offset)
 }
 
 /// Maps typographic characters to their ASCII equivalents.

@@ -24,10 +24,10 @@ pub(super) fn is_marker(lines: &[&str], at: usize) -> bool {
 /// Parses all files of a unified diff.
 pub(super) fn parse(text: PatchLines<'_>) -> Result<Vec<PatchOperation>, ToolError> {
     let mut operations = Vec::new();
-    let (mut at, mut batch) = (0, 0);
+    let (mut at, mut step) = (0, 0);
     while let Some(line) = text.get(at) {
         if line.starts_with("diff --git ") || is_name_pair(text.lines, at) {
-            let (operation, after) = parse_file(text, at, batch)?;
+            let (operation, after) = parse_file(text, at, step)?;
             operations.push(operation);
             at = after;
         } else if is_merge(line) {
@@ -49,9 +49,9 @@ pub(super) fn parse(text: PatchLines<'_>) -> Result<Vec<PatchOperation>, ToolErr
             if !line.trim().is_empty()
                 && operations
                     .last()
-                    .is_some_and(|last: &PatchOperation| last.batch == batch)
+                    .is_some_and(|last: &PatchOperation| last.step == step)
             {
-                batch += 1;
+                step += 1;
             }
             at += 1;
         }
@@ -63,7 +63,7 @@ pub(super) fn parse(text: PatchLines<'_>) -> Result<Vec<PatchOperation>, ToolErr
 fn parse_file(
     text: PatchLines<'_>,
     start: usize,
-    batch: usize,
+    step: usize,
 ) -> Result<(PatchOperation, usize), ToolError> {
     let (head, mut at) = DiffFileHeader::parse(text, start)?;
     let paths = head.candidate_paths();
@@ -92,7 +92,7 @@ fn parse_file(
         PatchOperation {
             paths,
             action,
-            batch,
+            step,
         },
         at,
     ))
