@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ServerRequestError;
 use crate::configured_server::ConfiguredServer;
 use crate::connection::shorten;
-use crate::in_flight::{AttributedServerRequest, McpInFlightCall, McpInFlightCalls};
+use crate::in_flight::{McpInFlightCall, McpInFlightCalls, PendingServerRequest};
 use crate::sampling::{McpSamplingRequest, McpSamplingResponse, SAMPLING_TIMEOUT};
 use crate::server_form::{ServerForm, fill_in_defaults};
 
@@ -137,7 +137,7 @@ pub(crate) enum ServerRequestOrigin<'a> {
 
 /// A pending request of a server, which the server can cancel.
 struct CancellableServerRequest<'a> {
-    pending: AttributedServerRequest,
+    pending: PendingServerRequest,
     /// Cancelled when the server cancels its request.
     server_cancel: &'a CancellationToken,
 }
@@ -278,7 +278,7 @@ impl McpClientHandler {
     fn begin_request(
         &self,
         origin: ServerRequestOrigin<'_>,
-    ) -> Result<AttributedServerRequest, &'static str> {
+    ) -> Result<PendingServerRequest, &'static str> {
         match origin {
             ServerRequestOrigin::UnknownCall => self.in_flight.begin_request(),
             ServerRequestOrigin::Call(call) => self.in_flight.begin_request_for(call),

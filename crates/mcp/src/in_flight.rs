@@ -83,7 +83,7 @@ impl McpInFlightCalls {
     /// Registers a request that does not name a call: it may belong to any call in flight.
     ///
     /// The error is the reason why the request is declined.
-    pub(crate) fn begin_request(self: &Arc<Self>) -> Result<AttributedServerRequest, &'static str> {
+    pub(crate) fn begin_request(self: &Arc<Self>) -> Result<PendingServerRequest, &'static str> {
         let candidates = self.lock_calls().clone();
         let Some(first) = candidates.first() else {
             return Err("the server has no call in flight");
@@ -100,7 +100,7 @@ impl McpInFlightCalls {
     pub(crate) fn begin_request_for(
         self: &Arc<Self>,
         in_flight: &Arc<McpInFlightCall>,
-    ) -> Result<AttributedServerRequest, &'static str> {
+    ) -> Result<PendingServerRequest, &'static str> {
         let run = in_flight.context.scope_id.clone();
         self.new_request(Some(run), vec![in_flight.clone()])
     }
@@ -109,12 +109,12 @@ impl McpInFlightCalls {
         self: &Arc<Self>,
         run: Option<String>,
         candidates: Vec<Arc<McpInFlightCall>>,
-    ) -> Result<AttributedServerRequest, &'static str> {
+    ) -> Result<PendingServerRequest, &'static str> {
         let counted = candidates
             .iter()
             .find(|in_flight| in_flight.try_count_request());
         let counted = counted.ok_or("too many requests during one call")?;
-        Ok(AttributedServerRequest {
+        Ok(PendingServerRequest {
             in_flight: self.clone(),
             run_id: run,
             counted_call: counted.clone(),
@@ -234,7 +234,7 @@ impl Drop for InFlightCallGuard {
 }
 
 /// An elicitation or sampling request of a server, with the calls it may belong to.
-pub(crate) struct AttributedServerRequest {
+pub(crate) struct PendingServerRequest {
     in_flight: Arc<McpInFlightCalls>,
     /// Id of the run or turn of these calls; `None` if they belong to several.
     pub(crate) run_id: Option<String>,
@@ -244,7 +244,7 @@ pub(crate) struct AttributedServerRequest {
     candidate_calls: Vec<Arc<McpInFlightCall>>,
 }
 
-impl AttributedServerRequest {
+impl PendingServerRequest {
     /// Pauses the timers of the calls and the clocks of their scripts until the returned guard is
     /// dropped.
     pub(crate) fn pause_calls(&self, waits_for: WaitTarget) -> PausedCalls {

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_cannot_hide_the_work() {
+    fn a_variable_cannot_hide_the_workspace() {
         let unchanged = with_variables(&[]);
         for (name, value) in [
             ("GNUPGHOME", "/"),
