@@ -289,7 +289,7 @@ fn print_server(server: &ServerStatus, every_tool: bool) -> Result<()> {
     .flatten()
     .collect();
     print_line(&format!("{mark} {:<16} {}", server.name, facts.join(", ")))?;
-    for note in server.why.iter().chain(&server.notes) {
+    for note in server.reason.iter().chain(&server.notes) {
         print_line(&format!("    {note}"))?;
     }
     if every_tool {

@@ -163,8 +163,8 @@ impl McpClientHandler {
         let response = self
             .handle_elicitation(&request, origin, server_cancel)
             .await;
-        let response = response.unwrap_or_else(|why| {
-            self.report_declined("elicitation", &why);
+        let response = response.unwrap_or_else(|reason| {
+            self.report_declined("elicitation", &reason);
             ElicitationResponse::Declined
         });
         match response {
@@ -195,8 +195,8 @@ impl McpClientHandler {
             server_cancel,
         };
         let pending = &open.pending;
-        if let Some(why) = pending.counted_call.context.gate.unavailable_reason() {
-            return Err(why.to_owned());
+        if let Some(reason) = pending.counted_call.context.gate.unavailable_reason() {
+            return Err(reason.to_owned());
         }
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let elicitation = ElicitationRequest {
@@ -217,7 +217,7 @@ impl McpClientHandler {
         // A handler that accepted a form which cannot be parsed here has validated it itself.
         if let Ok(form) = ServerForm::parse(&elicitation.request) {
             form.validate(&content)
-                .map_err(|why| format!("invalid form values: {why}"))?;
+                .map_err(|reason| format!("invalid form values: {reason}"))?;
         }
         Ok(ElicitationResponse::Accepted(content))
     }
@@ -233,9 +233,13 @@ impl McpClientHandler {
         let response = response.and_then(|sampled| {
             serde_json::from_value(sampled.into_result()).map_err(|error| error.to_string())
         });
-        response.map_err(|why| {
-            self.report_declined("sampling", &why);
-            ErrorData::new(rmcp::model::ErrorCode(-1), format!("declined: {why}"), None)
+        response.map_err(|reason| {
+            self.report_declined("sampling", &reason);
+            ErrorData::new(
+                rmcp::model::ErrorCode(-1),
+                format!("declined: {reason}"),
+                None,
+            )
         })
     }
 
@@ -286,10 +290,10 @@ impl McpClientHandler {
     }
 
     /// Reports that a request of the server was declined, as progress of a call in flight.
-    fn report_declined(&self, request: &str, why: &str) {
-        let (name, short) = (&self.server_name, shorten(why));
+    fn report_declined(&self, request: &str, reason: &str) {
+        let (name, short) = (&self.server_name, shorten(reason));
         let message = format!("MCP server {name}: {request} declined: {short}");
-        tracing::info!(server = name, request, why, "declined");
+        tracing::info!(server = name, request, reason, "declined");
         if let Some(call) = self.in_flight.oldest() {
             emit_progress(call, LogLevel::Warn, message);
         }

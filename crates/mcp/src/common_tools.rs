@@ -401,6 +401,6 @@ async fn get_prompt(servers: &Servers, args: McpGetPromptArgs) -> Result<Value, 
         .await?;
     serde_json::to_value(result).map_err(|error| ServerError::InvalidResponse {
         server: args.server,
-        why: error.to_string(),
+        reason: error.to_string(),
     })
 }

@@ -82,7 +82,7 @@ enum McpConnectionState {
     Starting(SharedStart),
     Ready(Arc<McpConnection>),
     BackingOff {
-        why: String,
+        reason: String,
         until: Instant,
         /// The error of the failed start, which the first call reports.
         unreported: Option<ServerError>,
@@ -98,7 +98,7 @@ pub struct ServerStatus {
     /// Whether the server can be used.
     pub state: ServerState,
     /// Reason why the server failed or is disabled.
-    pub why: Option<String>,
+    pub reason: Option<String>,
     /// Name and version that the server reports.
     pub identity: Option<String>,
     /// Tools that scripts can call, by their names on the server.
@@ -153,9 +153,9 @@ impl ConfiguredServer {
                 state: McpConnectionState::Idle,
                 failures: 0,
                 catalogue: cached.map(Arc::new),
-                blocked: settings.config_error.clone().map(|why| {
+                blocked: settings.config_error.clone().map(|reason| {
                     let server = settings.name.clone();
-                    ServerError::Misconfigured { server, why }
+                    ServerError::Misconfigured { server, reason }
                 }),
                 start_ms: None,
             }),
@@ -187,10 +187,10 @@ impl ConfiguredServer {
             }
             (Some(blocked), _) => Some(blocked.clone()),
             // After the delay it may be started again.
-            (None, McpConnectionState::BackingOff { why, until, .. })
+            (None, McpConnectionState::BackingOff { reason, until, .. })
                 if *until > Instant::now() =>
             {
-                Some(self.backing_off_error(why, *until))
+                Some(self.backing_off_error(reason, *until))
             }
             _ => None,
         }
@@ -213,18 +213,18 @@ impl ConfiguredServer {
                     return Ok(connection.clone());
                 }
                 McpConnectionState::BackingOff {
-                    why,
+                    reason,
                     until,
                     unreported,
                 } if *until > Instant::now() => {
-                    let repeated = || self.backing_off_error(why, *until);
+                    let repeated = || self.backing_off_error(reason, *until);
                     return Err(unreported.take().unwrap_or_else(repeated));
                 }
                 McpConnectionState::Starting(starting) => starting.clone(),
                 McpConnectionState::Ready(connection) => {
-                    let (why, lifetime) =
+                    let (reason, lifetime) =
                         (connection.end_reason(), connection.connected_at.elapsed());
-                    if let Some(error) = self.record_disconnect(&mut inner, &why, lifetime) {
+                    if let Some(error) = self.record_disconnect(&mut inner, &reason, lifetime) {
                         return Err(error);
                     }
                     self.spawn_start(&mut inner)
@@ -242,7 +242,7 @@ impl ConfiguredServer {
     fn record_disconnect(
         &self,
         inner: &mut ConfiguredServerInner,
-        why: &str,
+        reason: &str,
         lifetime: Duration,
     ) -> Option<ServerError> {
         if lifetime >= FAILURE_RESET_AFTER {
@@ -252,54 +252,54 @@ impl ConfiguredServer {
         if inner.failures <= 1 {
             return None;
         }
-        let until = self.back_off(inner, why, None);
-        Some(self.backing_off_error(why, until))
+        let until = self.back_off(inner, reason, None);
+        Some(self.backing_off_error(reason, until))
     }
 
     /// Sets a delay before the next start, which doubles with each failure up to 60 s.
     fn back_off(
         &self,
         inner: &mut ConfiguredServerInner,
-        why: &str,
+        reason: &str,
         unreported: Option<ServerError>,
     ) -> Instant {
         let wait = Duration::from_secs(1 << inner.failures.saturating_sub(1).min(6));
         let until = Instant::now() + wait.min(Duration::from_secs(60));
         inner.state = McpConnectionState::BackingOff {
-            why: why.to_owned(),
+            reason: reason.to_owned(),
             until,
             unreported,
         };
         until
     }
 
-    fn backing_off_error(&self, why: &str, until: Instant) -> ServerError {
+    fn backing_off_error(&self, reason: &str, until: Instant) -> ServerError {
         let delay = until.saturating_duration_since(Instant::now());
         ServerError::BackingOff {
             server: self.settings.name.clone(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
             retry_in_secs: delay.as_secs_f64().ceil() as u64,
         }
     }
 
-    fn disconnected_error(&self, why: &str) -> ServerError {
+    fn disconnected_error(&self, reason: &str) -> ServerError {
         ServerError::Disconnected {
             server: self.settings.name.clone(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         }
     }
 
-    fn start_error(&self, why: String) -> ServerError {
+    fn start_error(&self, reason: String) -> ServerError {
         ServerError::StartFailed {
             server: self.settings.name.clone(),
-            why,
+            reason,
         }
     }
 
-    fn invalid_response_error(&self, why: String) -> ServerError {
+    fn invalid_response_error(&self, reason: String) -> ServerError {
         ServerError::InvalidResponse {
             server: self.settings.name.clone(),
-            why,
+            reason,
         }
     }
 
@@ -358,9 +358,9 @@ impl ConfiguredServer {
                 Ok(connection)
             }
             Err(error) => {
-                let why = match &error {
-                    ServerError::StartFailed { why, .. }
-                    | ServerError::Disconnected { why, .. } => why.clone(),
+                let reason = match &error {
+                    ServerError::StartFailed { reason, .. }
+                    | ServerError::Disconnected { reason, .. } => reason.clone(),
                     ServerError::CommandNotFound { command, .. } => {
                         format!("`{command}` was not found")
                     }
@@ -368,10 +368,10 @@ impl ConfiguredServer {
                 };
                 let error = match error {
                     not_found @ ServerError::CommandNotFound { .. } => not_found,
-                    _ => self.start_error(why.clone()),
+                    _ => self.start_error(reason.clone()),
                 };
                 inner.failures += 1;
-                self.back_off(&mut inner, &why, Some(error.clone()));
+                self.back_off(&mut inner, &reason, Some(error.clone()));
                 drop(inner);
                 self.shared.notify_change();
                 Err(error)
@@ -491,8 +491,8 @@ impl ConfiguredServer {
                 _ => return Err(self.invalid_response_error("it is not a tool result".to_owned())),
             }
         }
-        let why = format!("it requested input more than {MAX_INPUT_ROUNDS} times");
-        Err(self.invalid_response_error(why))
+        let reason = format!("it requested input more than {MAX_INPUT_ROUNDS} times");
+        Err(self.invalid_response_error(reason))
     }
 
     /// Awaits a request within the tool timeout.
@@ -528,13 +528,13 @@ impl ConfiguredServer {
 
     /// Returns the current status. It pings a server that is ready, and starts none.
     pub(crate) async fn status(&self) -> ServerStatus {
-        let (state, why, connection) = {
+        let (state, reason, connection) = {
             let inner = self.lock_inner();
             match (&inner.blocked, &inner.state) {
                 _ if !self.settings.options.enabled => (ServerState::Disabled, None, None),
-                (Some(ServerError::Misconfigured { why, .. }), _)
-                | (None, McpConnectionState::BackingOff { why, .. }) => {
-                    (ServerState::Failed, Some(why.clone()), None)
+                (Some(ServerError::Misconfigured { reason, .. }), _)
+                | (None, McpConnectionState::BackingOff { reason, .. }) => {
+                    (ServerState::Failed, Some(reason.clone()), None)
                 }
                 (Some(blocked), _) => (ServerState::Disabled, Some(blocked.to_string()), None),
                 (None, McpConnectionState::Idle) => (ServerState::NotStarted, None, None),
@@ -568,7 +568,7 @@ impl ConfiguredServer {
         ServerStatus {
             name: self.settings.name.clone(),
             state,
-            why,
+            reason,
             identity: identity.map(|(name, version)| format!("{name} {version}")),
             tools,
             start_ms: self.lock_inner().start_ms,

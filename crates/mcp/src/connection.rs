@@ -63,9 +63,9 @@ impl McpConnection {
             sampling: settings.sampling(),
             in_flight: calls.clone(),
         };
-        let not_started = |why: String| ServerError::StartFailed {
+        let not_started = |reason: String| ServerError::StartFailed {
             server: settings.name.clone(),
-            why,
+            reason,
         };
         let (service, process) = match &settings.transport {
             McpTransport::Stdio { command, cwd, .. } => {
@@ -90,11 +90,11 @@ impl McpConnection {
                     Err(error) => {
                         // The last lines of its standard error may not have been read yet.
                         tokio::time::sleep(Duration::from_millis(50)).await;
-                        let mut why = process.exit_reason();
-                        if why.is_empty() {
-                            why = shorten(&error.to_string());
+                        let mut reason = process.exit_reason();
+                        if reason.is_empty() {
+                            reason = shorten(&error.to_string());
                         }
-                        return Err(not_started(why));
+                        return Err(not_started(reason));
                     }
                 }
             }
@@ -192,8 +192,8 @@ impl McpConnection {
 
     /// Sends the server a notification that the request was cancelled.
     pub(crate) async fn cancel_request(&self, id: RequestId) -> Result<(), ServiceError> {
-        let why = "the call was cancelled".to_owned();
-        let params = CancelledNotificationParam::new(Some(id), Some(why));
+        let reason = "the call was cancelled".to_owned();
+        let params = CancelledNotificationParam::new(Some(id), Some(reason));
         self.peer.notify_cancelled(params).await
     }
 
@@ -236,9 +236,9 @@ impl McpConnection {
         match error {
             ServiceError::McpError(error) => {
                 let message: String = error.message.chars().take(2048).collect();
-                let (code, why) = (error.code.0, message.clone());
+                let (code, reason) = (error.code.0, message.clone());
                 match error.data == Some(oversized_error_data()) {
-                    true => ServerError::InvalidResponse { server, why },
+                    true => ServerError::InvalidResponse { server, reason },
                     false => ServerError::ErrorResponse {
                         server,
                         message,
@@ -251,16 +251,16 @@ impl McpConnection {
                 timeout: limit,
             },
             ServiceError::UnexpectedResponse => {
-                let why = "its type does not match the request".to_owned();
-                ServerError::InvalidResponse { server, why }
+                let reason = "its type does not match the request".to_owned();
+                ServerError::InvalidResponse { server, reason }
             }
             ServiceError::TransportSend(error) => {
-                let why = shorten(&error.to_string());
-                ServerError::Disconnected { server, why }
+                let reason = shorten(&error.to_string());
+                ServerError::Disconnected { server, reason }
             }
             _ => {
-                let why = self.end_reason();
-                ServerError::Disconnected { server, why }
+                let reason = self.end_reason();
+                ServerError::Disconnected { server, reason }
             }
         }
     }

@@ -13,20 +13,20 @@ pub enum ServerError {
     #[error("there is no MCP server `{0}`")]
     Unknown(String),
     /// The server's configuration is invalid.
-    #[error("the MCP server `{server}` cannot be used: {why}")]
+    #[error("the MCP server `{server}` cannot be used: {reason}")]
     Misconfigured {
         /// Name of the server in the configuration.
         server: String,
         /// Reason, in one line.
-        why: String,
+        reason: String,
     },
     /// The server did not start, or did not complete the handshake.
-    #[error("the MCP server `{server}` did not start: {why}")]
+    #[error("the MCP server `{server}` did not start: {reason}")]
     StartFailed {
         /// Name of the server in the configuration.
         server: String,
         /// Reason, in one line.
-        why: String,
+        reason: String,
     },
     /// The program of the server does not exist.
     #[error("the MCP server `{server}` did not start: `{command}` was not found")]
@@ -37,22 +37,22 @@ pub enum ServerError {
         command: String,
     },
     /// The server failed recently and is not started again before a delay has passed.
-    #[error("the MCP server `{server}` failed ({why}); next attempt in {retry_in_secs} s")]
+    #[error("the MCP server `{server}` failed ({reason}); next attempt in {retry_in_secs} s")]
     BackingOff {
         /// Name of the server in the configuration.
         server: String,
         /// Reason of the last failure, in one line.
-        why: String,
+        reason: String,
         /// Seconds until the next attempt.
         retry_in_secs: u64,
     },
     /// The connection ended before the server responded.
-    #[error("the MCP server `{server}` disconnected during the request{}", reason_suffix(.why))]
+    #[error("the MCP server `{server}` disconnected during the request{}", reason_suffix(.reason))]
     Disconnected {
         /// Name of the server in the configuration.
         server: String,
         /// Reason, in one line; empty if it is unknown.
-        why: String,
+        reason: String,
     },
     /// The server neither responded nor reported progress within the time limit.
     #[error("the MCP server `{server}` did not answer within {} s", .timeout.as_secs_f64())]
@@ -73,12 +73,12 @@ pub enum ServerError {
         code: i32,
     },
     /// The response of the server is not valid MCP.
-    #[error("the MCP server `{server}` sent an invalid response: {why}")]
+    #[error("the MCP server `{server}` sent an invalid response: {reason}")]
     InvalidResponse {
         /// Name of the server in the configuration.
         server: String,
         /// What is invalid, in one line.
-        why: String,
+        reason: String,
     },
     /// The server is Selvedge. It is not used, because its scripts would run scripts.
     #[error("the MCP server `{0}` is Selvedge itself: scripts cannot run scripts through MCP")]
@@ -118,12 +118,12 @@ pub enum FormError {
 }
 
 impl FormError {
-    pub(crate) fn unsupported(why: impl Into<String>) -> Self {
-        Self::Unsupported(why.into())
+    pub(crate) fn unsupported(reason: impl Into<String>) -> Self {
+        Self::Unsupported(reason.into())
     }
 
-    pub(crate) fn invalid_value(why: impl Into<String>) -> Self {
-        Self::InvalidValue(why.into())
+    pub(crate) fn invalid_value(reason: impl Into<String>) -> Self {
+        Self::InvalidValue(reason.into())
     }
 }
 
@@ -142,9 +142,9 @@ pub enum ServerRequestError {
     Failed(String),
 }
 
-fn reason_suffix(why: &str) -> String {
-    match why {
+fn reason_suffix(reason: &str) -> String {
+    match reason {
         "" => String::new(),
-        why => format!(": {why}"),
+        reason => format!(": {reason}"),
     }
 }

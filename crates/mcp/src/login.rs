@@ -23,12 +23,12 @@ pub enum LoginError {
     #[error("the MCP server `{0}` does not require a login")]
     NotRequired(String),
     /// The server cannot be reached, or the login failed.
-    #[error("cannot log in to `{server}`: {why}")]
+    #[error("cannot log in to `{server}`: {reason}")]
     Failed {
         /// Name of the server in the configuration.
         server: String,
         /// Reason, in one line.
-        why: String,
+        reason: String,
     },
 }
 
@@ -47,9 +47,9 @@ impl Login {
         let McpTransport::Http { url, .. } = &settings.transport else {
             return Err(LoginError::NotHttp(server));
         };
-        let failed = |why: String| LoginError::Failed {
+        let failed = |reason: String| LoginError::Failed {
             server: settings.name.clone(),
-            why,
+            reason,
         };
         let challenge = crate::http_client::fetch_auth_challenge(&settings.transport).await;
         let Some(challenge) = challenge.map_err(failed)? else {
@@ -87,9 +87,9 @@ impl Login {
 
     /// Waits until the browser has returned from the login, and stores the tokens.
     pub async fn finish(mut self, timeout: Duration) -> Result<(), LoginError> {
-        let failed = |why: &str| LoginError::Failed {
+        let failed = |reason: &str| LoginError::Failed {
             server: self.server.clone(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         };
         let target = tokio::time::timeout(timeout, wait_for_callback(&self.listener)).await;
         let target = target

@@ -88,8 +88,10 @@ pub(crate) fn parse_answer(question: &RunQuestion, result: &Value) -> QuestionAn
             Some(ANSWER_SIMILAR_CALLS) => CallDecision::SimilarCalls,
             Some(ANSWER_ALWAYS) if can_approve_always(request) => CallDecision::Always,
             Some(ANSWER_NO) => {
-                let why = content["reason"].as_str().filter(|why| !why.is_empty());
-                CallDecision::Deny(why.map(str::to_owned))
+                let reason = content["reason"]
+                    .as_str()
+                    .filter(|reason| !reason.is_empty());
+                CallDecision::Deny(reason.map(str::to_owned))
             }
             _ => CallDecision::Deny(Some("the answer is none of the choices".to_owned())),
         },

@@ -182,11 +182,11 @@ impl ScriptServerSession {
         if running.len() >= MAX_RUNS_PER_SESSION
             && let Some(oldest) = running.first()
         {
-            let why = format!(
+            let reason = format!(
                 "{MAX_RUNS_PER_SESSION} scripts of this session are already running: \
                 wait for {oldest} with script_wait, or terminate it"
             );
-            return Ok(render::error_response(&why));
+            return Ok(render::error_response(&reason));
         }
         let harness = self.config.harness.clone().with_tools(tools);
         let harness = harness.with_approver(self.approver());
@@ -260,8 +260,8 @@ impl ScriptServerSession {
                 ids => format!("running scripts: {}", ids.join(", ")),
             };
             let id = render::shorten_client_text(&args.id);
-            let why = format!("there is no script `{id}`: {running}");
-            return Ok(render::error_response(&why));
+            let reason = format!("there is no script `{id}`: {running}");
+            return Ok(render::error_response(&reason));
         };
         let progress = ProgressNotifier::for_live_run(&run, context);
         answers.deliver(&run);
@@ -417,8 +417,8 @@ impl ScriptServerSession {
                 answered = handle.await_response() => answered,
                 () = run.wait_until_closed(&question.id) => {
                     // The answer is no longer needed: the client can close its form.
-                    let why = Some("the question was already answered".to_owned());
-                    let params = CancelledNotificationParam::new(Some(id), why);
+                    let reason = Some("the question was already answered".to_owned());
+                    let params = CancelledNotificationParam::new(Some(id), reason);
                     let _ = peer.notify_cancelled(params).await;
                     return;
                 }

@@ -108,8 +108,8 @@ impl ServerForm {
     /// Parses the `params` of `elicitation/create`. Fails if the form cannot be shown.
     pub fn parse(request: &Value) -> Result<Self, FormError> {
         if request.to_string().len() > MAX_FORM_BYTES {
-            let why = format!("the form is larger than {} KB", MAX_FORM_BYTES >> 10);
-            return Err(FormError::unsupported(why));
+            let reason = format!("the form is larger than {} KB", MAX_FORM_BYTES >> 10);
+            return Err(FormError::unsupported(reason));
         }
         let message = truncate_middle(
             request["message"].as_str().unwrap_or_default(),
@@ -124,11 +124,11 @@ impl ServerForm {
             return Err(FormError::unsupported("the form has no fields"));
         };
         if fields.len() > MAX_FORM_FIELDS {
-            let why = format!(
+            let reason = format!(
                 "the form has {} fields, the limit is {MAX_FORM_FIELDS}",
                 fields.len()
             );
-            return Err(FormError::unsupported(why));
+            return Err(FormError::unsupported(reason));
         }
         let required = schema["required"].as_array().into_iter().flatten();
         let fields = fields.iter().map(|(name, schema)| {
@@ -238,8 +238,9 @@ impl FormField {
     }
 
     fn validate(&self, value: &Value) -> Result<(), FormError> {
-        let why = "the field has an invalid schema";
-        let validator = compile_schema(&self.schema).ok_or_else(|| FormError::unsupported(why))?;
+        let reason = "the field has an invalid schema";
+        let validator =
+            compile_schema(&self.schema).ok_or_else(|| FormError::unsupported(reason))?;
         match validator.iter_errors(value).next() {
             None => Ok(()),
             Some(error) => Err(FormError::invalid_value(
@@ -261,10 +262,10 @@ fn parse_field(
     presence: FormFieldPresence,
 ) -> Result<FormField, FormError> {
     if name.is_empty() || name.chars().count() > MAX_FIELD_NAME_CHARS {
-        let why = format!(
+        let reason = format!(
             "the name of a field is empty or longer than {MAX_FIELD_NAME_CHARS} characters"
         );
-        return Err(FormError::unsupported(why));
+        return Err(FormError::unsupported(reason));
     }
     let text = |key: &str, limit: usize| {
         let text = schema[key].as_str()?;
@@ -280,18 +281,18 @@ fn parse_field(
         Some("boolean") => FormFieldKind::Boolean,
         Some("array") => FormFieldKind::MultipleChoice(parse_choices(&schema["items"], "anyOf")),
         _ => {
-            let why = format!("the field `{shown_name}` has an unsupported type");
-            return Err(FormError::unsupported(why));
+            let reason = format!("the field `{shown_name}` has an unsupported type");
+            return Err(FormError::unsupported(reason));
         }
     };
     if let FormFieldKind::SingleChoice(choices) | FormFieldKind::MultipleChoice(choices) = &kind
         && !(1..=MAX_FIELD_CHOICES).contains(&choices.len())
     {
-        let why = format!(
+        let reason = format!(
             "the field `{shown_name}` has {} choices, not 1 to {MAX_FIELD_CHOICES}",
             choices.len()
         );
-        return Err(FormError::unsupported(why));
+        return Err(FormError::unsupported(reason));
     }
     let default = schema.get("default").filter(|default| !default.is_null());
     let field = FormField {
@@ -304,8 +305,8 @@ fn parse_field(
         schema: schema.clone(),
     };
     if compile_schema(schema).is_none() {
-        let why = format!("the field `{shown_name}` has an invalid schema");
-        return Err(FormError::unsupported(why));
+        let reason = format!("the field `{shown_name}` has an invalid schema");
+        return Err(FormError::unsupported(reason));
     }
     // An invalid default is ignored.
     let default = default.filter(|default| field.validate(default).is_ok());
@@ -354,8 +355,8 @@ fn parse_url(url: &str) -> Result<FormUrl, FormError> {
     let parsed = reqwest::Url::parse(url)
         .map_err(|error| FormError::unsupported(format!("invalid URL: {error}")))?;
     if !matches!(parsed.scheme(), "http" | "https") {
-        let why = "the URL must start with http:// or https://";
-        return Err(FormError::unsupported(why));
+        let reason = "the URL must start with http:// or https://";
+        return Err(FormError::unsupported(reason));
     }
     let host = parsed.host_str();
     let host = host.ok_or_else(|| FormError::unsupported("the URL has no host"))?;

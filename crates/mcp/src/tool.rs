@@ -241,10 +241,10 @@ impl Tool for UnavailableServerTool {
             };
             drop(started);
             let server = &self.0.settings.name;
-            let why = format!(
+            let reason = format!(
                 "the MCP server `{server}` has just started: run the script again to use its tools"
             );
-            Err(ToolError::new(why).retryable())
+            Err(ToolError::new(reason).retryable())
         }
         .boxed()
     }

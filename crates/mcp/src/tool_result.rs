@@ -13,8 +13,8 @@ const MAX_ERROR_CHARS: usize = 2048;
 pub(crate) fn parse_tool_result(result: Value) -> Result<ToolOutput, ToolError> {
     let failed = is_error_result(&result);
     let Value::Object(mut result) = result else {
-        let why = "the server did not return a tool result";
-        return Err(ToolError::new(why));
+        let reason = "the server did not return a tool result";
+        return Err(ToolError::new(reason));
     };
     let content = match result.remove("content") {
         Some(Value::Array(blocks)) => blocks,

@@ -110,7 +110,7 @@ async fn a_server_that_responds_to_no_ping_is_disconnected() {
     while servers.status().await[0].state == ServerState::Ready {}
     let status = servers.status().await;
     assert_eq!(
-        (status[0].state, status[0].why.as_deref()),
+        (status[0].state, status[0].reason.as_deref()),
         (ServerState::Failed, Some("it did not respond to a ping"))
     );
 }

@@ -328,7 +328,7 @@ impl Chat {
                     .with_prefix(mark)
                     .indented(2),
             );
-            let notes = server.why.iter().chain(&server.notes);
+            let notes = server.reason.iter().chain(&server.notes);
             rows.extend(notes.map(|note| StyledRow::dim(sanitize_line(note)).indented(6)));
         }
         self.print_block(rows);
