@@ -243,7 +243,7 @@ async fn i5_an_approval_shows_the_script_and_can_be_answered_later() {
         gated.snippet.as_ref().unwrap().contains("const a = 1;"),
         "the lines around it"
     );
-    assert!(asked[0].script_id.as_ref().unwrap().starts_with("scr_"));
+    assert!(asked[0].scope_id.as_ref().unwrap().starts_with("scr_"));
     assert!(
         test.events()
             .iter()

@@ -90,7 +90,7 @@ pub(crate) fn approval_options(
 
 /// Whether a script asks, rather than structured calls of a turn.
 pub(crate) fn is_from_script(request: &ApprovalRequest) -> bool {
-    let id = request.script_id.as_deref();
+    let id = request.scope_id.as_deref();
     id.is_some_and(|id| id.starts_with("scr_"))
 }
 
@@ -179,7 +179,7 @@ mod tests {
     fn labels(calls: &[GatedCall], script: &str, mode: ApprovalAnswerMode) -> Vec<String> {
         let request = ApprovalRequest {
             id: "apr_1".into(),
-            script_id: Some(script.into()),
+            scope_id: Some(script.into()),
             calls: calls.to_vec(),
         };
         let options = approval_options(&request, calls, mode);

@@ -183,7 +183,7 @@ impl ElicitationHandler for ClientElicitation {
         let unavailable = |why: &str| ServerRequestError::Unavailable(why.to_owned());
         Box::pin(async move {
             let run = elicitation
-                .run_id
+                .scope_id
                 .as_ref()
                 .ok_or_else(|| unavailable("calls of several runs are in flight"))?;
             let form = RunQuestionKind::Form {

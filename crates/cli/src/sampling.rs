@@ -27,7 +27,7 @@ impl SamplingHandler for TurnSampler {
                     .collect(),
                 max_tokens: request.max_tokens,
             };
-            let answer = self.0.sample(&request.run_id, prompt).await;
+            let answer = self.0.sample(&request.scope_id, prompt).await;
             let answer = answer.map_err(|error| ServerRequestError::Failed(error.to_string()))?;
             let end = match answer.finish {
                 Some(FinishReason::Length) => McpSamplingStopReason::MaxTokens,

@@ -90,7 +90,7 @@ pub struct ElicitationRequest {
     pub server: String,
     /// Id of the run or turn whose call caused the request. `None` if calls of several runs are
     /// in flight.
-    pub run_id: Option<String>,
+    pub scope_id: Option<String>,
     /// The `params` of the `elicitation/create` request.
     pub request: Value,
 }
@@ -201,7 +201,7 @@ impl McpClientHandler {
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let elicitation = ElicitationRequest {
             server: self.server_name.clone(),
-            run_id: pending.run_id.clone(),
+            scope_id: pending.scope_id.clone(),
             request,
         };
         let _paused = pending.pause_calls(WaitTarget::Person);
@@ -256,7 +256,7 @@ impl McpClientHandler {
             server_cancel,
         };
         let pending = &open.pending;
-        let run = pending.run_id.clone();
+        let run = pending.scope_id.clone();
         let run = run.ok_or("calls of several runs are in flight")?;
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let sampling = McpSamplingRequest::parse(&self.server_name, run, &request)?;

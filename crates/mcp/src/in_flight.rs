@@ -116,7 +116,7 @@ impl McpInFlightCalls {
         let counted = counted.ok_or("too many requests during one call")?;
         Ok(PendingServerRequest {
             in_flight: self.clone(),
-            run_id: run,
+            scope_id: run,
             counted_call: counted.clone(),
             candidate_calls: candidates,
         })
@@ -237,7 +237,7 @@ impl Drop for InFlightCallGuard {
 pub(crate) struct PendingServerRequest {
     in_flight: Arc<McpInFlightCalls>,
     /// Id of the run or turn of these calls; `None` if they belong to several.
-    pub(crate) run_id: Option<String>,
+    pub(crate) scope_id: Option<String>,
     /// The call whose limit of requests this one counts against.
     pub(crate) counted_call: Arc<McpInFlightCall>,
     /// The calls that the request may belong to.

@@ -218,7 +218,7 @@ mod tests {
         };
         let request = ApprovalRequest {
             id: "apr_1".into(),
-            script_id: None,
+            scope_id: None,
             calls: vec![call.clone(), call],
         };
         RunQuestion {

@@ -13,7 +13,7 @@ pub struct McpSamplingRequest {
     /// Name of the server that sent the request.
     pub server: String,
     /// Id of the run or turn whose call caused the request.
-    pub run_id: String,
+    pub scope_id: String,
     /// System prompt; may be empty.
     pub system_prompt: String,
     /// The messages, oldest first. There is at least one.
@@ -83,7 +83,7 @@ impl McpSamplingRequest {
         let max_tokens = request["maxTokens"].as_u64().unwrap_or(MAX_SAMPLING_TOKENS);
         let sampling = Self {
             server: server.to_owned(),
-            run_id: run,
+            scope_id: run,
             system_prompt: request["systemPrompt"]
                 .as_str()
                 .unwrap_or_default()

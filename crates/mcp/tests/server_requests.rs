@@ -179,7 +179,7 @@ async fn a_form_names_its_server_and_run_and_only_valid_values_are_sent() {
     let request = ada.requests.lock().unwrap()[0].clone();
     assert!(
         request.server == "odd"
-            && request.run_id.unwrap().starts_with("scr_")
+            && request.scope_id.unwrap().starts_with("scr_")
             && request.request["message"] == "Which one?"
     );
 
@@ -385,7 +385,7 @@ async fn sampling_needs_approval_unless_the_configuration_decides() {
         ),
         (2, 10, "")
     );
-    assert_eq!(approval.script_id.as_deref(), Some(first.run_id.as_str()));
+    assert_eq!(approval.scope_id.as_deref(), Some(first.scope_id.as_str()));
 
     let answer = CallDecision::Deny(Some("too expensive".into()));
     let setup = Setup::new(None, Some(model.clone()), answer);

@@ -37,8 +37,8 @@ pub enum SandboxPolicy {
 pub struct ApprovalRequest {
     /// Id of the request, `apr_…`.
     pub id: String,
-    /// Id of the run or turn that makes the calls.
-    pub script_id: Option<String>,
+    /// Id of the run, turn or task that makes the calls.
+    pub scope_id: Option<String>,
     /// Calls that need approval, in order.
     pub calls: Vec<GatedCall>,
 }
@@ -54,8 +54,8 @@ pub struct GatedCall {
     pub args: Value,
     /// Why the call needs approval, in a few words.
     pub reason: String,
-    /// Words of the script's author, in `approvalContext` and `justification`. They are no part of
-    /// the call, so an approver is shown them apart from it.
+    /// The explanation of the script's author, in `approvalContext` and `justification`. It is not
+    /// part of the call: the approval question shows it separately.
     pub context: Option<String>,
     /// Line of the call in the script, 1-based.
     pub line: Option<u32>,

@@ -108,7 +108,7 @@ impl Approver for LiveRunApprover {
         async move {
             let unavailable =
                 || ApprovalResponse::Unavailable("no client waits for this script".to_owned());
-            let (Some(shared), Some(run)) = (self.0.upgrade(), &request.script_id) else {
+            let (Some(shared), Some(run)) = (self.0.upgrade(), &request.scope_id) else {
                 return unavailable();
             };
             match ask_client(

@@ -147,7 +147,7 @@ impl Orchestrator {
     ) -> Vec<ApprovalResult> {
         let request = ApprovalRequest {
             id: new_id("apr"),
-            script_id: Some(scope.id.clone()),
+            scope_id: Some(scope.id.clone()),
             calls: gated
                 .iter()
                 .map(|(prepared, reason)| gated_call(scope, prepared, reason))

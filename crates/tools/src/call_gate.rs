@@ -160,7 +160,7 @@ impl CallGate {
         };
         let request = ApprovalRequest {
             id: new_id("apr"),
-            script_id: Some(scope.id.clone()),
+            scope_id: Some(scope.id.clone()),
             calls: vec![GatedCall {
                 call_id: call.clone(),
                 tool: action.requester,

@@ -356,7 +356,7 @@ mod tests {
         let (reply, answer) = oneshot::channel();
         let request = ApprovalRequest {
             id: "apr_1".into(),
-            script_id: Some("scr_1".into()),
+            scope_id: Some("scr_1".into()),
             calls,
         };
         (

@@ -131,7 +131,7 @@ impl CallList {
                 line.state = CallLineState::Finished(Box::new(call.clone()));
             }
             RuntimeEvent::ApprovalRequested { request } => {
-                let run = request.script_id.clone().unwrap_or_default();
+                let run = request.scope_id.clone().unwrap_or_default();
                 // A question of a call that already runs has no arguments; its line exists.
                 let not_started = request.calls.iter().filter(|call| !call.args.is_null());
                 for call in not_started {
@@ -441,7 +441,7 @@ mod tests {
         calls.apply(&started("scr_2", "tool_1", "list_dir", "."), now);
         let request = ApprovalRequest {
             id: "apr_1".into(),
-            script_id: Some("scr_1".into()),
+            scope_id: Some("scr_1".into()),
             calls: vec![GatedCall {
                 call_id: "tool_6".into(),
                 tool: "exec".into(),
