@@ -41,8 +41,8 @@ pub struct ServerRequestHandlers {
 impl ServerRequestHandlers {
     /// Returns the sampling handler, unless the server's configuration turns sampling off.
     fn sampling_for(&self, sampling: McpSampling) -> Option<&Arc<dyn SamplingHandler>> {
-        let model = self.sampling.as_ref();
-        model.filter(|_| sampling != McpSampling::Never)
+        let handler = self.sampling.as_ref();
+        handler.filter(|_| sampling != McpSampling::Never)
     }
 
     /// Returns the part of a catalogue's cache key that stands for the announced capabilities.
@@ -51,9 +51,9 @@ impl ServerRequestHandlers {
     pub(crate) fn cache_key_suffix(&self, sampling: McpSampling) -> &'static str {
         match (&self.elicitation, self.sampling_for(sampling)) {
             (None, None) => "",
-            (Some(_), None) => "-person",
-            (None, Some(_)) => "-model",
-            (Some(_), Some(_)) => "-person-model",
+            (Some(_), None) => "-elicitation",
+            (None, Some(_)) => "-sampling",
+            (Some(_), Some(_)) => "-elicitation-sampling",
         }
     }
 }
@@ -188,8 +188,8 @@ impl McpClientHandler {
         origin: ServerRequestOrigin<'_>,
         server_cancel: &CancellationToken,
     ) -> Result<ElicitationResponse, String> {
-        let person = self.handlers.elicitation.as_ref();
-        let person = person.ok_or("no person can be asked")?;
+        let handler = self.handlers.elicitation.as_ref();
+        let handler = handler.ok_or("no person can be asked")?;
         let open = CancellableServerRequest {
             pending: self.begin_request(origin)?,
             server_cancel,
@@ -208,7 +208,7 @@ impl McpClientHandler {
         let answer = tokio::select! {
             biased;
             () = open.until_obsolete() => ElicitationResponse::Cancelled,
-            answer = person.elicit(&elicitation) => answer.map_err(|error| error.to_string())?,
+            answer = handler.elicit(&elicitation) => answer.map_err(|error| error.to_string())?,
         };
         let ElicitationResponse::Accepted(content) = answer else {
             return Ok(answer);
@@ -249,8 +249,8 @@ impl McpClientHandler {
         origin: ServerRequestOrigin<'_>,
         server_cancel: &CancellationToken,
     ) -> Result<McpSamplingResponse, String> {
-        let model = self.handlers.sampling_for(self.sampling);
-        let model = model.ok_or("no model is available")?;
+        let handler = self.handlers.sampling_for(self.sampling);
+        let handler = handler.ok_or("no model is available")?;
         let open = CancellableServerRequest {
             pending: self.begin_request(origin)?,
             server_cancel,
@@ -272,7 +272,7 @@ impl McpClientHandler {
         tokio::select! {
             biased;
             () = open.until_obsolete() => Err("the answer is no longer needed".to_owned()),
-            answer = tokio::time::timeout(SAMPLING_TIMEOUT, model.sample(&sampling)) => match answer {
+            answer = tokio::time::timeout(SAMPLING_TIMEOUT, handler.sample(&sampling)) => match answer {
                 Ok(answer) => answer.map_err(|error| error.to_string()),
                 Err(_) => Err(format!("the model did not answer within {} s", SAMPLING_TIMEOUT.as_secs())),
             },
@@ -311,10 +311,10 @@ fn emit_progress(call: CallContext, level: LogLevel, message: String) {
 impl ClientHandler for McpClientHandler {
     fn get_info(&self) -> ClientConfig {
         let mut capabilities = ClientCapabilities::default();
-        if let Some(person) = &self.handlers.elicitation {
+        if let Some(handler) = &self.handlers.elicitation {
             let forms =
                 ElicitationCapability::new().with_form(FormElicitationCapability::default());
-            capabilities.elicitation = Some(match person.supported_modes() {
+            capabilities.elicitation = Some(match handler.supported_modes() {
                 ElicitationModes::FormOnly => forms,
                 ElicitationModes::FormAndUrl => forms.with_url(UrlElicitationCapability::default()),
             });
