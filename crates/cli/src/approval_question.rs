@@ -136,7 +136,7 @@ pub(crate) fn call_block(call: &GatedCall) -> Option<CallBlock> {
     let shown = |text: &str| visible_exact(text).into_owned();
     match (&call.preview.view, &call.args) {
         (Some(PreviewContent::Diff(diff)), _) => Some(CallBlock::Diff(shown(diff))),
-        (Some(PreviewContent::Commands(text) | PreviewContent::Addresses(text)), _) => {
+        (Some(PreviewContent::Text(text) | PreviewContent::Urls(text)), _) => {
             Some(CallBlock::Text(shown(text)))
         }
         // The preview is not possible, for example because a patch does not apply.
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn the_block_is_complete_whatever_the_reason_says() {
         let command = "echo 1\n".repeat(5000) + "rm -rf\u{202e} a";
-        let mut call = call(Some(PreviewContent::Commands(command.clone())), None);
+        let mut call = call(Some(PreviewContent::Text(command.clone())), None);
         call.reason.clone_from(&command);
         call.context = Some(format!("harmless\n{command}"));
         let Some(CallBlock::Text(shown)) = call_block(&call) else {

@@ -255,7 +255,7 @@ mod tests {
             line: Some(1),
             snippet: Some(format!("> 1 | {}", "y".repeat(50))),
             preview: Preview {
-                view: Some(PreviewContent::Commands(script)),
+                view: Some(PreviewContent::Text(script)),
                 rule: None,
             },
         };

@@ -179,8 +179,8 @@ fn block_text(call: &GatedCall) -> Cow<'_, str> {
         (
             Some(
                 PreviewContent::Diff(view)
-                | PreviewContent::Commands(view)
-                | PreviewContent::Addresses(view),
+                | PreviewContent::Text(view)
+                | PreviewContent::Urls(view),
             ),
             _,
         ) => Cow::Borrowed(view),
@@ -304,7 +304,7 @@ mod tests {
         let RunQuestionKind::Approval(mut request) = question(None).kind else {
             panic!()
         };
-        request.calls[0].preview.view = Some(PreviewContent::Commands("npm\u{202e} test".into()));
+        request.calls[0].preview.view = Some(PreviewContent::Text("npm\u{202e} test".into()));
         request.calls[0].reason = "runs `npm\u{202e} test`".into();
         let shown = approval_message(&request);
         assert!(shown.contains("\n  │ npm\\u{202e} test\n"), "{shown}");
@@ -323,7 +323,7 @@ mod tests {
             context: Some(long("rm -rf words")),
             snippet: Some(long("rm -rf snippet")),
             preview: Preview {
-                view: Some(PreviewContent::Commands(long("rm -rf view"))),
+                view: Some(PreviewContent::Text(long("rm -rf view"))),
                 rule: Some(long("rm -rf rule")),
             },
             ..request.calls[0].clone()

@@ -131,7 +131,7 @@ impl McpSamplingRequest {
             requester: format!("mcp.{server}"),
             reason,
             preview: Preview {
-                view: Some(PreviewContent::Commands(view)),
+                view: Some(PreviewContent::Text(view)),
                 rule: None,
             },
             // Contains spaces, so that it differs from the name of every tool.
@@ -200,7 +200,7 @@ mod tests {
         );
         assert_eq!(
             action.preview.view,
-            Some(PreviewContent::Commands(
+            Some(PreviewContent::Text(
                 "system: Be short.\nuser: one\ntwo".into()
             ))
         );
@@ -223,7 +223,7 @@ mod tests {
         ))
         .unwrap()
         .approval_request();
-        let Some(PreviewContent::Commands(view)) = action.preview.view else {
+        let Some(PreviewContent::Text(view)) = action.preview.view else {
             panic!()
         };
         assert!(

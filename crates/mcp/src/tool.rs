@@ -183,7 +183,7 @@ pub(crate) fn is_read_only_tool(settings: &ServerSettings, listed: &CatalogueToo
 /// Returns the preview of a call in approval questions.
 pub(crate) fn call_preview(name: &str, args: &Value) -> Preview {
     Preview {
-        view: Some(selvedge_protocol::PreviewContent::Commands(format!(
+        view: Some(selvedge_protocol::PreviewContent::Text(format!(
             "{name} {args}"
         ))),
         rule: None,

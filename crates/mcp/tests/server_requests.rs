@@ -373,7 +373,7 @@ async fn sampling_needs_approval_unless_the_configuration_decides() {
     );
     assert_eq!(
         call.preview.view,
-        Some(PreviewContent::Commands("user: six times seven?".into()))
+        Some(PreviewContent::Text("user: six times seven?".into()))
     );
     let requests = model.0.lock().unwrap().clone();
     let first = &requests[0];

@@ -81,10 +81,10 @@ pub struct Preview {
 pub enum PreviewContent {
     /// Changes to files, as a unified diff.
     Diff(String),
-    /// The commands it would run, without quoting, one per line.
-    Commands(String),
+    /// The commands it would run, without quoting, one per line, or what it would send.
+    Text(String),
     /// The URLs it would request, one per line, and what it would send.
-    Addresses(String),
+    Urls(String),
 }
 
 /// An approver's decision about one call.

@@ -364,7 +364,7 @@ impl CommandRunner {
             request.cwd_and_env_lines()
         );
         Preview {
-            view: Some(PreviewContent::Commands(view)),
+            view: Some(PreviewContent::Text(view)),
             rule,
         }
     }

@@ -144,7 +144,7 @@ impl Tool for WriteStdin {
         let chars = args["chars"].as_str().unwrap_or_default();
         let view = format!("types into a terminal{place}:\n{chars}");
         Preview {
-            view: Some(PreviewContent::Commands(view)),
+            view: Some(PreviewContent::Text(view)),
             rule: None,
         }
     }

@@ -320,7 +320,7 @@ fn check_previews(way: Way) {
     let preview = &ran.asked[0].calls[0].preview;
     assert_eq!(
         preview.view,
-        Some(PreviewContent::Commands(
+        Some(PreviewContent::Text(
             "cd sub &&\nnpm 'test' -- --watch".into()
         ))
     );
@@ -741,7 +741,7 @@ fn commands_with_variables_or_in_other_folders_need_approval() {
                 assert!(!desk.path("work/made").exists());
                 let call = &ran.asked[0].calls[0];
                 assert_eq!(call.preview.rule, None, "{args}");
-                let Some(PreviewContent::Commands(view)) = &call.preview.view else {
+                let Some(PreviewContent::Text(view)) = &call.preview.view else {
                     panic!("{call:?}")
                 };
                 assert!(
@@ -925,7 +925,7 @@ fn typed_text_is_shown_completely_with_the_place_of_its_terminal() {
                 let asked = desk.person.asked.lock().unwrap();
                 assert_eq!(
                     asked.last().unwrap().calls[0].preview.view,
-                    Some(PreviewContent::Commands(format!(
+                    Some(PreviewContent::Text(format!(
                         "types into a terminal {place} the sandbox:\n{typed}"
                     )))
                 );

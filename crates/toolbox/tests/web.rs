@@ -390,10 +390,7 @@ fn with_the_network_off_approval_shows_the_url() {
         );
         let call = &ran.asked[0].calls[0];
         assert_eq!(call.reason, format!("fetches {url} (the network is off)"));
-        assert_eq!(
-            call.preview.view,
-            Some(PreviewContent::Addresses(url.clone()))
-        );
+        assert_eq!(call.preview.view, Some(PreviewContent::Urls(url.clone())));
         assert_eq!(
             call.preview.rule,
             Some(format!("requests to docs.test:{}", server.port))
@@ -817,7 +814,7 @@ fn searching_needs_approval_and_errors_name_the_cause() {
         "web_search",
         &json!({"query": "my secret plan"}),
     );
-    let Some(PreviewContent::Addresses(view)) = &ran.asked[0].calls[0].preview.view else {
+    let Some(PreviewContent::Urls(view)) = &ran.asked[0].calls[0].preview.view else {
         panic!("{ran:?}")
     };
     assert_eq!(
@@ -1084,7 +1081,7 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
         (preview.rule.as_ref(), &preview.view),
         (
             None,
-            &Some(PreviewContent::Addresses(format!(
+            &Some(PreviewContent::Urls(format!(
                 "POST {}\nX-Me: me\n\n{{}}",
                 server.url("docs.test", "/things")
             )))
@@ -1100,7 +1097,7 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
     let ran = desk.call(Way::Script, "http", &args);
     assert_eq!(
         ran.asked[0].calls[0].preview.view,
-        Some(PreviewContent::Addresses(format!(
+        Some(PreviewContent::Urls(format!(
             "POST {}\nX-A: 1\nX-Secret: s3cret⏎X-B: 2\n\n{body}",
             server.url("docs.test", "/things")
         )))

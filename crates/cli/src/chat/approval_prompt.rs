@@ -343,7 +343,7 @@ mod tests {
             line: Some(1),
             snippet: Some("> 1 | await tools.exec()".into()),
             preview: Preview {
-                view: Some(PreviewContent::Commands("rm -rf x".into())),
+                view: Some(PreviewContent::Text("rm -rf x".into())),
                 rule: rule.map(str::to_owned),
             },
         }
@@ -507,7 +507,7 @@ mod tests {
         let now = Instant::now();
         let mut long = call("exec", None);
         let commands: String = (0..100).map(|n| format!("command {n}\n")).collect();
-        long.preview.view = Some(PreviewContent::Commands(commands));
+        long.preview.view = Some(PreviewContent::Text(commands));
         let (mut prompt, _answer) = prompt(vec![long], now);
         prompt
             .typing_pause

@@ -176,7 +176,7 @@ impl WebAccess {
         let hosts = self.hosts_of(urls);
         let rule = (!hosts.is_empty()).then(|| format!("requests to {}", hosts.join(", ")));
         Preview {
-            view: Some(PreviewContent::Addresses(view)),
+            view: Some(PreviewContent::Urls(view)),
             rule,
         }
     }
