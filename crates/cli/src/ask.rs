@@ -35,8 +35,8 @@ pub(crate) struct TerminalApprover {
 /// Lines of a server's message that are shown; of a longer one, half from each end.
 pub(crate) const MAX_VIEW_LINES: usize = 60;
 
-/// What stands before each line of a block.
-const BLOCK_EDGE: &str = "    │ ";
+/// Prefix of each line of a preview.
+const PREVIEW_LINE_PREFIX: &str = "    │ ";
 
 impl TerminalApprover {
     /// Returns `None` if standard error or `/dev/tty` is not a terminal.
@@ -196,9 +196,9 @@ fn format_call(call: &GatedCall, width: Option<usize>) -> String {
     for line in block.lines() {
         for part in wrap(
             line,
-            width.map(|width| width.saturating_sub(BLOCK_EDGE.width())),
+            width.map(|width| width.saturating_sub(PREVIEW_LINE_PREFIX.width())),
         ) {
-            text.push_str(&format!("{BLOCK_EDGE}{part}\n"));
+            text.push_str(&format!("{PREVIEW_LINE_PREFIX}{part}\n"));
         }
     }
     for line in call.snippet.iter().flat_map(|snippet| snippet.lines()) {

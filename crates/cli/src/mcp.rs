@@ -187,7 +187,7 @@ impl ElicitationHandler for ClientElicitation {
                 .as_ref()
                 .ok_or_else(|| unavailable("calls of several runs are in flight"))?;
             let form = RunQuestionKind::Form {
-                from: elicitation.server.clone(),
+                server: elicitation.server.clone(),
                 form: elicitation.request.clone(),
             };
             Ok(match self.0.ask(run, form).await {

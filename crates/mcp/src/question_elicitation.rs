@@ -17,16 +17,16 @@ const ANSWER_SIMILAR_CALLS: &str = "yes, and similar calls of this script";
 const ANSWER_ALWAYS: &str = "yes, always";
 const ANSWER_NO: &str = "no";
 
-/// Length that the blocks of all calls in an approval form share, in characters.
-const MAX_BLOCKS_CHARS: usize = 12_000;
-/// Longest and shortest limit for the block of one call, in characters.
-const BLOCK_CHARS: std::ops::RangeInclusive<usize> = 300..=4000;
+/// Length that the previews of all calls in an approval form share, in characters.
+const MAX_PREVIEWS_CHARS: usize = 12_000;
+/// Longest and shortest limit for the preview of one call, in characters.
+const PREVIEW_CHARS: std::ops::RangeInclusive<usize> = 300..=4000;
 /// Longest line about a call, such as its reason, in characters.
 const MAX_LINE_CHARS: usize = 200;
 /// Longest part of the script around a call, in characters.
 const MAX_SNIPPET_CHARS: usize = 400;
-/// What stands before each line of a block, so that it cannot imitate the rest of the form.
-const BLOCK_EDGE: &str = "  │ ";
+/// Prefix of each line of a preview, so that its text cannot imitate other parts of the form.
+const PREVIEW_LINE_PREFIX: &str = "  │ ";
 
 /// An elicitation request for the client.
 pub(crate) struct OutgoingElicitation(ElicitRequestParams);
@@ -65,10 +65,10 @@ pub(crate) fn elicitation_for(question: &RunQuestion) -> Option<OutgoingElicitat
                 "required": ["answer"],
             },
         }),
-        RunQuestionKind::Form { from, form } => {
+        RunQuestionKind::Form { server, form } => {
             let mut form = form.clone();
             let message = form["message"].as_str().unwrap_or_default().to_owned();
-            form["message"] = Value::from(format!("The server {from} asks: {message}"));
+            form["message"] = Value::from(format!("The server {server} asks: {message}"));
             form
         }
         _ => return None,
@@ -123,8 +123,8 @@ fn approval_message(request: &ApprovalRequest) -> String {
         calls => format!("A script wants to make these {} calls:\n", calls.len()),
     };
     // Every call is shown, because the answer applies to all of them.
-    let limit = (MAX_BLOCKS_CHARS / request.calls.len().max(1))
-        .clamp(*BLOCK_CHARS.start(), *BLOCK_CHARS.end());
+    let limit = (MAX_PREVIEWS_CHARS / request.calls.len().max(1))
+        .clamp(*PREVIEW_CHARS.start(), *PREVIEW_CHARS.end());
     text.extend(request.calls.iter().map(|call| describe_call(call, limit)));
     text
 }
@@ -148,15 +148,19 @@ pub(crate) fn truncate_middle(text: &str, limit: usize) -> String {
 
 /// Describes a call. Each part that is too long is truncated in the middle, and its hidden
 /// characters are visible.
-fn describe_call(call: &GatedCall, max_block_chars: usize) -> String {
+fn describe_call(call: &GatedCall, max_preview_chars: usize) -> String {
     let mut text = format!(
         "{}: {}\n",
         bounded_line(&call.tool),
         bounded_line(&call.reason)
     );
     // Always, whatever the reason contains: the script may have supplied a part of it.
-    let block = truncate_middle(&visible_exact(&block_text(call)), max_block_chars);
-    text.extend(block.lines().map(|line| format!("{BLOCK_EDGE}{line}\n")));
+    let preview = truncate_middle(&visible_exact(&preview_text(call)), max_preview_chars);
+    text.extend(
+        preview
+            .lines()
+            .map(|line| format!("{PREVIEW_LINE_PREFIX}{line}\n")),
+    );
     if let Some(snippet) = &call.snippet {
         let snippet = truncate_middle(&visible_exact(snippet), MAX_SNIPPET_CHARS);
         text.extend(snippet.lines().map(|line| format!("{line}\n")));
@@ -174,7 +178,7 @@ fn describe_call(call: &GatedCall, max_block_chars: usize) -> String {
 }
 
 /// Returns what a call would do: its command, patch or URL, or else its arguments.
-fn block_text(call: &GatedCall) -> Cow<'_, str> {
+fn preview_text(call: &GatedCall) -> Cow<'_, str> {
     match (&call.preview.view, &call.args) {
         (
             Some(
@@ -340,7 +344,7 @@ mod tests {
             ] {
                 assert_eq!(shown.matches(end).count(), count, "{end:?} in {shown}");
             }
-            assert!(shown.len() < 6 * MAX_BLOCKS_CHARS, "{}", shown.len());
+            assert!(shown.len() < 6 * MAX_PREVIEWS_CHARS, "{}", shown.len());
         }
     }
 

@@ -31,7 +31,7 @@ pub enum RunQuestionKind {
     /// To fill in a form of an MCP server.
     Form {
         /// Name of the server.
-        from: String,
+        server: String,
         /// The elicitation request, as the server sent it.
         form: Value,
     },

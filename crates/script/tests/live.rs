@@ -195,7 +195,7 @@ async fn a_form_is_reported_to_the_client_that_waits() {
     let run = fixture.start("return await tools.wait({})");
     let (live, id) = (fixture.live.clone(), run.id().to_owned());
     let form = RunQuestionKind::Form {
-        from: "a server".into(),
+        server: "a server".into(),
         form: json!({"message": "which?"}),
     };
     let asked = tokio::spawn(async move { live.ask(&id, form).await });
@@ -211,7 +211,7 @@ async fn a_form_is_reported_to_the_client_that_waits() {
         Some(QuestionAnswer::Form(json!("this")))
     );
     let form = RunQuestionKind::Form {
-        from: "a server".into(),
+        server: "a server".into(),
         form: json!({}),
     };
     assert_eq!(fixture.live.ask("scr_gone", form).await, None);
