@@ -110,7 +110,7 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
                 serve_http(&address, token, args.allow_host.clone(), config).await
             }
         };
-        live.stop_all().await;
+        live.cancel_all().await;
         servers.stop().await;
         if let Some(tasks) = &setup.tasks {
             tasks.end().await;

@@ -70,10 +70,13 @@ fn trim_schema(schema: &mut Value, descriptions: SchemaDescriptions) {
     }
 }
 
-/// Returns the response for a run. `messages` are texts that the script sent while it ran; they
+/// Returns the response for a run. `notifications` are texts that the script sent with `notify()`; they
 /// come first.
-pub(crate) fn run_response(output: &ScriptToolCallOutput, messages: &[String]) -> CallToolResponse {
-    let mut content: Vec<ContentBlock> = messages.iter().map(ContentBlock::text).collect();
+pub(crate) fn run_response(
+    output: &ScriptToolCallOutput,
+    notifications: &[String],
+) -> CallToolResponse {
+    let mut content: Vec<ContentBlock> = notifications.iter().map(ContentBlock::text).collect();
     for part in &output.output {
         content.push(match part {
             OutputPart::Text { text } => ContentBlock::text(text),
@@ -92,8 +95,8 @@ pub(crate) fn run_response(output: &ScriptToolCallOutput, messages: &[String]) -
 }
 
 /// Returns the response for a run that is still running. Its id is the handle for `script_wait`.
-pub(crate) fn running_response(run: &LiveRun, messages: Vec<String>) -> CallToolResponse {
-    let mut item = run.progress_output(messages);
+pub(crate) fn running_response(run: &LiveRun, notifications: Vec<String>) -> CallToolResponse {
+    let mut item = run.progress_output(notifications);
     let id = item.id.clone();
     item.warnings.push(format!(
         "still running: call script_wait({{\"id\": \"{id}\"}}) for its result"

@@ -28,7 +28,8 @@ use crate::serve_progress::ProgressNotifier;
 
 /// How long `tools/list` waits for servers whose tools are not known yet.
 const LIST_TOOLS_TIMEOUT: Duration = Duration::from_millis(2500);
-/// How long a script may run on after it sent messages, before the request returns with them.
+/// How long a request waits for the script to end after it received notifications. Then it
+/// returns them.
 const NOTIFICATION_GRACE_PERIOD: Duration = Duration::from_millis(200);
 /// How long a request waits for a cancelled script to end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(4);
@@ -42,9 +43,9 @@ pub struct ScriptServerSession {
     config: Arc<ScriptServerConfig>,
     store: ScriptStore,
     session_id: String,
-    /// Set by the handshake. Clients of protocol versions without one have no sessions: each of
-    /// their requests comes with a new id.
-    live: OnceLock<OpenSessionGuard>,
+    /// Set by the handshake. Protocol versions without a handshake have no sessions: each request
+    /// gets a new session id.
+    open_session_guard: OnceLock<OpenSessionGuard>,
     /// Task that notifies the client of changed tools; aborted with the session.
     change_watcher: Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -55,7 +56,7 @@ pub struct ScriptServerSession {
 struct ScriptArgs {
     /// TypeScript program. "help" describes all tools.
     code: String,
-    /// Time limit; default 30000.
+    /// Time limit in milliseconds; default: the server's limit.
     timeout_ms: Option<u64>,
     /// Id of a run to resume: completed changes are reused, reads run again.
     resume: Option<String>,
@@ -69,9 +70,9 @@ struct ScriptArgs {
 struct ScriptWaitArgs {
     /// Id of a running script.
     id: String,
-    /// Stop the script.
+    /// Cancel the script.
     terminate: Option<bool>,
-    /// How long to wait; default 45000.
+    /// How long to wait, in milliseconds; default: the server's setting.
     timeout_ms: Option<u64>,
 }
 
@@ -86,7 +87,7 @@ impl ScriptServerSession {
             config,
             store: ScriptStore::default(),
             session_id: new_id("ses"),
-            live: OnceLock::new(),
+            open_session_guard: OnceLock::new(),
             change_watcher: Mutex::default(),
         }
     }
@@ -136,7 +137,7 @@ impl ScriptServerSession {
                 .wait_for_run(
                     &run,
                     yield_after,
-                    OnRequestCancel::StopRun,
+                    OnRequestCancel::CancelRun,
                     progress,
                     context,
                 )
@@ -225,7 +226,7 @@ impl ScriptServerSession {
         self.wait_for_run(
             &run,
             yield_after,
-            OnRequestCancel::StopRun,
+            OnRequestCancel::CancelRun,
             progress,
             context,
         )
@@ -294,13 +295,13 @@ impl ScriptServerSession {
         context: &RequestContext<RoleServer>,
     ) -> CallToolHandlerResult {
         let mut until = Instant::now() + yield_after;
-        let mut messages = Vec::new();
+        let mut notifications = Vec::new();
         loop {
             let report = tokio::select! {
                 biased;
                 () = context.ct.cancelled() => {
                     if cancelled == OnRequestCancel::KeepRunning {
-                        return Ok(render::running_response(run, messages));
+                        return Ok(render::running_response(run, notifications));
                     }
                     run.cancel();
                     return Ok(self.wait_for_cancelled_run(run).await);
@@ -316,10 +317,10 @@ impl ScriptServerSession {
             match report {
                 LiveRunReport::Ended(output) => {
                     progress.flush(context).await;
-                    return Ok(render::run_response(&output, &messages));
+                    return Ok(render::run_response(&output, &notifications));
                 }
                 LiveRunReport::Notified(new) => {
-                    messages.extend(new);
+                    notifications.extend(new);
                     until = until.min(Instant::now() + NOTIFICATION_GRACE_PERIOD);
                 }
                 LiveRunReport::Question(question) => {
@@ -328,7 +329,7 @@ impl ScriptServerSession {
                     }
                 }
                 LiveRunReport::Yielded | LiveRunReport::StillRunning => {
-                    return Ok(render::running_response(run, messages));
+                    return Ok(render::running_response(run, notifications));
                 }
             }
         }
@@ -338,11 +339,11 @@ impl ScriptServerSession {
     async fn wait_for_cancelled_run(&self, run: &LiveRun) -> CallToolResponse {
         match tokio::time::timeout(CANCEL_TIMEOUT, run.wait_for_end()).await {
             Ok(output) => {
-                let messages = match run.wait_for_report(Duration::ZERO).await {
-                    LiveRunReport::Notified(messages) => messages,
+                let notifications = match run.wait_for_report(Duration::ZERO).await {
+                    LiveRunReport::Notified(notifications) => notifications,
                     _ => Vec::new(),
                 };
-                render::run_response(&output, &messages)
+                render::run_response(&output, &notifications)
             }
             Err(_) => {
                 let message = "the script was cancelled and has not stopped yet".to_owned();
@@ -458,7 +459,7 @@ impl Drop for ScriptServerSession {
 /// What happens to a script when the request that waits for it is cancelled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OnRequestCancel {
-    StopRun,
+    CancelRun,
     KeepRunning,
 }
 
@@ -509,7 +510,8 @@ impl ServerHandler for ScriptServerSession {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         let sessions = &self.config.open_sessions;
-        self.live.get_or_init(|| sessions.add(&self.session_id));
+        self.open_session_guard
+            .get_or_init(|| sessions.add(&self.session_id));
         context.peer.set_peer_info(request.clone());
         self.negotiate_initialize(&request)
     }

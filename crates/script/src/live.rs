@@ -111,7 +111,7 @@ pub(crate) struct OpenQuestion {
 pub enum LiveRunReport {
     /// The run has ended with this output.
     Ended(Arc<ScriptToolCallOutput>),
-    /// The script sent these messages with `notify()`.
+    /// The script sent these notifications with `notify()`.
     Notified(Vec<String>),
     /// The run asks a person. Reported once, unless [`LiveRun::requeue_question`] puts it back.
     Question(Box<RunQuestion>),
@@ -237,7 +237,7 @@ impl LiveRuns {
         });
         // In its own task, so that a run that blocks its thread does not block the check.
         let shared = Arc::downgrade(&self.0);
-        tokio::spawn(stop_if_overdue(shared, entry.clone(), task.abort_handle()));
+        tokio::spawn(abort_if_overdue(shared, entry.clone(), task.abort_handle()));
         Ok(LiveRun(entry))
     }
 
@@ -255,7 +255,7 @@ impl LiveRuns {
     }
 
     /// Cancels all runs and waits until they have ended.
-    pub async fn stop_all(&self) {
+    pub async fn cancel_all(&self) {
         let running = self.lock_runs().running.clone();
         running.iter().for_each(|entry| entry.cancel.cancel());
         for entry in running {
@@ -309,7 +309,7 @@ impl LiveRunsShared {
 }
 
 /// Aborts a run that does not end within its time limit and the grace period.
-async fn stop_if_overdue(
+async fn abort_if_overdue(
     shared: Weak<LiveRunsShared>,
     entry: Arc<LiveRunEntry>,
     task: AbortHandle,

@@ -270,7 +270,7 @@ async fn runs_are_listed_by_name_and_cancelled() {
     while named("fourth").is_err() {
         tokio::task::yield_now().await;
     }
-    fixture.live.stop_all().await;
+    fixture.live.cancel_all().await;
 }
 
 #[tokio::test]
