@@ -157,7 +157,7 @@ async fn serve_http(
             };
             Problem::new(error.to_string()).hint(hint)
         })?;
-    if let (TokenSource::Random, HttpAuthentication::Token(random)) =
+    if let (TokenSource::Generated, HttpAuthentication::Token(random)) =
         (token.source, &token.authentication)
     {
         eprint_line!("note: clients must send this token, which is new for each start:");

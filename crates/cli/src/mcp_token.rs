@@ -25,10 +25,10 @@ pub(crate) struct TokenChoice {
 /// Where a token comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenSource {
-    /// A variable, a file, or `--no-token`.
-    User,
+    /// The command line or the environment names it, or says that there is none.
+    Given,
     /// Generated for this process, and to be printed.
-    Random,
+    Generated,
 }
 
 /// Returns the name of the variable that may hold the token. It is not passed to commands.
@@ -38,22 +38,22 @@ pub(crate) fn token_variable(args: &McpServeArgs) -> &str {
 
 /// Returns the token that the command line or the environment names, else a random one.
 pub(crate) fn choose_token(args: &McpServeArgs) -> Result<TokenChoice, Problem> {
-    let by_user = |authentication| TokenChoice {
+    let given = |authentication| TokenChoice {
         authentication,
-        source: TokenSource::User,
+        source: TokenSource::Given,
     };
     if args.no_token {
-        return Ok(by_user(HttpAuthentication::None));
+        return Ok(given(HttpAuthentication::None));
     }
     let token = match &args.token_file {
         Some(path) => Some(token_from_file(path)?),
         None => token_from_variable(args)?,
     };
     match token {
-        Some(token) => Ok(by_user(HttpAuthentication::Token(token))),
+        Some(token) => Ok(given(HttpAuthentication::Token(token))),
         None => Ok(TokenChoice {
             authentication: HttpAuthentication::Token(random_token()?),
-            source: TokenSource::Random,
+            source: TokenSource::Generated,
         }),
     }
 }
@@ -103,7 +103,7 @@ fn token_from_file(path: &Path) -> Result<String, Problem> {
 /// Checks that a token can be sent as a header.
 fn check_token(token: &str, place: &str) -> Result<String, Problem> {
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let message = format!("{place} does not contain a token: one word of ASCII characters");
+        let message = format!("the token in {place} must be one word of ASCII characters");
         return Err(Problem::new(message).hint("create a token with `openssl rand -hex 32`"));
     }
     Ok(token.to_owned())

@@ -70,8 +70,8 @@ fn trim_schema(schema: &mut Value, descriptions: SchemaDescriptions) {
     }
 }
 
-/// Returns the response for a run. `notifications` are texts that the script sent with `notify()`; they
-/// come first.
+/// Returns the response for a run. `notifications` are texts that the script sent with
+/// `notify()`; they come first.
 pub(crate) fn run_response(
     output: &ScriptToolCallOutput,
     notifications: &[String],
