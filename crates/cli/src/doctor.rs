@@ -17,7 +17,7 @@ use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
 use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
 use crate::providers;
-use crate::setup::{CliSetup, load_valid_configuration};
+use crate::setup::{CliSetup, load_configuration_with_diagnostics};
 
 /// Result of one check. The field names are part of the JSON output.
 #[derive(Debug, Serialize)]
@@ -62,8 +62,8 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
     let details = format!("selvedge {version} on {os} {arch}");
     let mut findings = vec![DoctorFinding::new("version", true, details)];
     // A file with an error is ignored, so that everything else is still checked.
-    let setup =
-        load_valid_configuration(&args.workspace).and_then(|(configuration, diagnostics)| {
+    let setup = load_configuration_with_diagnostics(&args.workspace).and_then(
+        |(configuration, diagnostics)| {
             let findings_of_files = diagnostics.iter().map(|one| match one.severity {
                 Severity::Warning => DoctorFinding {
                     what: "configuration",
@@ -74,7 +74,8 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
             });
             findings.extend(findings_of_files);
             CliSetup::from_config_and_flags(configuration, &args.workspace)
-        });
+        },
+    );
     match setup {
         Ok(setup) => {
             if findings.iter().all(DoctorFinding::has_passed) {

@@ -67,14 +67,14 @@ pub(crate) struct LoadedConfiguration {
 /// Reads the user's configuration, and the project's if it is trusted. Prints warnings, and fails
 /// if a file has errors.
 pub(crate) fn load_configuration(workspace: &WorkspaceArgs) -> Result<LoadedConfiguration> {
-    let (configuration, diagnostics) = load_valid_configuration(workspace)?;
+    let (configuration, diagnostics) = load_configuration_with_diagnostics(workspace)?;
     report_diagnostics(&diagnostics)?;
     Ok(configuration)
 }
 
 /// Reads the same configuration, but ignores files with errors. Also returns the diagnostics of all
 /// files.
-pub(crate) fn load_valid_configuration(
+pub(crate) fn load_configuration_with_diagnostics(
     workspace: &WorkspaceArgs,
 ) -> Result<(LoadedConfiguration, Vec<Diagnostic>)> {
     let directory = working_directory(workspace.directory.as_deref())?;
