@@ -43,7 +43,8 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
     };
     let live = LiveRuns::new(LiveRunLimits::default());
     let open_sessions = OpenSessions::default();
-    let setup = CliSetup::new(&args.workspace)?.without_variable(token_variable(&args))?;
+    let setup =
+        CliSetup::new(&args.workspace)?.exclude_variable_from_commands(token_variable(&args))?;
     let mut setup = setup.with_journal(&args.workspace)?;
     setup.mcp_run_access = Some(McpRunAccess {
         live_runs: live.clone(),

@@ -233,7 +233,7 @@ impl CliSetup {
     }
 
     /// Excludes one more variable from the environment of commands.
-    pub(crate) fn without_variable(self, name: &str) -> Result<Self> {
+    pub(crate) fn exclude_variable_from_commands(self, name: &str) -> Result<Self> {
         let mut config = self.config;
         config
             .shell_environment_policy
