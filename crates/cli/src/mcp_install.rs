@@ -15,7 +15,8 @@ use crate::problem::Problem;
 const MAX_CLIENT_CONFIG_BYTES: usize = 16 << 20;
 
 /// Hint for a file that cannot be changed safely.
-const BY_HAND: &str = "run the command without --write, and add the printed lines by hand";
+const EDIT_BY_HAND_HINT: &str =
+    "run the command without --write, and add the printed lines by hand";
 
 pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
     let command = std::env::current_exe()
@@ -46,7 +47,7 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
         return Ok(CliStatus::Success);
     }
     write_atomically(&path, &after).map_err(|error| {
-        Problem::new(format!("cannot write {}: {error}", path.display())).hint(BY_HAND)
+        Problem::new(format!("cannot write {}: {error}", path.display())).hint(EDIT_BY_HAND_HINT)
     })?;
     print_line(&format!("wrote {}", path.display()))?;
     Ok(CliStatus::Success)
@@ -60,7 +61,7 @@ fn read_client_config(client: InstallClient, path: &Path) -> Result<String> {
         _ => ProjectFiles::of_folder(Path::new("."), CredentialFiles::default())
             .read_text(path, MAX_CLIENT_CONFIG_BYTES),
     };
-    let text = text.map_err(|refusal| Problem::new(refusal.to_string()).hint(BY_HAND))?;
+    let text = text.map_err(|refusal| Problem::new(refusal.to_string()).hint(EDIT_BY_HAND_HINT))?;
     Ok(text.unwrap_or_default())
 }
 
@@ -120,12 +121,13 @@ fn insert_json(path: &Path, before: &str, key: &str, entry: Value) -> Result<Str
     let mut file: Value = match before.trim() {
         "" => Value::Object(Map::new()),
         text => serde_json::from_str(text).map_err(|error| {
-            Problem::new(format!("cannot parse {}: {error}", path.display())).hint(BY_HAND)
+            Problem::new(format!("cannot parse {}: {error}", path.display()))
+                .hint(EDIT_BY_HAND_HINT)
         })?,
     };
     if !file.is_object() || !(file[key].is_object() || file[key].is_null()) {
         let problem = Problem::new(format!("`{key}` in {} is not an object", path.display()));
-        return Err(problem.hint(BY_HAND).into());
+        return Err(problem.hint(EDIT_BY_HAND_HINT).into());
     }
     if file[key]["selvedge"] == entry {
         return Ok(before.to_owned());
@@ -161,7 +163,7 @@ fn insert_toml(path: &Path, before: &str, command: &str, serve_args: &[String]) 
             "{} configures the server in an unsupported form",
             path.display()
         ));
-        return Err(problem.hint(BY_HAND).into());
+        return Err(problem.hint(EDIT_BY_HAND_HINT).into());
     }
     let rest = kept.join("\n");
     Ok(match rest.trim_end() {
