@@ -104,13 +104,13 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
         return;
     }
     let list = |name: &str, description: &str, what: McpListKind| {
-        let (servers, asked) = (servers.clone(), servers.clone());
+        let (servers, servers_for_risk) = (servers.clone(), servers.clone());
         tool(name, description, move |args: McpListArgs| {
             let servers = servers.clone();
             async move { list_items(&servers, args, what).await }
         })
         .read_only()
-        .risk(request_risk(&asked))
+        .risk(request_risk(&servers_for_risk))
         .render(|listing: &McpListOutput| listing.content.clone())
     };
     let _ = registry.register(list(
@@ -129,7 +129,7 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
         McpListKind::Prompts,
     ));
     for name in ["read_mcp_resource", "mcp_read_resource"] {
-        let (servers, asked) = (servers.clone(), servers.clone());
+        let (servers, servers_for_risk) = (servers.clone(), servers.clone());
         let read = tool(
             name,
             "Reads a resource of an MCP server.",
@@ -140,7 +140,7 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
         );
         let _ = registry.register(
             read.read_only()
-                .risk(request_risk(&asked))
+                .risk(request_risk(&servers_for_risk))
                 .render(|resource: &McpReadResourceOutput| resource.content.clone()),
         );
     }
@@ -157,8 +157,9 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
     let _ = registry.register(McpCallTool(servers.clone()));
 }
 
-/// Returns the risk of a request other than a call: what it sends to a server that files of the
-/// project configure needs approval like a call. A request to all servers sends nothing but itself.
+/// Returns the risk of a request that is not a tool call. If it names a server that project files
+/// configure, it needs approval, because its arguments are sent to that server. A request to all
+/// servers has no such arguments.
 fn request_risk(servers: &Servers) -> impl Fn(&Value) -> Risk + Send + Sync + 'static {
     let servers = servers.clone();
     move |args| {
