@@ -153,23 +153,23 @@ type FilterCache = BTreeMap<(NetworkAccess, UnixSocketAccess, NetworkBlock), Arc
 /// Returns the filter programs, to be installed in order. Each combination is compiled once.
 pub(crate) fn filter_programs(
     network: NetworkAccess,
-    named: UnixSocketAccess,
-    keeper: NetworkBlock,
+    unix_sockets: UnixSocketAccess,
+    network_block: NetworkBlock,
 ) -> Result<Arc<[BpfProgram]>, ConfineError> {
     static CACHE: Mutex<FilterCache> = Mutex::new(BTreeMap::new());
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(programs) = cache.get(&(network, named, keeper)) {
+    if let Some(programs) = cache.get(&(network, unix_sockets, network_block)) {
         return Ok(programs.clone());
     }
-    let programs: Arc<[BpfProgram]> = compile(network, named, keeper)?.into();
-    cache.insert((network, named, keeper), programs.clone());
+    let programs: Arc<[BpfProgram]> = compile(network, unix_sockets, network_block)?.into();
+    cache.insert((network, unix_sockets, network_block), programs.clone());
     Ok(programs)
 }
 
 fn compile(
     network: NetworkAccess,
-    named: UnixSocketAccess,
-    keeper: NetworkBlock,
+    unix_sockets: UnixSocketAccess,
+    network_block: NetworkBlock,
 ) -> Result<Vec<BpfProgram>, ConfineError> {
     let mut refused: BTreeMap<i64, Vec<SeccompRule>> = DENIED_SYSCALLS
         .iter()
@@ -219,7 +219,7 @@ fn compile(
     .map(|request| rule(vec![low(1, SeccompCmpOp::Eq, request)?]))
     .collect();
     refused.insert(libc::SYS_ioctl, terminal_requests?);
-    let families: &[libc::c_int] = match (network, keeper) {
+    let families: &[libc::c_int] = match (network, network_block) {
         (NetworkAccess::Off, NetworkBlock::Filter) => &[libc::AF_UNIX],
         _ => ORDINARY_FAMILIES,
     };
@@ -228,7 +228,7 @@ fn compile(
         .map(|family| low(0, SeccompCmpOp::Ne, *family as u64))
         .collect();
     let mut sockets = vec![rule(others?)?];
-    if named == UnixSocketAccess::Off {
+    if unix_sockets == UnixSocketAccess::Off {
         let unix = || low(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64);
         sockets.push(rule(vec![unix()?])?);
         let pairs: Result<Vec<_>, _> = CONNECTIONLESS_TYPES
