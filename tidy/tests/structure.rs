@@ -16,7 +16,7 @@ const LONG_FILES: &[&str] = &[
     "crates/cli/tests/commands.rs",
     "crates/cli/tests/exec.rs",
     "crates/confine/src/init_process.rs",
-    "crates/confine/tests/wall.rs",
+    "crates/confine/tests/confinement.rs",
     "crates/journal/tests/storage.rs",
     "crates/mcp/tests/faults.rs",
     "crates/models/tests/answers.rs",

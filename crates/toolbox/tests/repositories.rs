@@ -161,7 +161,7 @@ fn git_next_to_a_command_with_a_rule_is_checked_too() {
     }
 }
 
-/// The wall enforces the verdict: even a wrong one would change nothing.
+/// The confinement enforces the class: even a wrong one would change nothing.
 #[test]
 fn a_command_that_counts_as_read_only_gets_a_read_only_wall() {
     let desk = repository(SandboxPolicy::WorkspaceWrite, "");

@@ -13,7 +13,7 @@ use selvedge_confine::{
     ConfinementSupport, ExitReason, FeatureSupport, NetworkAccess, WeakerConfinement, spawn,
 };
 
-struct Ran {
+struct CommandResult {
     exit: ExitReason,
     out: String,
 }
@@ -32,38 +32,38 @@ fn command(argv: &[&str], cwd: &Path, out: OwnedFd) -> ChildCommand {
     }
 }
 
-fn start(argv: &[&str], cwd: &Path, wall: &ConfinementMode) -> (Child, std::io::PipeReader) {
-    start_with(argv, cwd, wall, &ConfinementSupport::probe())
+fn start(argv: &[&str], cwd: &Path, mode: &ConfinementMode) -> (Child, std::io::PipeReader) {
+    start_with(argv, cwd, mode, &ConfinementSupport::probe())
 }
 
 fn start_with(
     argv: &[&str],
     cwd: &Path,
-    wall: &ConfinementMode,
+    mode: &ConfinementMode,
     support: &ConfinementSupport,
 ) -> (Child, std::io::PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     (
-        spawn(command(argv, cwd, writer.into()), wall, support).unwrap(),
+        spawn(command(argv, cwd, writer.into()), mode, support).unwrap(),
         reader,
     )
 }
 
-fn run(argv: &[&str], cwd: &Path, wall: &ConfinementMode) -> Ran {
-    finish(start(argv, cwd, wall))
+fn run(argv: &[&str], cwd: &Path, mode: &ConfinementMode) -> CommandResult {
+    finish(start(argv, cwd, mode))
 }
 
-fn finish((mut child, mut reader): (Child, std::io::PipeReader)) -> Ran {
+fn finish((mut child, mut reader): (Child, std::io::PipeReader)) -> CommandResult {
     let mut out = String::new();
     reader.read_to_string(&mut out).unwrap();
-    Ran {
+    CommandResult {
         exit: child.wait_exit().unwrap().reason,
         out,
     }
 }
 
-fn sh(script: &str, cwd: &Path, wall: &ConfinementMode) -> Ran {
-    run(&["sh", "-c", script], cwd, wall)
+fn sh(script: &str, cwd: &Path, mode: &ConfinementMode) -> CommandResult {
+    run(&["sh", "-c", script], cwd, mode)
 }
 
 /// A temporary folder with a workspace in `work`, a file outside it and a secret.
@@ -155,7 +155,7 @@ fn a_folder_above_a_hidden_path_cannot_be_renamed() {
     let folders = test_folders();
     std::fs::create_dir_all(folders.work.join("home/.config/gh")).unwrap();
     std::fs::write(folders.work.join("home/.config/gh/token"), "hunter2").unwrap();
-    let wall = ConfinementMode::Confined(Confinement {
+    let mode = ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone()],
         hidden: vec![folders.work.join("home/.config/gh")],
         ..Confinement::default()
@@ -163,7 +163,7 @@ fn a_folder_above_a_hidden_path_cannot_be_renamed() {
     let ran = sh(
         "mv home/.config home/c; mv home h; find . -name token | xargs cat",
         &folders.work,
-        &wall,
+        &mode,
     );
     assert!(!ran.out.contains("hunter2"), "{}", ran.out);
     assert!(
@@ -273,11 +273,11 @@ for family in (17, 38, 40, 44, 2, 16):
         let ConfinementMode::Confined(confinement) = confined(&folders) else {
             unreachable!()
         };
-        let wall = ConfinementMode::Confined(Confinement {
+        let mode = ConfinementMode::Confined(Confinement {
             network,
             ..confinement
         });
-        let ran = run(&["python3", "-c", CALLS], &folders.work, &wall);
+        let ran = run(&["python3", "-c", CALLS], &folders.work, &mode);
         assert_eq!(
             ran.out, "17 1\n38 1\n40 1\n44 1\n2 opened\n16 opened\n",
             "{network:?}"
@@ -333,11 +333,11 @@ print(open('/proc/self/status').read())
 #[test]
 fn killing_a_command_kills_everything_it_started() {
     let folders = test_folders();
-    for wall in [confined(&folders), ConfinementMode::Unconfined] {
+    for mode in [confined(&folders), ConfinementMode::Unconfined] {
         // A grandchild in its own session, which killing the process group would not reach. The
         // pipe is closed when it has exited.
         let script = "setsid sh -c 'echo up; exec sleep 600' & wait";
-        let (mut child, mut reader) = start(&["sh", "-c", script], &folders.work, &wall);
+        let (mut child, mut reader) = start(&["sh", "-c", script], &folders.work, &mode);
         let mut up = [0; 3];
         reader.read_exact(&mut up).unwrap();
         let started = Instant::now();
@@ -355,11 +355,11 @@ fn killing_a_command_kills_everything_it_started() {
 #[test]
 fn a_command_has_exited_although_its_background_processes_still_run() {
     let folders = test_folders();
-    for wall in [confined(&folders), ConfinementMode::Unconfined] {
+    for mode in [confined(&folders), ConfinementMode::Unconfined] {
         let (mut child, mut reader) = start(
             &["sh", "-c", "sleep 600 & echo started; exit 7"],
             &folders.work,
-            &wall,
+            &mode,
         );
         assert_eq!(
             child.wait_exit().unwrap(),
@@ -393,23 +393,23 @@ fn exit_codes_and_signals_are_reported() {
 fn errors_say_why_a_command_cannot_start() {
     let folders = test_folders();
     let attempt =
-        |argv: &[&str], cwd: &Path, support: &ConfinementSupport, wall: &ConfinementMode| {
+        |argv: &[&str], cwd: &Path, support: &ConfinementSupport, mode: &ConfinementMode| {
             let (_reader, writer) = std::io::pipe().unwrap();
-            spawn(command(argv, cwd, writer.into()), wall, support)
+            spawn(command(argv, cwd, writer.into()), mode, support)
                 .map(drop)
                 .unwrap_err()
         };
     let support = ConfinementSupport::probe();
-    let wall = confined(&folders);
-    let error = attempt(&["no-such-program"], &folders.work, &support, &wall);
+    let mode = confined(&folders);
+    let error = attempt(&["no-such-program"], &folders.work, &support, &mode);
     assert!(matches!(error, ConfineError::Program { .. }), "{error}");
-    let error = attempt(&["true"], &folders.root.join("nowhere"), &support, &wall);
+    let error = attempt(&["true"], &folders.root.join("nowhere"), &support, &mode);
     assert!(
         matches!(error, ConfineError::WorkingDirectory { .. }),
         "{error}"
     );
     assert!(matches!(
-        attempt(&[], &folders.work, &support, &wall),
+        attempt(&[], &folders.work, &support, &mode),
         ConfineError::Invalid(_)
     ));
 
@@ -419,7 +419,7 @@ fn errors_say_why_a_command_cannot_start() {
         landlock: FeatureSupport::Missing("forbidden".into()),
         bubblewrap: None,
     };
-    let error = attempt(&["true"], &folders.work, &no_support, &wall);
+    let error = attempt(&["true"], &folders.work, &no_support, &mode);
     assert!(
         error
             .to_string()
@@ -430,13 +430,13 @@ fn errors_say_why_a_command_cannot_start() {
     let linked = folders.root.join("linked");
     std::fs::create_dir(&linked).unwrap();
     std::os::unix::fs::symlink("missing", linked.join(".git")).unwrap();
-    let wall = ConfinementMode::Confined(Confinement {
+    let mode = ConfinementMode::Confined(Confinement {
         writable: vec![linked.clone()],
         protected: vec![linked.join(".git")],
         ..Confinement::default()
     });
     assert!(
-        attempt(&["true"], &linked, &support, &wall)
+        attempt(&["true"], &linked, &support, &mode)
             .to_string()
             .contains("symbolic link")
     );
@@ -449,7 +449,7 @@ fn a_protected_link_cannot_be_replaced() {
     std::fs::create_dir(folders.work.join("settings")).unwrap();
     std::fs::write(folders.work.join("settings/tasks.json"), "before").unwrap();
     std::os::unix::fs::symlink("settings", &link).unwrap();
-    let wall = ConfinementMode::Confined(Confinement {
+    let mode = ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone()],
         protected: vec![link.clone(), folders.work.join("settings")],
         ..Confinement::default()
@@ -463,13 +463,13 @@ fn a_protected_link_cannot_be_replaced() {
         "echo evil > settings/tasks.json",
         "mv settings x",
     ] {
-        let ran = sh(attack, &folders.work, &wall);
+        let ran = sh(attack, &folders.work, &mode);
         assert_ne!(ran.exit.code(), 0, "{attack}: {}", ran.out);
         assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("settings"));
         let text = std::fs::read_to_string(link.join("tasks.json")).unwrap();
         assert_eq!(text, "before", "{attack}");
     }
-    let ran = sh("cat .vscode/tasks.json", &folders.work, &wall);
+    let ran = sh("cat .vscode/tasks.json", &folders.work, &mode);
     assert_eq!(ran.out, "before");
 }
 
@@ -482,7 +482,7 @@ fn landlock_alone_is_used_only_if_the_configuration_accepts_it() {
         ..ConfinementSupport::probe()
     };
     assert!(support.strongest_backend(None).is_err());
-    let wall = ConfinementMode::Confined(Confinement {
+    let mode = ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone()],
         accepted_weaker: Some(WeakerConfinement::Landlock),
         network: NetworkAccess::Off,
@@ -493,7 +493,7 @@ fn landlock_alone_is_used_only_if_the_configuration_accepts_it() {
     let out = finish(start_with(
         &["sh", "-c", script],
         &folders.work,
-        &wall,
+        &mode,
         &support,
     ))
     .out;
@@ -561,7 +561,7 @@ fn paths_below_a_hidden_folder_are_hidden_with_it() {
     std::fs::write(home.join(".aws/key"), "hunter2").unwrap();
     std::fs::write(home.join(".netrc"), "hunter2").unwrap();
     let _listener = std::os::unix::net::UnixListener::bind(home.join("socket")).unwrap();
-    let wall = ConfinementMode::Confined(Confinement {
+    let mode = ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone(), home.clone()],
         protected: vec![folders.work.join(".git"), home.join("repository/.git")],
         hidden: vec![
@@ -587,7 +587,7 @@ fn paths_below_a_hidden_folder_are_hidden_with_it() {
         let ran = finish(start_with(
             &["sh", "-c", script],
             &folders.work,
-            &wall,
+            &mode,
             &support,
         ));
         assert!(folders.work.join("fine").exists(), "{}", ran.out);
@@ -600,7 +600,7 @@ fn paths_below_a_hidden_folder_are_hidden_with_it() {
 #[test]
 fn a_missing_hidden_path_cannot_be_created() {
     let folders = test_folders();
-    let wall = ConfinementMode::Confined(Confinement {
+    let mode = ConfinementMode::Confined(Confinement {
         writable: vec![folders.root.clone()],
         hidden: vec![
             folders.root.join("home-to-be"),
@@ -610,7 +610,7 @@ fn a_missing_hidden_path_cannot_be_created() {
     });
     let attempts = "mkdir -p home-to-be && echo x > home-to-be/config
         mkdir -p config/gh && echo x > config/gh/token; echo ok > fine";
-    let ran = sh(attempts, &folders.root, &wall);
+    let ran = sh(attempts, &folders.root, &mode);
     assert!(folders.root.join("fine").exists(), "{}", ran.out);
     assert!(
         !folders.root.join("home-to-be").exists() && !folders.root.join("config").exists(),
@@ -628,12 +628,12 @@ fn a_missing_hidden_path_cannot_be_created() {
 fn a_protected_path_that_cannot_be_created_is_no_error() {
     let folders = test_folders();
     // Files cannot be created in /proc, as in a folder of another user.
-    let wall = ConfinementMode::Confined(Confinement {
+    let mode = ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone()],
         protected: vec!["/proc/.git".into(), folders.work.join(".git")],
         ..Confinement::default()
     });
-    let ran = sh("echo ran; echo x > .git/x", &folders.work, &wall);
+    let ran = sh("echo ran; echo x > .git/x", &folders.work, &mode);
     assert!(
         ran.out.contains("ran") && !folders.work.join(".git/x").exists(),
         "{}",
@@ -659,7 +659,7 @@ fn a_shared_proc_is_used_only_if_the_configuration_accepts_it() {
     let ConfinementMode::Confined(confinement) = confined(&folders) else {
         panic!()
     };
-    let wall = ConfinementMode::Confined(Confinement {
+    let mode = ConfinementMode::Confined(Confinement {
         accepted_weaker: Some(WeakerConfinement::SharedProc),
         ..confinement
     });
@@ -668,7 +668,7 @@ fn a_shared_proc_is_used_only_if_the_configuration_accepts_it() {
     let ran = finish(start_with(
         &["sh", "-c", script],
         &folders.work,
-        &wall,
+        &mode,
         &support,
     ));
     assert_eq!(ran.exit, ExitReason::Code(4), "{}", ran.out);
@@ -861,7 +861,7 @@ os.close(os.open('private', os.O_CREAT | os.O_RDWR, 0o600)); print('fine')
 #[test]
 fn a_placeholder_is_shared_and_contains_no_other_placeholder() {
     let folders = test_folders();
-    let wall = ConfinementMode::Confined(Confinement {
+    let mode = ConfinementMode::Confined(Confinement {
         writable: vec![folders.root.clone()],
         hidden: vec![
             folders.root.join("home/.cargo/credentials"),
@@ -869,7 +869,7 @@ fn a_placeholder_is_shared_and_contains_no_other_placeholder() {
         ],
         ..Confinement::default()
     });
-    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &folders.root, &wall);
+    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &folders.root, &mode);
     let mut up = [0; 3];
     reader.read_exact(&mut up).unwrap();
     assert_eq!(
@@ -880,7 +880,7 @@ fn a_placeholder_is_shared_and_contains_no_other_placeholder() {
     );
     // A second command shares the placeholder and runs longer than the first.
     let (mut second, mut second_reader) =
-        start(&["sh", "-c", "echo up; sleep 600"], &folders.root, &wall);
+        start(&["sh", "-c", "echo up; sleep 600"], &folders.root, &mode);
     second_reader.read_exact(&mut up).unwrap();
     child.kill();
     drop(child);
@@ -899,13 +899,13 @@ fn a_placeholder_is_shared_and_contains_no_other_placeholder() {
 #[test]
 fn a_placeholder_exists_until_the_last_command_that_uses_it_ends() {
     let folders = test_folders();
-    let wall = confined(&folders);
-    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &folders.work, &wall);
+    let mode = confined(&folders);
+    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &folders.work, &mode);
     let mut up = [0; 3];
     reader.read_exact(&mut up).unwrap();
     assert!(folders.work.join(".selvedge").exists());
     // A second command ends while the first one runs.
-    sh("true", &folders.work, &wall);
+    sh("true", &folders.work, &mode);
     assert!(
         folders.work.join(".selvedge").exists(),
         "the placeholder was removed while a command used it"
