@@ -13,13 +13,13 @@ use selvedge_protocol::{
 };
 use selvedge_toolbox::{CommandRule, CommandRules, CommandSettings};
 use serde_json::{Value, json};
-use support::{BOTH, Desk, Person, Ran, Way, both_ways, both_ways_many};
+use support::{BOTH, CallResult, Person, TestToolbox, Way, both_ways, both_ways_many};
 
-fn desk(policy: ApprovalPolicy, answer: CallDecision) -> Desk {
-    let mut desk = Desk::new();
-    desk.policy = policy;
-    desk.person = Person::who_says(answer);
-    desk
+fn fixture(policy: ApprovalPolicy, answer: CallDecision) -> TestToolbox {
+    let mut fixture = TestToolbox::new();
+    fixture.policy = policy;
+    fixture.person = Person::who_says(answer);
+    fixture
 }
 
 fn no() -> CallDecision {
@@ -27,10 +27,10 @@ fn no() -> CallDecision {
 }
 
 /// A call that changes something: tool, arguments, and a check whether it happened.
-type Change = (&'static str, Value, fn(&Desk) -> bool);
+type Change = (&'static str, Value, fn(&TestToolbox) -> bool);
 
 fn changes() -> [Change; 4] {
-    let made: fn(&Desk) -> bool = |desk| desk.path("work/made").exists();
+    let made: fn(&TestToolbox) -> bool = |fixture| fixture.path("work/made").exists();
     let patch = "*** Begin Patch\n*** Add File: made\n+x\n*** End Patch\n";
     [
         ("exec", json!({"command": ["touch", "made"]}), made),
@@ -43,22 +43,22 @@ fn changes() -> [Change; 4] {
 #[test]
 fn the_untrusted_policy_asks_for_every_change() {
     for (tool, args, done) in changes() {
-        let args = |_: &Desk| args.clone();
+        let args = |_: &TestToolbox| args.clone();
         // Under another policy the call runs: it is the gate that stops it.
         both_ways(
-            || desk(ApprovalPolicy::OnRequest, no()),
+            || fixture(ApprovalPolicy::OnRequest, no()),
             tool,
             args,
-            |desk, ran| {
-                assert!(done(desk) && ran.asked.is_empty(), "{tool}: {ran:?}");
+            |fixture, ran| {
+                assert!(done(fixture) && ran.asked.is_empty(), "{tool}: {ran:?}");
             },
         );
         both_ways(
-            || desk(ApprovalPolicy::Untrusted, no()),
+            || fixture(ApprovalPolicy::Untrusted, no()),
             tool,
             args,
-            |desk, ran| {
-                assert!(!done(desk), "{tool} ran although it was denied");
+            |fixture, ran| {
+                assert!(!done(fixture), "{tool} ran although it was denied");
                 assert_eq!(ran.asked.len(), 1, "{tool}");
                 let (code, message) = ran.error.as_ref().unwrap();
                 assert_eq!(
@@ -72,12 +72,12 @@ fn the_untrusted_policy_asks_for_every_change() {
             },
         );
         both_ways(
-            || desk(ApprovalPolicy::Untrusted, CallDecision::Once),
+            || fixture(ApprovalPolicy::Untrusted, CallDecision::Once),
             tool,
             args,
-            |desk, ran| {
+            |fixture, ran| {
                 assert!(
-                    done(desk) && ran.asked.len() == 1 && ran.value.is_some(),
+                    done(fixture) && ran.asked.len() == 1 && ran.value.is_some(),
                     "{tool}: {ran:?}"
                 );
             },
@@ -92,9 +92,9 @@ fn read_only_calls_need_no_approval() {
         json!(["bash", "-lc", "cat x | wc -l && pwd"]),
         json!(["git", "status"]),
     ] {
-        let args = |_: &Desk| json!({"command": command});
+        let args = |_: &TestToolbox| json!({"command": command});
         both_ways(
-            || desk(ApprovalPolicy::Untrusted, no()),
+            || fixture(ApprovalPolicy::Untrusted, no()),
             "exec",
             args,
             |_, ran| {
@@ -103,7 +103,7 @@ fn read_only_calls_need_no_approval() {
         );
     }
     both_ways(
-        || desk(ApprovalPolicy::Untrusted, no()),
+        || fixture(ApprovalPolicy::Untrusted, no()),
         "read_file",
         |_| json!({"path": "../outside/file.txt"}),
         |_, ran| {
@@ -112,9 +112,9 @@ fn read_only_calls_need_no_approval() {
     );
     // The repository in another folder may configure programs.
     let with_subfolder = || {
-        let desk = desk(ApprovalPolicy::Untrusted, no());
-        std::fs::create_dir(desk.path("work/sub")).unwrap();
-        desk
+        let fixture = fixture(ApprovalPolicy::Untrusted, no());
+        std::fs::create_dir(fixture.path("work/sub")).unwrap();
+        fixture
     };
     for (command, asked) in [(json!(["git", "status"]), 1), (json!(["ls"]), 0)] {
         both_ways(
@@ -132,11 +132,11 @@ fn read_only_calls_need_no_approval() {
 fn dangerous_commands_are_asked_for_under_every_policy() {
     let doomed = || json!({"command": ["bash", "-lc", "cd . && rm -rf doomed"]});
     let with_doomed = |policy, answer| {
-        let desk = desk(policy, answer);
-        desk.write("work/doomed/file", "x");
-        desk
+        let fixture = fixture(policy, answer);
+        fixture.write("work/doomed/file", "x");
+        fixture
     };
-    let there = |desk: &Desk| desk.path("work/doomed/file").exists();
+    let there = |fixture: &TestToolbox| fixture.path("work/doomed/file").exists();
     for policy in [
         ApprovalPolicy::Untrusted,
         ApprovalPolicy::OnRequest,
@@ -146,16 +146,19 @@ fn dangerous_commands_are_asked_for_under_every_policy() {
             || with_doomed(policy, no()),
             "exec",
             |_| doomed(),
-            |desk, ran| {
-                assert!(there(desk) && ran.asked.len() == 1, "{policy:?}: {ran:?}");
+            |fixture, ran| {
+                assert!(
+                    there(fixture) && ran.asked.len() == 1,
+                    "{policy:?}: {ran:?}"
+                );
             },
         );
         both_ways(
             || with_doomed(policy, CallDecision::Once),
             "exec",
             |_| doomed(),
-            |desk, ran| {
-                assert!(!there(desk), "{policy:?}: {ran:?}");
+            |fixture, ran| {
+                assert!(!there(fixture), "{policy:?}: {ran:?}");
             },
         );
     }
@@ -163,8 +166,8 @@ fn dangerous_commands_are_asked_for_under_every_policy() {
         || with_doomed(ApprovalPolicy::Never, CallDecision::Once),
         "exec",
         |_| doomed(),
-        |desk, ran| {
-            assert!(there(desk) && ran.asked.is_empty(), "{ran:?}");
+        |fixture, ran| {
+            assert!(there(fixture) && ran.asked.is_empty(), "{ran:?}");
             let (code, message) = ran.error.as_ref().unwrap();
             assert_eq!(*code, ErrorCode::ApprovalDeniedError);
             assert!(
@@ -179,7 +182,7 @@ fn dangerous_commands_are_asked_for_under_every_policy() {
 fn denied_timed_out_and_cancelled_approvals_are_different_errors() {
     let args = json!({"command": ["touch", "made"]});
     for way in BOTH {
-        let with_reason = desk(
+        let with_reason = fixture(
             ApprovalPolicy::Untrusted,
             CallDecision::Deny(Some("use the Makefile".into())),
         );
@@ -192,13 +195,13 @@ fn denied_timed_out_and_cancelled_approvals_are_different_errors() {
             )
         );
 
-        let mut late = desk(ApprovalPolicy::Untrusted, no());
+        let mut late = fixture(ApprovalPolicy::Untrusted, no());
         late.person = Person::silent();
         late.limits.approval_timeout_ms = 50;
         let ran = late.call(way, "exec", &args);
         assert_eq!(ran.error.unwrap().0, ErrorCode::ApprovalTimeoutError);
 
-        let mut cancelled = desk(ApprovalPolicy::Untrusted, no());
+        let mut cancelled = fixture(ApprovalPolicy::Untrusted, no());
         cancelled.person = Person::silent();
         let (person, cancel) = (cancelled.person.clone(), cancelled.cancel.clone());
         let waiting = std::thread::spawn(move || {
@@ -215,19 +218,19 @@ fn denied_timed_out_and_cancelled_approvals_are_different_errors() {
             (ErrorCode::ToolAbortedError, CallStatus::NotStarted),
             "{way:?}"
         );
-        for desk in [with_reason, late, cancelled] {
-            assert!(!desk.path("work/made").exists());
+        for fixture in [with_reason, late, cancelled] {
+            assert!(!fixture.path("work/made").exists());
         }
     }
 }
 
 #[test]
 fn a_script_can_catch_a_denial_and_continue() {
-    let desk = desk(
+    let fixture = fixture(
         ApprovalPolicy::Untrusted,
         CallDecision::Deny(Some("not that".into())),
     );
-    let output = desk.script(
+    let output = fixture.script(
         "try { await tools.exec({command: ['touch', 'made']}) }
          catch (e) { return [e.name, e.message, e.toolName] }",
     );
@@ -251,16 +254,16 @@ fn calls_of_one_await_are_one_approval_request() {
     };
     let calls = [call(1), call(2), call(3)];
     both_ways_many(
-        || desk(ApprovalPolicy::Untrusted, CallDecision::Once),
-        |desk, way| desk.at_once(way, &calls),
-        |desk, ledger| {
+        || fixture(ApprovalPolicy::Untrusted, CallDecision::Once),
+        |fixture, way| fixture.at_once(way, &calls),
+        |fixture, ledger| {
             assert!(
                 ledger
                     .iter()
                     .all(|record| record.status == CallStatus::Done),
                 "{ledger:?}"
             );
-            let asked = desk.person.asked.lock().unwrap();
+            let asked = fixture.person.asked.lock().unwrap();
             assert_eq!((asked.len(), asked[0].calls.len()), (1, 3));
             let first = &asked[0].calls[0];
             assert_eq!(
@@ -270,9 +273,9 @@ fn calls_of_one_await_are_one_approval_request() {
         },
     );
     // The request for a call from a script shows its line.
-    let desk = desk(ApprovalPolicy::Untrusted, CallDecision::Once);
-    desk.at_once(Way::Script, &calls);
-    let asked = desk.person.asked.lock().unwrap();
+    let fixture = fixture(ApprovalPolicy::Untrusted, CallDecision::Once);
+    fixture.at_once(Way::Script, &calls);
+    let asked = fixture.person.asked.lock().unwrap();
     let first = &asked[0].calls[0];
     assert_eq!(first.line, Some(1));
     assert!(
@@ -294,10 +297,10 @@ fn the_preview_shows_what_a_call_would_do() {
 }
 
 fn check_previews(way: Way) {
-    let ask = |tool: &str, args: Value| -> Ran {
-        let desk = desk(ApprovalPolicy::Untrusted, no());
-        desk.write("work/file", "one\ntwo\n");
-        desk.call(way, tool, &args)
+    let ask = |tool: &str, args: Value| -> CallResult {
+        let fixture = fixture(ApprovalPolicy::Untrusted, no());
+        fixture.write("work/file", "one\ntwo\n");
+        fixture.call(way, tool, &args)
     };
     let patch = "*** Begin Patch\n*** Update File: file\n@@\n one\n-two\n+zwei\n*** End Patch\n";
     let ran = ask("apply_patch", json!({"patch": patch}));
@@ -347,10 +350,10 @@ fn the_reason_names_the_dangerous_command_of_a_long_script() {
         ),
     ] {
         both_ways_many(
-            || desk(ApprovalPolicy::OnRequest, no()),
-            |desk, way| desk.in_turn(way, &calls),
-            |desk, _| {
-                let asked = desk.person.asked.lock().unwrap();
+            || fixture(ApprovalPolicy::OnRequest, no()),
+            |fixture, way| fixture.in_turn(way, &calls),
+            |fixture, _| {
+                let asked = fixture.person.asked.lock().unwrap();
                 assert!(
                     asked[0].calls[0].reason.starts_with(expected),
                     "{:?}",
@@ -364,14 +367,14 @@ fn the_reason_names_the_dangerous_command_of_a_long_script() {
 #[test]
 fn unconfined_commands_that_may_show_secrets_are_asked_for() {
     let unconfined = || {
-        let mut desk = desk(ApprovalPolicy::Untrusted, no());
-        desk.sandbox = SandboxPolicy::DangerFullAccess;
-        desk.write("work/inside.txt", "x");
-        std::os::unix::fs::symlink("../private/journal", desk.path("work/link")).unwrap();
-        std::fs::hard_link(desk.path("private/journal"), desk.path("work/hard")).unwrap();
-        desk
+        let mut fixture = fixture(ApprovalPolicy::Untrusted, no());
+        fixture.sandbox = SandboxPolicy::DangerFullAccess;
+        fixture.write("work/inside.txt", "x");
+        std::os::unix::fs::symlink("../private/journal", fixture.path("work/link")).unwrap();
+        std::fs::hard_link(fixture.path("private/journal"), fixture.path("work/hard")).unwrap();
+        fixture
     };
-    let confined = || desk(ApprovalPolicy::Untrusted, no());
+    let confined = || fixture(ApprovalPolicy::Untrusted, no());
     let in_folder = |command: Value, cwd: &str| json!({"command": command, "cwd": cwd});
     for args in [
         in_folder(json!(["cat", "journal"]), "../private"),
@@ -431,13 +434,13 @@ fn unconfined_commands_that_may_show_secrets_are_asked_for() {
 #[test]
 fn with_landlock_alone_changes_of_protected_files_are_asked_for() {
     let landlock = || {
-        let desk = desk(ApprovalPolicy::OnRequest, no());
-        desk.write("work/.vscode/tasks.json", "{}");
-        *desk.settings.lock().unwrap() = Some(CommandSettings {
+        let fixture = fixture(ApprovalPolicy::OnRequest, no());
+        fixture.write("work/.vscode/tasks.json", "{}");
+        *fixture.settings.lock().unwrap() = Some(CommandSettings {
             accepted_weaker: Some(WeakerConfinement::Landlock),
             ..CommandSettings::default()
         });
-        desk
+        fixture
     };
     for (script, asked) in [
         ("echo evil > .git/hooks/pre-commit", 1),
@@ -447,7 +450,7 @@ fn with_landlock_alone_changes_of_protected_files_are_asked_for() {
         ("echo fine > out.txt", 0),
         ("touch fine; ls *", 0),
     ] {
-        let args = |_: &Desk| json!({"command": ["bash", "-c", script]});
+        let args = |_: &TestToolbox| json!({"command": ["bash", "-c", script]});
         both_ways(landlock, "exec", args, |_, ran| {
             assert_eq!(ran.asked.len(), asked, "{script}: {ran:?}");
         });
@@ -460,24 +463,24 @@ fn an_approval_for_the_script_ends_with_the_script() {
     let touch = |name: &str| ("exec", json!({"command": ["touch", name]}));
     let calls = [touch("made"), touch("made"), touch("made"), touch("other")];
     both_ways_many(
-        || desk(ApprovalPolicy::Untrusted, CallDecision::SimilarCalls),
-        |desk, way| desk.in_turn(way, &calls),
-        |desk, ledger| {
+        || fixture(ApprovalPolicy::Untrusted, CallDecision::SimilarCalls),
+        |fixture, way| fixture.in_turn(way, &calls),
+        |fixture, ledger| {
             assert!(
                 ledger
                     .iter()
                     .all(|record| record.status == CallStatus::Done),
                 "{ledger:?}"
             );
-            assert_eq!(desk.questions(), 2);
+            assert_eq!(fixture.questions(), 2);
         },
     );
     // The next script is asked for again.
     for way in BOTH {
-        let desk = desk(ApprovalPolicy::Untrusted, CallDecision::SimilarCalls);
-        desk.in_turn(way, &calls);
-        desk.in_turn(way, &calls);
-        assert_eq!(desk.questions(), 4);
+        let fixture = fixture(ApprovalPolicy::Untrusted, CallDecision::SimilarCalls);
+        fixture.in_turn(way, &calls);
+        fixture.in_turn(way, &calls);
+        assert_eq!(fixture.questions(), 4);
     }
 }
 
@@ -486,15 +489,15 @@ fn the_answer_always_saves_a_rule_with_the_prefix() {
     for way in BOTH {
         let saved: Arc<Mutex<Vec<CommandRule>>> = Arc::default();
         let record = saved.clone();
-        let desk = desk(ApprovalPolicy::Untrusted, CallDecision::Always);
-        *desk.settings.lock().unwrap() = Some(CommandSettings {
+        let fixture = fixture(ApprovalPolicy::Untrusted, CallDecision::Always);
+        *fixture.settings.lock().unwrap() = Some(CommandSettings {
             save_rule: Some(Box::new(move |rule| {
                 record.lock().unwrap().push(rule.clone())
             })),
             ..Default::default()
         });
         let git = |words: &[&str]| ("exec", json!({"command": ([&["git"], words].concat())}));
-        let ledger = desk.in_turn(
+        let ledger = fixture.in_turn(
             way,
             &[
                 git(&["add", "a"]),
@@ -509,7 +512,7 @@ fn the_answer_always_saves_a_rule_with_the_prefix() {
             "{ledger:?}"
         );
         assert_eq!(
-            desk.questions(),
+            fixture.questions(),
             2,
             "the rule for `git add` covers the second"
         );
@@ -528,24 +531,24 @@ fn the_answer_always_saves_a_rule_with_the_prefix() {
 #[test]
 fn saved_rules_replace_the_approval() {
     let with_rules = || {
-        let desk = desk(ApprovalPolicy::Untrusted, no());
+        let fixture = fixture(ApprovalPolicy::Untrusted, no());
         let rules = CommandRules {
             confined: vec![vec!["touch".into(), "made".into()]],
             unconfined: Vec::new(),
         };
-        *desk.settings.lock().unwrap() = Some(CommandSettings {
+        *fixture.settings.lock().unwrap() = Some(CommandSettings {
             rules,
             ..Default::default()
         });
-        desk
+        fixture
     };
     both_ways(
         with_rules,
         "exec",
         |_| json!({"command": ["touch", "made", "more"]}),
-        |desk, ran| {
+        |fixture, ran| {
             assert!(
-                ran.asked.is_empty() && desk.path("work/made").exists(),
+                ran.asked.is_empty() && fixture.path("work/made").exists(),
                 "{ran:?}"
             );
         },
@@ -558,9 +561,9 @@ fn saved_rules_replace_the_approval() {
             with_rules,
             "exec",
             |_| json!({"command": other}),
-            |desk, ran| {
+            |fixture, ran| {
                 assert!(
-                    ran.asked.len() == 1 && !desk.path("work/other").exists(),
+                    ran.asked.len() == 1 && !fixture.path("work/other").exists(),
                     "{ran:?}"
                 );
             },
@@ -578,27 +581,27 @@ fn saved_rules_replace_the_approval() {
 
 #[test]
 fn running_without_the_sandbox_needs_approval() {
-    let args = |_: &Desk| {
+    let args = |_: &TestToolbox| {
         json!({
             "command": ["sh", "-c", "echo out > ../outside/new"],
             "withEscalatedPermissions": true,
             "justification": "to see it",
         })
     };
-    let out = |desk: &Desk| desk.path("outside/new").exists();
+    let out = |fixture: &TestToolbox| fixture.path("outside/new").exists();
     for policy in [
         ApprovalPolicy::OnRequest,
         ApprovalPolicy::Untrusted,
         ApprovalPolicy::OnFailure,
     ] {
         both_ways(
-            || desk(policy, CallDecision::Once),
+            || fixture(policy, CallDecision::Once),
             "exec",
             args,
-            |desk, ran| {
+            |fixture, ran| {
                 let call = &ran.asked[0].calls[0];
                 assert!(
-                    out(desk) && call.reason.ends_with("without the sandbox"),
+                    out(fixture) && call.reason.ends_with("without the sandbox"),
                     "{ran:?}"
                 );
                 // The justification is shown apart from the reason.
@@ -606,32 +609,33 @@ fn running_without_the_sandbox_needs_approval() {
             },
         );
         both_ways(
-            || desk(policy, no()),
+            || fixture(policy, no()),
             "exec",
             args,
-            |desk, _| assert!(!out(desk)),
+            |fixture, _| assert!(!out(fixture)),
         );
     }
     both_ways(
-        || desk(ApprovalPolicy::Never, CallDecision::Once),
+        || fixture(ApprovalPolicy::Never, CallDecision::Once),
         "exec",
         args,
-        |desk, ran| {
-            assert!(!out(desk) && ran.asked.is_empty(), "{ran:?}");
+        |fixture, ran| {
+            assert!(!out(fixture) && ran.asked.is_empty(), "{ran:?}");
         },
     );
 }
 
 #[test]
 fn a_command_blocked_by_the_sandbox_runs_again_after_approval() {
-    let args = |_: &Desk| json!({"command": ["sh", "-c", "echo tried >> ../outside/file.txt"]});
-    let tried = |desk: &Desk| desk.read("outside/file.txt").matches("tried").count();
+    let args =
+        |_: &TestToolbox| json!({"command": ["sh", "-c", "echo tried >> ../outside/file.txt"]});
+    let tried = |fixture: &TestToolbox| fixture.read("outside/file.txt").matches("tried").count();
     both_ways(
-        || desk(ApprovalPolicy::OnFailure, CallDecision::Once),
+        || fixture(ApprovalPolicy::OnFailure, CallDecision::Once),
         "exec",
         args,
-        |desk, ran| {
-            assert_eq!((tried(desk), ran.asked.len()), (1, 1), "{ran:?}");
+        |fixture, ran| {
+            assert_eq!((tried(fixture), ran.asked.len()), (1, 1), "{ran:?}");
             assert_eq!(ran.value.as_ref().unwrap()["exitCode"], json!(0));
             let ids: Vec<&str> = ran.ledger.iter().map(|record| record.id.as_str()).collect();
             assert_eq!(ids, ["tool_1", "tool_1.again"]);
@@ -645,12 +649,12 @@ fn a_command_blocked_by_the_sandbox_runs_again_after_approval() {
         },
     );
     both_ways(
-        || desk(ApprovalPolicy::OnFailure, no()),
+        || fixture(ApprovalPolicy::OnFailure, no()),
         "exec",
         args,
-        |desk, ran| {
+        |fixture, ran| {
             assert_eq!(
-                (tried(desk), ran.asked.len(), ran.ledger.len()),
+                (tried(fixture), ran.asked.len(), ran.ledger.len()),
                 (0, 1, 1),
                 "{ran:?}"
             );
@@ -659,12 +663,12 @@ fn a_command_blocked_by_the_sandbox_runs_again_after_approval() {
     );
     // Not under another policy.
     both_ways(
-        || desk(ApprovalPolicy::OnRequest, CallDecision::Once),
+        || fixture(ApprovalPolicy::OnRequest, CallDecision::Once),
         "exec",
         args,
-        |desk, ran| {
+        |fixture, ran| {
             assert_eq!(
-                (tried(desk), ran.asked.len(), ran.ledger.len()),
+                (tried(fixture), ran.asked.len(), ran.ledger.len()),
                 (0, 0, 1),
                 "{ran:?}"
             );
@@ -689,18 +693,18 @@ fn the_script_timeout_is_paused_while_an_approval_is_pending() {
             })
         }
     }
-    let mut desk = desk(ApprovalPolicy::Untrusted, no());
-    desk.limits.timeout_ms = 500;
+    let mut fixture = fixture(ApprovalPolicy::Untrusted, no());
+    fixture.limits.timeout_ms = 500;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    let orchestrator = desk
-        .orchestrator(&desk.toolbox())
+    let orchestrator = fixture
+        .orchestrator(&fixture.toolbox())
         .with_approver(Arc::new(SlowApprover));
     let harness = selvedge_script::Harness::new(orchestrator)
         .unwrap()
-        .with_limits(desk.limits.clone());
+        .with_limits(fixture.limits.clone());
     let output = runtime
         .block_on(harness.run("await tools.exec({command: ['touch', 'made']}); return 'in time'"));
     assert_eq!(output.value(), Some(json!("in time")), "{:?}", output.error);
@@ -709,18 +713,18 @@ fn the_script_timeout_is_paused_while_an_approval_is_pending() {
 #[test]
 fn commands_with_variables_or_in_other_folders_need_approval() {
     let with_evil_folder = || {
-        let mut desk = desk(ApprovalPolicy::Untrusted, no());
-        desk.policy = ApprovalPolicy::Untrusted;
-        desk.write("work/evil/ls", "#!/bin/sh\ntouch made\n");
+        let mut fixture = fixture(ApprovalPolicy::Untrusted, no());
+        fixture.policy = ApprovalPolicy::Untrusted;
+        fixture.write("work/evil/ls", "#!/bin/sh\ntouch made\n");
         let rules = CommandRules {
             confined: vec![vec!["make".into()]],
             unconfined: vec![vec!["git".into(), "fetch".into()]],
         };
-        *desk.settings.lock().unwrap() = Some(CommandSettings {
+        *fixture.settings.lock().unwrap() = Some(CommandSettings {
             rules,
             ..Default::default()
         });
-        desk
+        fixture
     };
     for args in [
         json!({"command": ["ls"], "env": {"PATH": "evil:/bin"}}),
@@ -736,9 +740,9 @@ fn commands_with_variables_or_in_other_folders_need_approval() {
             with_evil_folder,
             "exec",
             |_| args.clone(),
-            |desk, ran| {
+            |fixture, ran| {
                 assert_eq!(ran.asked.len(), 1, "{args}: {ran:?}");
-                assert!(!desk.path("work/made").exists());
+                assert!(!fixture.path("work/made").exists());
                 let call = &ran.asked[0].calls[0];
                 assert_eq!(call.preview.rule, None, "{args}");
                 let Some(PreviewContent::Text(view)) = &call.preview.view else {
@@ -860,18 +864,18 @@ fn an_approval_for_the_script_covers_no_other_change() {
         ),
     ] {
         let calls = [first, second];
-        let desk = |policy, answer| {
-            let desk = desk(policy, answer);
-            desk.write("work/file", "x\n");
-            desk.write("work/other", "x\n");
-            desk.write("work/sub/file", "x\n");
-            std::os::unix::fs::symlink("file", desk.path("work/link")).unwrap();
-            desk
+        let fixture = |policy, answer| {
+            let fixture = fixture(policy, answer);
+            fixture.write("work/file", "x\n");
+            fixture.write("work/other", "x\n");
+            fixture.write("work/sub/file", "x\n");
+            std::os::unix::fs::symlink("file", fixture.path("work/link")).unwrap();
+            fixture
         };
         both_ways_many(
-            || desk(ApprovalPolicy::Untrusted, CallDecision::SimilarCalls),
-            |desk, way| desk.in_turn(way, &calls),
-            |desk, _| assert_eq!(desk.questions(), questions, "{calls:?}"),
+            || fixture(ApprovalPolicy::Untrusted, CallDecision::SimilarCalls),
+            |fixture, way| fixture.in_turn(way, &calls),
+            |fixture, _| assert_eq!(fixture.questions(), questions, "{calls:?}"),
         );
     }
 }
@@ -891,14 +895,18 @@ fn text_typed_into_a_terminal_is_classified_too() {
     ] {
         both_ways_many(
             || {
-                let desk = desk(ApprovalPolicy::OnRequest, answer.clone());
-                desk.write("work/doomed/file", "x");
-                desk
+                let fixture = fixture(ApprovalPolicy::OnRequest, answer.clone());
+                fixture.write("work/doomed/file", "x");
+                fixture
             },
-            |desk, way| desk.in_turn(way, &calls),
-            |desk, ledger| {
-                assert_eq!(desk.path("work/doomed/file").exists(), there, "{ledger:?}");
-                assert_eq!((desk.questions(), ledger[1].status), (1, status));
+            |fixture, way| fixture.in_turn(way, &calls),
+            |fixture, ledger| {
+                assert_eq!(
+                    fixture.path("work/doomed/file").exists(),
+                    there,
+                    "{ledger:?}"
+                );
+                assert_eq!((fixture.questions(), ledger[1].status), (1, status));
             },
         );
     }
@@ -919,10 +927,10 @@ fn typed_text_is_shown_completely_with_the_place_of_its_terminal() {
             ),
         ];
         both_ways_many(
-            || desk(ApprovalPolicy::OnRequest, CallDecision::Once),
-            |desk, way| desk.in_turn(way, &calls),
-            |desk, _| {
-                let asked = desk.person.asked.lock().unwrap();
+            || fixture(ApprovalPolicy::OnRequest, CallDecision::Once),
+            |fixture, way| fixture.in_turn(way, &calls),
+            |fixture, _| {
+                let asked = fixture.person.asked.lock().unwrap();
                 assert_eq!(
                     asked.last().unwrap().calls[0].preview.view,
                     Some(PreviewContent::Text(format!(
@@ -943,12 +951,12 @@ fn an_approval_to_run_without_the_sandbox_covers_the_next_attempt() {
         (CallDecision::Always, 1),
     ] {
         both_ways_many(
-            || desk(ApprovalPolicy::OnFailure, answer.clone()),
-            |desk, way| desk.in_turn(way, &[touch(), touch()]),
-            |desk, ledger| {
+            || fixture(ApprovalPolicy::OnFailure, answer.clone()),
+            |fixture, way| fixture.in_turn(way, &[touch(), touch()]),
+            |fixture, ledger| {
                 let ids: Vec<&str> = ledger.iter().map(|record| record.id.as_str()).collect();
                 assert_eq!(ids, ["tool_1", "tool_1.again", "tool_2", "tool_2.again"]);
-                let asked = desk.person.asked.lock().unwrap();
+                let asked = fixture.person.asked.lock().unwrap();
                 assert_eq!(asked.len(), questions);
                 assert!(
                     asked[0].calls[0].reason.contains("touch ../outside/made"),
@@ -963,7 +971,7 @@ fn an_approval_to_run_without_the_sandbox_covers_the_next_attempt() {
                         .unwrap()
                         .contains("without the sandbox")
                 );
-                assert!(desk.path("outside/made").exists());
+                assert!(fixture.path("outside/made").exists());
             },
         );
     }
@@ -982,9 +990,9 @@ fn a_script_can_catch_a_cancelled_approval_and_continue() {
             ))
         }
     }
-    let desk = desk(ApprovalPolicy::Untrusted, no());
-    let orchestrator = desk
-        .orchestrator(&desk.toolbox())
+    let fixture = fixture(ApprovalPolicy::Untrusted, no());
+    let orchestrator = fixture
+        .orchestrator(&fixture.toolbox())
         .with_approver(Arc::new(CancellingApprover));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

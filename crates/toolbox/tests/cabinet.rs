@@ -13,14 +13,14 @@ use selvedge_protocol::{
 use selvedge_toolbox::ToolsConfig;
 use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
 use serde_json::{Value, json};
-use support::{BOTH, Desk, Person, Way};
+use support::{BOTH, Person, TestToolbox, Way};
 
-/// Returns a desk whose calls share one cabinet.
-fn desk() -> Desk {
-    let mut desk = Desk::new();
-    let cabinet = desk.toolbox().cabinet;
-    desk.outfit = Box::new(move |toolbox| toolbox.cabinet = cabinet.clone());
-    desk
+/// Returns a fixture whose calls share one cabinet.
+fn fixture() -> TestToolbox {
+    let mut fixture = TestToolbox::new();
+    let cabinet = fixture.toolbox().cabinet;
+    fixture.outfit = Box::new(move |toolbox| toolbox.cabinet = cabinet.clone());
+    fixture
 }
 
 /// Every byte value, and sequences that text tools tend to change.
@@ -45,7 +45,7 @@ fn named(way: Way, script: &'static str, structured: &'static str) -> &'static s
 #[test]
 fn a_document_is_written_to_a_file_byte_for_byte() {
     for way in BOTH {
-        let desk = desk();
+        let fixture = fixture();
         let (kind, title, source) = (
             DocumentKind::Page,
             "archive.bin",
@@ -58,8 +58,8 @@ fn a_document_is_written_to_a_file_byte_for_byte() {
             media_type: "application/octet-stream",
             content: &bytes(),
         };
-        let key = desk.toolbox().cabinet.save(&document).unwrap().key;
-        let ran = desk.call(
+        let key = fixture.toolbox().cabinet.save(&document).unwrap().key;
+        let ran = fixture.call(
             way,
             named(way, "writeFile", "write_file"),
             &json!({"fileKey": key, "path": "new/archive.bin"}),
@@ -69,21 +69,27 @@ fn a_document_is_written_to_a_file_byte_for_byte() {
             json!({"path": "new/archive.bin", "bytes": bytes().len(), "created": true})
         );
         assert_eq!(
-            std::fs::read(desk.path("work/new/archive.bin")).unwrap(),
+            std::fs::read(fixture.path("work/new/archive.bin")).unwrap(),
             bytes()
         );
         // And back from the file to a document.
-        let saved = desk.call(
+        let saved = fixture.call(
             way,
             named(way, "saveToFC", "save_to_fc"),
             &json!({"path": "new/archive.bin"}),
         );
         let again = saved.value.unwrap()["fileKey"].as_str().unwrap().to_owned();
         assert_eq!(
-            desk.toolbox().cabinet.get(&again).unwrap().unwrap().content,
+            fixture
+                .toolbox()
+                .cabinet
+                .get(&again)
+                .unwrap()
+                .unwrap()
+                .content,
             bytes()
         );
-        let read = desk.call(
+        let read = fixture.call(
             way,
             named(way, "fetchFromFC", "fetch_from_fc"),
             &json!({"fileKey": again}),
@@ -97,9 +103,9 @@ fn a_document_is_written_to_a_file_byte_for_byte() {
 
 #[test]
 fn saving_a_document_does_not_show_its_content_to_the_model() {
-    let desk = desk();
+    let fixture = fixture();
     let secret = "the whole text of a long document ".repeat(500);
-    let kept = desk
+    let kept = fixture
         .call(
             Way::Script,
             "saveToFC",
@@ -123,11 +129,14 @@ fn saving_a_document_does_not_show_its_content_to_the_model() {
         .enable_all()
         .build()
         .unwrap();
-    let router = support::router(desk.orchestrator(&desk.toolbox()), &ToolsConfig::default());
+    let router = support::router(
+        fixture.orchestrator(&fixture.toolbox()),
+        &ToolsConfig::default(),
+    );
     let scope = Scope::new(
         "turn".into(),
-        ScopeLimits::from(&desk.limits),
-        &desk.cancel,
+        ScopeLimits::from(&fixture.limits),
+        &fixture.cancel,
         events,
     );
     let arguments = json!({"file_key": key, "path": "long.txt"}).to_string();
@@ -142,13 +151,13 @@ fn saving_a_document_does_not_show_its_content_to_the_model() {
         visible.contains("long.txt") && !visible.contains("long document"),
         "{visible}"
     );
-    assert_eq!(desk.read("work/long.txt"), secret);
+    assert_eq!(fixture.read("work/long.txt"), secret);
 }
 
 #[test]
 fn tools_accept_all_documented_names_and_argument_forms() {
-    let desk = desk();
-    let ran = desk.script(
+    let fixture = fixture();
+    let ran = fixture.script(
         r#"const a = await tools.saveToFC("one", "First");
            const b = await tools.saveToFc({ content: "\x23 Second\ntwo" });
            const c = await tools.save_to_fc({ text: "three", name: "Third" });
@@ -168,8 +177,8 @@ fn tools_accept_all_documented_names_and_argument_forms() {
     assert_eq!(ran.value(), Some(expected), "{:?}", ran.error);
     assert_eq!(
         (
-            desk.read("work/a.txt").as_str(),
-            desk.read("work/b.txt").as_str()
+            fixture.read("work/a.txt").as_str(),
+            fixture.read("work/b.txt").as_str()
         ),
         ("one", "# Second\ntwo")
     );
@@ -177,9 +186,9 @@ fn tools_accept_all_documented_names_and_argument_forms() {
 
 #[test]
 fn wrong_keys_and_arguments_are_errors() {
-    let desk = desk();
+    let fixture = fixture();
     let message_of = |tool: &str, args: Value| {
-        let (code, message) = desk.call(Way::Script, tool, &args).error.unwrap();
+        let (code, message) = fixture.call(Way::Script, tool, &args).error.unwrap();
         assert_eq!(code, ErrorCode::ToolExecutionError);
         message
     };
@@ -208,21 +217,21 @@ fn wrong_keys_and_arguments_are_errors() {
         message_of("saveToFC", json!({"path": "../private/journal"}))
             .ends_with("cannot be accessed: it holds secrets")
     );
-    assert!(!desk.path("work/x").exists());
+    assert!(!fixture.path("work/x").exists());
 }
 
 #[test]
 fn approval_shows_the_diff_that_a_document_would_make() {
-    let mut desk = desk();
-    desk.write("work/notes.txt", "old\n");
-    let key = desk
+    let mut fixture = fixture();
+    fixture.write("work/notes.txt", "old\n");
+    let key = fixture
         .call(Way::Script, "saveToFC", &json!({"content": "new\n"}))
         .value
         .unwrap()["fileKey"]
         .clone();
-    desk.policy = ApprovalPolicy::Untrusted;
-    desk.person = Person::who_says(CallDecision::Deny(None));
-    let ran = desk.call(
+    fixture.policy = ApprovalPolicy::Untrusted;
+    fixture.person = Person::who_says(CallDecision::Deny(None));
+    let ran = fixture.call(
         Way::Structured,
         "write_file",
         &json!({"file_key": key, "path": "notes.txt"}),
@@ -231,15 +240,15 @@ fn approval_shows_the_diff_that_a_document_would_make() {
         panic!("{ran:?}")
     };
     assert!(diff.contains("-old\n+new\n"), "{diff}");
-    assert_eq!(desk.read("work/notes.txt"), "old\n");
+    assert_eq!(fixture.read("work/notes.txt"), "old\n");
 }
 
 #[test]
 fn events_report_stored_and_read_documents() {
-    let mut desk = desk();
+    let mut fixture = fixture();
     let emitted = Arc::new(Mutex::new(Vec::new()));
     let sink = emitted.clone();
-    desk.events = EventSink::new(move |event| {
+    fixture.events = EventSink::new(move |event| {
         if let RuntimeEvent::DocumentStored {
             document, call_id, ..
         } = event
@@ -249,7 +258,7 @@ fn events_report_stored_and_read_documents() {
                 .push((call_id, document.key, document.title));
         }
     });
-    let ran = desk.script(
+    let ran = fixture.script(
         "const { fileKey } = await tools.saveToFC('x', 'Notes'); \
          await tools.fetchFromFC(fileKey); return fileKey",
     );
@@ -260,8 +269,8 @@ fn events_report_stored_and_read_documents() {
 
 #[test]
 fn prompts_with_the_same_text_have_the_same_key() {
-    let desk = desk();
-    let ran = desk.script(
+    let fixture = fixture();
+    let ran = fixture.script(
         r#"const texts = ["You are terse.", "You are kind.", "You are terse."];
            const { keys } = await tools.prompts.save(texts);
            const again = await tools.prompts.save({ prompt: "You are kind." });
@@ -278,7 +287,7 @@ fn prompts_with_the_same_text_have_the_same_key() {
         ["You are terse."]
     ]);
     assert_eq!(ran.value(), Some(expected), "{:?}", ran.error);
-    let none = desk
+    let none = fixture
         .call(Way::Script, "prompts.save", &json!({"prompts": []}))
         .error
         .unwrap()

@@ -11,13 +11,13 @@ use selvedge_confine::{ConfinementSupport, FeatureSupport};
 use selvedge_protocol::{EnvironmentPolicy, ErrorCode, SandboxPolicy};
 use selvedge_toolbox::CommandSettings;
 use serde_json::{Value, json};
-use support::{BOTH, Desk, both_ways};
+use support::{BOTH, TestToolbox, both_ways};
 
 /// An attempt to escape: a shell script, and a check whether it succeeded.
 struct Escape {
     name: &'static str,
     script: &'static str,
-    succeeded: fn(&Desk, &Value) -> bool,
+    succeeded: fn(&TestToolbox, &Value) -> bool,
 }
 
 fn printed(value: &Value, text: &str) -> bool {
@@ -28,35 +28,43 @@ const ESCAPES: &[Escape] = &[
     Escape {
         name: "writes outside the workspace",
         script: "echo escaped > ../outside/file.txt",
-        succeeded: |desk, _| desk.read("outside/file.txt").contains("escaped"),
+        succeeded: |fixture, _| fixture.read("outside/file.txt").contains("escaped"),
     },
     Escape {
         name: "writes through a link",
         script: "ln -s ../outside out && echo escaped > out/file.txt
             mkdir -p a && ln -sf ../../outside/file.txt a/l && echo escaped >> a/l",
-        succeeded: |desk, _| desk.read("outside/file.txt").contains("escaped"),
+        succeeded: |fixture, _| fixture.read("outside/file.txt").contains("escaped"),
     },
     Escape {
         name: "creates a hard link to a file outside",
         script: "ln ../outside/file.txt here && echo escaped > here",
-        succeeded: |desk, _| desk.read("outside/file.txt").contains("escaped"),
+        succeeded: |fixture, _| fixture.read("outside/file.txt").contains("escaped"),
     },
     Escape {
         name: "writes a git hook",
         script: "echo escaped > .git/hooks/pre-commit; mv .git was; mkdir -p .git/hooks
             echo escaped > .git/hooks/pre-commit",
-        succeeded: |desk, _| desk.read("work/.git/hooks/pre-commit").contains("escaped"),
+        succeeded: |fixture, _| {
+            fixture
+                .read("work/.git/hooks/pre-commit")
+                .contains("escaped")
+        },
     },
     Escape {
         name: "writes the project configuration",
         script: "mkdir -p .selvedge; echo escaped > .selvedge/config.toml",
-        succeeded: |desk, _| desk.read("work/.selvedge/config.toml").contains("escaped"),
+        succeeded: |fixture, _| {
+            fixture
+                .read("work/.selvedge/config.toml")
+                .contains("escaped")
+        },
     },
     Escape {
         name: "reads the journal",
         script: "cat ../private/journal
             find ../.. -maxdepth 4 -name journal 2>/dev/null | xargs cat",
-        succeeded: |desk, value| printed(value, desk.read("private/journal").trim()),
+        succeeded: |fixture, value| printed(value, fixture.read("private/journal").trim()),
     },
     Escape {
         name: "reads the memory of the parent",
@@ -100,9 +108,10 @@ pair[0].sendto(b'x', 'datagrams'); print('sent')\"",
         name: "creates a set-user-id file",
         script: "python3 -c \"import os
 os.umask(0); os.open('suid', os.O_CREAT | os.O_RDWR, 0o6755)\"",
-        succeeded: |desk, _| {
+        succeeded: |fixture, _| {
             use std::os::unix::fs::PermissionsExt;
-            desk.path("work/suid")
+            fixture
+                .path("work/suid")
                 .metadata()
                 .is_ok_and(|file| file.permissions().mode() & 0o6000 != 0)
         },
@@ -111,15 +120,23 @@ os.umask(0); os.open('suid', os.O_CREAT | os.O_RDWR, 0o6755)\"",
         name: "writes a git hook in another writable folder",
         script: "mkdir -p ../more/.git/hooks; echo escaped > ../more/.git/hooks/pre-commit
             mkdir -p ../more/.selvedge; echo escaped > ../more/.selvedge/config.toml",
-        succeeded: |desk, _| {
-            desk.read("more/.git/hooks/pre-commit").contains("escaped")
-                || desk.read("more/.selvedge/config.toml").contains("escaped")
+        succeeded: |fixture, _| {
+            fixture
+                .read("more/.git/hooks/pre-commit")
+                .contains("escaped")
+                || fixture
+                    .read("more/.selvedge/config.toml")
+                    .contains("escaped")
         },
     },
     Escape {
         name: "creates a repository in a writable folder",
         script: "mkdir -p ../empty/.git/hooks && echo escaped > ../empty/.git/hooks/pre-commit",
-        succeeded: |desk, _| desk.read("empty/.git/hooks/pre-commit").contains("escaped"),
+        succeeded: |fixture, _| {
+            fixture
+                .read("empty/.git/hooks/pre-commit")
+                .contains("escaped")
+        },
     },
     Escape {
         name: "shows the command line of the parent",
@@ -129,8 +146,9 @@ os.umask(0); os.open('suid', os.O_CREAT | os.O_RDWR, 0o6755)\"",
     Escape {
         name: "writes to the shared memory of the host",
         script: "echo escaped > /dev/shm/$(basename $(cd ..; pwd))",
-        succeeded: |desk, _| {
-            let shared = std::path::Path::new("/dev/shm").join(desk.path("").file_name().unwrap());
+        succeeded: |fixture, _| {
+            let shared =
+                std::path::Path::new("/dev/shm").join(fixture.path("").file_name().unwrap());
             let succeeded = shared.exists();
             let _ = std::fs::remove_file(shared);
             succeeded
@@ -140,29 +158,29 @@ os.umask(0); os.open('suid', os.O_CREAT | os.O_RDWR, 0o6755)\"",
 
 /// A workspace with targets outside it for the attempts.
 struct EscapeTargets {
-    desk: Desk,
+    fixture: TestToolbox,
     _listener: std::net::TcpListener,
     _socket: UnixListener,
     _datagrams: UnixDatagram,
 }
 
 fn escape_targets(sandbox: SandboxPolicy) -> EscapeTargets {
-    let mut desk = Desk::new();
-    desk.sandbox = sandbox;
+    let mut fixture = TestToolbox::new();
+    fixture.sandbox = sandbox;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    desk.write(
+    fixture.write(
         "outside/port",
         listener.local_addr().unwrap().port().to_string(),
     );
-    desk.write("outside/pid", std::process::id().to_string());
-    let socket = UnixListener::bind(desk.path("work/s")).unwrap();
-    let datagrams = UnixDatagram::bind(desk.path("work/datagrams")).unwrap();
+    fixture.write("outside/pid", std::process::id().to_string());
+    let socket = UnixListener::bind(fixture.path("work/s")).unwrap();
+    let datagrams = UnixDatagram::bind(fixture.path("work/datagrams")).unwrap();
     // Further writable folders: one with a repository, one without.
-    std::fs::create_dir_all(desk.path("more/.git/hooks")).unwrap();
-    std::fs::create_dir(desk.path("empty")).unwrap();
-    desk.writable_too = vec!["../more".into(), "../empty".into()];
+    std::fs::create_dir_all(fixture.path("more/.git/hooks")).unwrap();
+    std::fs::create_dir(fixture.path("empty")).unwrap();
+    fixture.writable_too = vec!["../more".into(), "../empty".into()];
     EscapeTargets {
-        desk,
+        fixture,
         _listener: listener,
         _socket: socket,
         _datagrams: datagrams,
@@ -175,10 +193,10 @@ fn confined_commands_cannot_escape() {
         let args = json!({"command": ["sh", "-c", escape.script]});
         for way in BOTH {
             let unconfined = escape_targets(SandboxPolicy::DangerFullAccess);
-            let ran = unconfined.desk.call(way, "exec", &args);
+            let ran = unconfined.fixture.call(way, "exec", &args);
             let value = ran.value.unwrap();
             assert!(
-                (escape.succeeded)(&unconfined.desk, &value),
+                (escape.succeeded)(&unconfined.fixture, &value),
                 "without confinement it should succeed: {}: {value}",
                 escape.name
             );
@@ -187,17 +205,17 @@ fn confined_commands_cannot_escape() {
         for sandbox in [SandboxPolicy::WorkspaceWrite, SandboxPolicy::ReadOnly] {
             for way in BOTH {
                 let confined = escape_targets(sandbox);
-                let ran = confined.desk.call(way, "exec", &args);
+                let ran = confined.fixture.call(way, "exec", &args);
                 let value = ran
                     .value
                     .unwrap_or_else(|| panic!("{}: {:?}", escape.name, ran.error));
                 assert!(
-                    !(escape.succeeded)(&confined.desk, &value),
+                    !(escape.succeeded)(&confined.fixture, &value),
                     "{way:?} under {sandbox:?}: {}: {value}",
                     escape.name
                 );
                 assert!(
-                    !confined.desk.path("work/.selvedge").exists(),
+                    !confined.fixture.path("work/.selvedge").exists(),
                     "{}: a placeholder was not removed",
                     escape.name
                 );
@@ -213,13 +231,13 @@ fn confined_commands_cannot_escape() {
 }
 
 /// A workspace in a subfolder of a writable repository.
-fn below_a_repository() -> Desk {
-    let mut desk = Desk::new();
-    desk.workspace = "repository/sub/pkg";
-    std::fs::create_dir_all(desk.path("repository/sub/pkg")).unwrap();
-    std::fs::create_dir_all(desk.path("repository/.git/hooks")).unwrap();
-    desk.writable_too = vec![desk.path("repository")];
-    desk
+fn below_a_repository() -> TestToolbox {
+    let mut fixture = TestToolbox::new();
+    fixture.workspace = "repository/sub/pkg";
+    std::fs::create_dir_all(fixture.path("repository/sub/pkg")).unwrap();
+    std::fs::create_dir_all(fixture.path("repository/.git/hooks")).unwrap();
+    fixture.writable_too = vec![fixture.path("repository")];
+    fixture
 }
 
 #[test]
@@ -231,22 +249,22 @@ fn the_git_folders_above_the_workspace_are_protected() {
         "repository/sub/.git/a",
         "repository/sub/pkg/.git/a",
     ];
-    let args = |_: &Desk| json!({"command": ["sh", "-c", script]});
-    both_ways(below_a_repository, "exec", args, |desk, ran| {
-        assert!(desk.path("repository/sub/fine").exists(), "{ran:?}");
+    let args = |_: &TestToolbox| json!({"command": ["sh", "-c", script]});
+    both_ways(below_a_repository, "exec", args, |fixture, ran| {
+        assert!(fixture.path("repository/sub/fine").exists(), "{ran:?}");
         assert!(
-            hooks.iter().all(|hook| !desk.path(hook).exists()),
+            hooks.iter().all(|hook| !fixture.path(hook).exists()),
             "{ran:?}"
         );
         assert!(
-            !desk.path("repository/sub/.git").exists(),
+            !fixture.path("repository/sub/.git").exists(),
             "a placeholder was not removed"
         );
     });
     // A pipe in place of `.git` does not block.
     let with_pipe = || {
-        let desk = below_a_repository();
-        let pipe = desk.path("repository/sub/.git");
+        let fixture = below_a_repository();
+        let pipe = fixture.path("repository/sub/.git");
         assert!(
             std::process::Command::new("mkfifo")
                 .arg(pipe)
@@ -254,18 +272,18 @@ fn the_git_folders_above_the_workspace_are_protected() {
                 .unwrap()
                 .success()
         );
-        desk
+        fixture
     };
-    both_ways(with_pipe, "exec", args, |desk, ran| {
-        assert!(desk.path("repository/sub/fine").exists(), "{ran:?}")
+    both_ways(with_pipe, "exec", args, |fixture, ran| {
+        assert!(fixture.path("repository/sub/fine").exists(), "{ran:?}")
     });
     let unconfined = || {
-        let mut desk = below_a_repository();
-        desk.sandbox = SandboxPolicy::DangerFullAccess;
-        desk
+        let mut fixture = below_a_repository();
+        fixture.sandbox = SandboxPolicy::DangerFullAccess;
+        fixture
     };
-    both_ways(unconfined, "exec", args, |desk, _| {
-        assert!(hooks.iter().all(|hook| desk.path(hook).exists()))
+    both_ways(unconfined, "exec", args, |fixture, _| {
+        assert!(hooks.iter().all(|hook| fixture.path(hook).exists()))
     });
     // The same holds for the tools that write files, in every repository below the writable folder.
     let paths = [
@@ -276,7 +294,7 @@ fn the_git_folders_above_the_workspace_are_protected() {
         "../../other/.selvedge/config.toml",
     ];
     for path in paths {
-        let args = |_: &Desk| json!({"path": path, "content": "x"});
+        let args = |_: &TestToolbox| json!({"path": path, "content": "x"});
         both_ways(below_a_repository, "write_file", args, |_, ran| {
             assert!(
                 ran.error
@@ -285,20 +303,20 @@ fn the_git_folders_above_the_workspace_are_protected() {
                 "{path}: {ran:?}"
             );
         });
-        both_ways(unconfined, "write_file", args, |desk, _| {
+        both_ways(unconfined, "write_file", args, |fixture, _| {
             assert!(
-                desk.path("repository/sub/pkg").join(path).exists(),
+                fixture.path("repository/sub/pkg").join(path).exists(),
                 "{path}"
             );
         });
     }
 }
 
-fn under(sandbox: SandboxPolicy) -> impl Fn() -> Desk {
+fn under(sandbox: SandboxPolicy) -> impl Fn() -> TestToolbox {
     move || {
-        let mut desk = Desk::new();
-        desk.sandbox = sandbox;
-        desk
+        let mut fixture = TestToolbox::new();
+        fixture.sandbox = sandbox;
+        fixture
     }
 }
 
@@ -306,35 +324,35 @@ fn under(sandbox: SandboxPolicy) -> impl Fn() -> Desk {
 fn commands_in_terminals_are_confined_too() {
     let cmd = "echo escaped > ../outside/file.txt; cat ../private/journal
         echo x > .git/hooks/a; echo fine > fine";
-    let args = |_: &Desk| json!({"cmd": cmd});
+    let args = |_: &TestToolbox| json!({"cmd": cmd});
     both_ways(
         under(SandboxPolicy::WorkspaceWrite),
         "exec_command",
         args,
-        |desk, ran| {
+        |fixture, ran| {
             let value = ran.value.as_ref().unwrap();
             assert!(
                 !value["output"].as_str().unwrap().contains("hunter2"),
                 "{value}"
             );
-            assert_eq!(desk.read("outside/file.txt"), "outside\n");
-            assert_eq!(desk.read("work/fine"), "fine\n");
-            assert!(!desk.path("work/.git/hooks/a").exists());
+            assert_eq!(fixture.read("outside/file.txt"), "outside\n");
+            assert_eq!(fixture.read("work/fine"), "fine\n");
+            assert!(!fixture.path("work/.git/hooks/a").exists());
         },
     );
     both_ways(
         under(SandboxPolicy::DangerFullAccess),
         "exec_command",
         args,
-        |desk, ran| {
+        |fixture, ran| {
             assert!(
                 ran.value.as_ref().unwrap()["output"]
                     .as_str()
                     .unwrap()
                     .contains("hunter2")
             );
-            assert_eq!(desk.read("outside/file.txt"), "escaped\n");
-            assert!(desk.path("work/.git/hooks/a").exists());
+            assert_eq!(fixture.read("outside/file.txt"), "escaped\n");
+            assert!(fixture.path("work/.git/hooks/a").exists());
         },
     );
 }
@@ -342,27 +360,27 @@ fn commands_in_terminals_are_confined_too() {
 #[test]
 fn the_workspace_and_temporary_folders_can_be_written() {
     both_ways(
-        Desk::new,
+        TestToolbox::new,
         "exec",
         |_| {
             let script = "mkdir -p a/b && echo x > a/b/c && t=$(mktemp) && echo y > $t && rm $t \
                 && echo done";
             json!({"command": ["sh", "-c", script]})
         },
-        |desk, ran| {
+        |fixture, ran| {
             assert_eq!(
                 ran.value.as_ref().unwrap()["stdout"],
                 json!("done\n"),
                 "{ran:?}"
             );
-            assert_eq!(desk.read("work/a/b/c"), "x\n");
+            assert_eq!(fixture.read("work/a/b/c"), "x\n");
         },
     );
 }
 
 #[test]
 fn a_working_folder_outside_the_workspace_is_not_writable() {
-    let args = |_: &Desk| {
+    let args = |_: &TestToolbox| {
         let script = "pwd; echo escaped > file.txt";
         json!({"command": ["sh", "-c", script], "cwd": "../outside"})
     };
@@ -370,7 +388,7 @@ fn a_working_folder_outside_the_workspace_is_not_writable() {
         (SandboxPolicy::WorkspaceWrite, "outside\n"),
         (SandboxPolicy::DangerFullAccess, "escaped\n"),
     ] {
-        both_ways(under(sandbox), "exec", args, |desk, ran| {
+        both_ways(under(sandbox), "exec", args, |fixture, ran| {
             assert!(
                 ran.value.as_ref().unwrap()["stdout"]
                     .as_str()
@@ -378,7 +396,7 @@ fn a_working_folder_outside_the_workspace_is_not_writable() {
                     .ends_with("/outside\n"),
                 "{ran:?}"
             );
-            assert_eq!(desk.read("outside/file.txt"), content, "{sandbox:?}");
+            assert_eq!(fixture.read("outside/file.txt"), content, "{sandbox:?}");
         });
     }
 }
@@ -386,27 +404,32 @@ fn a_working_folder_outside_the_workspace_is_not_writable() {
 #[test]
 fn the_read_only_policy_prevents_all_writes() {
     let script = "echo x > here; t=/tmp/selvedge-$$; echo x > $t && rm $t && echo temporary";
-    let args = |_: &Desk| json!({"command": ["sh", "-c", script]});
-    both_ways(under(SandboxPolicy::ReadOnly), "exec", args, |desk, ran| {
-        let value = ran.value.as_ref().unwrap();
-        assert_eq!(
-            (&value["sandboxDenied"], &value["stdout"]),
-            (&json!(true), &json!("")),
-            "{value}"
-        );
-        assert!(!desk.path("work/here").exists());
-    });
+    let args = |_: &TestToolbox| json!({"command": ["sh", "-c", script]});
+    both_ways(
+        under(SandboxPolicy::ReadOnly),
+        "exec",
+        args,
+        |fixture, ran| {
+            let value = ran.value.as_ref().unwrap();
+            assert_eq!(
+                (&value["sandboxDenied"], &value["stdout"]),
+                (&json!(true), &json!("")),
+                "{value}"
+            );
+            assert!(!fixture.path("work/here").exists());
+        },
+    );
     both_ways(
         under(SandboxPolicy::WorkspaceWrite),
         "exec",
         args,
-        |desk, ran| {
+        |fixture, ran| {
             assert_eq!(
                 ran.value.as_ref().unwrap()["stdout"],
                 json!("temporary\n"),
                 "{ran:?}"
             );
-            assert!(desk.path("work/here").exists());
+            assert!(fixture.path("work/here").exists());
         },
     );
 }
@@ -424,16 +447,16 @@ fn secrets_are_removed_from_the_environment() {
             .status();
         return assert!(status.unwrap().success());
     }
-    let desk = || {
-        let desk = Desk::new();
-        *desk.settings.lock().unwrap() = Some(CommandSettings {
+    let fixture = || {
+        let fixture = TestToolbox::new();
+        *fixture.settings.lock().unwrap() = Some(CommandSettings {
             never_inherit: vec!["SELVEDGE_TEST_PROVIDER".into()],
             ..CommandSettings::default()
         });
-        desk
+        fixture
     };
     both_ways(
-        desk,
+        fixture,
         "exec",
         |_| json!({"command": ["env"]}),
         |_, ran| {
@@ -446,19 +469,19 @@ fn secrets_are_removed_from_the_environment() {
 
 #[test]
 fn an_invalid_pattern_of_the_environment_policy_refuses_commands() {
-    let desk = || {
-        let desk = Desk::new();
-        *desk.settings.lock().unwrap() = Some(CommandSettings {
+    let fixture = || {
+        let fixture = TestToolbox::new();
+        *fixture.settings.lock().unwrap() = Some(CommandSettings {
             environment: EnvironmentPolicy {
                 exclude: vec!["[a".into()],
                 ..EnvironmentPolicy::default()
             },
             ..CommandSettings::default()
         });
-        desk
+        fixture
     };
     both_ways(
-        desk,
+        fixture,
         "exec",
         |_| json!({"command": ["env"]}),
         |_, ran| {
@@ -473,31 +496,31 @@ fn an_invalid_pattern_of_the_environment_policy_refuses_commands() {
 
 #[test]
 fn without_support_for_confinement_no_command_runs() {
-    let desk = || {
-        let desk = Desk::new();
+    let fixture = || {
+        let fixture = TestToolbox::new();
         let support = ConfinementSupport {
             namespaces: FeatureSupport::Missing("user namespaces are switched off".into()),
             private_proc: FeatureSupport::Missing("no".into()),
             landlock: FeatureSupport::Missing("no".into()),
             bubblewrap: None,
         };
-        *desk.settings.lock().unwrap() = Some(CommandSettings {
+        *fixture.settings.lock().unwrap() = Some(CommandSettings {
             support: Some(support),
             ..Default::default()
         });
-        desk
+        fixture
     };
     both_ways(
-        desk,
+        fixture,
         "exec",
         |_| json!({"command": ["touch", "ran"]}),
-        |desk, ran| {
+        |fixture, ran| {
             let (code, message) = ran.error.as_ref().unwrap();
             assert_eq!(*code, ErrorCode::ToolExecutionError);
             let expected =
                 "cannot confine the command on this machine: user namespaces are switched off";
             assert!(message.contains(expected), "{message}");
-            assert!(!desk.path("work/ran").exists());
+            assert!(!fixture.path("work/ran").exists());
         },
     );
 }

@@ -11,10 +11,10 @@ use selvedge_protocol::{
     RuntimeEvent,
 };
 use serde_json::{Value, json};
-use support::{BOTH, Desk, both_ways};
+use support::{BOTH, TestToolbox, both_ways};
 
-fn exec(desk: &Desk, script: &str) -> Value {
-    let ran = desk.call(
+fn exec(fixture: &TestToolbox, script: &str) -> Value {
+    let ran = fixture.call(
         support::Way::Structured,
         "exec",
         &json!({"command": ["sh", "-c", script]}),
@@ -25,7 +25,7 @@ fn exec(desk: &Desk, script: &str) -> Value {
 #[test]
 fn a_nonzero_exit_code_is_returned_and_does_not_throw() {
     both_ways(
-        Desk::new,
+        TestToolbox::new,
         "exec",
         |_| json!({"command": ["sh", "-c", "echo out; echo err >&2; exit 3"]}),
         |_, ran| {
@@ -51,16 +51,16 @@ fn a_nonzero_exit_code_is_returned_and_does_not_throw() {
 
 #[test]
 fn the_working_folder_and_the_environment_of_a_command_can_be_set() {
-    let desk = Desk::new();
-    std::fs::create_dir(desk.path("work/sub")).unwrap();
+    let fixture = TestToolbox::new();
+    std::fs::create_dir(fixture.path("work/sub")).unwrap();
     let args = json!({
         "argv": ["sh", "-c", "pwd; echo $GREETING; cat; tty"],
         "workdir": "sub",
         "env": {"GREETING": "hello"},
     });
-    let ran = desk.call(support::Way::Structured, "shell", &args);
+    let ran = fixture.call(support::Way::Structured, "shell", &args);
     let value = ran.value.unwrap();
-    let sub = desk.path("work/sub").canonicalize().unwrap();
+    let sub = fixture.path("work/sub").canonicalize().unwrap();
     assert_eq!(
         value["stdout"],
         json!(format!("{}\nhello\nnot a tty\n", sub.display()))
@@ -69,16 +69,16 @@ fn the_working_folder_and_the_environment_of_a_command_can_be_set() {
 
 #[test]
 fn output_is_aggregated_in_order_and_emitted_as_it_arrives() {
-    let mut desk = Desk::new();
+    let mut fixture = TestToolbox::new();
     let seen: Arc<Mutex<Vec<(OutputStream, String)>>> = Arc::default();
     let record = seen.clone();
-    desk.events = EventSink::new(move |event| {
+    fixture.events = EventSink::new(move |event| {
         if let RuntimeEvent::CallOutput { stream, text, .. } = event {
             record.lock().unwrap().push((stream, text));
         }
     });
     // The pauses fix the order: output written at the same moment may arrive in any order.
-    let value = exec(&desk, "echo 1; sleep 0.2; echo 2 >&2; sleep 0.2; echo 3");
+    let value = exec(&fixture, "echo 1; sleep 0.2; echo 2 >&2; sleep 0.2; echo 3");
     assert_eq!(value["aggregatedOutput"], json!("1\n2\n3\n"));
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 3, "{seen:?}");
@@ -87,9 +87,9 @@ fn output_is_aggregated_in_order_and_emitted_as_it_arrives() {
 
 #[test]
 fn long_output_keeps_its_beginning_and_end() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     let value = exec(
-        &desk,
+        &fixture,
         "echo first; yes filler | head -c 3000000; echo last; yes err | head -c 1000000 >&2",
     );
     let (stdout, stderr) = (
@@ -115,32 +115,33 @@ fn a_timeout_kills_every_process_of_the_command() {
     // The grandchild leaves its process group and session. It holds the lock while it lives.
     let script = "(setsid flock alive sleep 600 &) ; sleep 600";
     both_ways(
-        Desk::new,
+        TestToolbox::new,
         "exec",
         |_| json!({"command": ["sh", "-c", script], "timeoutMs": 300}),
-        |desk, ran| {
+        |fixture, ran| {
             let value = ran.value.as_ref().unwrap();
             assert_eq!(
                 (&value["timedOut"], &value["exitCode"]),
                 (&json!(true), &json!(124))
             );
-            assert_unlocked(desk);
+            assert_unlocked(fixture);
         },
     );
 }
 
 /// Checks that the grandchild has started and that no process holds the lock on `work/alive`.
-fn assert_unlocked(desk: &Desk) {
-    let file = std::fs::File::open(desk.path("work/alive")).expect("the grandchild never started");
+fn assert_unlocked(fixture: &TestToolbox) {
+    let file =
+        std::fs::File::open(fixture.path("work/alive")).expect("the grandchild never started");
     file.try_lock().expect("a process still runs");
 }
 
 #[test]
 fn cancelling_a_command_kills_all_its_processes() {
     for way in BOTH {
-        let desk = Desk::new();
-        let cancel = desk.cancel.clone();
-        let alive = desk.path("work/alive");
+        let fixture = TestToolbox::new();
+        let cancel = fixture.cancel.clone();
+        let alive = fixture.path("work/alive");
         let watcher = std::thread::spawn(move || {
             let started = Instant::now();
             // Wait until the grandchild runs.
@@ -155,7 +156,7 @@ fn cancelling_a_command_kills_all_its_processes() {
             Instant::now()
         });
         let args = json!({"command": ["sh", "-c", "(setsid flock alive sleep 600 &) ; sleep 600"]});
-        let ran = desk.call(way, "exec", &args);
+        let ran = fixture.call(way, "exec", &args);
         let cancelled = watcher.join().unwrap();
         assert!(
             cancelled.elapsed() < Duration::from_secs(3),
@@ -167,14 +168,14 @@ fn cancelling_a_command_kills_all_its_processes() {
             ran.ledger[0].error.as_ref().unwrap().code,
             ErrorCode::ToolAbortedError
         );
-        assert_unlocked(&desk);
+        assert_unlocked(&fixture);
     }
 }
 
 #[test]
 fn background_processes_run_until_the_script_ends() {
-    let desk = Desk::new();
-    let output = desk.script(
+    let fixture = TestToolbox::new();
+    let output = fixture.script(
         "const script = 'flock alive sleep 600 & while [ ! -e alive ]; do :; done; echo left';
          const first = await tools.exec({command: ['sh', '-c', script]});
          const held = await tools.exec({command: ['flock', '-n', 'alive', 'true']});
@@ -186,18 +187,18 @@ fn background_processes_run_until_the_script_ends() {
         "{:?}",
         output.error
     );
-    assert_unlocked(&desk);
+    assert_unlocked(&fixture);
 }
 
 #[test]
 fn a_script_timeout_kills_the_commands_of_the_script() {
-    let mut desk = Desk::new();
-    desk.limits.timeout_ms = 600;
-    let output = desk
+    let mut fixture = TestToolbox::new();
+    fixture.limits.timeout_ms = 600;
+    let output = fixture
         .script("await tools.exec({command: ['sh', '-c', 'setsid flock alive sleep 600 & wait']})");
     assert_eq!(output.status, RunStatus::Error);
     assert_eq!(output.error.unwrap().code, ErrorCode::ScriptTimeoutError);
-    assert_unlocked(&desk);
+    assert_unlocked(&fixture);
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn errors_say_why_a_command_cannot_start() {
         (json!({"command": ["ls", "a\u{0}b"]}), "NUL"),
     ] {
         both_ways(
-            Desk::new,
+            TestToolbox::new,
             "exec",
             |_| args.clone(),
             |_, ran| {
@@ -253,17 +254,17 @@ fn a_hint_for_a_command_as_one_string_can_be_pasted() {
             r#"write the command as ["ls","-l"]"#,
         ),
     ] {
-        let output = Desk::new().script(&format!("await tools.{call}"));
+        let output = TestToolbox::new().script(&format!("await tools.{call}"));
         assert_eq!(output.error.unwrap().suggestions, [hint], "{call}");
     }
 }
 
 #[test]
 fn concurrent_commands_keep_their_output_apart() {
-    let mut desk = Desk::new();
-    desk.limits.max_concurrent_tool_calls = 16;
-    desk.limits.max_tool_calls = 64;
-    let output = desk.script(
+    let mut fixture = TestToolbox::new();
+    fixture.limits.max_concurrent_tool_calls = 16;
+    fixture.limits.max_tool_calls = 64;
+    let output = fixture.script(
         "const script = i => `echo ${i}; cat /dev/null; echo ${i} >&2`;
          const run = (_, i) => tools.exec({command: ['sh', '-c', script(i)]});
          const all = await Promise.all(Array.from({length: 40}, run));
@@ -275,8 +276,8 @@ fn concurrent_commands_keep_their_output_apart() {
 
 #[test]
 fn a_terminal_keeps_running_between_calls() {
-    let desk = Desk::new();
-    let output = desk.script(
+    let fixture = TestToolbox::new();
+    let output = fixture.script(
         "const first = 'echo ready; test -t 0 && echo a terminal; read line; echo got $line';
          const cmd = `${first}; read line; exit 4`;
          const opened = await tools.execCommand({cmd, yieldTimeMs: 400});
@@ -312,7 +313,7 @@ fn a_terminal_keeps_running_between_calls() {
 #[test]
 fn a_terminal_command_that_exits_in_time_returns_no_session_id() {
     both_ways(
-        Desk::new,
+        TestToolbox::new,
         "execCommand",
         |_| json!({"cmd": "stty size; exit 2"}),
         |_, ran| {
@@ -326,10 +327,10 @@ fn a_terminal_command_that_exits_in_time_returns_no_session_id() {
 
 #[test]
 fn terminals_are_limited_and_closed_when_the_script_ends() {
-    let mut desk = Desk::new();
-    desk.limits.max_tool_calls = 64;
-    desk.limits.max_concurrent_tool_calls = 32;
-    let output = desk.script(
+    let mut fixture = TestToolbox::new();
+    fixture.limits.max_tool_calls = 64;
+    fixture.limits.max_concurrent_tool_calls = 32;
+    let output = fixture.script(
         "const cmd = 'flock alive sleep 600'; let opened = 0, refused;
          for (let i = 0; i < 17; i++) {
            const args = {cmd: i ? 'sleep 600' : cmd, yieldTimeMs: 50};
@@ -343,22 +344,22 @@ fn terminals_are_limited_and_closed_when_the_script_ends() {
         "{:?}",
         output.error
     );
-    assert_unlocked(&desk);
+    assert_unlocked(&fixture);
 }
 
 #[test]
 fn terminals_opened_concurrently_are_limited_and_exited_ones_are_replaced() {
-    let mut desk = Desk::new();
-    desk.limits.max_tool_calls = 100;
-    desk.limits.max_concurrent_tool_calls = 64;
-    let output = desk.script(
+    let mut fixture = TestToolbox::new();
+    fixture.limits.max_tool_calls = 100;
+    fixture.limits.max_concurrent_tool_calls = 64;
+    let output = fixture.script(
         "const open = () => tools.execCommand({cmd: 'sleep 600', yieldTimeMs: 50});
          const all = await Promise.allSettled(Array.from({length: 30}, open));
          return all.filter(r => r.status === 'fulfilled').length",
     );
     assert_eq!(output.value(), Some(json!(16)), "{:?}", output.error);
     // Sixteen terminals whose commands have exited, with unread output, do not block a new one.
-    let output = desk.script(
+    let output = fixture.script(
         "const wait = 'while [ ! -e go ]; do sleep 0.05; done';
          for (let i = 0; i < 16; i++)
            await tools.execCommand({cmd: `${wait}; echo > ended${i}`, yieldTimeMs: 1});
@@ -385,7 +386,7 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
     let patch = |body: &str| format!("*** Begin Patch\n{body}\n*** End Patch\n");
     let add = patch("*** Add File: made\n+x");
     let heredoc = |patch: &str| format!("apply_patch <<'EOF'\n{patch}EOF\n");
-    let made = |desk: &Desk, name: &str| desk.read(name) == "x\n";
+    let made = |fixture: &TestToolbox, name: &str| fixture.read(name) == "x\n";
     for (tool, args, name) in [
         (
             "exec",
@@ -410,29 +411,32 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
         ("exec_command", json!({"cmd": heredoc(&add)}), "work/made"),
     ] {
         both_ways(
-            Desk::new,
+            TestToolbox::new,
             tool,
             |_| args.clone(),
-            |desk, ran| {
+            |fixture, ran| {
                 let value = ran
                     .value
                     .as_ref()
                     .unwrap_or_else(|| panic!("{args}: {ran:?}"));
                 assert_eq!(value["exitCode"], json!(0), "{args}: {value}");
-                assert!(made(desk, name) && ran.ledger.len() == 1, "{args}: {ran:?}");
+                assert!(
+                    made(fixture, name) && ran.ledger.len() == 1,
+                    "{args}: {ran:?}"
+                );
             },
         );
         // The approval request is the same as for the tool itself.
         let asking = || {
-            let mut desk = Desk::new();
-            desk.policy = ApprovalPolicy::Untrusted;
-            desk
+            let mut fixture = TestToolbox::new();
+            fixture.policy = ApprovalPolicy::Untrusted;
+            fixture
         };
         both_ways(
             asking,
             tool,
             |_| args.clone(),
-            |desk, ran| {
+            |fixture, ran| {
                 let call = &ran.asked[0].calls[0];
                 assert_eq!(
                     call.reason,
@@ -443,7 +447,7 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
                     matches!(&call.preview.view, Some(PreviewContent::Diff(diff)) if diff.contains("+x")),
                     "{call:?}"
                 );
-                assert!(!made(desk, name));
+                assert!(!made(fixture, name));
             },
         );
     }
@@ -464,17 +468,17 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
         ),
     ] {
         both_ways(
-            Desk::new,
+            TestToolbox::new,
             "exec",
             |_| json!({"command": command}),
-            |desk, ran| {
+            |fixture, ran| {
                 let value = ran.value.as_ref().unwrap();
                 assert_eq!(
                     (&value["exitCode"], &value["sandboxDenied"]),
                     (&json!(1), &json!(false))
                 );
                 assert!(value["stderr"].as_str().unwrap().contains(why), "{value}");
-                assert!(!desk.path("work/made").exists() && !desk.path("work/more").exists());
+                assert!(!fixture.path("work/made").exists() && !fixture.path("work/more").exists());
             },
         );
     }
@@ -484,7 +488,7 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
 fn an_empty_command_is_an_error() {
     for command in [json!([]), json!([""])] {
         both_ways(
-            Desk::new,
+            TestToolbox::new,
             "exec",
             |_| json!({"command": command}),
             |_, ran| {
@@ -496,7 +500,7 @@ fn an_empty_command_is_an_error() {
 
 #[test]
 fn sandbox_denial_is_guessed_from_the_output() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     for (message, denied) in [
         (
             "curl: (7) Failed to connect to example.org port 443: Couldn't connect to server",
@@ -506,7 +510,7 @@ fn sandbox_denial_is_guessed_from_the_output() {
         ("touch: cannot touch '/etc/x': Read-only file system", true),
         ("assertion failed: left == right", false),
     ] {
-        let value = exec(&desk, &format!("echo {:?} >&2; exit 7", message));
+        let value = exec(&fixture, &format!("echo {:?} >&2; exit 7", message));
         assert_eq!(value["sandboxDenied"], json!(denied), "{message}");
     }
 }

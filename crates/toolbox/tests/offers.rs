@@ -10,13 +10,17 @@ use selvedge_tools::{
     ToolRouter,
 };
 use serde_json::{Value, json};
-use support::Desk;
+use support::TestToolbox;
 
-fn router(desk: &Desk, config: &ToolsConfig) -> ToolRouter {
-    support::router(desk.orchestrator(&desk.toolbox()), config)
+fn router(fixture: &TestToolbox, config: &ToolsConfig) -> ToolRouter {
+    support::router(fixture.orchestrator(&fixture.toolbox()), config)
 }
 
-fn route(desk: &Desk, config: &ToolsConfig, calls: &[(&str, &str)]) -> Vec<StructuredOutput> {
+fn route(
+    fixture: &TestToolbox,
+    config: &ToolsConfig,
+    calls: &[(&str, &str)],
+) -> Vec<StructuredOutput> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -24,9 +28,9 @@ fn route(desk: &Desk, config: &ToolsConfig, calls: &[(&str, &str)]) -> Vec<Struc
         .unwrap();
     let scope = Scope::new(
         "turn".into(),
-        ScopeLimits::from(&desk.limits),
-        &desk.cancel,
-        desk.events.clone(),
+        ScopeLimits::from(&fixture.limits),
+        &fixture.cancel,
+        fixture.events.clone(),
     );
     let calls = calls
         .iter()
@@ -36,11 +40,11 @@ fn route(desk: &Desk, config: &ToolsConfig, calls: &[(&str, &str)]) -> Vec<Struc
             name: (*name).to_owned(),
             arguments: (*arguments).to_owned(),
         });
-    runtime.block_on(router(desk, config).route(&scope, calls.collect()))
+    runtime.block_on(router(fixture, config).route(&scope, calls.collect()))
 }
 
 fn names(config: &ToolsConfig) -> Vec<String> {
-    router(&Desk::new(), config)
+    router(&TestToolbox::new(), config)
         .offered()
         .iter()
         .map(|tool| tool.name.clone())
@@ -89,7 +93,7 @@ fn each_shell_flavour_offers_its_own_tools() {
 
 #[test]
 fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     let config = |shell, patch| ToolsConfig {
         shell,
         patch: Some(patch),
@@ -97,7 +101,7 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
     };
     let words = config(ShellFlavour::Argv, PatchFlavour::Text);
     let out = route(
-        &desk,
+        &fixture,
         &words,
         &[("shell", r#"{"command": ["echo", "hi"], "workdir": "."}"#)],
     );
@@ -111,7 +115,7 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
     let line = config(ShellFlavour::CommandLine, PatchFlavour::Freeform);
     let patch = "*** Begin Patch\n*** Add File: new.txt\n+freeform\n*** End Patch";
     let out = route(
-        &desk,
+        &fixture,
         &line,
         &[
             ("shell_command", r#"{"command": "echo a b | wc -w"}"#),
@@ -120,7 +124,7 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
     );
     assert!(out[0].content.ends_with("2\n"), "{}", out[0].content);
     assert!(
-        out[1].is_success() && desk.read("work/new.txt") == "freeform\n",
+        out[1].is_success() && fixture.read("work/new.txt") == "freeform\n",
         "{}",
         out[1].content
     );
@@ -129,9 +133,9 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
     let arguments =
         json!({"path": "new.txt", "original_content": "freeform\n", "updated_content": "json\n"})
             .to_string();
-    assert!(route(&desk, &json, &[("apply_patch", &arguments)])[0].is_success());
-    assert_eq!(desk.read("work/new.txt"), "json\n");
-    let offered = router(&desk, &json);
+    assert!(route(&fixture, &json, &[("apply_patch", &arguments)])[0].is_success());
+    assert_eq!(fixture.read("work/new.txt"), "json\n");
+    let offered = router(&fixture, &json);
     assert!(
         parameters(offered.offered(), "apply_patch")["properties"]
             .get("patch")
@@ -182,12 +186,12 @@ fn strict_schemas_require_every_field_and_accept_null() {
             check(inner, &format!("{path}.{key}"));
         }
     }
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     let config = ToolsConfig {
         strict: true,
         ..ToolsConfig::default()
     };
-    let router = router(&desk, &config);
+    let router = router(&fixture, &config);
     for tool in router.offered() {
         if let OfferedShape::Function { parameters, strict } = &tool.shape {
             assert!(strict);
@@ -199,9 +203,9 @@ fn strict_schemas_require_every_field_and_accept_null() {
         limit["type"].as_array().unwrap().contains(&json!("null")),
         "{limit}"
     );
-    desk.write("work/a.txt", "one\n");
+    fixture.write("work/a.txt", "one\n");
     let out = route(
-        &desk,
+        &fixture,
         &config,
         &[(
             "read_file",
@@ -213,11 +217,11 @@ fn strict_schemas_require_every_field_and_accept_null() {
 
 #[test]
 fn results_are_in_the_order_of_the_calls() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     let config = ToolsConfig::default();
     let slow = json!({"command": ["sh", "-c", "sleep 0.3; echo slow"]}).to_string();
     let out = route(
-        &desk,
+        &fixture,
         &config,
         &[
             ("shell", &slow),
@@ -231,9 +235,9 @@ fn results_are_in_the_order_of_the_calls() {
 
 #[test]
 fn invalid_calls_get_an_error_and_are_recorded() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     let out = route(
-        &desk,
+        &fixture,
         &ToolsConfig::default(),
         &[
             ("read_file", "{not json"),
@@ -267,9 +271,9 @@ fn invalid_calls_get_an_error_and_are_recorded() {
 
 #[test]
 fn the_text_of_a_result_is_limited_to_ten_kilobytes() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     let out = route(
-        &desk,
+        &fixture,
         &ToolsConfig::default(),
         &[("shell", r#"{"command": ["seq", "100000"]}"#)],
     );
@@ -290,8 +294,8 @@ fn the_text_of_a_result_is_limited_to_ten_kilobytes() {
 
 #[test]
 fn names_of_tools_in_other_agents_lead_to_suggestions() {
-    let desk = Desk::new();
-    let orchestrator = desk.orchestrator(&desk.toolbox());
+    let fixture = TestToolbox::new();
+    let orchestrator = fixture.orchestrator(&fixture.toolbox());
     let near = |name: &str| match orchestrator.registry().look_up(name) {
         ToolLookup::NotFound(near) => near,
         ToolLookup::Tool(_) | ToolLookup::Namespace => panic!("{name} is there"),

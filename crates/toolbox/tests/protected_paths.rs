@@ -9,7 +9,7 @@ use selvedge_protocol::SandboxPolicy;
 use selvedge_script::Harness;
 use selvedge_toolbox::{Toolbox, Workspace, WorkspacePaths};
 use serde_json::json;
-use support::{Desk, Way, both_ways};
+use support::{TestToolbox, Way, both_ways};
 
 /// Names that editors, agents, hooks and shells execute later.
 const CONFIGURATION: [&str; 13] = [
@@ -36,30 +36,31 @@ fn configuration_that_is_executed_later_is_protected() {
              mv -T x{name} {name};"
         )
     });
-    let args = |_: &Desk| json!({"command": ["sh", "-c", script.concat() + "echo x > fine"]});
-    let is_empty = |desk: &Desk, name: &str| !desk.path("work").join(name).exists();
-    both_ways(Desk::new, "exec", args, |desk, ran| {
-        assert!(desk.path("work/fine").exists(), "{ran:?}");
+    let args =
+        |_: &TestToolbox| json!({"command": ["sh", "-c", script.concat() + "echo x > fine"]});
+    let is_empty = |fixture: &TestToolbox, name: &str| !fixture.path("work").join(name).exists();
+    both_ways(TestToolbox::new, "exec", args, |fixture, ran| {
+        assert!(fixture.path("work/fine").exists(), "{ran:?}");
         for name in CONFIGURATION {
-            assert!(is_empty(desk, name), "{name}: {ran:?}");
+            assert!(is_empty(fixture, name), "{name}: {ran:?}");
         }
     });
     // An existing file or folder keeps its content, and can be read.
     let existing = || {
-        let desk = Desk::new();
-        desk.write("work/.vscode/tasks.json", "before");
-        desk.write("work/.envrc", "before");
-        desk
+        let fixture = TestToolbox::new();
+        fixture.write("work/.vscode/tasks.json", "before");
+        fixture.write("work/.envrc", "before");
+        fixture
     };
     let script = "cat .envrc .vscode/tasks.json; echo x > .envrc; echo x > .vscode/tasks.json
         rm -r .vscode .envrc; mv .vscode y; mv .envrc z; ln -f .envrc w && echo x > w";
-    let args = |_: &Desk| json!({"command": ["sh", "-c", script]});
-    both_ways(existing, "exec", args, |desk, ran| {
+    let args = |_: &TestToolbox| json!({"command": ["sh", "-c", script]});
+    both_ways(existing, "exec", args, |fixture, ran| {
         let value = ran.value.as_ref().unwrap();
         assert_eq!(value["stdout"], "beforebefore", "{value}");
         let files = ["work/.vscode/tasks.json", "work/.envrc"];
         assert!(
-            files.iter().all(|file| desk.read(file) == "before"),
+            files.iter().all(|file| fixture.read(file) == "before"),
             "{value}"
         );
     });
@@ -70,8 +71,9 @@ fn configuration_that_is_executed_later_is_protected() {
             format!("deep/er/{name}/file"),
             name.to_ascii_uppercase(),
         ] {
-            let args = |_: &Desk| json!({"path": path, "content": "x"});
-            let ran = Desk::new().call(Way::Structured, "write_file", &args(&Desk::new()));
+            let args = |_: &TestToolbox| json!({"path": path, "content": "x"});
+            let ran =
+                TestToolbox::new().call(Way::Structured, "write_file", &args(&TestToolbox::new()));
             assert!(
                 ran.error
                     .as_ref()
@@ -84,21 +86,21 @@ fn configuration_that_is_executed_later_is_protected() {
 
 #[test]
 fn the_lists_of_protected_and_hidden_paths_can_be_changed() {
-    let desk = Desk::new();
-    desk.write("work/vault/key", "hunter3");
-    desk.write("work/plain", "text");
+    let fixture = TestToolbox::new();
+    fixture.write("work/vault/key", "hunter3");
+    fixture.write("work/plain", "text");
     let paths = WorkspacePaths {
         protected: vec!["deploy.sh".into(), "ci/release".into()],
         unprotected: vec![".vscode".into(), ".git".into()],
         hidden: vec!["vault".into()],
         ..WorkspacePaths::default()
     };
-    std::fs::create_dir(desk.path("work/ci")).unwrap();
+    std::fs::create_dir(fixture.path("work/ci")).unwrap();
     let toolbox = Toolbox::new(
-        Workspace::open_with_paths(&desk.path("work"), SandboxPolicy::WorkspaceWrite, &paths)
+        Workspace::open_with_paths(&fixture.path("work"), SandboxPolicy::WorkspaceWrite, &paths)
             .unwrap(),
     );
-    let harness = Harness::new(desk.orchestrator(&toolbox)).unwrap();
+    let harness = Harness::new(fixture.orchestrator(&toolbox)).unwrap();
     let source = "const tried = {};
         const attempt = async (name, call) => {
             try { const done = await call(); tried[name] = done.exitCode ?? 0 }

@@ -11,7 +11,7 @@ use std::process::Command;
 use selvedge_protocol::{ApprovalPolicy, CallDecision, SandboxPolicy};
 use selvedge_toolbox::{CommandRules, CommandSettings};
 use serde_json::json;
-use support::{Desk, Person, Way};
+use support::{Person, TestToolbox, Way};
 
 /// Commands that look at a repository.
 const COMMANDS: [&[&str]; 6] = [
@@ -25,17 +25,17 @@ const COMMANDS: [&[&str]; 6] = [
 
 /// Returns a workspace with a commit and a change, in which the attacker's commands were run.
 /// `$EVIL` is a program that leaves a mark.
-fn repository(sandbox: SandboxPolicy, setup: &str) -> Desk {
-    let mut desk = Desk::new();
-    desk.sandbox = sandbox;
-    desk.policy = ApprovalPolicy::Untrusted;
-    desk.person = Person::who_says(CallDecision::Deny(None));
-    let mark = desk.path("outside/mark");
-    desk.write(
+fn repository(sandbox: SandboxPolicy, setup: &str) -> TestToolbox {
+    let mut fixture = TestToolbox::new();
+    fixture.sandbox = sandbox;
+    fixture.policy = ApprovalPolicy::Untrusted;
+    fixture.person = Person::who_says(CallDecision::Deny(None));
+    let mark = fixture.path("outside/mark");
+    fixture.write(
         "outside/evil",
         format!("#!/bin/sh\necho evil; echo x > '{}'\n", mark.display()),
     );
-    let evil = desk.path("outside/evil");
+    let evil = fixture.path("outside/evil");
     std::fs::set_permissions(&evil, std::fs::Permissions::from_mode(0o755)).unwrap();
     let script = format!(
         "set -e; git init -q -b main .; git config user.name a; git config user.email a
@@ -44,13 +44,13 @@ fn repository(sandbox: SandboxPolicy, setup: &str) -> Desk {
     );
     let ran = Command::new("sh")
         .args(["-c", &script])
-        .current_dir(desk.path("work"))
+        .current_dir(fixture.path("work"))
         .env("EVIL", &evil)
         .output()
         .unwrap();
     assert!(ran.status.success(), "{ran:?}");
     let _ = std::fs::remove_file(mark);
-    desk
+    fixture
 }
 
 #[test]
@@ -60,13 +60,13 @@ fn git_runs_without_approval_in_an_ordinary_repository() {
         SandboxPolicy::WorkspaceWrite,
         SandboxPolicy::ReadOnly,
     ] {
-        let desk = repository(
+        let fixture = repository(
             sandbox,
             "git config branch.main.remote origin; git config remote.origin.url https://x.invalid/y
              git config core.hooksPath .husky/_; git config alias.st status",
         );
         for command in COMMANDS {
-            let ran = desk.call(Way::Structured, "exec", &json!({"command": command}));
+            let ran = fixture.call(Way::Structured, "exec", &json!({"command": command}));
             assert!(ran.asked.is_empty(), "{sandbox:?} {command:?}: {ran:?}");
             let value = ran.value.unwrap();
             assert_eq!(value["exitCode"], 0, "{command:?}: {value}");
@@ -93,11 +93,14 @@ fn a_repository_that_configures_programs_needs_approval() {
             SandboxPolicy::DangerFullAccess,
             SandboxPolicy::WorkspaceWrite,
         ] {
-            let desk = repository(sandbox, setup);
+            let fixture = repository(sandbox, setup);
             for command in COMMANDS {
-                let ran = desk.call(Way::Structured, "exec", &json!({"command": command}));
+                let ran = fixture.call(Way::Structured, "exec", &json!({"command": command}));
                 assert_eq!(ran.asked.len(), 1, "{setup}: {command:?}: {ran:?}");
-                assert!(!desk.path("outside/mark").exists(), "{setup}: {command:?}");
+                assert!(
+                    !fixture.path("outside/mark").exists(),
+                    "{setup}: {command:?}"
+                );
             }
         }
     }
@@ -117,14 +120,14 @@ fn programs_that_the_environment_can_turn_off_do_not_run() {
             SandboxPolicy::DangerFullAccess,
             SandboxPolicy::WorkspaceWrite,
         ] {
-            let desk = repository(sandbox, setup);
+            let fixture = repository(sandbox, setup);
             for command in COMMANDS {
-                let ran = desk.call(Way::Structured, "exec", &json!({"command": command}));
+                let ran = fixture.call(Way::Structured, "exec", &json!({"command": command}));
                 assert!(ran.asked.is_empty(), "{setup}: {command:?}: {ran:?}");
                 let value = ran.value.unwrap();
                 assert_eq!(value["exitCode"], 0, "{setup}: {command:?}: {value}");
-                let has_run =
-                    desk.path("outside/mark").exists() || value.to_string().contains("evil; echo");
+                let has_run = fixture.path("outside/mark").exists()
+                    || value.to_string().contains("evil; echo");
                 assert!(!has_run, "{setup}: {command:?}: {value}");
             }
         }
@@ -133,22 +136,22 @@ fn programs_that_the_environment_can_turn_off_do_not_run() {
 
 #[test]
 fn a_folder_that_looks_like_a_repository_is_not_one() {
-    let desk = repository(
+    let fixture = repository(
         SandboxPolicy::DangerFullAccess,
         "mv .git/* .; rm -r .git; git config --file config core.bare false
          git config --file config core.worktree .; git config --file config diff.external $EVIL",
     );
     for command in COMMANDS {
-        desk.call(Way::Structured, "exec", &json!({"command": command}));
-        assert!(!desk.path("outside/mark").exists(), "{command:?}");
+        fixture.call(Way::Structured, "exec", &json!({"command": command}));
+        assert!(!fixture.path("outside/mark").exists(), "{command:?}");
     }
 }
 
 #[test]
 fn git_next_to_a_command_with_a_rule_is_checked_too() {
     for (setup, asked) in [("", 0), ("git config diff.external $EVIL", 1)] {
-        let desk = repository(SandboxPolicy::WorkspaceWrite, setup);
-        *desk.settings.lock().unwrap() = Some(CommandSettings {
+        let fixture = repository(SandboxPolicy::WorkspaceWrite, setup);
+        *fixture.settings.lock().unwrap() = Some(CommandSettings {
             rules: CommandRules {
                 confined: vec![vec!["make".into()]],
                 unconfined: vec![],
@@ -156,21 +159,21 @@ fn git_next_to_a_command_with_a_rule_is_checked_too() {
             ..CommandSettings::default()
         });
         let command = json!({"command": ["bash", "-c", "make; git diff"]});
-        let ran = desk.call(Way::Structured, "exec", &command);
+        let ran = fixture.call(Way::Structured, "exec", &command);
         assert_eq!(ran.asked.len(), asked, "{setup}: {ran:?}");
     }
 }
 
 /// The confinement enforces the class: even a wrong one would change nothing.
 #[test]
-fn a_command_that_counts_as_read_only_gets_a_read_only_wall() {
-    let desk = repository(SandboxPolicy::WorkspaceWrite, "");
+fn a_command_that_counts_as_read_only_gets_a_read_only_confinement() {
+    let fixture = repository(SandboxPolicy::WorkspaceWrite, "");
     let mounts = |argv: &[&str]| {
-        let ran = desk.call(Way::Structured, "exec", &json!({"command": argv}));
+        let ran = fixture.call(Way::Structured, "exec", &json!({"command": argv}));
         let value = ran.value.unwrap_or_else(|| panic!("{:?}", ran.error));
         value["stdout"].as_str().unwrap().to_owned()
     };
-    let work = desk
+    let work = fixture
         .path("work")
         .canonicalize()
         .unwrap()
@@ -183,9 +186,9 @@ fn a_command_that_counts_as_read_only_gets_a_read_only_wall() {
             .any(|path| path == work)
     };
     assert!(!is_writable(&mounts(&["cat", "/proc/mounts"])));
-    let mut desk = desk;
-    desk.policy = ApprovalPolicy::OnRequest;
-    let full = desk.call(
+    let mut fixture = fixture;
+    fixture.policy = ApprovalPolicy::OnRequest;
+    let full = fixture.call(
         Way::Structured,
         "exec",
         &json!({"command": ["sh", "-c", "x=/proc/mounts; cat $x"]}),

@@ -20,7 +20,7 @@ use selvedge_protocol::{ApprovalPolicy, CallDecision, CallStatus, ErrorCode, Pre
 use selvedge_toolbox::{NameResolver, SearchService, WebAccess, WebService, WebSettings};
 use serde_json::{Value, json};
 use server::{AfterBody, Reply, Server};
-use support::{BOTH, Desk, Person, Way};
+use support::{BOTH, Person, TestToolbox, Way};
 
 /// A resolver with fixed answers. Each lookup uses the next answer of a name, and then the last
 /// one.
@@ -79,21 +79,21 @@ fn settings() -> WebSettings {
     }
 }
 
-/// Returns a desk whose calls share one web access and one cabinet.
-fn desk(settings: WebSettings) -> Desk {
-    let mut desk = Desk::new();
+/// Returns a fixture whose calls share one web access and one cabinet.
+fn fixture(settings: WebSettings) -> TestToolbox {
+    let mut fixture = TestToolbox::new();
     let web = WebAccess::new(settings);
-    let cabinet = desk.toolbox().cabinet;
-    desk.outfit = Box::new(move |toolbox| {
+    let cabinet = fixture.toolbox().cabinet;
+    fixture.outfit = Box::new(move |toolbox| {
         toolbox.web = web.clone();
         toolbox.cabinet = cabinet.clone();
     });
-    desk
+    fixture
 }
 
 /// Fetches a page from a script.
-fn fetch(desk: &Desk, url: &str) -> Result<Value, (ErrorCode, String)> {
-    let ran = desk.call(Way::Script, "fetchUrl", &json!({"urls": url}));
+fn fetch(fixture: &TestToolbox, url: &str) -> Result<Value, (ErrorCode, String)> {
+    let ran = fixture.call(Way::Script, "fetchUrl", &json!({"urls": url}));
     match ran.error {
         Some(error) => Err(error),
         None => Ok(ran.value.unwrap()["fetches"][0].clone()),
@@ -101,8 +101,8 @@ fn fetch(desk: &Desk, url: &str) -> Result<Value, (ErrorCode, String)> {
 }
 
 /// Fetches a page, which must fail; returns the error message.
-fn refused(desk: &Desk, url: &str) -> String {
-    let (code, message) = fetch(desk, url).expect_err(url);
+fn refused(fixture: &TestToolbox, url: &str) -> String {
+    let (code, message) = fetch(fixture, url).expect_err(url);
     assert_eq!(code, ErrorCode::ToolExecutionError, "{message}");
     message
 }
@@ -113,13 +113,13 @@ const PAGE: &str = include_str!("web/page.html");
 fn a_page_becomes_markdown_without_navigation() {
     let server = Server::start(|_| Reply::html(PAGE));
     for way in BOTH {
-        let desk = desk(settings());
+        let fixture = fixture(settings());
         let tool = if way == Way::Script {
             "fetchUrl"
         } else {
             "fetch_url"
         };
-        let ran = desk.call(
+        let ran = fixture.call(
             way,
             tool,
             &json!({"urls": server.url("docs.test", "/guide/streams.html#reading")}),
@@ -182,8 +182,9 @@ fn text_is_decoded_and_decompressed() {
         "/nothing" => Reply::new(200, "text/plain", "").header("content-encoding", "gzip"),
         _ => Reply::new(404, "text/html", "<h1>not here</h1>"),
     });
-    let desk = desk(settings());
-    let content = |path| fetch(&desk, &server.url("docs.test", path)).unwrap()["content"].clone();
+    let fixture = fixture(settings());
+    let content =
+        |path| fetch(&fixture, &server.url("docs.test", path)).unwrap()["content"].clone();
     assert_eq!(
         (content("/latin"), content("/meta")),
         (json!("café"), json!("Привет"))
@@ -192,7 +193,7 @@ fn text_is_decoded_and_decompressed() {
         (content("/gzip"), content("/nothing")),
         (json!("packed"), json!(""))
     );
-    let why = |path| refused(&desk, &server.url("docs.test", path));
+    let why = |path| refused(&fixture, &server.url("docs.test", path));
     assert!(why("/damaged").ends_with("answered with invalid gzip data"));
     assert!(why("/odd").ends_with("answered with an unsupported content encoding: br"));
     assert_eq!(
@@ -223,11 +224,11 @@ fn large_responses_are_truncated_without_reading_the_rest() {
             _ => Reply::html(&"<div><b><p>".repeat(50_000)).end(AfterBody::Repeated(100)),
         }
     });
-    let desk = desk(WebSettings {
+    let fixture = fixture(WebSettings {
         max_body_bytes: 1 << 20,
         ..settings()
     });
-    let page = fetch(&desk, &server.url("docs.test", "/text")).unwrap();
+    let page = fetch(&fixture, &server.url("docs.test", "/text")).unwrap();
     assert_eq!(
         (page["content"].as_str().unwrap().len(), &page["truncated"]),
         (50 << 10, &json!(true))
@@ -236,17 +237,17 @@ fn large_responses_are_truncated_without_reading_the_rest() {
         server.wait_until_closed() < 20 << 20,
         "the whole response was read"
     );
-    let message = refused(&desk, &server.url("docs.test", "/bytes"));
+    let message = refused(&fixture, &server.url("docs.test", "/bytes"));
     assert!(message.ends_with("/bytes is larger than 1 MB"), "{message}");
-    let packed = fetch(&desk, &server.url("docs.test", "/packed")).unwrap();
+    let packed = fetch(&fixture, &server.url("docs.test", "/packed")).unwrap();
     assert!(
         packed["tokens"].as_u64().unwrap() < 300_000,
         "{}",
         packed["tokens"]
     );
-    assert!(fetch(&desk, &server.url("docs.test", "/html")).is_ok());
+    assert!(fetch(&fixture, &server.url("docs.test", "/html")).is_ok());
     let key = page["fileKey"].as_str().unwrap();
-    let whole = desk
+    let whole = fixture
         .call(
             Way::Script,
             "fetchFromFC",
@@ -273,12 +274,12 @@ fn slow_servers_time_out() {
         .end(AfterBody::Silent),
         _ => Reply::new(200, "text/plain", "the beginning").end(AfterBody::Silent),
     });
-    let desk = desk(WebSettings {
+    let fixture = fixture(WebSettings {
         timeout: Duration::from_millis(300),
         ..settings()
     });
     for path in ["/silent", "/half"] {
-        let message = refused(&desk, &server.url("docs.test", path));
+        let message = refused(&fixture, &server.url("docs.test", path));
         assert!(
             message.ends_with(&format!("{path}: no complete response within 0.3 s")),
             "{message}"
@@ -293,7 +294,7 @@ fn a_page_with_very_many_attributes_is_read_up_to_them() {
         let attributes: String = (0..900_000).map(|n| format!(" a{n:x}")).collect();
         Reply::html(&format!("<p>the beginning</p><p{attributes}>the end</p>"))
     });
-    let page = fetch(&desk(settings()), &server.url("docs.test", "/")).unwrap();
+    let page = fetch(&fixture(settings()), &server.url("docs.test", "/")).unwrap();
     let content = page["content"].as_str().unwrap();
     assert!(content.starts_with("the beginning"), "{content:.200}");
     assert!(!content.contains("the end"), "{content:.200}");
@@ -315,8 +316,8 @@ fn redirects_to_private_addresses_are_not_followed() {
         "/here?x=1" => Reply::new(200, "text/plain", "moved here"),
         _ => Reply::new(200, "text/plain", "secret"),
     });
-    let desk = desk(settings());
-    let why = |path: &str| refused(&desk, &server.url("docs.test", path));
+    let fixture = fixture(settings());
+    let why = |path: &str| refused(&fixture, &server.url("docs.test", path));
     assert!(
         why("/literal")
             .ends_with("redirects to http://127.0.0.2:9/secret, a private address: not followed")
@@ -331,7 +332,7 @@ fn redirects_to_private_addresses_are_not_followed() {
     assert!(why("/file").contains("neither http nor https"));
     assert!(why("/around").ends_with("caused more than 10 redirects"));
     assert_eq!(
-        fetch(&desk, &server.url("docs.test", "/moved")).unwrap()["content"],
+        fetch(&fixture, &server.url("docs.test", "/moved")).unwrap()["content"],
         "moved here"
     );
     assert!(
@@ -346,21 +347,23 @@ fn a_name_is_resolved_once_and_the_checked_address_is_used() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "secret"));
     // Public at the first lookup, private at the next.
     let names = FixedResolver::new(&[("rebind.test", &["192.31.196.1", "127.0.0.1"])]);
-    let desk = desk(WebSettings {
+    let fixture = fixture(WebSettings {
         resolver: Some(names.clone()),
         timeout: Duration::from_millis(300),
         ..settings()
     });
-    refused(&desk, &server.url("rebind.test", "/"));
+    refused(&fixture, &server.url("rebind.test", "/"));
     assert_eq!(names.lookups.load(Ordering::SeqCst), 1);
     assert!(server.requests().is_empty());
     // A name that is private at the first lookup, and a name that cannot be resolved.
-    let desk = self::desk(settings());
+    let fixture = self::fixture(settings());
     assert!(
-        refused(&desk, &server.url("evil.test", "/"))
+        refused(&fixture, &server.url("evil.test", "/"))
             .contains("`evil.test` resolves to 127.0.0.1, a private address")
     );
-    assert!(refused(&desk, "http://unknown.test/").contains("cannot resolve host `unknown.test`"));
+    assert!(
+        refused(&fixture, "http://unknown.test/").contains("cannot resolve host `unknown.test`")
+    );
     assert!(server.requests().is_empty());
 }
 
@@ -378,9 +381,9 @@ fn with_the_network_off_approval_shows_the_url() {
         } else {
             "fetch_url"
         };
-        let mut desk = desk(off());
-        desk.person = Person::who_says(CallDecision::Deny(None));
-        let ran = desk.call(way, tool, &json!({"urls": url}));
+        let mut fixture = fixture(off());
+        fixture.person = Person::who_says(CallDecision::Deny(None));
+        let ran = fixture.call(way, tool, &json!({"urls": url}));
         assert_eq!(
             ran.error.unwrap(),
             (
@@ -396,23 +399,23 @@ fn with_the_network_off_approval_shows_the_url() {
             Some(format!("requests to docs.test:{}", server.port))
         );
         assert!(server.requests().is_empty());
-        desk.policy = ApprovalPolicy::Never;
-        let ran = desk.call(way, tool, &json!({"urls": url}));
+        fixture.policy = ApprovalPolicy::Never;
+        let ran = fixture.call(way, tool, &json!({"urls": url}));
         assert!(ran.asked.is_empty() && ran.error.unwrap().0 == ErrorCode::ApprovalDeniedError);
     }
-    let mut desk = desk(off());
-    desk.person = Person::who_says(CallDecision::Once);
-    assert_eq!(fetch(&desk, &url).unwrap()["content"], "hello");
+    let mut fixture = fixture(off());
+    fixture.person = Person::who_says(CallDecision::Once);
+    assert_eq!(fetch(&fixture, &url).unwrap()["content"], "hello");
 }
 
 #[test]
 fn approval_for_the_script_covers_one_host() {
     let server = Server::start(|request| Reply::new(200, "text/plain", request.path.as_str()));
-    let mut desk = desk(WebSettings {
+    let mut fixture = fixture(WebSettings {
         network_enabled: false,
         ..settings()
     });
-    desk.person = Person::who_says(CallDecision::SimilarCalls);
+    fixture.person = Person::who_says(CallDecision::SimilarCalls);
     let calls = [
         ("docs.test", "/a"),
         ("docs.test", "/b"),
@@ -421,12 +424,12 @@ fn approval_for_the_script_covers_one_host() {
     ];
     let calls = calls.map(|(host, path)| ("fetch_url", json!({"urls": server.url(host, path)})));
     for way in BOTH {
-        let ledger = desk.in_turn(way, &calls);
+        let ledger = fixture.in_turn(way, &calls);
         assert!(
             ledger.iter().all(|line| line.status == CallStatus::Done),
             "{ledger:?}"
         );
-        let hosts: Vec<String> = desk
+        let hosts: Vec<String> = fixture
             .person
             .asked
             .lock()
@@ -446,38 +449,38 @@ fn approval_for_always_stores_a_rule_for_the_host() {
     let saving = saved.clone();
     let save_host: selvedge_toolbox::SaveHost =
         Box::new(move |host| saving.lock().unwrap().push(host.to_owned()));
-    let mut desk = desk(WebSettings {
+    let mut fixture = fixture(WebSettings {
         network_enabled: false,
         save_host: Some(save_host),
         ..settings()
     });
-    desk.person = Person::who_says(CallDecision::Always);
-    fetch(&desk, &server.url("docs.test", "/1")).unwrap();
+    fixture.person = Person::who_says(CallDecision::Always);
+    fetch(&fixture, &server.url("docs.test", "/1")).unwrap();
     assert_eq!(
         *saved.lock().unwrap(),
         [format!("docs.test:{}", server.port)]
     );
-    desk.person = Person::who_says(CallDecision::Deny(None));
-    fetch(&desk, &server.url("docs.test", "/2")).unwrap();
-    assert_eq!(desk.questions(), 0);
-    assert!(fetch(&desk, &server.url("more.test", "/3")).is_err());
+    fixture.person = Person::who_says(CallDecision::Deny(None));
+    fetch(&fixture, &server.url("docs.test", "/2")).unwrap();
+    assert_eq!(fixture.questions(), 0);
+    assert!(fetch(&fixture, &server.url("more.test", "/3")).is_err());
     // The next process loads the stored rule.
     let allow_hosts = saved.lock().unwrap().clone();
-    let desk = self::desk(WebSettings {
+    let fixture = self::fixture(WebSettings {
         network_enabled: false,
         allow_hosts,
         ..settings()
     });
-    fetch(&desk, &server.url("docs.test", "/4")).unwrap();
+    fetch(&fixture, &server.url("docs.test", "/4")).unwrap();
 }
 
 #[test]
 fn private_addresses_need_approval_and_blocked_ones_are_refused() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "the app"));
     let local = server.url("127.0.0.1", "/");
-    let mut desk = desk(settings());
-    desk.person = Person::who_says(CallDecision::Deny(None));
-    let ran = desk.call(Way::Script, "fetchUrl", &json!({"urls": local}));
+    let mut fixture = fixture(settings());
+    fixture.person = Person::who_says(CallDecision::Deny(None));
+    let ran = fixture.call(Way::Script, "fetchUrl", &json!({"urls": local}));
     assert_eq!(
         ran.asked[0].calls[0].reason,
         format!("fetches {local} (a private address)")
@@ -488,7 +491,7 @@ fn private_addresses_need_approval_and_blocked_ones_are_refused() {
         "http://[fe80::1]/",
         "http://0.0.0.0/",
     ] {
-        let ran = desk.call(Way::Script, "fetchUrl", &json!({"urls": blocked}));
+        let ran = fixture.call(Way::Script, "fetchUrl", &json!({"urls": blocked}));
         assert!(ran.asked.is_empty(), "{blocked}");
         assert_eq!(
             ran.error.unwrap().1,
@@ -497,9 +500,9 @@ fn private_addresses_need_approval_and_blocked_ones_are_refused() {
     }
     assert!(server.requests().is_empty());
     // With approval the page is fetched, and pages of private hosts are not cached.
-    desk.person = Person::who_says(CallDecision::Once);
+    fixture.person = Person::who_says(CallDecision::Once);
     for _ in 0..2 {
-        let page = fetch(&desk, &local).unwrap();
+        let page = fetch(&fixture, &local).unwrap();
         assert_eq!(
             (&page["content"], &page["cached"]),
             (&json!("the app"), &json!(false))
@@ -530,17 +533,17 @@ fn redirects_to_another_host_need_approval() {
         format!("docs.test:{}", server.port),
         format!("more.test:{}", server.port),
     );
-    let desk = desk(off(std::slice::from_ref(&docs)));
-    let message = refused(&desk, &server.url("docs.test", "/away"));
+    let fixture = fixture(off(std::slice::from_ref(&docs)));
+    let message = refused(&fixture, &server.url("docs.test", "/away"));
     assert!(
         message.ends_with(&format!(
             "redirects to http://{more}/there on another host: not followed without approval"
         )),
         "{message}"
     );
-    let desk = self::desk(off(&[docs, more]));
+    let fixture = self::fixture(off(&[docs, more]));
     assert_eq!(
-        fetch(&desk, &server.url("docs.test", "/away")).unwrap()["content"],
+        fetch(&fixture, &server.url("docs.test", "/away")).unwrap()["content"],
         "there"
     );
 }
@@ -548,10 +551,10 @@ fn redirects_to_another_host_need_approval() {
 #[test]
 fn a_page_is_cached_for_a_day() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
-    let desk = desk(settings());
+    let fixture = fixture(settings());
     let url = server.url("docs.test", "/page");
-    let first = fetch(&desk, &url).unwrap();
-    let second = fetch(&desk, &format!("{url}#elsewhere")).unwrap();
+    let first = fetch(&fixture, &url).unwrap();
+    let second = fetch(&fixture, &format!("{url}#elsewhere")).unwrap();
     assert_eq!(
         (&first["cached"], &second["cached"]),
         (&json!(false), &json!(true))
@@ -561,7 +564,7 @@ fn a_page_is_cached_for_a_day() {
         (&second["fileKey"], &second["content"])
     );
     assert_eq!(server.requests().len(), 1);
-    let again = desk
+    let again = fixture
         .call(Way::Script, "fetchUrl", &json!({"url": url, "fresh": true}))
         .value
         .unwrap();
@@ -571,7 +574,7 @@ fn a_page_is_cached_for_a_day() {
     );
     // Concurrent calls share one request.
     let url = server.url("docs.test", "/other");
-    let ran = desk.script(&format!(
+    let ran = fixture.script(&format!(
         "return (await Promise.all([1, 2, 3].map(() => tools.fetchUrl({url:?}))))\
          .map(r => r.fetches[0].content)"
     ));
@@ -590,12 +593,12 @@ fn several_pages_are_returned_in_order_with_failures_listed() {
         "/2" => Reply::new(500, "text/plain", "oh"),
         path => Reply::new(200, "text/plain", path),
     });
-    let desk = desk(settings());
+    let fixture = fixture(settings());
     let urls: Vec<String> = ["/1", "/2", "/3", "/1"]
         .iter()
         .map(|path| server.url("docs.test", path))
         .collect();
-    let value = desk
+    let value = fixture
         .call(
             Way::Script,
             "fetchUrl",
@@ -618,7 +621,7 @@ fn several_pages_are_returned_in_order_with_failures_listed() {
             .unwrap()
             .ends_with("answered 500 Internal Server Error")
     );
-    let message = desk
+    let message = fixture
         .call(Way::Script, "fetchUrl", &json!({"urls": []}))
         .error
         .unwrap()
@@ -632,8 +635,8 @@ fn a_cancelled_call_closes_its_connection() {
         Reply::new(200, "text/plain", "beginning").end(AfterBody::Silent)
     }));
     for way in BOTH {
-        let desk = desk(settings());
-        let (cancel, observed) = (desk.cancel.clone(), server.clone());
+        let fixture = fixture(settings());
+        let (cancel, observed) = (fixture.cancel.clone(), server.clone());
         let canceller = std::thread::spawn(move || {
             observed.wait_for_request();
             cancel.cancel();
@@ -644,7 +647,7 @@ fn a_cancelled_call_closes_its_connection() {
         } else {
             "fetch_url"
         };
-        let ran = desk.call(way, tool, &json!({"urls": server.url("docs.test", "/")}));
+        let ran = fixture.call(way, tool, &json!({"urls": server.url("docs.test", "/")}));
         canceller.join().unwrap();
         assert!(ran.value.is_none(), "{ran:?}");
         assert_eq!(ran.ledger[0].status, CallStatus::Aborted);
@@ -719,12 +722,12 @@ fn perplexity_searches_and_the_first_results_are_prefetched() {
     let server = search_server();
     let search = Some(SearchService::Perplexity(service(&server, "")));
     let allow_hosts = vec![format!("127.0.0.1:{}", server.port)];
-    let desk = desk(WebSettings {
+    let fixture = fixture(WebSettings {
         search,
         allow_hosts,
         ..settings()
     });
-    let ran = desk.script(
+    let ran = fixture.script(
         "const { results } = await tools.webSearch({ query: 'streams', maxResults: 4 });
          const pages = await tools.fetchUrl({ urls: results.slice(0, 3).map(r => r.url) });
          return { results, contents: pages.fetches.map(p => p.content) }",
@@ -765,7 +768,7 @@ fn searxng_searches_several_queries_at_once() {
     });
     let names = Some(FixedResolver::local(&["localhost", "docs.test"]) as Arc<dyn NameResolver>);
     let allow_hosts = vec![format!("localhost:{}", server.port)];
-    let desk = desk(WebSettings {
+    let fixture = fixture(WebSettings {
         search,
         resolver: names,
         allow_hosts,
@@ -778,7 +781,7 @@ fn searxng_searches_several_queries_at_once() {
         } else {
             "web_search"
         };
-        let value = desk.call(way, tool, &args).value.unwrap();
+        let value = fixture.call(way, tool, &args).value.unwrap();
         let results = value["results"].as_array().unwrap();
         assert_eq!(results.len(), 2, "the same pages, once each");
         assert_eq!(
@@ -801,15 +804,15 @@ fn searxng_searches_several_queries_at_once() {
 fn searching_needs_approval_and_errors_name_the_cause() {
     let server = search_server();
     let with = |search, network| {
-        desk(WebSettings {
+        fixture(WebSettings {
             search,
             network_enabled: network,
             ..settings()
         })
     };
-    let mut desk = with(Some(SearchService::Perplexity(service(&server, ""))), false);
-    desk.person = Person::who_says(CallDecision::Deny(None));
-    let ran = desk.call(
+    let mut fixture = with(Some(SearchService::Perplexity(service(&server, ""))), false);
+    fixture.person = Person::who_says(CallDecision::Deny(None));
+    let ran = fixture.call(
         Way::Structured,
         "web_search",
         &json!({"query": "my secret plan"}),
@@ -826,9 +829,10 @@ fn searching_needs_approval_and_errors_name_the_cause() {
     );
     assert!(server.requests().is_empty());
     let message_of = |search| {
-        let mut desk = with(search, true);
-        desk.person = Person::who_says(CallDecision::Once);
-        desk.call(Way::Script, "webSearch", &json!("x"))
+        let mut fixture = with(search, true);
+        fixture.person = Person::who_says(CallDecision::Once);
+        fixture
+            .call(Way::Script, "webSearch", &json!("x"))
             .error
             .unwrap()
             .1
@@ -875,7 +879,7 @@ fn prefetch_skips_hosts_that_need_approval_and_ends_with_its_scope() {
     let allow_hosts = ["127.0.0.1", "docs.test"]
         .map(|host| format!("{host}:{}", server.port))
         .into();
-    let desk = desk(WebSettings {
+    let fixture = fixture(WebSettings {
         search,
         network_enabled: false,
         allow_hosts,
@@ -883,7 +887,7 @@ fn prefetch_skips_hosts_that_need_approval_and_ends_with_its_scope() {
     });
     let server = Arc::new(server);
     let observed = server.clone();
-    let (cancel, finished) = (desk.cancel.clone(), std::sync::mpsc::channel::<()>());
+    let (cancel, finished) = (fixture.cancel.clone(), std::sync::mpsc::channel::<()>());
     let (done, wait) = finished;
     let observer = std::thread::spawn(move || {
         observed.wait_for_request();
@@ -902,7 +906,7 @@ fn prefetch_skips_hosts_that_need_approval_and_ends_with_its_scope() {
         drop(done);
         hosts
     });
-    let ran = desk
+    let ran = fixture
         .script("await tools.webSearch('x'); await new Promise(done => setTimeout(done, 20000))");
     assert!(ran.error.is_some());
     wait.recv().unwrap_err();
@@ -942,13 +946,13 @@ fn firecrawl_fetches_public_pages_if_configured() {
         ("docs.test", &["192.31.196.1"]),
         ("evil.test", &["127.0.0.1"]),
     ]);
-    let desk = desk(WebSettings {
+    let fixture = fixture(WebSettings {
         firecrawl,
         resolver: Some(names),
         allow_private_hosts: Vec::new(),
         ..settings()
     });
-    let page = fetch(&desk, "https://docs.test/good").unwrap();
+    let page = fetch(&fixture, "https://docs.test/good").unwrap();
     assert_eq!(
         (&page["title"], &page["content"]),
         (&json!("From Firecrawl"), &json!("# Good\n\nText."))
@@ -963,32 +967,35 @@ fn firecrawl_fetches_public_pages_if_configured() {
         json!({"url": "https://docs.test/good", "formats": ["markdown"], "onlyMainContent": true});
     assert_eq!(serde_json::from_str::<Value>(&request.body).unwrap(), body);
     assert_eq!(
-        refused(&desk, "https://docs.test/missing"),
+        refused(&fixture, "https://docs.test/missing"),
         "Firecrawl could not fetch https://docs.test/missing: the page answered 404"
     );
-    assert!(refused(&desk, "https://docs.test/blocked").ends_with("the site blocked the scraper"));
     assert!(
-        refused(&desk, "https://docs.test/paid").contains("402 Payment Required: Payment required")
+        refused(&fixture, "https://docs.test/blocked").ends_with("the site blocked the scraper")
     );
-    assert!(fetch(&desk, "https://docs.test/good").unwrap()["cached"] == json!(true));
+    assert!(
+        refused(&fixture, "https://docs.test/paid")
+            .contains("402 Payment Required: Payment required")
+    );
+    assert!(fetch(&fixture, "https://docs.test/good").unwrap()["cached"] == json!(true));
     // Firecrawl gets no URL of a private host.
     let before = server.requests().len();
     assert!(
-        refused(&desk, "https://evil.test/good")
+        refused(&fixture, "https://evil.test/good")
             .contains("resolves to 127.0.0.1, a private address")
     );
     assert_eq!(server.requests().len(), before);
-    let mut desk = self::desk(WebSettings {
+    let mut fixture = self::fixture(WebSettings {
         firecrawl: Some(WebService {
             base_url: "https://api.invalid".into(),
             api_key: "x".into(),
         }),
         ..settings()
     });
-    desk.person = Person::who_says(CallDecision::Once);
-    assert!(fetch(&desk, &server.url("127.0.0.1", "/")).is_ok());
+    fixture.person = Person::who_says(CallDecision::Once);
+    assert!(fetch(&fixture, &server.url("127.0.0.1", "/")).is_ok());
     assert!(
-        fetch(&desk, &server.url("docs.test", "/")).is_ok(),
+        fetch(&fixture, &server.url("docs.test", "/")).is_ok(),
         "a listed private host is fetched directly"
     );
 }
@@ -1006,7 +1013,7 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
         )
         .header("x-them", "yes"),
     });
-    let off = desk(settings());
+    let off = fixture(settings());
     let url = server.url("docs.test", "/things");
     let args = json!({"url": url, "method": "post", "headers": {"X-Me": "me"}, "body": "{}"});
     assert_eq!(
@@ -1015,16 +1022,16 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
     );
 
     let with = |settings: WebSettings| {
-        let mut desk = desk(settings);
-        let outfit = std::mem::replace(&mut desk.outfit, Box::new(|_| {}));
-        desk.outfit = Box::new(move |toolbox| {
+        let mut fixture = fixture(settings);
+        let outfit = std::mem::replace(&mut fixture.outfit, Box::new(|_| {}));
+        fixture.outfit = Box::new(move |toolbox| {
             outfit(toolbox);
             toolbox.offer_http = true;
         });
-        desk
+        fixture
     };
-    let desk = with(settings());
-    let answer = desk.call(Way::Script, "http", &args).value.unwrap();
+    let fixture = with(settings());
+    let answer = fixture.call(Way::Script, "http", &args).value.unwrap();
     assert_eq!(
         (
             &answer["status"],
@@ -1038,7 +1045,8 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
         json!({"you": "me", "sent": "{}", "by": "POST"}).to_string()
     );
     let get = |path| {
-        desk.call(Way::Script, "http", &json!(server.url("docs.test", path)))
+        fixture
+            .call(Way::Script, "http", &json!(server.url("docs.test", path)))
             .value
             .unwrap()
     };
@@ -1053,7 +1061,7 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
         (&get("/png")["base64"], &get("/png")["body"]),
         (&json!("iVAA"), &json!(""))
     );
-    let message_of = |args: Value| desk.call(Way::Script, "http", &args).error.unwrap().1;
+    let message_of = |args: Value| fixture.call(Way::Script, "http", &args).error.unwrap().1;
     assert_eq!(
         message_of(json!({"url": server.url("docs.test", "/"), "headers": {"Host": "x"}})),
         "header `Host` cannot be set by a call"
@@ -1063,18 +1071,19 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
     // Sending to a host that is allowed for reading needs approval, which cannot be stored as a
     // rule.
     let allow_hosts = vec![format!("docs.test:{}", server.port)];
-    let mut desk = with(WebSettings {
+    let mut fixture = with(WebSettings {
         network_enabled: false,
         allow_hosts,
         ..settings()
     });
-    desk.person = Person::who_says(CallDecision::Deny(None));
+    fixture.person = Person::who_says(CallDecision::Deny(None));
     assert!(
-        desk.call(Way::Script, "http", &json!(server.url("docs.test", "/")))
+        fixture
+            .call(Way::Script, "http", &json!(server.url("docs.test", "/")))
             .value
             .is_some()
     );
-    let ran = desk.call(Way::Script, "http", &args);
+    let ran = fixture.call(Way::Script, "http", &args);
     assert_eq!(ran.error.unwrap().0, ErrorCode::ApprovalDeniedError);
     let preview = &ran.asked[0].calls[0].preview;
     assert_eq!(
@@ -1094,7 +1103,7 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
         "url": server.url("docs.test", "/things"), "method": "POST",
         "headers": {"X-A": "1", "X-Secret": "s3cret\nX-B: 2"}, "body": body,
     });
-    let ran = desk.call(Way::Script, "http", &args);
+    let ran = fixture.call(Way::Script, "http", &args);
     assert_eq!(
         ran.asked[0].calls[0].preview.view,
         Some(PreviewContent::Urls(format!(

@@ -39,7 +39,7 @@ pub enum Way {
 pub const BOTH: [Way; 2] = [Way::Structured, Way::Script];
 
 /// A temporary folder with a workspace in `work`, a folder `outside` it, and a `private` folder.
-pub struct Desk {
+pub struct TestToolbox {
     dir: TempDir,
     /// The workspace folder, relative to the temporary folder.
     pub workspace: &'static str,
@@ -58,7 +58,7 @@ pub struct Desk {
 
 /// The result of a call, with its ledger records and the approvals that were requested.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CallResult {
     pub value: Option<Value>,
     pub error: Option<(ErrorCode, String)>,
     pub ledger: Vec<CallRecord>,
@@ -102,11 +102,11 @@ impl Approver for Person {
     }
 }
 
-impl Desk {
+impl TestToolbox {
     pub fn new() -> Self {
         // Not below /tmp, which is writable for every workspace.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let desk = Self {
+        let fixture = Self {
             dir,
             workspace: "work",
             writable_too: Vec::new(),
@@ -120,15 +120,15 @@ impl Desk {
             outfit: Box::new(|_| {}),
         };
         for folder in ["work/.git/hooks", "outside", "private"] {
-            std::fs::create_dir_all(desk.path(folder)).unwrap();
+            std::fs::create_dir_all(fixture.path(folder)).unwrap();
         }
-        desk.write("outside/file.txt", "outside\n");
+        fixture.write("outside/file.txt", "outside\n");
         // Each workspace has its own secret, because others are created in the same folder.
-        desk.write(
+        fixture.write(
             "private/journal",
-            format!("hunter2 of {}\n", desk.path("").display()),
+            format!("hunter2 of {}\n", fixture.path("").display()),
         );
-        desk
+        fixture
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -164,7 +164,7 @@ impl Desk {
     }
 
     /// Makes one call.
-    pub fn call(&self, way: Way, tool: &str, args: &Value) -> Ran {
+    pub fn call(&self, way: Way, tool: &str, args: &Value) -> CallResult {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -173,7 +173,7 @@ impl Desk {
         runtime.block_on(self.make(way, tool, args))
     }
 
-    async fn make(&self, way: Way, tool: &str, args: &Value) -> Ran {
+    async fn make(&self, way: Way, tool: &str, args: &Value) -> CallResult {
         let orchestrator = self.orchestrator(&self.toolbox());
         let (value, error, ledger) = match way {
             Way::Structured => {
@@ -232,7 +232,7 @@ impl Desk {
             }
         };
         let asked = std::mem::take(&mut *self.person.asked.lock().unwrap());
-        Ran {
+        CallResult {
             value,
             error,
             ledger: ledger.into_iter().map(comparable).collect(),
@@ -379,20 +379,20 @@ fn comparable(mut record: CallRecord) -> CallRecord {
 /// Makes the same call in both ways, each in a new workspace, and checks that the ledger records
 /// are the same.
 pub fn both_ways(
-    desk: impl Fn() -> Desk,
+    fixture: impl Fn() -> TestToolbox,
     tool: &str,
-    args: impl Fn(&Desk) -> Value,
-    check: impl Fn(&Desk, &Ran),
+    args: impl Fn(&TestToolbox) -> Value,
+    check: impl Fn(&TestToolbox, &CallResult),
 ) {
     let mut ledgers = Vec::new();
     for way in BOTH {
-        let desk = desk();
-        let args = args(&desk);
-        let ran = desk.call(way, tool, &args);
-        check(&desk, &ran);
+        let fixture = fixture();
+        let args = args(&fixture);
+        let ran = fixture.call(way, tool, &args);
+        check(&fixture, &ran);
         // Digests of arguments and errors differ if they contain the path of the workspace.
         let same = |mut record: CallRecord| {
-            let path = desk.path("").display().to_string();
+            let path = fixture.path("").display().to_string();
             if args.to_string().contains(&path) {
                 record.args_digest.clear();
             }
@@ -409,15 +409,15 @@ pub fn both_ways(
 /// Makes the same calls in both ways, each in a new workspace, and checks that the ledger records
 /// are the same.
 pub fn both_ways_many(
-    desk: impl Fn() -> Desk,
-    make: impl Fn(&Desk, Way) -> Vec<CallRecord>,
-    check: impl Fn(&Desk, &[CallRecord]),
+    fixture: impl Fn() -> TestToolbox,
+    make: impl Fn(&TestToolbox, Way) -> Vec<CallRecord>,
+    check: impl Fn(&TestToolbox, &[CallRecord]),
 ) {
     let mut ledgers = Vec::new();
     for way in BOTH {
-        let desk = desk();
-        let ledger = make(&desk, way);
-        check(&desk, &ledger);
+        let fixture = fixture();
+        let ledger = make(&fixture, way);
+        check(&fixture, &ledger);
         ledgers.push(ledger);
     }
     assert_eq!(ledgers[0], ledgers[1], "the ledgers differ");
