@@ -1,6 +1,6 @@
 //! Attacks on the judgement of commands: commands that run programs or write although they look
 //! read-only. The rows of `data/commands.tsv` must never need no approval. A selection is also run,
-//! without a wall and under the policy `untrusted`, next to programs that leave a mark.
+//! without confinement and under the policy `untrusted`, next to programs that leave a mark.
 
 use std::os::unix::fs::PermissionsExt;
 

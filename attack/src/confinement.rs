@@ -1,4 +1,4 @@
-//! Attacks on the wall around commands: unusual sockets with network access, locks that block
+//! Attacks on the confinement of commands: unusual sockets with network access, locks that block
 //! commands, and writes by commands that count as read-only.
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Attacks on credentials in the home folder and where variables say: by tools, by confined
-//! commands, through links and hard links, and by commands without a wall.
+//! commands, through links and hard links, and by commands without confinement.
 
 use std::path::Path;
 
@@ -92,41 +92,45 @@ const LINK_WAYS: &[(&str, &str, &[&str])] = &[
          *** End Patch' })",
         &[],
     ),
-    ("hard link without a wall", "sh('cat hard')", NO_WALL),
     (
-        "pattern over a hard link without a wall",
+        "hard link without confinement",
+        "sh('cat hard')",
+        UNCONFINED,
+    ),
+    (
+        "pattern over a hard link without confinement",
         "sh('cat h*d')",
-        NO_WALL,
+        UNCONFINED,
     ),
-    ("link without a wall", "sh('cat link')", NO_WALL),
+    ("link without confinement", "sh('cat link')", UNCONFINED),
     (
-        "pattern over a link without a wall",
+        "pattern over a link without confinement",
         "sh('cat l?nk')",
-        NO_WALL,
+        UNCONFINED,
     ),
     (
-        "redirection from a link without a wall",
+        "redirection from a link without confinement",
         "sh('cat < link')",
-        NO_WALL,
+        UNCONFINED,
     ),
     (
-        "redirection from a hard link without a wall",
+        "redirection from a hard link without confinement",
         "sh('cat < hard')",
-        NO_WALL,
+        UNCONFINED,
     ),
     (
         "redirection in a nested shell",
         "sh('bash -c \"cat < link\"')",
-        NO_WALL,
+        UNCONFINED,
     ),
     (
-        "git without a wall",
+        "git without confinement",
         "sh('git diff link /dev/null')",
-        NO_WALL,
+        UNCONFINED,
     ),
 ];
 
-const NO_WALL: &[&str] = &["--sandbox", "danger-full-access", "--approval", "untrusted"];
+const UNCONFINED: &[&str] = &["--sandbox", "danger-full-access", "--approval", "untrusted"];
 
 /// Returns the attempts.
 pub(crate) fn attempts() -> Result<Vec<Attempt>> {

@@ -1,5 +1,5 @@
 //! Attacks by a repository: its configuration, hooks and submodules try to run a program when a
-//! read-only `git` command runs without approval, with the wall and without.
+//! read-only `git` command runs without approval, with confinement and without.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
