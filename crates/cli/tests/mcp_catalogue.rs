@@ -12,7 +12,7 @@ fn tokens(text: &str) -> usize {
         .len()
 }
 
-fn five_hundred() -> TestWorkspace {
+fn workspace_with_500_tools() -> TestWorkspace {
     let workspace = TestWorkspace::new();
     workspace.config(
         &(0..10)
@@ -26,7 +26,7 @@ fn five_hundred() -> TestWorkspace {
 
 #[test]
 fn five_hundred_tools_cost_at_most_two_thousand_tokens() {
-    let workspace = five_hundred();
+    let workspace = workspace_with_500_tools();
     let (status, listed) = {
         let output = workspace.command(&["tools", "--json"]).output().unwrap();
         (
@@ -76,7 +76,7 @@ fn five_hundred_tools_cost_at_most_two_thousand_tokens() {
 
 #[test]
 fn a_script_finds_a_tool_by_search_and_calls_it() {
-    let workspace = five_hundred();
+    let workspace = workspace_with_500_tools();
     let mut client = Client::start(&workspace, &[], json!({}));
     for (words, tool) in [
         ("create a calendar event", "create_calendar_event"),

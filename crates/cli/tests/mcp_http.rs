@@ -169,7 +169,10 @@ fn a_token_file_must_be_private() {
     for invalid in ["", "two words", "ünicode"] {
         std::fs::write(&path, invalid).unwrap();
         let stderr = refused(&workspace, &args);
-        assert!(stderr.contains("does not contain a token"), "{stderr}");
+        assert!(
+            stderr.contains("must be one word of ASCII characters"),
+            "{stderr}"
+        );
     }
 }
 
@@ -357,7 +360,7 @@ fn unused_sessions_are_replaced() {
 }
 
 #[test]
-fn a_run_belongs_to_its_session_while_that_lives() {
+fn a_run_is_private_to_its_session_until_the_session_ends() {
     let workspace = TestWorkspace::new();
     let server = Server::start(&workspace, &[]);
     let (a, b) = (server.session(), server.session());
@@ -411,7 +414,7 @@ fn a_run_belongs_to_its_session_while_that_lives() {
 }
 
 #[test]
-fn a_task_belongs_to_its_session_while_that_lives() {
+fn a_task_is_private_to_its_session_until_the_session_ends() {
     let workspace = TestWorkspace::new();
     workspace.config("[script_harness.expose]\nenable_spawn = true\n");
     let server = Server::start(&workspace, &[]);
@@ -468,7 +471,7 @@ fn a_recorded_run_belongs_to_its_token() {
 }
 
 #[test]
-fn the_limit_of_the_server_names_no_runs_of_others() {
+fn the_error_at_the_server_limit_names_no_runs_of_other_sessions() {
     let workspace = TestWorkspace::new();
     let server = Server::start(&workspace, &[]);
     let ids: Vec<String> = (0..4)

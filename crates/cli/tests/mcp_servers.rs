@@ -107,7 +107,7 @@ fn tools_that_run(workspace: &TestWorkspace) -> [String; 4] {
 }
 
 #[test]
-fn servers_of_the_user_run_without_annotations_and_those_of_a_project_are_asked_for() {
+fn unannotated_tools_run_for_user_servers_and_need_approval_for_project_servers() {
     let workspace = TestWorkspace::new();
     let odd = TestWorkspace::odd("odd", "annotated");
     let approve = "default_tools_approval_mode = \"approve\"\n";

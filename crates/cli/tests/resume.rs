@@ -59,7 +59,7 @@ fn newest(workspace: &TestWorkspace, kind: &str) -> String {
 }
 
 /// Returns the number of lines that commands wrote to the file `effects`.
-fn done(workspace: &TestWorkspace) -> usize {
+fn effect_count(workspace: &TestWorkspace) -> usize {
     let effects = std::fs::read_to_string(workspace.work().join("effects"));
     effects.unwrap_or_default().lines().count()
 }
@@ -83,7 +83,7 @@ fn interrupted(config: &str, call: &str) -> (TestWorkspace, String) {
         .command(&["run", "-q", "-e", &source])
         .spawn()
         .unwrap();
-    until(|| done(&workspace) > 0 || child.try_wait().unwrap().is_some());
+    until(|| effect_count(&workspace) > 0 || child.try_wait().unwrap().is_some());
     assert!(child.try_wait().unwrap().is_none());
     child.kill().unwrap();
     child.wait().unwrap();
@@ -147,7 +147,7 @@ fn completed_changes_are_reused_and_failed_calls_run_again() {
         let id = failed(&workspace, &format!("await {call}"));
         let output = resume(&workspace, &id, &format!("await {call}"));
         assert_eq!(output["error"], Value::Null, "{call}");
-        assert_eq!(done(&workspace), effects, "{call}, then {then:?}");
+        assert_eq!(effect_count(&workspace), effects, "{call}, then {then:?}");
         let warnings = output["warnings"].to_string();
         assert_eq!(warnings.contains("reused"), effects == 1, "{warnings}");
     }
@@ -166,7 +166,7 @@ fn completed_changes_are_reused_and_failed_calls_run_again() {
         &workspace,
         &[&args[..], &[&format!("await {PAY}")]].concat(),
     );
-    assert_eq!(done(&workspace), 1);
+    assert_eq!(effect_count(&workspace), 1);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn the_warning_names_each_reused_call_and_how_to_repeat_it() {
     // The line that the warning shows runs the call again, also two runs later.
     let repeat = format!("resume.repeat(\"{id}/tool_1\"); await {PAY}; {write}");
     resume(&workspace, &last(&workspace), &repeat);
-    assert_eq!(done(&workspace), 2);
+    assert_eq!(effect_count(&workspace), 2);
 }
 
 #[test]
@@ -222,19 +222,19 @@ fn identical_means_the_same_tool_and_arguments() {
     // The justification and the order of fields are not compared.
     let same = "await tools.exec({justification: 'because', command: ['./pay', '5']}); throw 1";
     resume(&workspace, &id, same);
-    assert_eq!(done(&workspace), 1);
+    assert_eq!(effect_count(&workspace), 1);
     // Everything else is.
     for other in [
         "{command: ['./pay', '6']}",
         "{command: ['./pay', '5'], timeoutMs: 9000}",
     ] {
-        let before = done(&workspace);
+        let before = effect_count(&workspace);
         resume(
             &workspace,
             &last(&workspace),
             &format!("await tools.exec({other}); throw 1"),
         );
-        assert_eq!(done(&workspace), before + 1, "{other}");
+        assert_eq!(effect_count(&workspace), before + 1, "{other}");
     }
 }
 
@@ -255,7 +255,7 @@ fn no_change_runs_before_each_unknown_outcome_is_decided() {
         );
         let output = resume(&workspace, &id, &retry);
         assert_eq!(code(&output), "OutcomeUnknownError", "{change}");
-        assert_eq!(done(&workspace), 1, "{change}");
+        assert_eq!(effect_count(&workspace), 1, "{change}");
     }
     // Reads work, so that a script can check the state.
     let look =
@@ -289,10 +289,16 @@ fn the_error_is_enough_to_correct_the_script() {
     let skip = skip.replace("value", "{ exitCode: 0 }");
     let skipped = format!("{skip}\nreturn (await {PAY}).exitCode");
     let output = resume(&workspace, &id, &skipped);
-    assert_eq!((&output["output_json"], done(&workspace)), (&json!("0"), 1));
+    assert_eq!(
+        (&output["output_json"], effect_count(&workspace)),
+        (&json!("0"), 1)
+    );
     let repeated = format!("{repeat}\nreturn (await {PAY}).exitCode");
     let output = resume(&workspace, &id, &repeated);
-    assert_eq!((&output["output_json"], done(&workspace)), (&json!("0"), 2));
+    assert_eq!(
+        (&output["output_json"], effect_count(&workspace)),
+        (&json!("0"), 2)
+    );
 }
 
 #[test]
@@ -310,7 +316,7 @@ fn a_script_can_check_and_decide_in_one_run() {
     );
     let output = resume(&workspace, &id, &careful);
     assert_eq!(
-        (&output["output_json"], done(&workspace)),
+        (&output["output_json"], effect_count(&workspace)),
         (&json!("\"paid\""), 1)
     );
 }
@@ -335,7 +341,10 @@ fn a_command_left_in_its_terminal_is_undecided() {
          await tools.writeStdin({{sessionId, chars: 'hello\\n'}}); await tools.writeStdin({{sessionId, chars: '\\u0004'}})"
     );
     let output = resume(&workspace, &id, &again);
-    assert_eq!((&output["error"], done(&workspace)), (&Value::Null, 2));
+    assert_eq!(
+        (&output["error"], effect_count(&workspace)),
+        (&Value::Null, 2)
+    );
     assert_eq!(
         std::fs::read_to_string(workspace.work().join("typed")).unwrap(),
         "hello\n"
@@ -371,11 +380,11 @@ fn the_first_line_of_a_script_can_name_the_run() {
     let id = failed(&workspace, &format!("await {PAY}"));
     let script = format!("// @exec: {{\"resume\": \"{id}\"}}\nawait {PAY}");
     let (status, stderr) = status_and_stderr(&run(&workspace, &["-e", &script]));
-    assert_eq!((status, done(&workspace)), (0, 1), "{stderr}");
+    assert_eq!((status, effect_count(&workspace)), (0, 1), "{stderr}");
 }
 
 #[test]
-fn random_numbers_continue_with_the_recorded_seed() {
+fn a_resumed_run_starts_with_the_recorded_seed() {
     let workspace = workspace_with("", "");
     let draw = "const n = Math.random(); await tools.writeFile({path: 'n', content: String(n)});";
     let id = failed(&workspace, draw);

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::support::TestWorkspace;
 use crate::{
-    PAY, SPAWN, code, done, failed, interrupted, last, newest, resume, run, status_and_stderr,
-    workspace_with,
+    PAY, SPAWN, code, effect_count, failed, interrupted, last, newest, resume, run,
+    status_and_stderr, workspace_with,
 };
 
 fn echo(word: &str) -> String {
@@ -67,10 +67,16 @@ fn a_repeated_call_replaces_the_recorded_one() {
     let (workspace, first) = interrupted("", PAY);
     let repeat = format!("resume.repeat('{first}/tool_1'); await {PAY};");
     let failed = resume(&workspace, &first, &format!("{repeat} throw 'later'"));
-    assert_eq!((code(&failed), done(&workspace)), ("ScriptRuntimeError", 2));
+    assert_eq!(
+        (code(&failed), effect_count(&workspace)),
+        ("ScriptRuntimeError", 2)
+    );
     // The decision was carried out, so the same script neither repeats the call nor fails.
     let output = resume(&workspace, &first, &repeat);
-    assert_eq!((&output["error"], done(&workspace)), (&Value::Null, 2));
+    assert_eq!(
+        (&output["error"], effect_count(&workspace)),
+        (&Value::Null, 2)
+    );
 }
 
 #[test]
@@ -83,7 +89,7 @@ fn a_skipped_call_must_be_decided_again() {
     assert_eq!(code(&forgot), "OutcomeUnknownError");
     let output = resume(&workspace, &first, &format!("{skip} return paid"));
     assert_eq!(
-        (&output["output_json"], done(&workspace)),
+        (&output["output_json"], effect_count(&workspace)),
         (&json!("\"paid\""), 1)
     );
 }
@@ -97,14 +103,20 @@ fn an_interrupted_repetition_must_be_decided_under_its_own_id() {
         &workspace,
         &["--timeout", "1s", "--resume", &first, "-e", &repeat],
     );
-    assert_eq!((status_and_stderr(&output).0, done(&workspace)), (1, 2));
+    assert_eq!(
+        (status_and_stderr(&output).0, effect_count(&workspace)),
+        (1, 2)
+    );
     let second = last(&workspace);
     let error = resume(&workspace, &first, &repeat);
     assert_eq!(code(&error), "OutcomeUnknownError");
     let undecided = &error["error"]["metadata"]["undecided"];
     assert_eq!(undecided[0]["callId"], json!(format!("{second}/tool_1")));
     assert_eq!(
-        (undecided.as_array().unwrap().len(), done(&workspace)),
+        (
+            undecided.as_array().unwrap().len(),
+            effect_count(&workspace)
+        ),
         (1, 2)
     );
 }
@@ -158,7 +170,7 @@ fn only_one_of_several_concurrent_resumes_succeeds() {
         .into_iter()
         .map(|child| status_and_stderr(&child.wait_with_output().unwrap()));
     let ended: Vec<(i32, String)> = ended.collect();
-    assert_eq!(done(&workspace), 2, "{ended:?}");
+    assert_eq!(effect_count(&workspace), 2, "{ended:?}");
     assert!(ended.iter().any(|(status, _)| *status == 0), "{ended:?}");
     for (_, stderr) in ended.iter().filter(|(status, _)| *status != 0) {
         let is_refused = stderr.contains("is still running") || stderr.contains("was resumed by");

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::support::TestWorkspace;
-use crate::{code, done, failed, last, resume, run, status_and_stderr, support, until};
+use crate::{code, effect_count, failed, last, resume, run, status_and_stderr, support, until};
 
 /// Configures a server with tools that pay, and one that returns the number of payments.
 fn bank(workspace: &TestWorkspace) {
@@ -22,7 +22,7 @@ fn after_a_server_died_changes_are_undecided_and_reads_run_again() {
     let pay = "if ((await bank.balance({})).paid === 0) await bank.pay({})";
     run(&workspace, &["-e", pay]);
     let id = last(&workspace);
-    assert_eq!(done(&workspace), 1);
+    assert_eq!(effect_count(&workspace), 1);
     for change in [
         "bank.pay({})",
         "tools.mcp.bank.pay.raw({})",
@@ -31,7 +31,7 @@ fn after_a_server_died_changes_are_undecided_and_reads_run_again() {
     ] {
         let output = resume(&workspace, &id, &format!("await {change}"));
         assert_eq!(
-            (code(&output), done(&workspace)),
+            (code(&output), effect_count(&workspace)),
             ("OutcomeUnknownError", 1),
             "{change}"
         );
@@ -47,7 +47,10 @@ fn after_a_server_died_changes_are_undecided_and_reads_run_again() {
         await bank.pay({});
     }";
     let output = resume(&workspace, &id, careful);
-    assert_eq!((&output["error"], done(&workspace)), (&Value::Null, 1));
+    assert_eq!(
+        (&output["error"], effect_count(&workspace)),
+        (&Value::Null, 1)
+    );
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn a_run_counts_as_running_while_its_server_runs() {
         );
         status == 0
     });
-    assert_eq!(done(&workspace), 1);
+    assert_eq!(effect_count(&workspace), 1);
 }
 
 #[test]
@@ -98,7 +101,7 @@ fn an_invalid_response_leaves_the_outcome_unknown() {
     );
     let output = resume(&workspace, &last(&workspace), script);
     assert_eq!(
-        (code(&output), done(&workspace)),
+        (code(&output), effect_count(&workspace)),
         ("OutcomeUnknownError", 1)
     );
 }

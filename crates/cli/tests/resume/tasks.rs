@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::Client;
-use crate::{SPAWN, code, done, failed, interrupted, resume, until, workspace_with};
+use crate::{SPAWN, code, effect_count, failed, interrupted, resume, until, workspace_with};
 
 const TASK: &str = "tools.spawn.exec('exec', {command: ['./pay', '5']})";
 
@@ -17,7 +17,10 @@ fn a_finished_task_is_not_started_again() {
          await other.done; return (await task.done).exitCode"
     );
     let output = resume(&workspace, &id, &both);
-    assert_eq!((&output["output_json"], done(&workspace)), (&json!("0"), 2));
+    assert_eq!(
+        (&output["output_json"], effect_count(&workspace)),
+        (&json!("0"), 2)
+    );
 }
 
 #[test]
@@ -25,7 +28,10 @@ fn an_interrupted_task_is_undecided() {
     let (workspace, id) = interrupted(SPAWN, &format!("{TASK}.done"));
     let again = format!("return (await {TASK}.done).exitCode");
     let error = resume(&workspace, &id, &again);
-    assert_eq!((code(&error), done(&workspace)), ("OutcomeUnknownError", 1));
+    assert_eq!(
+        (code(&error), effect_count(&workspace)),
+        ("OutcomeUnknownError", 1)
+    );
     let task = error["error"]["metadata"]["undecided"][0]["callId"]
         .as_str()
         .unwrap()
@@ -65,7 +71,7 @@ fn an_interrupted_task_is_undecided() {
         &format!("resume.skip('{task}', {{exitCode: 7}}); {again}"),
     );
     assert_eq!(
-        (&skipped["output_json"], done(&workspace)),
+        (&skipped["output_json"], effect_count(&workspace)),
         (&json!("7"), 1)
     );
     let repeated = resume(
@@ -74,7 +80,7 @@ fn an_interrupted_task_is_undecided() {
         &format!("resume.repeat('{task}'); {again}"),
     );
     assert_eq!(
-        (&repeated["output_json"], done(&workspace)),
+        (&repeated["output_json"], effect_count(&workspace)),
         (&json!("0"), 2)
     );
 }
@@ -84,7 +90,7 @@ fn a_running_task_is_awaited() {
     let workspace = workspace_with(SPAWN, "until test -e quick; do sleep 0.05; done; exit 3");
     let mut client = Client::start(&workspace, &[], json!({}));
     let first = client.call("script", json!({"code": format!("{TASK}; throw 1")}));
-    until(|| done(&workspace) > 0);
+    until(|| effect_count(&workspace) > 0);
     let again = format!(
         "const task = {TASK}; await tools.writeFile({{path: 'quick', content: ''}});
          return (await task.done).exitCode"
@@ -92,7 +98,11 @@ fn a_running_task_is_awaited() {
     let resume = json!({"code": again, "resume": first["structuredContent"]["id"]});
     let waited = client.call("script", resume);
     let value = &waited["structuredContent"]["output_json"];
-    assert_eq!((value, done(&workspace)), (&json!("3"), 1), "{waited}");
+    assert_eq!(
+        (value, effect_count(&workspace)),
+        (&json!("3"), 1),
+        "{waited}"
+    );
 }
 
 #[test]
@@ -100,7 +110,7 @@ fn a_task_that_runs_in_another_process_is_awaited() {
     let workspace = workspace_with(SPAWN, "until test -e quick; do sleep 0.05; done; exit 3");
     let mut client = Client::start(&workspace, &[], json!({}));
     let first = client.call("script", json!({"code": format!("{TASK}; throw 1")}));
-    until(|| done(&workspace) > 0);
+    until(|| effect_count(&workspace) > 0);
     let again = format!(
         "const task = {TASK}; const error = await task.cancel().catch(String);
          await tools.writeFile({{path: 'quick', content: ''}});
@@ -110,7 +120,7 @@ fn a_task_that_runs_in_another_process_is_awaited() {
     let waited = resume(&workspace, id, &again);
     let value = &waited["output_json"];
     assert_eq!(
-        (value, done(&workspace)),
+        (value, effect_count(&workspace)),
         (&json!("[true,3]"), 1),
         "{waited}"
     );
@@ -142,7 +152,7 @@ fn a_restored_script_gets_the_outcome_of_its_tasks() {
             .unwrap();
         let again: Value = serde_json::from_slice(&again.stdout).unwrap();
         assert_eq!(
-            (&again["output_json"], done(&workspace)),
+            (&again["output_json"], effect_count(&workspace)),
             (&json!(expected), 1),
             "{again}"
         );
@@ -159,5 +169,8 @@ fn the_justification_of_a_task_does_not_count() {
     };
     let id = failed(&workspace, &task("rent"));
     let output = resume(&workspace, &id, &task("the rent of May"));
-    assert_eq!((&output["error"], done(&workspace)), (&Value::Null, 1));
+    assert_eq!(
+        (&output["error"], effect_count(&workspace)),
+        (&Value::Null, 1)
+    );
 }

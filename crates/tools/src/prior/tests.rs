@@ -13,7 +13,7 @@ fn call(id: &str, digest: &str, use_as: PriorUse) -> PriorCall {
     }
 }
 
-fn done(id: &str, digest: &str, value: Value) -> PriorCall {
+fn reusable(id: &str, digest: &str, value: Value) -> PriorCall {
     call(id, digest, PriorUse::Reuse(value))
 }
 
@@ -35,9 +35,9 @@ fn reuse(prior_call: &str, value: Value) -> PriorLookup {
 #[test]
 fn a_recorded_call_answers_identical_calls_once_in_recorded_order() {
     let prior = prior(vec![
-        done("scr_1/tool_1", "a", json!(1)),
-        done("scr_1/tool_2", "b", json!(2)),
-        done("scr_1/tool_3", "a", json!(3)),
+        reusable("scr_1/tool_1", "a", json!(1)),
+        reusable("scr_1/tool_2", "b", json!(2)),
+        reusable("scr_1/tool_3", "a", json!(3)),
     ]);
     let change = |id: &str, digest: &str| prior.look_up(id, digest, CallEffect::MayChange);
     assert_eq!(change("tool_1", "a"), reuse("scr_1/tool_1", json!(1)));
@@ -53,9 +53,9 @@ fn a_recorded_call_answers_identical_calls_once_in_recorded_order() {
 }
 
 #[test]
-fn changes_wait_until_each_undecided_call_is_decided() {
+fn a_change_throws_until_each_undecided_call_is_decided() {
     let prior = prior(vec![
-        done("scr_1/tool_1", "a", json!(1)),
+        reusable("scr_1/tool_1", "a", json!(1)),
         undecided("scr_1/tool_2", "b"),
         undecided("scr_1/tool_3", "c"),
     ]);
@@ -120,7 +120,7 @@ fn the_error_names_the_run_each_call_and_how_to_decide_it() {
 
 #[test]
 fn a_completed_call_can_be_repeated_under_a_new_idempotency_key() {
-    let prior = prior(vec![done("scr_1/tool_1", "a", json!(1))]);
+    let prior = prior(vec![reusable("scr_1/tool_1", "a", json!(1))]);
     prior
         .decide("scr_1/tool_1", ResumeDecision::Repeat)
         .unwrap();
@@ -134,7 +134,7 @@ fn a_completed_call_can_be_repeated_under_a_new_idempotency_key() {
 
 #[test]
 fn decisions_must_name_recorded_calls() {
-    let calls = prior(vec![done("scr_1/tool_1", "a", json!(1))]);
+    let calls = prior(vec![reusable("scr_1/tool_1", "a", json!(1))]);
     let error = calls.decide("tool_1", ResumeDecision::Repeat).unwrap_err();
     let message = "there is no recorded call `tool_1`: there are scr_1/tool_1";
     assert_eq!(error.to_string(), message);
@@ -158,7 +158,7 @@ fn decisions_must_name_recorded_calls() {
 #[test]
 fn a_restored_script_makes_its_open_calls_again() {
     let calls = vec![
-        done("scr_1/tool_1", "a", json!(1)),
+        reusable("scr_1/tool_1", "a", json!(1)),
         undecided("scr_1/tool_2", "b"),
     ];
     let before = prior(calls.clone());
@@ -210,7 +210,7 @@ fn a_warning_names_each_unused_decision() {
 fn the_warning_about_reused_calls_is_bounded_and_names_no_skipped_call() {
     let id = |n: usize| format!("scr_1/tool_{n}");
     let mut calls = vec![undecided("scr_1/tool_0", "a")];
-    calls.extend((1..=MAX_NAMED + 2).map(|n| done(&id(n), "a", json!(n))));
+    calls.extend((1..=MAX_NAMED + 2).map(|n| reusable(&id(n), "a", json!(n))));
     let prior = prior(calls);
     prior
         .decide(&id(0), ResumeDecision::Skip(json!(0)))
@@ -227,7 +227,7 @@ fn the_warning_about_reused_calls_is_bounded_and_names_no_skipped_call() {
 #[test]
 fn a_decision_belongs_to_its_recorded_call() {
     let prior = prior(vec![
-        done("scr_1/tool_1", "a", json!(1)),
+        reusable("scr_1/tool_1", "a", json!(1)),
         undecided("scr_1/tool_2", "a"),
     ]);
     prior
