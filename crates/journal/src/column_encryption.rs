@@ -1,6 +1,6 @@
 //! SQL functions that encrypt columns in the tables of other crates.
 //!
-//! `sealed(x)` encrypts a text or bytes, `opened(x)` decrypts them, and `marked(x)` returns a keyed
+//! `encrypt(x)` encrypts a text or bytes, `decrypt(x)` decrypts them, and `keyed_digest(x)` returns a
 //! hash by which a value can be looked up. Without a key each of them returns `x`.
 //!
 //! Encryption is deterministic, so that stored values can be compared: the nonce is a keyed hash of
@@ -29,7 +29,7 @@ pub struct ColumnEncryption(Option<Arc<ColumnKeys>>);
 struct ColumnKeys {
     cipher: Cipher,
     nonce_hash: KeyedHash,
-    mark_hash: KeyedHash,
+    digest_hash: KeyedHash,
 }
 
 impl ColumnEncryption {
@@ -43,7 +43,7 @@ impl ColumnEncryption {
         Self(Some(Arc::new(ColumnKeys {
             cipher: Cipher::new(key, "sealed values: cipher"),
             nonce_hash: KeyedHash::new(key, "sealed values: nonces"),
-            mark_hash: KeyedHash::new(key, "sealed values: marks"),
+            digest_hash: KeyedHash::new(key, "sealed values: marks"),
         })))
     }
 
@@ -58,7 +58,7 @@ impl ColumnEncryption {
     pub(crate) fn register_functions(&self, connection: &Connection) -> rusqlite::Result<()> {
         let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
         let keys = self.0.clone();
-        connection.create_scalar_function("sealed", 1, flags, move |context| {
+        connection.create_scalar_function("encrypt", 1, flags, move |context| {
             match (&keys, context.get_raw(0)) {
                 (Some(keys), ValueRef::Text(bytes)) => keys.encrypt(TAG_TEXT, bytes),
                 (Some(keys), ValueRef::Blob(bytes)) => keys.encrypt(TAG_BYTES, bytes),
@@ -66,11 +66,11 @@ impl ColumnEncryption {
             }
         })?;
         let keys = self.0.clone();
-        connection.create_scalar_function("opened", 1, flags, move |context| {
+        connection.create_scalar_function("decrypt", 1, flags, move |context| {
             decrypt_argument(keys.as_deref(), context)
         })?;
         let keys = self.0.clone();
-        connection.create_scalar_function("marked", 1, flags, move |context| {
+        connection.create_scalar_function("keyed_digest", 1, flags, move |context| {
             match (&keys, context.get_raw(0)) {
                 (Some(keys), ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => Ok(
                     SqlFunctionResult::Computed(Value::Blob(keys.lookup_mark(bytes).to_vec())),
@@ -102,14 +102,14 @@ fn decrypt_argument(
     keys: Option<&ColumnKeys>,
     context: &Context<'_>,
 ) -> rusqlite::Result<SqlFunctionResult> {
-    let (keys, kind, sealed) = match (keys, context.get_raw(0)) {
-        (Some(keys), ValueRef::Blob([kind @ (TAG_BYTES | TAG_TEXT), sealed @ ..])) => {
-            (keys, *kind, sealed)
+    let (keys, kind, encrypted) = match (keys, context.get_raw(0)) {
+        (Some(keys), ValueRef::Blob([kind @ (TAG_BYTES | TAG_TEXT), encrypted @ ..])) => {
+            (keys, *kind, encrypted)
         }
         _ => return Ok(SqlFunctionResult::Argument),
     };
     let failed = |error| Error::UserFunctionError(Box::new(error));
-    let bytes = keys.cipher.decrypt(sealed).map_err(failed)?;
+    let bytes = keys.cipher.decrypt(encrypted).map_err(failed)?;
     let value = match kind {
         TAG_BYTES => Value::Blob(bytes),
         _ => Value::Text(String::from_utf8(bytes).map_err(|_| failed(JournalError::WrongKey))?),
@@ -120,17 +120,17 @@ fn decrypt_argument(
 impl ColumnKeys {
     fn encrypt(&self, kind: u8, bytes: &[u8]) -> rusqlite::Result<SqlFunctionResult> {
         let nonce = truncate_hash(self.nonce_hash.hash(&[&[kind], bytes]));
-        let sealed = self
+        let encrypted = self
             .cipher
             .encrypt(&nonce, bytes)
             .map_err(|error| Error::UserFunctionError(Box::new(error)))?;
         Ok(SqlFunctionResult::Computed(Value::Blob(
-            [&[kind], &sealed[..]].concat(),
+            [&[kind], &encrypted[..]].concat(),
         )))
     }
 
     fn lookup_mark(&self, bytes: &[u8]) -> [u8; MARK_BYTES] {
-        truncate_hash(self.mark_hash.hash(&[bytes]))
+        truncate_hash(self.digest_hash.hash(&[bytes]))
     }
 }
 

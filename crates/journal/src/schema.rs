@@ -28,10 +28,14 @@ pub struct ComponentSchema {
 }
 
 impl ComponentSchema {
-    /// Opens a connection to the journal of a folder, with the SQL functions of `seal`, and
+    /// Opens a connection to the journal of a folder, with the SQL functions of `encryption`, and
     /// migrates these tables to the latest version.
-    pub fn open(&self, folder: &Path, seal: &ColumnEncryption) -> Result<Connection, JournalError> {
-        let mut connection = self.connect(folder, seal)?;
+    pub fn open(
+        &self,
+        folder: &Path,
+        encryption: &ColumnEncryption,
+    ) -> Result<Connection, JournalError> {
+        let mut connection = self.connect(folder, encryption)?;
         self.migrate(&mut connection)?;
         Ok(connection)
     }
@@ -40,10 +44,10 @@ impl ComponentSchema {
     pub fn connect(
         &self,
         folder: &Path,
-        seal: &ColumnEncryption,
+        encryption: &ColumnEncryption,
     ) -> Result<Connection, JournalError> {
         let connection = connection::open_read_write(folder, self)?;
-        seal.register_functions(&connection)?;
+        encryption.register_functions(&connection)?;
         Ok(connection)
     }
 

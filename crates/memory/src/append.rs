@@ -167,7 +167,7 @@ impl<'c> AppendBatch<'c> {
         execute(
             self.connection,
             "INSERT INTO memory_turns
-             VALUES (?1, ?2, sealed(?3), ?4, sealed(?5), ?6, ?7, ?8, sealed(?9))",
+             VALUES (?1, ?2, encrypt(?3), ?4, encrypt(?5), ?6, ?7, ?8, encrypt(?9))",
             params![id, appender.id, key, role, speaker, ts, at_ms, form, raw],
         )?;
         let text = turn_pieces::searchable_text(turn.format, turn.raw);
@@ -213,7 +213,7 @@ impl SessionAppender {
         let (id, turns, words) = connection
             .prepare_cached("SELECT id, turns, words FROM memory_sessions WHERE name = ?1")?
             .query_row(params![name], |row| row.try_into())?;
-        let sql = "SELECT first, opened(label), words FROM memory_parts
+        let sql = "SELECT first, decrypt(label), words FROM memory_parts
              WHERE session = ?1 ORDER BY first DESC LIMIT 1";
         let part = query_first(connection, sql, params![id], |row| {
             Ok(SessionPart {
@@ -254,7 +254,7 @@ impl SessionAppender {
         }
         self.speakers.push(name.to_owned());
         let number = self.speakers.len() as u8;
-        let sql = "INSERT INTO memory_speakers VALUES (?1, ?2, sealed(?3))";
+        let sql = "INSERT INTO memory_speakers VALUES (?1, ?2, encrypt(?3))";
         execute(connection, sql, params![self.id, number, name])?;
         Ok(number)
     }
@@ -295,7 +295,7 @@ impl SessionAppender {
 
     fn write_part(&self, connection: &Connection) -> Result<(), MemoryError> {
         if let Some(part) = &self.part {
-            let sql = "INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, sealed(?3), ?4)";
+            let sql = "INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, encrypt(?3), ?4)";
             let row = params![self.id, part.first_turn, part.label, part.words];
             execute(connection, sql, row)?;
         }

@@ -84,7 +84,7 @@ impl StoredPlan {
         session: i64,
         gradient: &GradientOptions,
     ) -> Result<Option<Self>, MemoryError> {
-        let sql = "SELECT planned, reserve, bands, opened(text) FROM memory_gradients
+        let sql = "SELECT planned, reserve, bands, decrypt(text) FROM memory_gradients
              WHERE session = ?1 AND budget = ?2 AND shares = ?3";
         let key = params![session, gradient.budget, shares_key(gradient)];
         let found: Option<(u32, u32, String, String)> =
@@ -110,7 +110,7 @@ impl StoredPlan {
         let (shares, bands) = (shares_key(gradient), format_bands(&self.bands));
         execute(
             connection,
-            "INSERT OR REPLACE INTO memory_gradients VALUES (?1, ?2, ?3, ?4, ?5, ?6, sealed(?7))",
+            "INSERT OR REPLACE INTO memory_gradients VALUES (?1, ?2, ?3, ?4, ?5, ?6, encrypt(?7))",
             params![
                 session,
                 budget,
@@ -305,7 +305,7 @@ fn render_band(
         }
         Level::Compressed | Level::Tiny => {
             let sql = format!(
-                "SELECT id, opened({}) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id",
+                "SELECT id, decrypt({}) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id",
                 level.as_str()
             );
             let ids = params![turn_id(session.id, first), turn_id(session.id, last)];

@@ -82,7 +82,7 @@ impl Memory {
             let Some(session) = find_session(&reader.connection, session)? else {
                 return Ok(Vec::new());
             };
-            let sql = "SELECT kind, opened(text), until FROM memory_board
+            let sql = "SELECT kind, decrypt(text), until FROM memory_board
                  WHERE session = ?1 AND until >= ?2 ORDER BY id";
             let params = params![session.id, session.turn_count];
             query_rows(&reader.connection, sql, params, |row| {
@@ -112,13 +112,13 @@ fn insert_announcement(
     execute(
         connection,
         "DELETE FROM memory_board
-         WHERE session = ?1 AND (until < ?2 OR (kind = ?3 AND text = sealed(?4)))",
+         WHERE session = ?1 AND (until < ?2 OR (kind = ?3 AND text = encrypt(?4)))",
         params![found.id, found.turn_count, kind, text],
     )?;
     execute(
         connection,
         "INSERT INTO memory_board (session, id, kind, turn, text, until)
-         SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, sealed(?4), ?5
+         SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, encrypt(?4), ?5
          FROM memory_board WHERE session = ?1",
         params![
             found.id,

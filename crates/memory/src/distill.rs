@@ -210,8 +210,8 @@ impl Memory {
     pub fn topics(&self, session: &str) -> Result<Vec<Topic>, MemoryError> {
         self.read(|reader| {
             let found = require_session(&reader.connection, session)?;
-            let sql = "SELECT opened(name), category, weight, turns FROM memory_topics
-                 WHERE session = ?1 ORDER BY weight DESC, opened(name)";
+            let sql = "SELECT decrypt(name), category, weight, turns FROM memory_topics
+                 WHERE session = ?1 ORDER BY weight DESC, decrypt(name)";
             query_rows(&reader.connection, sql, params![found.id], |row| {
                 Ok(Topic {
                     name: row.get(0)?,
@@ -385,7 +385,7 @@ fn update_topic_weights(
         let turns = (*count).min(turns as u32);
         execute(
             connection,
-            "INSERT INTO memory_topics VALUES (?1, sealed(?2), ?3, ?4, ?5)
+            "INSERT INTO memory_topics VALUES (?1, encrypt(?2), ?3, ?4, ?5)
              ON CONFLICT (session, name)
              DO UPDATE SET weight = min(1.0, weight + ?4), turns = turns + ?5",
             params![session.id, name, topic_category(name), weight, turns],

@@ -1,5 +1,5 @@
-//! Encrypts an existing memory: texts, names and vectors are encrypted (`sealed` in SQL), terms of
-//! the index are replaced by keyed digests (`marked` in SQL).
+//! Encrypts an existing memory: texts, names and vectors are encrypted (`encrypt` in SQL), terms of
+//! the index are replaced by keyed digests (`keyed_digest` in SQL).
 //!
 //! Search works with the digest of each stemmed word as it does with the word. Not encrypted are:
 //! names of sessions, roles, times, the lengths of turns, and which digests a turn has.
@@ -23,24 +23,29 @@ const ENCRYPTED_COLUMNS: [(&str, &str); 10] = [
 ];
 
 impl Memory {
-    /// Encrypts all existing data in one transaction, and stores the proof of the key. Does nothing
+    /// Encrypts all existing data in one transaction, and stores the fingerprint of the key. Does nothing
     /// if another process has done so.
-    pub(crate) fn encrypt_existing_data(&self, proof: &[u8]) -> Result<(), MemoryError> {
+    pub(crate) fn encrypt_existing_data(&self, key_fingerprint: &[u8]) -> Result<(), MemoryError> {
         {
             let mut connection = self.writer();
             let transaction =
                 connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
             let seals: i64 =
-                transaction.query_row("SELECT count(*) FROM memory_seal", [], |row| row.get(0))?;
+                transaction.query_row("SELECT count(*) FROM memory_encryption", [], |row| {
+                    row.get(0)
+                })?;
             if seals == 0 {
                 for (table, columns) in ENCRYPTED_COLUMNS {
-                    let seal = |column| format!("{column} = sealed({column})");
-                    let columns: Vec<String> = columns.split(' ').map(seal).collect();
+                    let encrypted = |column| format!("{column} = encrypt({column})");
+                    let columns: Vec<String> = columns.split(' ').map(encrypted).collect();
                     let sql = format!("UPDATE {table} SET {}", columns.join(", "));
                     transaction.execute(&sql, [])?;
                 }
-                transaction.execute("UPDATE memory_postings SET term = marked(term)", [])?;
-                transaction.execute("INSERT INTO memory_seal VALUES (?1)", params![proof])?;
+                transaction.execute("UPDATE memory_postings SET term = keyed_digest(term)", [])?;
+                transaction.execute(
+                    "INSERT INTO memory_encryption VALUES (?1)",
+                    params![key_fingerprint],
+                )?;
             }
             transaction.commit()?;
         }

@@ -55,7 +55,7 @@ fn write_era(
         0 => {
             let ids = params![turn_id(session.id, first), turn_id(session.id, last)];
             let sql =
-                "SELECT opened(tiny) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
+                "SELECT decrypt(tiny) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
             query_rows(connection, sql, ids, |row| row.get(0))?
         }
         _ => era_texts(connection, session.id, length - 1, first, last)?,
@@ -67,7 +67,7 @@ fn write_era(
     };
     let text = best_lines(&lines, MAX_ERA_TOKENS, &measures);
     let tokens = tokens::count(&text) + TaggedSpan::new(first, last, Level::Tiny).tag_tokens();
-    let sql = "INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, sealed(?4), ?5)";
+    let sql = "INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, encrypt(?4), ?5)";
     execute(
         connection,
         sql,
@@ -99,7 +99,7 @@ fn era_texts(
     first: u32,
     last: u32,
 ) -> Result<Vec<String>, MemoryError> {
-    let sql = "SELECT opened(text) FROM memory_eras
+    let sql = "SELECT decrypt(text) FROM memory_eras
          WHERE session = ?1 AND length = ?2 AND first BETWEEN ?3 AND ?4 ORDER BY first";
     query_rows(
         connection,

@@ -64,7 +64,7 @@ fn part_label(
     number: u32,
 ) -> Result<Option<String>, MemoryError> {
     let mut read = connection.prepare_cached(
-        "SELECT opened(label) FROM memory_parts
+        "SELECT decrypt(label) FROM memory_parts
          WHERE session = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1",
     )?;
     Ok(read.query_row(rusqlite::params![session, number], |row| row.get(0))?)

@@ -151,9 +151,9 @@ fn forget_unused_names(
     speaker: Option<&str>,
 ) -> Result<(), MemoryError> {
     connection.execute(
-        "UPDATE memory_speakers SET name = '' WHERE session = ?1 AND name = sealed(?2)
+        "UPDATE memory_speakers SET name = '' WHERE session = ?1 AND name = encrypt(?2)
          AND NOT EXISTS (SELECT 1 FROM memory_turns
-             WHERE id >= ?1 << 32 AND id < (?1 + 1) << 32 AND speaker = sealed(?2))",
+             WHERE id >= ?1 << 32 AND id < (?1 + 1) << 32 AND speaker = encrypt(?2))",
         params![session.id, speaker],
     )?;
     connection.execute(
@@ -172,13 +172,13 @@ fn forget_topics(
     session: i64,
     terms: &BTreeSet<String>,
 ) -> Result<(), MemoryError> {
-    let sql = "SELECT opened(name) FROM memory_topics WHERE session = ?1";
+    let sql = "SELECT decrypt(name) FROM memory_topics WHERE session = ?1";
     let names: Vec<String> = query_rows(connection, sql, params![session], |row| row.get(0))?;
     for name in names {
         let mut is_in_turn = false;
         for_each_term(&name, |term| is_in_turn |= terms.contains(term));
         if is_in_turn {
-            let sql = "DELETE FROM memory_topics WHERE session = ?1 AND name = sealed(?2)";
+            let sql = "DELETE FROM memory_topics WHERE session = ?1 AND name = encrypt(?2)";
             connection.execute(sql, params![session, name])?;
         }
     }

@@ -240,7 +240,7 @@ fn decayed_weight(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
 
 /// Returns the highest weight of each topic in any session.
 fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, MemoryError> {
-    let sql = "SELECT opened(name), max(weight) FROM memory_topics GROUP BY name";
+    let sql = "SELECT decrypt(name), max(weight) FROM memory_topics GROUP BY name";
     query_rows(connection, sql, [], |row| row.try_into())
 }
 
@@ -250,8 +250,8 @@ pub(crate) fn read_lessons(
     status: Option<LessonStatus>,
     limit: u32,
 ) -> Result<Vec<Lesson>, MemoryError> {
-    let sql = "SELECT id, kind, status, opened(title), opened(topics), opened(keywords),
-         opened(content), weight, updated_ms FROM memory_lessons
+    let sql = "SELECT id, kind, status, decrypt(title), decrypt(topics), decrypt(keywords),
+         decrypt(content), weight, updated_ms FROM memory_lessons
          WHERE ?1 IS NULL OR status = ?1 ORDER BY weight DESC, updated_ms DESC, id LIMIT ?2";
     let list = |text: String| {
         let words = text.split('\n').filter(|word| !word.is_empty());
@@ -308,7 +308,7 @@ pub(crate) fn learn_lesson(
             execute(
                 connection,
                 "INSERT OR REPLACE INTO memory_lessons
-                 VALUES (?1, ?2, ?3, sealed(?4), sealed(?5), sealed(?6), sealed(?7), ?8, ?9, ?10)",
+                 VALUES (?1, ?2, ?3, encrypt(?4), encrypt(?5), encrypt(?6), encrypt(?7), ?8, ?9, ?10)",
                 params![
                     id,
                     kind,
@@ -348,7 +348,7 @@ fn find_same_lesson(
         return Ok(None);
     }
     let mut read = connection
-        .prepare_cached("SELECT id, opened(keywords) FROM memory_lessons WHERE kind = ?1")?;
+        .prepare_cached("SELECT id, decrypt(keywords) FROM memory_lessons WHERE kind = ?1")?;
     let mut rows = read.query(params![draft.kind])?;
     while let Some(row) = rows.next()? {
         let other: String = row.get(1)?;
@@ -386,11 +386,11 @@ fn remove_lesson(connection: &Connection, lesson: &str) -> Result<usize, MemoryE
 /// Returns the id of a draft: a hash of its kind and identity. In an encrypted memory the hash is
 /// taken of a keyed digest, so that the id reveals nothing.
 fn lesson_id(connection: &Connection, draft: &LessonDraft) -> Result<String, MemoryError> {
-    let mut mark = connection.prepare_cached("SELECT CAST(marked(?1) AS BLOB)")?;
+    let mut digest = connection.prepare_cached("SELECT CAST(keyed_digest(?1) AS BLOB)")?;
     let identity = format!("{}{}", draft.kind.as_str(), draft.identity);
-    let marked: Vec<u8> = mark.query_row(params![identity], |row| row.get(0))?;
+    let digest: Vec<u8> = digest.query_row(params![identity], |row| row.get(0))?;
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in marked {
+    for byte in digest {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     Ok(format!("les_{hash:016x}"))

@@ -196,7 +196,7 @@ pub(crate) fn store_levels(
 ) -> Result<(), MemoryError> {
     let (id, lower) = (turn_id(session, number), &levels.lower);
     let sql = "INSERT OR REPLACE INTO memory_levels
-         SELECT id, sealed(?2), sealed(?3), sealed(?4), ?5 FROM memory_turns WHERE id = ?1";
+         SELECT id, encrypt(?2), encrypt(?3), encrypt(?4), ?5 FROM memory_turns WHERE id = ?1";
     let row = params![id, lower.smoothed, lower.compressed, lower.tiny, made_by];
     if execute(connection, sql, row)? == 0 {
         // The turn was forgotten while its levels were extracted.
@@ -214,7 +214,7 @@ pub(crate) fn read_level_text(
     number: u32,
     level: Level,
 ) -> Result<Option<String>, MemoryError> {
-    let sql = "SELECT opened(CASE ?2 WHEN 0 THEN smoothed WHEN 1 THEN compressed ELSE tiny END)
+    let sql = "SELECT decrypt(CASE ?2 WHEN 0 THEN smoothed WHEN 1 THEN compressed ELSE tiny END)
          FROM memory_levels WHERE id = ?1";
     let column = (level as usize).saturating_sub(1) as i64;
     query_first(

@@ -56,11 +56,11 @@ impl PostingWriter {
     pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
         let mut tail = connection.prepare_cached(
             "SELECT block, before, docs, last, data FROM memory_postings
-             WHERE term = marked(?1) AND session = ?2 ORDER BY block DESC LIMIT 1",
+             WHERE term = keyed_digest(?1) AND session = ?2 ORDER BY block DESC LIMIT 1",
         )?;
         let mut write = connection.prepare_cached(
             "INSERT OR REPLACE INTO memory_postings (term, session, block, before, docs, last, data)
-             VALUES (marked(?1), ?2, ?3, ?4, ?5, ?6, ?7)",
+             VALUES (keyed_digest(?1), ?2, ?3, ?4, ?5, ?6, ?7)",
         )?;
         for ((term, session), list) in self.lists {
             let stored = tail
@@ -148,7 +148,7 @@ pub(crate) fn for_each_posting(
     session: Option<i64>,
     mut take: impl FnMut(i64, u32, u32),
 ) -> Result<(), MemoryError> {
-    let all = "SELECT session, data FROM memory_postings WHERE term = marked(?1)";
+    let all = "SELECT session, data FROM memory_postings WHERE term = keyed_digest(?1)";
     let mut read = match session {
         Some(_) => connection.prepare_cached(&format!("{all} AND session = ?2 ORDER BY block")),
         None => connection.prepare_cached(all),
@@ -173,7 +173,7 @@ pub(crate) fn count_turns_with(
     session: i64,
 ) -> Result<u32, MemoryError> {
     let sql = "SELECT before + docs FROM memory_postings
-         WHERE term = marked(?1) AND session = ?2 ORDER BY block DESC LIMIT 1";
+         WHERE term = keyed_digest(?1) AND session = ?2 ORDER BY block DESC LIMIT 1";
     Ok(query_first(connection, sql, params![term, session], |row| row.get(0))?.unwrap_or(0))
 }
 
@@ -191,7 +191,7 @@ pub(crate) fn remove_turn<'a>(
                 kept.push((found, count));
             }
         })?;
-        let sql = "DELETE FROM memory_postings WHERE term = marked(?1) AND session = ?2";
+        let sql = "DELETE FROM memory_postings WHERE term = keyed_digest(?1) AND session = ?2";
         execute(connection, sql, params![term, session])?;
         if !kept.is_empty() {
             let lists = BTreeMap::from([((term.to_owned(), session), kept)]);

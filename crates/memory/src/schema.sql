@@ -1,5 +1,5 @@
--- The tables of the memory in the journal's file. `sealed`, `opened` and `marked` (SQL functions of
--- the connection) encrypt, decrypt and digest values; without a key they return their argument.
+-- The tables of the memory in the journal's file. `encrypt`, `decrypt` and `keyed_digest` are SQL
+-- functions of the connection; without a key they return their argument.
 
 CREATE TABLE memory_sessions (
     id INTEGER PRIMARY KEY,
@@ -40,7 +40,7 @@ CREATE TABLE memory_levels (
 );
 
 -- Metrics that ranking and planning read of every turn, packed, with many turns in one row.
-CREATE TABLE memory_columns (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE memory_turn_metrics (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
 
 -- Parts: runs of turns that belong together, up to the first turn of the next part.
 CREATE TABLE memory_parts (
@@ -142,8 +142,8 @@ CREATE TABLE memory_board (
 CREATE TABLE memory_vectors (id INTEGER PRIMARY KEY, encoder TEXT NOT NULL, data BLOB NOT NULL);
 CREATE TABLE memory_encoders (session INTEGER PRIMARY KEY, width INTEGER NOT NULL);
 
--- One row if the memory is encrypted: the proof of its key.
-CREATE TABLE memory_seal (proof BLOB NOT NULL);
+-- One row if the memory is encrypted: the fingerprint of its key.
+CREATE TABLE memory_encryption (key_fingerprint BLOB NOT NULL);
 
 -- Pending batches at a provider: the batch's id, and the first and last turn of each prompt.
 CREATE TABLE memory_batches (

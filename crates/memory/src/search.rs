@@ -283,7 +283,7 @@ impl SearchScope {
         best: &[usize],
     ) -> Result<Vec<MemoryHit>, MemoryError> {
         let mut key =
-            connection.prepare_cached("SELECT opened(key) FROM memory_turns WHERE id = ?1")?;
+            connection.prepare_cached("SELECT decrypt(key) FROM memory_turns WHERE id = ?1")?;
         let mut metrics_writer = MetricsRowCache::default();
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
@@ -407,7 +407,7 @@ impl SessionParts {
         turns: &mut SearchableTurns,
     ) -> Result<(), MemoryError> {
         let from = self.last_row.map_or(0, |(first, ..)| first);
-        let sql = "SELECT first, opened(label), words FROM memory_parts
+        let sql = "SELECT first, decrypt(label), words FROM memory_parts
              WHERE session = ?1 AND first >= ?2 ORDER BY first";
         let parts: Vec<(u32, Option<String>, i64)> =
             query_rows(connection, sql, params![session, from], |row| {
@@ -446,6 +446,6 @@ pub(crate) fn read_speakers(
     connection: &Connection,
     session: i64,
 ) -> Result<Vec<String>, MemoryError> {
-    let sql = "SELECT opened(name) FROM memory_speakers WHERE session = ?1 ORDER BY id";
+    let sql = "SELECT decrypt(name) FROM memory_speakers WHERE session = ?1 ORDER BY id";
     query_rows(connection, sql, params![session], |row| row.get(0))
 }

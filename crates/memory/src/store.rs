@@ -89,22 +89,22 @@ impl Memory {
     fn open_with(
         folder: &Path,
         redactor: Redactor,
-        seal: ColumnEncryption,
+        encryption: ColumnEncryption,
     ) -> Result<Self, MemoryError> {
-        let connection = MEMORY_TABLES.open(folder, &seal)?;
+        let connection = MEMORY_TABLES.open(folder, &encryption)?;
         connection.pragma_update(None, "secure_delete", "on")?;
-        let sealed_with = stored_key_proof(&connection)?;
+        let stored_fingerprint = stored_key_fingerprint(&connection)?;
         let memory = Self {
             folder: folder.to_owned(),
             writer: Mutex::new(connection),
             readers: Mutex::default(),
-            encryption: seal,
+            encryption,
             redactor,
             encoder: None,
         };
-        match (memory.encryption.key_fingerprint(), sealed_with) {
+        match (memory.encryption.key_fingerprint(), stored_fingerprint) {
             (ours, stored) if ours == stored => {}
-            (Some(proof), None) => memory.encrypt_existing_data(&proof)?,
+            (Some(fingerprint), None) => memory.encrypt_existing_data(&fingerprint)?,
             _ => return Err(JournalError::WrongKey.into()),
         }
         Ok(memory)
@@ -198,7 +198,7 @@ impl Memory {
     ) -> Result<T, MemoryError> {
         let mut connection = self.writer();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if stored_key_proof(&transaction)? != self.encryption.key_fingerprint() {
+        if stored_key_fingerprint(&transaction)? != self.encryption.key_fingerprint() {
             // Another process encrypted the memory: plain text must not be written to it.
             return Err(JournalError::WrongKey.into());
         }
@@ -253,11 +253,14 @@ impl AppendedTurn {
     }
 }
 
-/// Returns the stored proof of the encryption key; `None` if the memory is not encrypted.
-fn stored_key_proof(connection: &Connection) -> Result<Option<Vec<u8>>, MemoryError> {
-    query_first(connection, "SELECT proof FROM memory_seal", [], |row| {
-        row.get(0)
-    })
+/// Returns the stored fingerprint of the encryption key; `None` if the memory is not encrypted.
+fn stored_key_fingerprint(connection: &Connection) -> Result<Option<Vec<u8>>, MemoryError> {
+    query_first(
+        connection,
+        "SELECT key_fingerprint FROM memory_encryption",
+        [],
+        |row| row.get(0),
+    )
 }
 
 /// Runs a cached query and collects its rows.
@@ -307,7 +310,7 @@ pub(crate) fn find_turn_by_key(
     session: i64,
     key: &str,
 ) -> Result<Option<u32>, MemoryError> {
-    let sql = "SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)";
+    let sql = "SELECT id FROM memory_turns WHERE session = ?1 AND key = encrypt(?2)";
     let id: Option<i64> = query_first(connection, sql, params![session, key], |row| row.get(0))?;
     Ok(id.map(|id| id as u32))
 }
@@ -354,7 +357,7 @@ pub(crate) fn load_turn(
     session: i64,
     number: u32,
 ) -> Result<Option<StoredTurn>, MemoryError> {
-    let sql = "SELECT opened(key), role, opened(speaker), ts, at_ms, form, opened(raw)
+    let sql = "SELECT decrypt(key), role, decrypt(speaker), ts, at_ms, form, decrypt(raw)
          FROM memory_turns WHERE id = ?1";
     let found = query_first(connection, sql, params![turn_id(session, number)], |row| {
         Ok(StoredTurn {

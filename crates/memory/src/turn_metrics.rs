@@ -1,7 +1,7 @@
 //! Metrics of turns, as ranking and planning need them for every turn: word count, speaker, role
 //! and token counts.
 //!
-//! They are packed, with 128 turns in one row of `memory_columns`: a million turns are read in
+//! They are packed, with 128 turns in one row of `memory_turn_metrics`: a million turns are read in
 //! milliseconds, and appending a turn rewrites one small row.
 
 use std::collections::BTreeMap;
@@ -151,7 +151,7 @@ impl MetricsRowCache {
         Ok(match self.rows.entry(id) {
             Entry::Occupied(row) => row.into_mut(),
             Entry::Vacant(entry) => {
-                let sql = "SELECT data FROM memory_columns WHERE id = ?1";
+                let sql = "SELECT data FROM memory_turn_metrics WHERE id = ?1";
                 let stored = query_first(connection, sql, params![id], |row| row.get(0))?;
                 entry.insert(stored.unwrap_or_default())
             }
@@ -160,8 +160,8 @@ impl MetricsRowCache {
 
     /// Writes the changed rows.
     pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
-        let mut write =
-            connection.prepare_cached("INSERT OR REPLACE INTO memory_columns VALUES (?1, ?2)")?;
+        let mut write = connection
+            .prepare_cached("INSERT OR REPLACE INTO memory_turn_metrics VALUES (?1, ?2)")?;
         for (id, row) in self.rows {
             write.execute(params![id, row])?;
         }
@@ -183,8 +183,9 @@ pub(crate) fn read_metrics<T: From<TurnMetrics>>(
     }
     let (from, mut skip) = locate(session, first);
     let (to, _) = locate(session, last);
-    let mut read = connection
-        .prepare_cached("SELECT data FROM memory_columns WHERE id BETWEEN ?1 AND ?2 ORDER BY id")?;
+    let mut read = connection.prepare_cached(
+        "SELECT data FROM memory_turn_metrics WHERE id BETWEEN ?1 AND ?2 ORDER BY id",
+    )?;
     let mut rows = read.query(params![from, to])?;
     let expected = into.len() + (last + 1 - first) as usize;
     while let Some(row) = rows.next()? {

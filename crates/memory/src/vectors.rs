@@ -116,7 +116,7 @@ pub(crate) fn append_similarities(
 ) -> Result<bool, MemoryError> {
     let end = into.len() + turns as usize;
     let mut read = connection.prepare_cached(
-        "SELECT opened(data) FROM memory_vectors
+        "SELECT decrypt(data) FROM memory_vectors
          WHERE id >= ?1 AND id < ?2 AND encoder = ?3 ORDER BY id",
     )?;
     let mut rows = read.query(params![session << 32, (session + 1) << 32, encoder])?;
@@ -153,7 +153,7 @@ fn encoded_turn_count(
     session: i64,
     encoder: &str,
 ) -> Result<u32, MemoryError> {
-    let sql = "SELECT id, encoder, length(opened(data)) FROM memory_vectors
+    let sql = "SELECT id, encoder, length(decrypt(data)) FROM memory_vectors
          WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1";
     let ids = params![session << 32, (session + 1) << 32];
     let last: Option<(i64, String, u32)> = query_first(connection, sql, ids, |row| row.try_into())?;
@@ -174,7 +174,7 @@ fn vector_bytes(connection: &Connection, session: i64) -> Result<u32, MemoryErro
 
 /// Reads the vectors of a row.
 fn read_vector_row(connection: &Connection, id: i64) -> Result<Option<Vec<u8>>, MemoryError> {
-    let sql = "SELECT opened(data) FROM memory_vectors WHERE id = ?1";
+    let sql = "SELECT decrypt(data) FROM memory_vectors WHERE id = ?1";
     query_first(connection, sql, params![id], |row| row.get(0))
 }
 
@@ -197,7 +197,7 @@ fn store_vectors(
             params![session, width as i64],
         )?;
     }
-    let sql = "INSERT OR REPLACE INTO memory_vectors VALUES (?1, ?2, sealed(?3))";
+    let sql = "INSERT OR REPLACE INTO memory_vectors VALUES (?1, ?2, encrypt(?3))";
     let mut rest = vectors;
     let mut at = from;
     while !rest.is_empty() {
@@ -233,7 +233,7 @@ pub(crate) fn clear_vector(
     let at = ((turn - 1) % VECTORS_PER_ROW) as usize * width;
     if let Some(vector) = data.get_mut(at..at + width) {
         vector.fill(0);
-        let sql = "UPDATE memory_vectors SET data = sealed(?2) WHERE id = ?1";
+        let sql = "UPDATE memory_vectors SET data = encrypt(?2) WHERE id = ?1";
         execute(connection, sql, params![id, data])?;
     }
     Ok(())
