@@ -59,10 +59,10 @@ impl Memory {
             });
         }
         self.write_missing_levels(session)?;
-        let (assembled, new_pin, id) =
+        let (assembled, new_plan, id) =
             self.read(|reader| assemble_gradient(&reader.connection, session, &gradient))?;
-        if let (Some(pin), PlanStorage::Store) = (new_pin, keep) {
-            self.write(|connection| pin.write(connection, id, &gradient))?;
+        if let (Some(stored_plan), PlanStorage::Store) = (new_plan, keep) {
+            self.write(|connection| stored_plan.write(connection, id, &gradient))?;
         }
         Ok(assembled)
     }
@@ -170,30 +170,34 @@ fn assemble_gradient(
 ) -> Result<AssemblyWithPlan, MemoryError> {
     let session = require_session(connection, name)?;
     let turns = session.turn_count;
-    let pin = StoredPlan::read(connection, session.id, gradient)?;
-    let pin = pin.filter(|pin| {
-        pin.last_planned_turn <= turns
-            && pin.last_planned_turn / REPLAN_INTERVAL_TURNS == turns / REPLAN_INTERVAL_TURNS
+    let stored_plan = StoredPlan::read(connection, session.id, gradient)?;
+    let stored_plan = stored_plan.filter(|stored_plan| {
+        stored_plan.last_planned_turn <= turns
+            && stored_plan.last_planned_turn / REPLAN_INTERVAL_TURNS
+                == turns / REPLAN_INTERVAL_TURNS
     });
     let mut metrics = Vec::new();
-    let (mut new_pin, mut assembled) = (None, AssembledHistory::default());
-    match pin {
-        Some(pin) => {
-            // The metrics of turns that the pinned plan covers are not needed, so they stay empty.
-            metrics.resize(pin.last_planned_turn as usize, TurnMetrics::default());
+    let (mut new_plan, mut assembled) = (None, AssembledHistory::default());
+    match stored_plan {
+        Some(stored_plan) => {
+            // The metrics of turns that the stored plan covers are not needed, so they stay empty.
+            metrics.resize(
+                stored_plan.last_planned_turn as usize,
+                TurnMetrics::default(),
+            );
             turn_metrics::read_metrics(
                 connection,
                 session.id,
-                pin.last_planned_turn + 1,
+                stored_plan.last_planned_turn + 1,
                 turns,
                 &mut metrics,
             )?;
-            assembled = AssembledHistory::from_pinned_plan(&pin);
+            assembled = AssembledHistory::from_stored_plan(&stored_plan);
         }
         None => {
             turn_metrics::read_metrics(connection, session.id, 1, turns, &mut metrics)?;
             let planned = turns / REPLAN_INTERVAL_TURNS * REPLAN_INTERVAL_TURNS;
-            new_pin = Some(assembled.replan(connection, &session, &metrics, planned, gradient)?);
+            new_plan = Some(assembled.replan(connection, &session, &metrics, planned, gradient)?);
         }
     }
     while let Some(next) = assembled.first_overflowing_turn(&metrics, gradient.budget) {
@@ -201,21 +205,21 @@ fn assemble_gradient(
             metrics.clear();
             turn_metrics::read_metrics(connection, session.id, 1, turns, &mut metrics)?;
         }
-        new_pin = Some(assembled.replan(connection, &session, &metrics, next, gradient)?);
+        new_plan = Some(assembled.replan(connection, &session, &metrics, next, gradient)?);
     }
     assembled.append_unplanned(connection, &session, &metrics)?;
-    Ok((assembled, new_pin, session.id))
+    Ok((assembled, new_plan, session.id))
 }
 
 impl AssembledHistory {
-    fn from_pinned_plan(pin: &StoredPlan) -> Self {
+    fn from_stored_plan(stored_plan: &StoredPlan) -> Self {
         Self {
-            text: pin.text.clone(),
-            bands: pin.bands.clone(),
-            tokens: pin.bands.iter().map(|band| band.tokens).sum(),
-            reserve_tokens: pin.reserve_tokens,
-            last_planned_turn: pin.last_planned_turn,
-            planned_bytes: pin.text.len(),
+            text: stored_plan.text.clone(),
+            bands: stored_plan.bands.clone(),
+            tokens: stored_plan.bands.iter().map(|band| band.tokens).sum(),
+            reserve_tokens: stored_plan.reserve_tokens,
+            last_planned_turn: stored_plan.last_planned_turn,
+            planned_bytes: stored_plan.text.len(),
         }
     }
 
@@ -238,14 +242,14 @@ impl AssembledHistory {
         for band in &bands {
             render_band(connection, session, band, &mut text)?;
         }
-        let pin = StoredPlan {
+        let stored_plan = StoredPlan {
             last_planned_turn: planned,
             reserve_tokens: reserve,
             bands,
             text,
         };
-        *self = Self::from_pinned_plan(&pin);
-        Ok(pin)
+        *self = Self::from_stored_plan(&stored_plan);
+        Ok(stored_plan)
     }
 
     /// Returns the first turn after the plan that does not fit into the budget as raw text.

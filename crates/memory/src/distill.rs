@@ -82,7 +82,7 @@ impl Memory {
             memory.write_missing_levels(&name)?;
             memory.lock_for_distilling(&name)
         };
-        let _lease = self.run_blocking(prepare).await?;
+        let _lock = self.run_blocking(prepare).await?;
         let batch_model = model.and_then(|model| model.batch_model());
         if let Some(done) = self.distill_group(session, model, batch_model).await? {
             return Ok(done);

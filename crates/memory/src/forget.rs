@@ -24,7 +24,7 @@ impl Memory {
     /// Forgets a whole session. Fails with [`MemoryError::DistillLocked`] while a process distills
     /// it.
     pub fn forget_session(&self, session: &str) -> Result<ForgottenCounts, MemoryError> {
-        let _lease = self.lock_for_distilling(session)?;
+        let _lock = self.lock_for_distilling(session)?;
         let forgotten = self.write(|connection| {
             let MemorySessionRow {
                 id,
@@ -52,7 +52,7 @@ impl Memory {
     /// not an error, so that an interrupted call can be repeated. Fails with
     /// [`MemoryError::DistillLocked`] while a process distills the session.
     pub fn forget_turn(&self, session: &str, number: u32) -> Result<ForgottenCounts, MemoryError> {
-        let _lease = self.lock_for_distilling(session)?;
+        let _lock = self.lock_for_distilling(session)?;
         let forgotten = self.write(|connection| {
             let found = require_session(connection, session)?;
             if !(1..=found.turn_count).contains(&number) {
@@ -128,10 +128,10 @@ fn clear_metrics(
     session: &MemorySessionRow,
     number: u32,
 ) -> Result<(), MemoryError> {
-    let mut metrics_writer = MetricsRowCache::default();
-    let words = metrics_writer.get(connection, session.id, number)?.words;
-    metrics_writer.set(connection, session.id, number, &TurnMetrics::default())?;
-    metrics_writer.finish(connection)?;
+    let mut metrics_rows = MetricsRowCache::default();
+    let words = metrics_rows.get(connection, session.id, number)?.words;
+    metrics_rows.set(connection, session.id, number, &TurnMetrics::default())?;
+    metrics_rows.finish(connection)?;
     let sql =
         "UPDATE memory_sessions SET words = words - ?2, forgotten = forgotten + 1 WHERE id = ?1";
     connection.execute(sql, params![session.id, words])?;

@@ -131,18 +131,18 @@ impl Memory {
                 // Another process has written these levels.
                 return Ok(0);
             }
-            let mut metrics_writer = MetricsRowCache::default();
+            let mut metrics_rows = MetricsRowCache::default();
             for (number, extracted) in &extracted {
                 store_levels(
                     connection,
-                    &mut metrics_writer,
+                    &mut metrics_rows,
                     session.id,
                     *number,
                     extracted,
                     "rules",
                 )?;
             }
-            metrics_writer.finish(connection)?;
+            metrics_rows.finish(connection)?;
             crate::eras::write_completed_eras(
                 connection,
                 &session,
@@ -188,7 +188,7 @@ impl CountedLevels {
 /// if the turn was forgotten.
 pub(crate) fn store_levels(
     connection: &Connection,
-    metrics_writer: &mut MetricsRowCache,
+    metrics_rows: &mut MetricsRowCache,
     session: i64,
     number: u32,
     levels: &CountedLevels,
@@ -202,9 +202,9 @@ pub(crate) fn store_levels(
         // The turn was forgotten while its levels were extracted.
         return Ok(());
     }
-    let mut metrics = metrics_writer.get(connection, session, number)?;
+    let mut metrics = metrics_rows.get(connection, session, number)?;
     metrics.tokens = levels.tokens;
-    metrics_writer.set(connection, session, number, &metrics)
+    metrics_rows.set(connection, session, number, &metrics)
 }
 
 /// Reads a lower level of a turn; `None` if it is not written.

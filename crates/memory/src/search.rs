@@ -284,7 +284,7 @@ impl SearchScope {
     ) -> Result<Vec<MemoryHit>, MemoryError> {
         let mut key =
             connection.prepare_cached("SELECT decrypt(key) FROM memory_turns WHERE id = ?1")?;
-        let mut metrics_writer = MetricsRowCache::default();
+        let mut metrics_rows = MetricsRowCache::default();
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
         for at in best {
@@ -293,7 +293,7 @@ impl SearchScope {
                 .partition_point(|session| session.offset <= *at);
             let session = &self.sessions[after - 1];
             let number = (at - session.offset + 1) as u32;
-            let tokens = metrics_writer.get(connection, session.id, number)?.tokens;
+            let tokens = metrics_rows.get(connection, session.id, number)?.tokens;
             candidates.push(BudgetCandidate { number, tokens });
             hits.push(MemoryHit {
                 session: session.name.clone(),

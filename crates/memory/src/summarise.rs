@@ -91,7 +91,7 @@ impl Memory {
                 // Another process has summarised these turns.
                 return Ok(0);
             }
-            let (mut metrics_writer, mut postings) =
+            let (mut metrics_rows, mut postings) =
                 (MetricsRowCache::default(), PostingWriter::default());
             for (turn, lower) in accepted {
                 if load_turn(connection, id, turn.number)?.is_none() {
@@ -108,14 +108,14 @@ impl Memory {
                 let levels = CountedLevels::new(turn.raw_tokens, lower);
                 store_levels(
                     connection,
-                    &mut metrics_writer,
+                    &mut metrics_rows,
                     id,
                     turn.number,
                     &levels,
                     "model",
                 )?;
             }
-            metrics_writer.finish(connection)?;
+            metrics_rows.finish(connection)?;
             postings.finish(connection)?;
             Ok(last - from)
         })
