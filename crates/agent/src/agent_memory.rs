@@ -24,7 +24,7 @@ use crate::{Session, TurnHook};
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentMemoryOptions {
     /// Which earlier turns a prompt contains.
-    pub history: HistoryMode,
+    pub history: HistoryStrategyKind,
     /// The time limit of recall. What was found until then is used. `None` disables recall.
     pub recall_timeout: Option<Duration>,
     /// The maximum number of tokens of the recalled text.
@@ -36,7 +36,7 @@ pub struct AgentMemoryOptions {
 /// Which earlier turns a prompt contains.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub enum HistoryMode {
+pub enum HistoryStrategyKind {
     /// All turns; the older a turn, the shorter its level.
     Gradient(GradientOptions),
     /// All turns in full, until the context is nearly full.
@@ -107,8 +107,8 @@ impl AgentMemory {
             .map_or(turn, |step| step.turn);
         let prepare = move |memory: &Arc<Memory>| {
             store_turns(memory, &id, &missing)?;
-            let HistoryMode::Gradient(gradient) = history else {
-                let regular = history == HistoryMode::Regular;
+            let HistoryStrategyKind::Gradient(gradient) = history else {
+                let regular = history == HistoryStrategyKind::Regular;
                 return Ok(PromptPrefix {
                     first_full_turn: if regular { first_full_turn } else { turn },
                     ..PromptPrefix::default()
@@ -277,9 +277,9 @@ impl TurnHook for AgentMemory {
 impl HistoryStrategy for AgentMemory {
     fn earlier_items(&self, past: &PastTurns<'_>) -> Vec<ConversationItem> {
         let prefix = match self.0.options.history {
-            HistoryMode::Regular => return RegularHistory.earlier_items(past),
-            HistoryMode::OneShot => return OneShotHistory.earlier_items(past),
-            HistoryMode::Gradient(_) => self
+            HistoryStrategyKind::Regular => return RegularHistory.earlier_items(past),
+            HistoryStrategyKind::OneShot => return OneShotHistory.earlier_items(past),
+            HistoryStrategyKind::Gradient(_) => self
                 .lock_prompt_prefixes()
                 .get(past.session)
                 .cloned()

@@ -86,7 +86,7 @@ mod turn_documents;
 mod turn_hook;
 
 pub use agent::Agent;
-pub use agent_memory::{AgentMemory, AgentMemoryOptions, HistoryMode};
+pub use agent_memory::{AgentMemory, AgentMemoryOptions, HistoryStrategyKind};
 pub use change_tracker::ChangeTracker;
 pub use error::AgentError;
 pub use history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};

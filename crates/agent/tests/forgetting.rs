@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_agent::{
-    Agent, AgentError, AgentMemory, AgentMemoryOptions, HistoryMode, Session, SessionStepKind,
+    Agent, AgentError, AgentMemory, AgentMemoryOptions, HistoryStrategyKind, Session,
+    SessionStepKind,
 };
 use selvedge_journal::{Journal, JournalError, JournalOptions, Redactor, RunFilter};
 use selvedge_memory::{GradientOptions, Memory};
@@ -63,7 +64,7 @@ fn answers(asked: &Asked) -> Reply {
 }
 
 fn remembering(memory: &Arc<Memory>) -> AgentMemory {
-    let telling = HistoryMode::Gradient(GradientOptions::new(20_000));
+    let telling = HistoryStrategyKind::Gradient(GradientOptions::new(20_000));
     let recall = Some(Duration::from_secs(20));
     AgentMemory::new(
         memory.clone(),

@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_agent::{Agent, AgentMemory, AgentMemoryOptions, HistoryMode, Session};
+use selvedge_agent::{Agent, AgentMemory, AgentMemoryOptions, HistoryStrategyKind, Session};
 use selvedge_journal::Redactor;
 use selvedge_memory::{ANNOUNCEMENT_TURNS, GradientOptions, Memory, get_turn_tool};
 use selvedge_protocol::{TurnEnd, WireApi};
@@ -22,7 +22,7 @@ fn memory(test: &TestAgent) -> Arc<Memory> {
     Arc::new(Memory::open(&test.dir.path().join("home"), Redactor::new([])).unwrap())
 }
 
-fn remembering(memory: &Arc<Memory>, telling: HistoryMode) -> AgentMemory {
+fn remembering(memory: &Arc<Memory>, telling: HistoryStrategyKind) -> AgentMemory {
     let settings = AgentMemoryOptions {
         history: telling,
         recall_timeout: Some(Duration::from_secs(20)),
@@ -41,7 +41,7 @@ fn agent(test: &TestAgent, server: &Server, memory: &Arc<Memory>, session: &Sess
         .unwrap();
     agent.with_tools(tools).with_memory(&remembering(
         memory,
-        HistoryMode::Gradient(GradientOptions::new(BUDGET)),
+        HistoryStrategyKind::Gradient(GradientOptions::new(BUDGET)),
     ))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_agent::{AgentMemory, AgentMemoryOptions, HistoryMode, SmallModelClient};
+use selvedge_agent::{AgentMemory, AgentMemoryOptions, HistoryStrategyKind, SmallModelClient};
 use selvedge_config::{Config, MemoryBatch, MemoryStrategy};
 use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{GradientOptions, Memory, MemoryError, SmallModel};
@@ -55,13 +55,13 @@ pub(crate) fn memory_for_agent(
         MemoryStrategy::Gradient => {
             // The other half is left to the current turn.
             let half = u32::try_from(model.context_window / 2).unwrap_or(u32::MAX);
-            HistoryMode::Gradient(GradientOptions {
+            HistoryStrategyKind::Gradient(GradientOptions {
                 budget: keys.budget.min(half),
                 band_shares: keys.bands,
             })
         }
-        MemoryStrategy::Regular => HistoryMode::Regular,
-        MemoryStrategy::OneShot => HistoryMode::OneShot,
+        MemoryStrategy::Regular => HistoryStrategyKind::Regular,
+        MemoryStrategy::OneShot => HistoryStrategyKind::OneShot,
     };
     let minutes = Duration::from_secs(60 * u64::from(keys.distill_idle_minutes));
     let settings = AgentMemoryOptions {
