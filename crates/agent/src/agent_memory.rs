@@ -39,7 +39,7 @@ pub struct AgentMemoryOptions {
 pub enum HistoryStrategyKind {
     /// All turns; the older a turn, the shorter its level.
     Gradient(GradientOptions),
-    /// All turns in full, until the context is nearly full.
+    /// All turns in full; when the context is nearly full, the session is compacted.
     Regular,
     /// No earlier turns.
     OneShot,

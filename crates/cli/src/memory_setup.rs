@@ -56,8 +56,8 @@ pub(crate) fn memory_for_agent(
             // The other half is left to the current turn.
             let half = u32::try_from(model.context_window / 2).unwrap_or(u32::MAX);
             HistoryStrategyKind::Gradient(GradientOptions {
-                budget: keys.budget.min(half),
-                band_shares: keys.bands,
+                budget: keys.history_tokens.min(half),
+                band_shares: keys.level_shares,
             })
         }
         MemoryStrategy::Regular => HistoryStrategyKind::Regular,
@@ -66,7 +66,7 @@ pub(crate) fn memory_for_agent(
     let minutes = Duration::from_secs(60 * u64::from(keys.distill_idle_minutes));
     let settings = AgentMemoryOptions {
         history,
-        recall_timeout: keys.recall.then(|| Duration::from_millis(keys.recall_ms)),
+        recall_timeout: keys.recall.then(|| Duration::from_millis(keys.recall_timeout_ms)),
         max_recall_tokens: keys.recall_tokens,
         distill_idle_time: (!minutes.is_zero()).then_some(minutes),
     };

@@ -222,13 +222,13 @@ pub struct MemorySettings {
     /// Which earlier turns enter a prompt.
     pub strategy: MemoryStrategy,
     /// Tokens of a prompt for earlier turns.
-    pub budget: u32,
-    /// Shares of raw, smoothed, compressed and tiny turns in `budget`, in percent.
-    pub bands: [u32; 4],
+    pub history_tokens: u32,
+    /// Shares of raw, smoothed, compressed and tiny turns in `history_tokens`, in percent.
+    pub level_shares: [u32; 4],
     /// Search the memory before each turn.
     pub recall: bool,
     /// Time limit of that search, in milliseconds. Results that arrive in time are used.
-    pub recall_ms: u64,
+    pub recall_timeout_ms: u64,
     /// Tokens of a prompt for the results of that search and for the announcement board.
     pub recall_tokens: u32,
     /// A small model that writes summaries, filters search results and extracts lessons. If not
@@ -246,10 +246,10 @@ impl Default for MemorySettings {
     fn default() -> Self {
         Self {
             strategy: MemoryStrategy::Gradient,
-            budget: 100_000,
-            bands: [40, 16, 30, 14],
+            history_tokens: 100_000,
+            level_shares: [40, 16, 30, 14],
             recall: true,
-            recall_ms: 1000,
+            recall_timeout_ms: 1000,
             recall_tokens: 2000,
             model: None,
             batch: MemoryBatch::Auto,
@@ -265,7 +265,7 @@ pub enum MemoryStrategy {
     /// All of them; the older a turn, the shorter its text.
     #[default]
     Gradient,
-    /// The newest that fit, in full.
+    /// All of them, in full; when the context is nearly full, the session is compacted.
     Regular,
     /// No earlier turns.
     OneShot,

@@ -295,7 +295,7 @@ mod tests {
             ),
             (
                 "[memory]\nbands = [1, 2]\n",
-                "error: config.toml:2: memory.bands must be a list of 4 whole numbers, got a list",
+                "error: config.toml:2: memory.level_shares must be a list of 4 whole numbers, got a list",
             ),
             (
                 "allow_commands = [\"npm test\"]\n",

@@ -93,7 +93,7 @@ pub(crate) struct MemoryShowArgs {
     pub(crate) session: Option<String>,
 
     /// Maximum number of tokens, including tags and a reserve for nine more turns [default:
-    /// `memory.budget`]
+    /// `memory.history_tokens`]
     #[arg(long, value_name = "TOKENS")]
     pub(crate) budget: Option<u32>,
 

@@ -43,8 +43,8 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
 
 fn configured_gradient(config: &selvedge_config::Config) -> GradientOptions {
     GradientOptions {
-        budget: config.memory.budget,
-        band_shares: config.memory.bands,
+        budget: config.memory.history_tokens,
+        band_shares: config.memory.level_shares,
     }
 }
 
