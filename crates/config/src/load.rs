@@ -294,7 +294,7 @@ mod tests {
                  unclosed character class; missing ']'",
             ),
             (
-                "[memory]\nbands = [1, 2]\n",
+                "[memory]\nlevel_shares = [1, 2]\n",
                 "error: config.toml:2: memory.level_shares must be a list of 4 whole numbers, got a list",
             ),
             (
