@@ -193,7 +193,7 @@ fn recent_steps(steps: &[SessionStep], room: u64) -> &[SessionStep] {
         left -= tokens;
         if matches!(
             step.kind,
-            SessionStepKind::Prompt | SessionStepKind::Answer { .. }
+            SessionStepKind::UserMessage | SessionStepKind::Answer { .. }
         ) {
             from = at;
         }
@@ -214,7 +214,7 @@ async fn summarize_steps(
     );
     let asked: Vec<(u32, String)> = before
         .iter()
-        .filter(|step| step.kind == SessionStepKind::Prompt)
+        .filter(|step| step.kind == SessionStepKind::UserMessage)
         .map(|step| {
             (
                 step.turn,

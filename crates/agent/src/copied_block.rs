@@ -50,7 +50,7 @@ fn is_copied(code: &str, instructions: Option<&str>, steps: &[SessionStep]) -> b
         match step.kind {
             SessionStepKind::Results if contains => return true,
             // What was the model's or the user's own before is not from outside.
-            SessionStepKind::Prompt | SessionStepKind::Answer { .. } if contains => return false,
+            SessionStepKind::UserMessage | SessionStepKind::Answer { .. } if contains => return false,
             _ => {}
         }
     }

@@ -85,7 +85,7 @@ fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredIte
             SessionRow::Mark(SessionMark::TurnEnd {
                 finish_reason,
                 error,
-                others,
+                delegated,
             }) => {
                 ended = Some(item.turn);
                 // The error message of a provider may quote the request.
@@ -96,7 +96,7 @@ fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredIte
                 SessionRow::Mark(SessionMark::TurnEnd {
                     finish_reason,
                     error,
-                    others,
+                    delegated,
                 })
             }
             _ => continue,
@@ -114,7 +114,7 @@ fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredIte
         let end = SessionRow::Mark(SessionMark::TurnEnd {
             finish_reason: Some(TurnEnd::Interrupted),
             error: None,
-            others: DelegatedUsage::default(),
+            delegated: DelegatedUsage::default(),
         });
         if let Ok(item) = serde_json::to_value(end) {
             remaining.push(StoredItem {

@@ -247,7 +247,7 @@ impl Session {
             native: None,
         });
         self.add_step(
-            SessionStepKind::Prompt,
+            SessionStepKind::UserMessage,
             vec![item.clone().into()],
             vec![item],
         )
@@ -277,11 +277,11 @@ impl Session {
         written
     }
 
-    /// Ends the turn. `others` is what the agents that it launched have spent.
+    /// Ends the turn. `delegated` is what launched agents and sampling requests have spent.
     pub(crate) async fn end_turn(
         &mut self,
         end: Result<TurnEnd, TurnError>,
-        others: DelegatedUsage,
+        delegated: DelegatedUsage,
     ) -> Result<(), AgentError> {
         let (finish_reason, error) = match end {
             Ok(end) => (Some(end), None),
@@ -291,11 +291,11 @@ impl Session {
         let end = SessionRow::Mark(SessionMark::TurnEnd {
             finish_reason,
             error,
-            others,
+            delegated,
         });
         let written = self.append_rows(&[end]).await;
         match written {
-            Ok(()) => self.delegated.add(others),
+            Ok(()) => self.delegated.add(delegated),
             Err(_) => self.turn_ended = false,
         }
         written

@@ -14,7 +14,7 @@ pub(crate) enum SessionRow {
     Item(TurnItem),
 }
 
-/// Groups the items since the last mark.
+/// Says what the items since the last mark are, or that the session was compacted or the turn ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum SessionMark {
@@ -50,7 +50,7 @@ pub(crate) enum SessionMark {
         error: Option<TurnError>,
         /// The usage of agents that the turn launched and of sampling requests.
         #[serde(default, skip_serializing_if = "DelegatedUsage::is_zero")]
-        others: DelegatedUsage,
+        delegated: DelegatedUsage,
     },
 }
 
@@ -72,7 +72,8 @@ impl DelegatedUsage {
     }
 }
 
-/// A group of items of a session: a prompt, an answer, or the results of an answer.
+/// A group of items of a session: a user message, an answer, the results of an answer, or a
+/// compacted conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionStep {
     /// The number of the turn, counted from 1.
@@ -89,8 +90,8 @@ pub struct SessionStep {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum SessionStepKind {
-    /// A prompt of the user.
-    Prompt,
+    /// A message of the user.
+    UserMessage,
     /// An answer of the model.
     Answer {
         /// The id of the run of its structured calls, if it has any.
@@ -117,7 +118,7 @@ impl SessionStep {
                 .all(|(item, sent)| matches!(item, TurnItem::Conversation(item) if item == sent));
         let request_items = (!same).then(|| self.request_items.clone());
         let mark = match &self.kind {
-            SessionStepKind::Prompt => None,
+            SessionStepKind::UserMessage => None,
             SessionStepKind::Answer {
                 run,
                 usage,
@@ -163,7 +164,7 @@ impl SessionReader {
             {
                 let item = ConversationItem::Message(message);
                 self.push_step(
-                    SessionStepKind::Prompt,
+                    SessionStepKind::UserMessage,
                     vec![item.clone().into()],
                     Some(vec![item]),
                 );
@@ -192,9 +193,9 @@ impl SessionReader {
             SessionRow::Mark(SessionMark::Compaction { request_items }) => {
                 self.push_step(SessionStepKind::Compaction, Vec::new(), Some(request_items))
             }
-            SessionRow::Mark(SessionMark::TurnEnd { others, .. }) => {
+            SessionRow::Mark(SessionMark::TurnEnd { delegated, .. }) => {
                 self.turn_ended = true;
-                self.delegated.add(others);
+                self.delegated.add(delegated);
             }
         }
     }

@@ -385,7 +385,7 @@ impl<'a> AgentTurn<'a> {
         let turn = self.session.turn_number();
         let mut steps = self.session.steps().iter().rev();
         let prompt_step =
-            steps.find(|step| step.turn == turn && step.kind == SessionStepKind::Prompt);
+            steps.find(|step| step.turn == turn && step.kind == SessionStepKind::UserMessage);
         let prompt = match prompt_step.and_then(|step| step.items.first()) {
             Some(TurnItem::Conversation(ConversationItem::Message(message))) => message.text(),
             _ => String::new(),
