@@ -50,7 +50,9 @@ fn is_copied(code: &str, instructions: Option<&str>, steps: &[SessionStep]) -> b
         match step.kind {
             SessionStepKind::Results if contains => return true,
             // What was the model's or the user's own before is not from outside.
-            SessionStepKind::UserMessage | SessionStepKind::Answer { .. } if contains => return false,
+            SessionStepKind::UserMessage | SessionStepKind::Answer { .. } if contains => {
+                return false;
+            }
             _ => {}
         }
     }

@@ -198,7 +198,7 @@ impl AgentTurn<'_> {
             pieces,
             request_items,
             usage,
-            finish_reason: finish,
+            finish_reason,
             ..
         } = answer;
         let usage = usage.unwrap_or_default();
@@ -225,7 +225,7 @@ impl AgentTurn<'_> {
             run: calls.then(|| self.structured_run_id()),
             usage,
             cost,
-            finish,
+            finish_reason,
         };
         self.session.add_step(kind, items, request_items).await?;
         let spent = self.budget.spent();

@@ -29,7 +29,7 @@ pub struct TurnSamplingResponse {
     /// The name of the model.
     pub model: String,
     /// Why the model stopped, if the provider reported it.
-    pub finish: Option<FinishReason>,
+    pub finish_reason: Option<FinishReason>,
 }
 
 impl SubAgents {
@@ -100,7 +100,7 @@ async fn read_answer(
     let mut answer = TurnSamplingResponse {
         text: String::new(),
         model: model.name.clone(),
-        finish: None,
+        finish_reason: None,
     };
     while let Some(event) = stream.next().await {
         let event = event.map_err(|error| {
@@ -114,11 +114,11 @@ async fn read_answer(
             ModelEvent::Text { text, .. } => answer.text.push_str(&text),
             ModelEvent::Usage(counted) => charge.usage = counted,
             ModelEvent::Restarted | ModelEvent::Retrying { .. } => answer.text.clear(),
-            ModelEvent::Finished { reason, .. } => answer.finish = Some(reason),
+            ModelEvent::Finished { reason, .. } => answer.finish_reason = Some(reason),
             _ => {}
         }
     }
-    match answer.finish {
+    match answer.finish_reason {
         Some(FinishReason::Refused) => {
             let reason = "the model refused to answer".to_owned();
             Err(AgentError::SamplingFailed(reason))

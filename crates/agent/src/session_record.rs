@@ -101,7 +101,7 @@ pub enum SessionStepKind {
         /// The cost, in the currency of the model's prices; `None` if they are not known.
         cost: Option<f64>,
         /// Why the model stopped; `None` if the answer was not read to its end.
-        finish: Option<FinishReason>,
+        finish_reason: Option<FinishReason>,
     },
     /// The results of the scripts and calls of an answer.
     Results,
@@ -123,13 +123,13 @@ impl SessionStep {
                 run,
                 usage,
                 cost,
-                finish,
+                finish_reason,
             } => Some(SessionMark::Answer {
                 request_items,
                 run: run.clone(),
                 usage: *usage,
                 cost: *cost,
-                finish_reason: finish.clone(),
+                finish_reason: finish_reason.clone(),
             }),
             SessionStepKind::Results => Some(SessionMark::Results { request_items }),
             SessionStepKind::Compaction => Some(SessionMark::Compaction {
@@ -175,13 +175,13 @@ impl SessionReader {
                 run,
                 usage,
                 cost,
-                finish_reason: finish,
+                finish_reason,
             }) => {
                 let kind = SessionStepKind::Answer {
                     run,
                     usage,
                     cost,
-                    finish,
+                    finish_reason,
                 };
                 let items = std::mem::take(&mut self.pending_items);
                 self.push_step(kind, items, request_items);

@@ -323,7 +323,8 @@ impl<'a> AgentTurn<'a> {
                     continue;
                 }
             };
-            let (finish, detail) = (answer.finish_reason.clone(), answer.finish_detail.clone());
+            let (finish_reason, detail) =
+                (answer.finish_reason.clone(), answer.finish_detail.clone());
             let pieces = self.record_answer(answer).await?;
             let has_actions = pieces.iter().any(|entry| entry.piece.must_run());
             let results = self.run_pieces(pieces).await;
@@ -332,7 +333,7 @@ impl<'a> AgentTurn<'a> {
             }
             if has_actions {
                 self.record_results(results).await?;
-            } else if let Some(end) = turn_end_for(finish, detail)? {
+            } else if let Some(end) = turn_end_for(finish_reason, detail)? {
                 return Ok(end);
             }
         }
@@ -364,7 +365,9 @@ impl<'a> AgentTurn<'a> {
         let turn = self.session.turn_number();
         let last = self.session.steps().last().filter(|step| step.turn == turn);
         match last.map(|step| &step.kind) {
-            Some(SessionStepKind::Answer { finish, .. }) => turn_end_for(finish.clone(), None),
+            Some(SessionStepKind::Answer { finish_reason, .. }) => {
+                turn_end_for(finish_reason.clone(), None)
+            }
             _ => Ok(None),
         }
     }
@@ -442,10 +445,10 @@ fn delegated_usage(all: BudgetSpent, session: &Session) -> DelegatedUsage {
 
 /// Returns how an answer without scripts and calls ends the turn, or `None` if the turn continues.
 fn turn_end_for(
-    finish: Option<FinishReason>,
+    finish_reason: Option<FinishReason>,
     detail: Option<String>,
 ) -> Result<Option<TurnEnd>, TurnError> {
-    match finish {
+    match finish_reason {
         // Without a finish reason, reading was stopped: `end_reason` then ends the turn.
         Some(FinishReason::Paused) | None => Ok(None),
         Some(FinishReason::Length) => Ok(Some(TurnEnd::Length)),

@@ -66,7 +66,9 @@ pub(crate) fn memory_for_agent(
     let minutes = Duration::from_secs(60 * u64::from(keys.distill_idle_minutes));
     let settings = AgentMemoryOptions {
         history,
-        recall_timeout: keys.recall.then(|| Duration::from_millis(keys.recall_timeout_ms)),
+        recall_timeout: keys
+            .recall
+            .then(|| Duration::from_millis(keys.recall_timeout_ms)),
         max_recall_tokens: keys.recall_tokens,
         distill_idle_time: (!minutes.is_zero()).then_some(minutes),
     };
