@@ -190,11 +190,11 @@ impl AgentTurn<'_> {
             }
             None => {}
         }
-        if self.is_last_answer {
+        if self.is_last_round {
             let error = ScriptError::new(
                 ErrorCode::ScriptRejectedError,
                 Phase::Parsing,
-                LAST_ANSWER_ERROR,
+                LAST_ROUND_ERROR,
             );
             return rejected_output(&item.id, &item.call_id, error);
         }
@@ -392,8 +392,8 @@ impl AgentTurn<'_> {
     fn refused_output(&self, call: &FunctionCall) -> Option<FunctionCallOutput> {
         let text = match self.script_mode {
             _ if call.name != crate::prompt::SCRIPT_TOOL_NAME => self
-                .is_last_answer
-                .then(|| format!("error: {LAST_ANSWER_ERROR}"))?,
+                .is_last_round
+                .then(|| format!("error: {LAST_ROUND_ERROR}"))?,
             ScriptMode::Disabled => {
                 "error: scripts are disabled\nhint: use structured calls".to_owned()
             }
@@ -484,7 +484,7 @@ impl AgentTurn<'_> {
 }
 
 /// The error of scripts and calls in the last answer of a turn.
-const LAST_ANSWER_ERROR: &str =
+const LAST_ROUND_ERROR: &str =
     "not run: this was the last answer of the turn, in which nothing can be called";
 
 /// Returns whether an item has visible content. Provider-specific items and empty reasoning have

@@ -27,7 +27,7 @@ impl AgentTurn<'_> {
             CompactionOutcome::Compacted(compacted) => self.record_compaction(compacted).await?,
             CompactionOutcome::NoRoom { fixed } => self.warn_no_room(fixed),
         }
-        self.is_last_answer = self.budget.next_round_is_last() && self.budget.spent().rounds > 0;
+        self.is_last_round = self.budget.next_round_is_last() && self.budget.spent().rounds > 0;
         let history = self.build_history();
         let mut tools = self.agent.tools.clone();
         if self.script_mode == ScriptMode::Disabled {
@@ -37,7 +37,7 @@ impl AgentTurn<'_> {
         // prompt caches remain valid.
         let calls = match self.call_mode {
             ToolCallMode::Off => ToolCallMode::Off,
-            _ if self.is_last_answer => ToolCallMode::Forbidden,
+            _ if self.is_last_round => ToolCallMode::Forbidden,
             calls => calls,
         };
         Ok(Prompt {
@@ -110,7 +110,7 @@ impl AgentTurn<'_> {
                 .content
                 .push(OutputPart::Text { text: text.clone() });
         }
-        if self.is_last_answer {
+        if self.is_last_round {
             let note = "This is the last answer of this turn: nothing can be called. \
                         Say what was done and what is left to do.";
             history.push(ConversationItem::message(MessageRole::User, note));

@@ -99,7 +99,7 @@ pub(crate) struct AgentTurn<'a> {
     /// Whether requests contain tools and allow calls.
     pub(crate) call_mode: ToolCallMode,
     /// Whether the next answer is the last one, in which nothing can be called.
-    pub(crate) is_last_answer: bool,
+    pub(crate) is_last_round: bool,
     /// Whether the conversation was compacted because the provider rejected the request as too
     /// long.
     pub(crate) compacted_after_error: bool,
@@ -271,7 +271,7 @@ impl<'a> AgentTurn<'a> {
                 true => ToolCallMode::Parallel,
                 false => ToolCallMode::Off,
             },
-            is_last_answer: false,
+            is_last_round: false,
             compacted_after_error: false,
             no_room_warned: false,
             structured_scope: None,
@@ -354,7 +354,7 @@ impl<'a> AgentTurn<'a> {
     /// how the turn ends, if that answer was its last.
     async fn finish_unfinished_answer(&mut self) -> Result<Option<TurnEnd>, TurnError> {
         if let Some(pieces) = self.load_unfinished_answer().await? {
-            self.is_last_answer = self.budget.was_last_round();
+            self.is_last_round = self.budget.was_last_round();
             let results = self.run_pieces(pieces).await;
             if results.suspended {
                 return Ok(Some(TurnEnd::Suspended));
