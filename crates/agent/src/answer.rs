@@ -245,7 +245,7 @@ impl AnswerReader<'_> {
                     let state = self.items.entry(item).or_default();
                     state.tagged_reasoning.push_str(&text);
                 }
-                Segment::EndOfReasoning(_) => self.turn_into_reasoning(item),
+                Segment::EndOfReasoning(_) => self.reclassify_as_reasoning(item),
                 Segment::Script(block) => {
                     self.end_plain_text(item);
                     self.push_script(item, block.code, AnswerScriptForm::Block, None);
@@ -348,7 +348,7 @@ impl AnswerReader<'_> {
 
     /// Makes everything in the text so far reasoning: its end was found, and its start was part of
     /// the prompt. No script in it runs.
-    fn turn_into_reasoning(&mut self, item: u32) {
+    fn reclassify_as_reasoning(&mut self, item: u32) {
         self.end_plain_text(item);
         let state = self.items.entry(item).or_default();
         for emitted in &mut state.pieces {
