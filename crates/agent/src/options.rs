@@ -32,7 +32,7 @@ pub struct AgentOptions {
     /// Instructions of the project, such as its AGENTS.md, for the system prompt.
     pub project_instructions: Option<String>,
     /// Further instructions of the user for the system prompt.
-    pub user_instructions: Option<String>,
+    pub extra_instructions: Option<String>,
     /// The maximum nesting depth of launched agents.
     pub max_agent_depth: u32,
 }
@@ -87,7 +87,7 @@ impl Default for AgentOptions {
             after_block: AfterBlock::default(),
             effort: None,
             project_instructions: None,
-            user_instructions: None,
+            extra_instructions: None,
             max_agent_depth: 2,
         }
     }

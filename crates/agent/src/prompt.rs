@@ -51,7 +51,7 @@ pub(crate) fn system_prompt(
     if let Some(project) = &settings.project_instructions {
         add(&format!("# Project instructions\n\n{project}"));
     }
-    if let Some(instructions) = &settings.user_instructions {
+    if let Some(instructions) = &settings.extra_instructions {
         add(instructions);
     }
     text.push('\n');

@@ -40,7 +40,7 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
     .await;
     let mut test = TestAgent::new(WireApi::Chat);
     // The system prompt is much larger than the conversation that can be compacted.
-    test.settings.user_instructions = Some("Rules. ".repeat(3_000));
+    test.settings.extra_instructions = Some("Rules. ".repeat(3_000));
     let agent = test.agent(&server);
     let mut session = test.session().await;
     for _ in 0..4 {
@@ -108,7 +108,7 @@ async fn a_large_system_prompt_does_not_cause_repeated_compactions() {
     })
     .await;
     let mut test = TestAgent::new(WireApi::Chat);
-    test.settings.user_instructions = Some("Rules. ".repeat(6_000));
+    test.settings.extra_instructions = Some("Rules. ".repeat(6_000));
     let agent = test.agent(&server);
     let mut session = test.session().await;
     agent.run_turn(&mut session, "TASK", &test.options()).await;

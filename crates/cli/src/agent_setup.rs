@@ -207,7 +207,7 @@ pub(crate) fn build_agent(
         effort,
         // Files that are not used were reported when the setup was made.
         project_instructions: project_instructions(setup).text,
-        user_instructions: options.instructions,
+        extra_instructions: options.instructions,
         ..AgentOptions::default()
     };
     let wire = provider.wire_api;
