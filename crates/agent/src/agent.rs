@@ -221,7 +221,7 @@ impl Agent {
         let note = self
             .turn_hook
             .as_ref()
-            .and_then(|hook| hook.system_prompt_section());
+            .and_then(|hook| hook.memory_section());
         let system =
             |mode| prompt::system_prompt(&self.options, orchestrator.registry(), mode, note);
         self.system_prompts = Arc::new(

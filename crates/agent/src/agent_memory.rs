@@ -191,7 +191,7 @@ impl AgentMemory {
 }
 
 impl TurnHook for AgentMemory {
-    fn system_prompt_section(&self) -> Option<&str> {
+    fn memory_section(&self) -> Option<&str> {
         Some(MEMORY_PROMPT)
     }
 

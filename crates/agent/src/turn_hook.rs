@@ -12,7 +12,7 @@ use crate::Session;
 pub trait TurnHook: Send + Sync {
     /// Returns the text of the section "Memory" of the system prompt; `None` leaves the section
     /// out.
-    fn system_prompt_section(&self) -> Option<&str> {
+    fn memory_section(&self) -> Option<&str> {
         None
     }
 
