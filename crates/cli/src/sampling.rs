@@ -29,7 +29,7 @@ impl SamplingHandler for TurnSampler {
             };
             let answer = self.0.sample(&request.scope_id, prompt).await;
             let answer = answer.map_err(|error| ServerRequestError::Failed(error.to_string()))?;
-            let end = match answer.finish {
+            let end = match answer.finish_reason {
                 Some(FinishReason::Length) => McpSamplingStopReason::MaxTokens,
                 _ => McpSamplingStopReason::EndTurn,
             };

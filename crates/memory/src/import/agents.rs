@@ -139,7 +139,7 @@ fn is_injected_context(item: &Value) -> bool {
         .or(item["content"].as_str())
         .unwrap_or_default()
         .trim_start();
-    "<environment_context>|<extra_instructions>|# AGENTS.md|<permissions"
+    "<environment_context>|<user_instructions>|# AGENTS.md|<permissions"
         .split('|')
         .any(|prefix| text.starts_with(prefix))
 }
