@@ -1,4 +1,4 @@
-//! Counts the rounds, tokens, cost and time of turns against their limits. The budget of a
+//! Counts the requests, tokens, cost and time of turns against their limits. The budget of a
 //! sub-agent is nested in the budget of its parent: its requests count in both.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ struct BudgetInner {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct BudgetSpent {
     /// The number of requests to the model.
-    pub(crate) rounds: u32,
+    pub(crate) requests: u32,
     pub(crate) usage: Usage,
     /// The cost, in the currency of the model's prices; `None` if no prices are known.
     pub(crate) cost: Option<f64>,
@@ -55,7 +55,7 @@ impl Budget {
     /// Counts one request and its usage, here and in the budgets above.
     pub(crate) fn add_request(&self, usage: Usage, cost: Option<f64>) {
         let mut spent = self.0.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        spent.rounds += 1;
+        spent.requests += 1;
         spent.usage += usage;
         if let Some(cost) = cost {
             *spent.cost.get_or_insert(0.0) += cost;
@@ -79,7 +79,7 @@ impl Budget {
         let cost = spent.cost.unwrap_or(0.0);
         if limits
             .max_rounds
-            .is_some_and(|rounds| spent.rounds >= rounds)
+            .is_some_and(|limit| spent.requests >= limit)
         {
             Some(TurnEnd::MaxRounds)
         } else if limits.max_tokens.is_some_and(|limit| tokens >= limit) {
@@ -103,7 +103,7 @@ impl Budget {
 
     /// Returns whether only one more request may be made.
     pub(crate) fn next_round_is_last(&self) -> bool {
-        let next = self.spent().rounds + 1;
+        let next = self.spent().requests + 1;
         let own = self.0.limits.max_rounds.is_some_and(|limit| next >= limit);
         own || self.0.parent.as_ref().is_some_and(Self::next_round_is_last)
     }
@@ -111,13 +111,8 @@ impl Budget {
     /// Returns whether no round is left. False if only one round was allowed: its answer may call
     /// tools.
     pub(crate) fn was_last_round(&self) -> bool {
-        let spent = self.spent().rounds;
-        spent > 1
-            && self
-                .0
-                .limits
-                .max_rounds
-                .is_some_and(|rounds| spent >= rounds)
+        let spent = self.spent().requests;
+        spent > 1 && self.0.limits.max_rounds.is_some_and(|limit| spent >= limit)
     }
 
     /// Returns the earliest deadline of this budget and those above.
@@ -169,6 +164,6 @@ mod tests {
             (turn.reached_limit(), session.reached_limit()),
             (Some(TurnEnd::MaxRounds), Some(TurnEnd::MaxTokens))
         );
-        assert_eq!(session.spent().rounds, 3);
+        assert_eq!(session.spent().requests, 3);
     }
 }

@@ -27,7 +27,7 @@ impl AgentTurn<'_> {
             CompactionOutcome::Compacted(compacted) => self.record_compaction(compacted).await?,
             CompactionOutcome::NoRoom { fixed } => self.warn_no_room(fixed),
         }
-        self.is_last_round = self.budget.next_round_is_last() && self.budget.spent().rounds > 0;
+        self.is_last_round = self.budget.next_round_is_last() && self.budget.spent().requests > 0;
         let history = self.build_history();
         let mut tools = self.agent.tools.clone();
         if self.script_mode == ScriptMode::Disabled {

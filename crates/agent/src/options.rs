@@ -31,7 +31,7 @@ pub struct AgentOptions {
     pub effort: Option<Effort>,
     /// Instructions of the project, such as its AGENTS.md, for the system prompt.
     pub project_instructions: Option<String>,
-    /// Further instructions of the user for the system prompt.
+    /// Further instructions for the system prompt, such as the schema of the answer.
     pub extra_instructions: Option<String>,
     /// The maximum nesting depth of launched agents.
     pub max_agent_depth: u32,

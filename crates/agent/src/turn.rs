@@ -247,7 +247,7 @@ impl<'a> AgentTurn<'a> {
     fn new(agent: &'a Agent, session: &'a mut Session, options: &'a TurnOptions) -> Self {
         let (usage, cost) = session.total_spent();
         let spent = BudgetSpent {
-            rounds: 0,
+            requests: 0,
             usage,
             cost: Some(cost),
         };
@@ -422,7 +422,7 @@ fn spent_in_turn(steps: &[SessionStep], turn: u32) -> BudgetSpent {
     let mut spent = BudgetSpent::default();
     for step in steps.iter().filter(|step| step.turn == turn) {
         if let SessionStepKind::Answer { usage, cost, .. } = &step.kind {
-            spent.rounds += 1;
+            spent.requests += 1;
             spent.usage += *usage;
             if let Some(cost) = cost {
                 *spent.cost.get_or_insert(0.0) += cost;

@@ -205,7 +205,7 @@ pub(crate) struct ExecArgs {
 #[derive(Debug, Args, Default)]
 #[command(next_help_heading = "Turn limits")]
 pub(crate) struct TurnLimitArgs {
-    /// Maximum number of requests to the model [default: 100]
+    /// Maximum number of requests to the model, those of sub-agents included [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_rounds: Option<u32>,
 
