@@ -22,9 +22,9 @@ pub(crate) fn record_turn(end: &Result<TurnEnd, TurnError>, duration: Duration, 
     event!(target: METRICS_TARGET, Level::DEBUG, metric = "turn_tokens", value = tokens, end);
 }
 
-pub(crate) fn record_model_call(usage: &Usage, duration: Duration) {
-    event!(target: METRICS_TARGET, Level::DEBUG, metric = "model_calls", value = 1u64);
-    event!(target: METRICS_TARGET, Level::DEBUG, metric = "model_call_ms", value = as_ms(duration));
+pub(crate) fn record_model_request(usage: &Usage, duration: Duration) {
+    event!(target: METRICS_TARGET, Level::DEBUG, metric = "model_requests", value = 1u64);
+    event!(target: METRICS_TARGET, Level::DEBUG, metric = "model_request_ms", value = as_ms(duration));
     for (kind, tokens) in [
         ("input", usage.input_tokens),
         ("cached_input", usage.cached_input_tokens),

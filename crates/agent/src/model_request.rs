@@ -123,7 +123,7 @@ impl AgentTurn<'_> {
     pub(crate) async fn ask_model(&mut self, prompt: &Prompt) -> Result<TurnAnswer, ModelError> {
         let agent = self.agent;
         let span = tracing::info_span!(
-            "model_call",
+            "model_request",
             model = agent.model.name,
             provider = agent.client.provider().name,
             input_tokens = tracing::field::Empty,
@@ -185,7 +185,7 @@ impl AgentTurn<'_> {
             });
         span.record("input_tokens", usage.input_tokens);
         span.record("output_tokens", usage.output_tokens);
-        metrics::record_model_call(&usage, started.elapsed());
+        metrics::record_model_request(&usage, started.elapsed());
         Ok(answer)
     }
 
