@@ -45,7 +45,7 @@
 //! }
 //! // After a crash: recorded calls do not run again.
 //! if session.has_open_turn() {
-//!     agent.continue_turn(&mut session, &options).await;
+//!     agent.run_open_turn(&mut session, &options).await;
 //! }
 //! # Ok(()) }
 //! ```

@@ -188,7 +188,7 @@ impl Session {
         self.turn_number
     }
 
-    /// Returns whether the last turn has not ended. [`crate::Agent::continue_turn`] continues it.
+    /// Returns whether the last turn has not ended. [`crate::Agent::run_open_turn`] continues it.
     pub fn has_open_turn(&self) -> bool {
         !self.turn_ended
     }

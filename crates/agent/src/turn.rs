@@ -136,7 +136,7 @@ impl Agent {
             Err(error) => Err(error),
         };
         match begun {
-            Ok(()) => self.continue_turn(session, options).await,
+            Ok(()) => self.run_open_turn(session, options).await,
             Err(error) => TurnOutcome {
                 turn: session.turn_number(),
                 end: Err(error),
@@ -149,7 +149,7 @@ impl Agent {
     }
 
     /// Continues an interrupted turn. Completed calls are not repeated.
-    pub async fn continue_turn(&self, session: &mut Session, options: &TurnOptions) -> TurnOutcome {
+    pub async fn run_open_turn(&self, session: &mut Session, options: &TurnOptions) -> TurnOutcome {
         let number = session.turn_number();
         let span = tracing::info_span!(
             "turn",

@@ -190,7 +190,7 @@ fn child() {
             let options = TurnOptions::default();
             if session.has_open_turn() {
                 agent
-                    .continue_turn(&mut session, &options)
+                    .run_open_turn(&mut session, &options)
                     .await
                     .end
                     .unwrap();

@@ -269,7 +269,7 @@ async fn i5_an_approval_shows_the_script_and_can_be_answered_later() {
     let mut session = Session::open(&test.journal, &id).await.unwrap();
     let outcome = test
         .agent(&server)
-        .continue_turn(&mut session, &test.options())
+        .run_open_turn(&mut session, &test.options())
         .await;
     assert_eq!(
         (outcome.end, outcome.message.as_deref()),

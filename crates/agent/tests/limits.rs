@@ -185,7 +185,7 @@ async fn a_continued_turn_counts_what_it_spent_before() {
     drop(session);
     let mut session = Session::open(&test.journal, &id).await.unwrap();
     assert!(session.has_open_turn());
-    let outcome = agent.continue_turn(&mut session, &test.options()).await;
+    let outcome = agent.run_open_turn(&mut session, &test.options()).await;
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
     assert_eq!(
         (outcome.usage.input_tokens, outcome.usage.output_tokens),

@@ -117,7 +117,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
                 ..
             } => agent.run_turn(&mut session, prompt, &options).await,
             ExecTask::Continue { .. } if session.has_open_turn() => {
-                agent.continue_turn(&mut session, &options).await
+                agent.run_open_turn(&mut session, &options).await
             }
             ExecTask::Continue { .. } => {
                 return Err(

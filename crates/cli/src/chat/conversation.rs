@@ -186,7 +186,7 @@ impl Chat {
             let turn = async {
                 let outcome = match task {
                     TurnStart::Message(text) => agent.run_turn(&mut session, text, &options).await,
-                    TurnStart::Recover => agent.continue_turn(&mut session, &options).await,
+                    TurnStart::Recover => agent.run_open_turn(&mut session, &options).await,
                 };
                 (session, outcome)
             };
