@@ -49,19 +49,14 @@ pub struct Agent {
 
 impl Agent {
     /// Creates an agent that asks this model and runs its scripts with this harness.
-    pub fn new(
-        client: ModelClient,
-        model: Model,
-        harness: Harness,
-        settings: AgentOptions,
-    ) -> Self {
+    pub fn new(client: ModelClient, model: Model, harness: Harness, options: AgentOptions) -> Self {
         let router = ToolRouter::new(harness.orchestrator().clone(), Vec::new());
         let agent = Self {
             client,
             model,
             harness,
             router,
-            options: settings,
+            options,
             strategy: Arc::new(RegularHistory),
             turn_hook: None,
             change_tracker: None,

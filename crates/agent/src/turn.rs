@@ -148,7 +148,8 @@ impl Agent {
         }
     }
 
-    /// Continues an interrupted turn. Completed calls are not repeated.
+    /// Runs the open turn of the session: a new one, or one that was interrupted, whose completed
+    /// calls are not repeated.
     pub async fn run_open_turn(&self, session: &mut Session, options: &TurnOptions) -> TurnOutcome {
         let number = session.turn_number();
         let span = tracing::info_span!(
