@@ -74,12 +74,12 @@ impl AgentMemory {
     /// irrelevant turns from recall, and distills lessons.
     pub fn new(
         memory: Arc<Memory>,
-        settings: AgentMemoryOptions,
+        options: AgentMemoryOptions,
         small: Option<Arc<dyn SmallModel>>,
     ) -> Self {
         Self(Arc::new(AgentMemoryInner {
             memory,
-            options: settings,
+            options,
             small_model: small,
             prompt_prefixes: Mutex::default(),
             background_task: Mutex::default(),

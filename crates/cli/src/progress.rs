@@ -120,9 +120,9 @@ impl ProgressLines {
             RuntimeEvent::CallStarted {
                 call_id,
                 tool,
-                about,
+                args_summary,
                 ..
-            } => self.start_call(call_id, tool, about),
+            } => self.start_call(call_id, tool, args_summary),
             RuntimeEvent::CallFinished { call, .. } => self.finish_call(&call),
             RuntimeEvent::ScriptLog { level, message, .. } => match level {
                 LogLevel::Log => self.print_line("", &message),
@@ -146,51 +146,57 @@ impl ProgressLines {
         }
     }
 
-    fn start_call(&mut self, call_id: String, tool: String, about: String) {
+    fn start_call(&mut self, call_id: String, tool: String, args_summary: String) {
         if !self.is_terminal {
             self.running_calls
-                .insert(call_id, (ProgressBar::hidden(), about));
+                .insert(call_id, (ProgressBar::hidden(), args_summary));
             return;
         }
         let bar = self.spinners.add(ProgressBar::new_spinner());
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
             bar.set_style(style);
         }
-        bar.set_message(visible_line(&format!("{tool} {about}")).into_owned());
+        bar.set_message(visible_line(&format!("{tool} {args_summary}")).into_owned());
         bar.enable_steady_tick(Duration::from_millis(100));
-        self.running_calls.insert(call_id, (bar, about));
+        self.running_calls.insert(call_id, (bar, args_summary));
     }
 
     /// Shows the last output line of a command next to its spinner.
     fn show_output(&mut self, call_id: &str, text: &str) {
-        let Some((bar, about)) = self.running_calls.get(call_id).filter(|_| self.is_terminal)
+        let Some((bar, args_summary)) =
+            self.running_calls.get(call_id).filter(|_| self.is_terminal)
         else {
             return;
         };
         if let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty()) {
             let line: String = line.trim().chars().take(60).collect();
-            bar.set_message(visible_line(&format!("exec {about} · {line}")).into_owned());
+            bar.set_message(visible_line(&format!("exec {args_summary} · {line}")).into_owned());
         }
     }
 
     fn finish_call(&mut self, call: &CallRecord) {
-        let about = self.running_calls.remove(&call.id).map(|(bar, about)| {
-            bar.finish_and_clear();
-            about
-        });
+        let args_summary = self
+            .running_calls
+            .remove(&call.id)
+            .map(|(bar, args_summary)| {
+                bar.finish_and_clear();
+                args_summary
+            });
         let mark = match call.status {
             CallStatus::Done => "✓",
             CallStatus::Failed => "✗",
             CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown => "–",
         };
-        let about = about.filter(|about| !about.is_empty());
-        let about = about.map(|about| format!(" {about}")).unwrap_or_default();
+        let args_summary = args_summary.filter(|args_summary| !args_summary.is_empty());
+        let args_summary = args_summary
+            .map(|args_summary| format!(" {args_summary}"))
+            .unwrap_or_default();
         let outcome = match &call.error {
             Some(error) => format!("{}: {}", call.status.as_str(), visible_line(&error.message)),
             None => format!("{:.1} ms", call.duration_ms),
         };
         let tool = visible_line(&call.tool);
-        self.print_line("", &format!("{mark} {tool}{about}  {outcome}"));
+        self.print_line("", &format!("{mark} {tool}{args_summary}  {outcome}"));
     }
 
     fn print_line(&mut self, prefix: &str, message: &str) {

@@ -192,7 +192,7 @@ pub enum RuntimeEvent {
         /// Canonical name of the tool.
         tool: String,
         /// Short form of the arguments, for one line of a terminal.
-        about: String,
+        args_summary: String,
     },
     /// A call ended.
     #[serde(rename = "call.finished")]

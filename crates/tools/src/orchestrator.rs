@@ -489,7 +489,7 @@ impl Orchestrator {
             parent_id: scope.id.clone(),
             call_id: request.id.clone(),
             tool: name.clone(),
-            about: summarise_args(&args),
+            args_summary: summarise_args(&args),
         });
         let started = Instant::now();
         let call = CallContext {

@@ -100,10 +100,10 @@ impl CallList {
                 parent_id,
                 call_id,
                 tool,
-                about,
+                args_summary,
             } => {
                 let line = self.line_mut(parent_id, call_id, tool);
-                line.arguments_summary.clone_from(about);
+                line.arguments_summary.clone_from(args_summary);
                 line.state = CallLineState::Running {
                     since: now,
                     last_output_line: String::new(),
@@ -371,12 +371,12 @@ mod tests {
         }
     }
 
-    fn started(run: &str, id: &str, tool: &str, about: &str) -> RuntimeEvent {
+    fn started(run: &str, id: &str, tool: &str, args_summary: &str) -> RuntimeEvent {
         RuntimeEvent::CallStarted {
             parent_id: run.into(),
             call_id: id.into(),
             tool: tool.into(),
-            about: about.into(),
+            args_summary: args_summary.into(),
         }
     }
 
