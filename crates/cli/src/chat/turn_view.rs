@@ -610,7 +610,7 @@ mod tests {
             parent_id: "scr_1".into(),
             call_id: "tool_1".into(),
             tool: "exec".into(),
-            about: "ls".into(),
+            args_summary: "ls".into(),
         });
         view.take(RuntimeEvent::ScriptLog {
             script_id: "scr_1".into(),
