@@ -128,10 +128,12 @@ impl AnswerReader<'_> {
     /// Handles one event of the stream.
     pub(crate) fn handle_event(&mut self, event: ModelEvent) -> StreamControl {
         match event {
-            ModelEvent::Text { item, text } => return self.push_text(item, &text),
-            ModelEvent::Reasoning { item, text, .. } => self.push_reasoning(item, text),
+            ModelEvent::Text { item_index, text } => return self.push_text(item_index, &text),
+            ModelEvent::Reasoning {
+                item_index, text, ..
+            } => self.push_reasoning(item_index, text),
             ModelEvent::CallStarted {
-                item,
+                item_index,
                 call_id,
                 name,
                 kind,
@@ -140,7 +142,7 @@ impl AnswerReader<'_> {
                 if is_script || self.is_in_block() {
                     self.emit_live = false;
                 } else if self.emit_live {
-                    self.complete_reasoning(item);
+                    self.complete_reasoning(item_index);
                     let call = FunctionCall {
                         call_id,
                         name,
@@ -148,20 +150,22 @@ impl AnswerReader<'_> {
                         kind,
                         native: None,
                     };
-                    self.emit_started(item, ConversationItem::FunctionCall(call).into());
+                    self.emit_started(item_index, ConversationItem::FunctionCall(call).into());
                 }
             }
-            ModelEvent::CallDelta { item, text } => self.emit_delta(item, text),
-            ModelEvent::CallTruncated { item, .. } => {
+            ModelEvent::CallDelta { item_index, text } => self.emit_delta(item_index, text),
+            ModelEvent::CallTruncated { item_index, .. } => {
                 if let Some(id) = self
                     .items
-                    .remove(&item)
+                    .remove(&item_index)
                     .and_then(|state| state.event_item_id)
                 {
                     self.events.emit(RuntimeEvent::ItemDropped { item_id: id });
                 }
             }
-            ModelEvent::ItemDone { item, value: done } => return self.handle_item_done(item, done),
+            ModelEvent::ItemDone { item_index, item } => {
+                return self.handle_item_done(item_index, item);
+            }
             ModelEvent::Usage(usage) => self.answer.usage = Some(usage),
             ModelEvent::Finished { reason, detail } => {
                 (self.answer.finish_reason, self.answer.finish_detail) = (Some(reason), detail);
@@ -186,10 +190,10 @@ impl AnswerReader<'_> {
     pub(crate) fn finish(mut self) -> TurnAnswer {
         let unfinished = self.items.iter().filter(|(_, state)| !state.done);
         let unfinished: Vec<_> = unfinished
-            .map(|(item, state)| (*item, state.full_text.clone()))
+            .map(|(item_index, state)| (*item_index, state.full_text.clone()))
             .collect();
-        for (item, raw) in unfinished {
-            self.finish_text(item);
+        for (item_index, raw) in unfinished {
+            self.finish_text(item_index);
             if !raw.trim().is_empty() {
                 self.answer
                     .request_items
@@ -220,43 +224,43 @@ impl AnswerReader<'_> {
     }
 
     /// Adds text to an item and handles the segments that it completes.
-    fn push_text(&mut self, item: u32, text: &str) -> StreamControl {
-        let state = self.items.entry(item).or_default();
+    fn push_text(&mut self, item_index: u32, text: &str) -> StreamControl {
+        let state = self.items.entry(item_index).or_default();
         state.full_text.push_str(text);
         let segments = state.detector.push(text);
-        self.handle_segments(item, segments, AnswerScriptForm::Block)
+        self.handle_segments(item_index, segments, AnswerScriptForm::Block)
     }
 
     /// Handles segments of an item. Malformed blocks get this form.
     fn handle_segments(
         &mut self,
-        item: u32,
+        item_index: u32,
         segments: Vec<Segment>,
         form: AnswerScriptForm,
     ) -> StreamControl {
         for segment in segments {
             if !matches!(segment, Segment::Reasoning(_)) {
-                self.end_tagged_reasoning(item);
+                self.end_tagged_reasoning(item_index);
             }
             match segment {
-                Segment::Text(text) => self.push_plain_text(item, &text),
+                Segment::Text(text) => self.push_plain_text(item_index, &text),
                 Segment::Reasoning(text) => {
-                    self.end_plain_text(item);
-                    let state = self.items.entry(item).or_default();
+                    self.end_plain_text(item_index);
+                    let state = self.items.entry(item_index).or_default();
                     state.tagged_reasoning.push_str(&text);
                 }
-                Segment::EndOfReasoning(_) => self.reclassify_as_reasoning(item),
+                Segment::EndOfReasoning(_) => self.reclassify_as_reasoning(item_index),
                 Segment::Script(block) => {
-                    self.end_plain_text(item);
-                    self.push_script(item, block.code, AnswerScriptForm::Block, None);
+                    self.end_plain_text(item_index);
+                    self.push_script(item_index, block.code, AnswerScriptForm::Block, None);
                     if self.after_block == AfterBlock::Stop {
-                        self.drop_text_after_block(item, &block.raw);
+                        self.drop_text_after_block(item_index, &block.raw);
                         return StreamControl::Stop;
                     }
                 }
                 Segment::Malformed { raw, problem } => {
-                    self.end_plain_text(item);
-                    self.push_script(item, raw, form, Some(malformed_block_error(problem)));
+                    self.end_plain_text(item_index);
+                    self.push_script(item_index, raw, form, Some(malformed_block_error(problem)));
                 }
             }
         }
@@ -264,8 +268,8 @@ impl AnswerReader<'_> {
     }
 
     /// Removes the text after a block from the answer.
-    fn drop_text_after_block(&mut self, item: u32, block: &str) {
-        let state = self.items.entry(item).or_default();
+    fn drop_text_after_block(&mut self, item_index: u32, block: &str) {
+        let state = self.items.entry(item_index).or_default();
         if let Some(start) = state.full_text.rfind(block) {
             state.full_text.truncate(start + block.len());
         }
@@ -273,10 +277,10 @@ impl AnswerReader<'_> {
     }
 
     /// Adds text outside of script blocks, and emits it if pieces are emitted live.
-    fn push_plain_text(&mut self, item: u32, text: &str) {
+    fn push_plain_text(&mut self, item_index: u32, text: &str) {
         let live = self.emit_live;
-        self.complete_reasoning(item);
-        let state = self.items.entry(item).or_default();
+        self.complete_reasoning(item_index);
+        let state = self.items.entry(item_index).or_default();
         state.pending_text.push_str(text);
         if !live || state.pending_text.trim().is_empty() {
             return;
@@ -285,16 +289,16 @@ impl AnswerReader<'_> {
         if state.event_item_id.is_none() {
             delta = state.pending_text.clone();
             self.emit_started(
-                item,
+                item_index,
                 ConversationItem::message(MessageRole::Assistant, "").into(),
             );
         }
-        self.emit_delta(item, delta);
+        self.emit_delta(item_index, delta);
     }
 
     /// Ends the current text of an item and makes it a piece.
-    fn end_plain_text(&mut self, item: u32) {
-        let state = self.items.entry(item).or_default();
+    fn end_plain_text(&mut self, item_index: u32) {
+        let state = self.items.entry(item_index).or_default();
         let (text, id) = (
             std::mem::take(&mut state.pending_text),
             state.event_item_id.take(),
@@ -318,8 +322,8 @@ impl AnswerReader<'_> {
     }
 
     /// Makes reasoning that was tagged in the text a piece.
-    fn end_tagged_reasoning(&mut self, item: u32) {
-        let state = self.items.entry(item).or_default();
+    fn end_tagged_reasoning(&mut self, item_index: u32) {
+        let state = self.items.entry(item_index).or_default();
         let raw = std::mem::take(&mut state.tagged_reasoning);
         let text = reasoning_text(&raw).to_owned();
         if text.is_empty() {
@@ -331,9 +335,9 @@ impl AnswerReader<'_> {
         });
         if self.emit_live {
             let started = ConversationItem::Reasoning(Reasoning::default());
-            self.emit_started(item, started.into());
+            self.emit_started(item_index, started.into());
         }
-        let state = self.items.entry(item).or_default();
+        let state = self.items.entry(item_index).or_default();
         let item_id = state.event_item_id.take();
         if let Some(item_id) = item_id.clone() {
             let item = reasoning.clone().into();
@@ -348,9 +352,9 @@ impl AnswerReader<'_> {
 
     /// Makes everything in the text so far reasoning: its end was found, and its start was part of
     /// the prompt. No script in it runs.
-    fn reclassify_as_reasoning(&mut self, item: u32) {
-        self.end_plain_text(item);
-        let state = self.items.entry(item).or_default();
+    fn reclassify_as_reasoning(&mut self, item_index: u32) {
+        self.end_plain_text(item_index);
+        let state = self.items.entry(item_index).or_default();
         for emitted in &mut state.pieces {
             let text = match &mut emitted.piece {
                 AnswerPiece::Text(text) => std::mem::take(text),
@@ -366,7 +370,7 @@ impl AnswerReader<'_> {
 
     fn push_script(
         &mut self,
-        item: u32,
+        item_index: u32,
         code: String,
         form: AnswerScriptForm,
         error: Option<ScriptError>,
@@ -374,7 +378,7 @@ impl AnswerReader<'_> {
         let call_id = new_id("call");
         let piece = AnswerPiece::Script(self.build_script(code, &call_id, form, error));
         self.emit_live = false;
-        let state = self.items.entry(item).or_default();
+        let state = self.items.entry(item_index).or_default();
         state.pieces.push(PieceWithItemId {
             piece,
             item_id: None,
@@ -401,26 +405,29 @@ impl AnswerReader<'_> {
         }
     }
 
-    fn push_reasoning(&mut self, item: u32, text: String) {
+    fn push_reasoning(&mut self, item_index: u32, text: String) {
         if !self.emit_live || text.is_empty() {
             return;
         }
-        let state = self.items.entry(item).or_default();
+        let state = self.items.entry(item_index).or_default();
         let restarted = state.completed_early && state.reasoning.is_empty();
         state.reasoning.push_str(&text);
         if state.event_item_id.is_none() || restarted {
             self.emit_started(
-                item,
+                item_index,
                 ConversationItem::Reasoning(Reasoning::default()).into(),
             );
         }
-        self.emit_delta(item, text);
+        self.emit_delta(item_index, text);
     }
 
     /// Emits `ItemCompleted` for all open reasoning, except that of the item `except`, which
     /// begins. Some APIs report the end of reasoning only at the end of the answer.
     fn complete_reasoning(&mut self, except: u32) {
-        let others = self.items.iter_mut().filter(|(item, _)| **item != except);
+        let others = self
+            .items
+            .iter_mut()
+            .filter(|(item_index, _)| **item_index != except);
         for (_, state) in others.filter(|(_, state)| !state.reasoning.is_empty()) {
             if let Some(item_id) = state.event_item_id.clone() {
                 let item = reasoning_item(std::mem::take(&mut state.reasoning));
@@ -431,20 +438,20 @@ impl AnswerReader<'_> {
         }
     }
 
-    fn emit_started(&mut self, item: u32, started: TurnItem) {
+    fn emit_started(&mut self, item_index: u32, started: TurnItem) {
         let id = (self.next_item_id)();
         self.emitted_ids.push(id.clone());
-        self.items.entry(item).or_default().event_item_id = Some(id.clone());
+        self.items.entry(item_index).or_default().event_item_id = Some(id.clone());
         self.events.emit(RuntimeEvent::ItemStarted {
             item_id: id,
             item: started,
         });
     }
 
-    fn emit_delta(&mut self, item: u32, delta: String) {
+    fn emit_delta(&mut self, item_index: u32, delta: String) {
         if let Some(id) = self
             .items
-            .get(&item)
+            .get(&item_index)
             .and_then(|state| state.event_item_id.clone())
         {
             self.events
@@ -452,30 +459,30 @@ impl AnswerReader<'_> {
         }
     }
 
-    fn handle_item_done(&mut self, item: u32, done: ConversationItem) -> StreamControl {
+    fn handle_item_done(&mut self, item_index: u32, done: ConversationItem) -> StreamControl {
         match done {
             ConversationItem::Message(message) => {
                 let text = message.text();
                 let received = self
                     .items
-                    .get(&item)
+                    .get(&item_index)
                     .map_or(0, |state| state.full_text.len());
                 // Text that did not arrive in deltas.
                 if let Some(rest) = text.get(received..).filter(|rest| !rest.is_empty())
-                    && self.push_text(item, rest) == StreamControl::Stop
+                    && self.push_text(item_index, rest) == StreamControl::Stop
                 {
                     return StreamControl::Stop;
                 }
                 self.answer
                     .request_items
                     .push(ConversationItem::Message(message));
-                self.finish_text(item);
+                self.finish_text(item_index);
             }
             ConversationItem::FunctionCall(call) => {
                 self.answer
                     .request_items
                     .push(ConversationItem::FunctionCall(call.clone()));
-                self.handle_call(item, call);
+                self.handle_call(item_index, call);
             }
             other => {
                 self.answer.request_items.push(other.clone());
@@ -484,13 +491,13 @@ impl AnswerReader<'_> {
                     ConversationItem::Reasoning(reasoning)
                         if !(reasoning.summary.is_empty() && reasoning.content.is_empty())
                 );
-                if visible && self.needs_start_event(item) {
+                if visible && self.needs_start_event(item_index) {
                     self.emit_started(
-                        item,
+                        item_index,
                         ConversationItem::Reasoning(Reasoning::default()).into(),
                     );
                 }
-                self.complete_item(item, other.clone().into(), AnswerPiece::Other(other));
+                self.complete_item(item_index, other.clone().into(), AnswerPiece::Other(other));
             }
         }
         StreamControl::Continue
@@ -505,24 +512,24 @@ impl AnswerReader<'_> {
     }
 
     /// Returns whether events are emitted live and none was emitted for the item yet.
-    fn needs_start_event(&self, item: u32) -> bool {
+    fn needs_start_event(&self, item_index: u32) -> bool {
         self.emit_live
             && self
                 .items
-                .get(&item)
+                .get(&item_index)
                 .is_none_or(|state| state.event_item_id.is_none())
     }
 
-    fn finish_text(&mut self, item: u32) {
-        let state = self.items.entry(item).or_default();
+    fn finish_text(&mut self, item_index: u32) {
+        let state = self.items.entry(item_index).or_default();
         state.done = true;
         let segments = std::mem::take(&mut state.detector).finish();
-        self.handle_segments(item, segments, AnswerScriptForm::UnclosedBlock);
-        self.end_tagged_reasoning(item);
-        self.end_plain_text(item);
+        self.handle_segments(item_index, segments, AnswerScriptForm::UnclosedBlock);
+        self.end_tagged_reasoning(item_index);
+        self.end_plain_text(item_index);
     }
 
-    fn handle_call(&mut self, item: u32, call: FunctionCall) {
+    fn handle_call(&mut self, item_index: u32, call: FunctionCall) {
         let script = self.script_tool.filter(|script| script.name == call.name);
         match script.and_then(|_| parse_script_call(&call)) {
             Some(args) => {
@@ -531,7 +538,7 @@ impl AnswerReader<'_> {
                 script.timeout = args.timeout;
                 script.resumes_run = named_run_to_resume(args.resume, &script.item.source_code);
                 self.emit_live = false;
-                let state = self.items.entry(item).or_default();
+                let state = self.items.entry(item_index).or_default();
                 state.done = true;
                 state.pieces.push(PieceWithItemId {
                     piece: AnswerPiece::Script(script),
@@ -541,17 +548,17 @@ impl AnswerReader<'_> {
             None => {
                 let whole = TurnItem::from(ConversationItem::FunctionCall(call.clone()));
                 self.emit_live &= !self.is_in_block();
-                if self.needs_start_event(item) {
-                    self.emit_started(item, whole.clone());
+                if self.needs_start_event(item_index) {
+                    self.emit_started(item_index, whole.clone());
                 }
-                self.complete_item(item, whole, AnswerPiece::Call(call));
+                self.complete_item(item_index, whole, AnswerPiece::Call(call));
             }
         }
     }
 
     /// Ends an item: emits `ItemCompleted` and makes the item a piece.
-    fn complete_item(&mut self, item: u32, whole: TurnItem, piece: AnswerPiece) {
-        let state = self.items.entry(item).or_default();
+    fn complete_item(&mut self, item_index: u32, whole: TurnItem, piece: AnswerPiece) {
+        let state = self.items.entry(item_index).or_default();
         let (id, rest) = (
             state.event_item_id.take(),
             std::mem::take(&mut state.reasoning),

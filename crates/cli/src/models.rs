@@ -282,7 +282,7 @@ async fn send_test_request(
             ModelEvent::Started { model, .. } => learned.answered_by = model,
             ModelEvent::Text { text, .. } => learned.text.push_str(&text),
             ModelEvent::Reasoning { .. } => learned.reasoning = true,
-            ModelEvent::ItemDone { value: done, .. } => match done {
+            ModelEvent::ItemDone { item: done, .. } => match done {
                 ConversationItem::FunctionCall(_) => learned.tools = "called",
                 ConversationItem::Reasoning(_) => learned.reasoning = true,
                 _ => {}

@@ -25,7 +25,7 @@ const MAX_ANSWER_ITEMS: usize = 4096;
 /// let last = b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 /// decoder.feed(last, &mut events)?;
 /// decoder.finish(&mut events)?;
-/// assert!(events.contains(&ModelEvent::Text { item: 0, text: "Hello".into() }));
+/// assert!(events.contains(&ModelEvent::Text { item_index: 0, text: "Hello".into() }));
 /// # Ok::<(), selvedge_models::ModelError>(())
 /// ```
 #[derive(Debug)]
@@ -83,44 +83,48 @@ impl EventCollector<'_> {
     }
 
     /// Emits text. Like the two methods below, it emits nothing if the text is empty.
-    pub(crate) fn text(&mut self, item: u32, text: &str) {
+    pub(crate) fn text(&mut self, item_index: u32, text: &str) {
         if !text.is_empty() {
             let text = text.to_owned();
-            self.push(ModelEvent::Text { item, text });
+            self.push(ModelEvent::Text { item_index, text });
         }
     }
 
-    pub(crate) fn reasoning(&mut self, item: u32, view: ReasoningView, text: &str) {
+    pub(crate) fn reasoning(&mut self, item_index: u32, view: ReasoningView, text: &str) {
         if !text.is_empty() {
             let text = text.to_owned();
-            self.push(ModelEvent::Reasoning { item, view, text });
+            self.push(ModelEvent::Reasoning {
+                item_index,
+                view,
+                text,
+            });
         }
     }
 
-    pub(crate) fn call_delta(&mut self, item: u32, text: &str) {
+    pub(crate) fn call_delta(&mut self, item_index: u32, text: &str) {
         if !text.is_empty() {
             let text = text.to_owned();
-            self.push(ModelEvent::CallDelta { item, text });
+            self.push(ModelEvent::CallDelta { item_index, text });
         }
     }
 
     pub(crate) fn call_started(
         &mut self,
-        item: u32,
+        item_index: u32,
         call_id: &str,
         name: &str,
         kind: FunctionCallKind,
     ) {
         self.push(ModelEvent::CallStarted {
-            item,
+            item_index,
             call_id: call_id.to_owned(),
             name: name.to_owned(),
             kind,
         });
     }
 
-    pub(crate) fn item_done(&mut self, item: u32, done: ConversationItem) {
-        self.push(ModelEvent::ItemDone { item, value: done });
+    pub(crate) fn item_done(&mut self, item_index: u32, item: ConversationItem) {
+        self.push(ModelEvent::ItemDone { item_index, item });
     }
 
     /// Counts bytes of text that are stored. Fails if the answer is too large.

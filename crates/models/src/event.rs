@@ -24,14 +24,14 @@ pub enum ModelEvent {
     /// Text of a message.
     Text {
         /// Index of the item in the answer, from zero.
-        item: u32,
+        item_index: u32,
         /// Text to append to the item.
         text: String,
     },
     /// Text of the model's reasoning.
     Reasoning {
         /// Index of the item in the answer, from zero.
-        item: u32,
+        item_index: u32,
         /// Whether the text is the reasoning itself or a summary.
         view: ReasoningView,
         /// Text to append to the item.
@@ -40,7 +40,7 @@ pub enum ModelEvent {
     /// A call begins.
     CallStarted {
         /// Index of the item in the answer, from zero.
-        item: u32,
+        item_index: u32,
         /// The provider's id of the call; a new one if the provider sends none.
         call_id: String,
         /// Name of the tool.
@@ -51,23 +51,23 @@ pub enum ModelEvent {
     /// Arguments of a call.
     CallDelta {
         /// Index of the item in the answer, from zero.
-        item: u32,
+        item_index: u32,
         /// Text to append to the arguments.
         text: String,
     },
     /// A call is incomplete because the answer was truncated. It must not run.
     CallTruncated {
         /// Index of the item in the answer, from zero.
-        item: u32,
+        item_index: u32,
         /// The call with the arguments received so far.
         call: FunctionCall,
     },
     /// An item is complete.
     ItemDone {
         /// Index of the item in the answer, from zero.
-        item: u32,
+        item_index: u32,
         /// The complete item.
-        value: ConversationItem,
+        item: ConversationItem,
     },
     /// Token usage of the answer. At most one per answer, if the provider reports it.
     Usage(Usage),

@@ -29,7 +29,7 @@
 //!     while let Some(event) = stream.next().await {
 //!         match event? {
 //!             ModelEvent::Text { text, .. } => print!("{text}"),
-//!             ModelEvent::ItemDone { value, .. } => answer.push(value),
+//!             ModelEvent::ItemDone { item: value, .. } => answer.push(value),
 //!             // The answer starts again: discard what was received so far.
 //!             ModelEvent::Retrying { .. } | ModelEvent::Restarted => answer.clear(),
 //!             ModelEvent::Finished { reason, .. } => finish = reason,

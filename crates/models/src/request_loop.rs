@@ -98,7 +98,7 @@ impl RequestLoop {
         loop {
             if let Some(event) = self.ready_events.pop_front() {
                 if let ModelEvent::ItemDone {
-                    value: ConversationItem::FunctionCall(_),
+                    item: ConversationItem::FunctionCall(_),
                     ..
                 } = event
                 {

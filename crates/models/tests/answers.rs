@@ -48,14 +48,14 @@ fn stream(chunks: &[Value]) -> String {
 
 fn text(item: u32, text: &str) -> ModelEvent {
     ModelEvent::Text {
-        item,
+        item_index: item,
         text: text.into(),
     }
 }
 
 fn reasoning(item: u32, view: ReasoningView, text: &str) -> ModelEvent {
     ModelEvent::Reasoning {
-        item,
+        item_index: item,
         view,
         text: text.into(),
     }
@@ -63,7 +63,7 @@ fn reasoning(item: u32, view: ReasoningView, text: &str) -> ModelEvent {
 
 fn started(item: u32, call_id: &str, name: &str, kind: FunctionCallKind) -> ModelEvent {
     ModelEvent::CallStarted {
-        item,
+        item_index: item,
         call_id: call_id.into(),
         name: name.into(),
         kind,
@@ -72,7 +72,7 @@ fn started(item: u32, call_id: &str, name: &str, kind: FunctionCallKind) -> Mode
 
 fn delta(item: u32, text: &str) -> ModelEvent {
     ModelEvent::CallDelta {
-        item,
+        item_index: item,
         text: text.into(),
     }
 }
@@ -90,13 +90,16 @@ fn call(call_id: &str, name: &str, arguments: &str, kind: FunctionCallKind) -> F
 fn call_done(item: u32, call_id: &str, name: &str, arguments: &str) -> ModelEvent {
     let done =
         ConversationItem::FunctionCall(call(call_id, name, arguments, FunctionCallKind::Function));
-    ModelEvent::ItemDone { item, value: done }
+    ModelEvent::ItemDone {
+        item_index: item,
+        item: done,
+    }
 }
 
 fn message_done(item: u32, text: &str) -> ModelEvent {
     ModelEvent::ItemDone {
-        item,
-        value: ConversationItem::message(MessageRole::Assistant, text),
+        item_index: item,
+        item: ConversationItem::message(MessageRole::Assistant, text),
     }
 }
 
@@ -186,14 +189,14 @@ mod chat {
                 matches!(
                     event,
                     ModelEvent::ItemDone {
-                        value: ConversationItem::Reasoning(_),
+                        item: ConversationItem::Reasoning(_),
                         ..
                     }
                 )
             })
             .unwrap();
         let ModelEvent::ItemDone {
-            value: ConversationItem::Reasoning(thought_item),
+            item: ConversationItem::Reasoning(thought_item),
             ..
         } = &found[thought]
         else {
@@ -284,7 +287,7 @@ mod chat {
         assert_eq!(shown, "abc");
         let native = found.iter().find_map(|event| match event {
             ModelEvent::ItemDone {
-                value: ConversationItem::Reasoning(reasoning),
+                item: ConversationItem::Reasoning(reasoning),
                 ..
             } => reasoning.native.clone(),
             _ => None,
@@ -396,7 +399,7 @@ mod chat {
                 .iter()
                 .filter_map(|event| match event {
                     ModelEvent::ItemDone {
-                        value: ConversationItem::FunctionCall(call),
+                        item: ConversationItem::FunctionCall(call),
                         ..
                     } => Some(call),
                     _ => None,
@@ -449,7 +452,7 @@ mod chat {
             found.contains(&message_done(0, "so")) && found.contains(&call_done(1, "a", "f", "{}"))
         );
         assert!(found.contains(&ModelEvent::CallTruncated {
-            item: 2,
+            item_index: 2,
             call: call("b", "g", "{\"x\"", FunctionCallKind::Function)
         }));
         assert_eq!(found.last(), Some(&finished(FinishReason::Length)));
@@ -475,7 +478,7 @@ mod chat {
             .into_iter()
             .find_map(|event| match event {
                 ModelEvent::ItemDone {
-                    value: ConversationItem::FunctionCall(call),
+                    item: ConversationItem::FunctionCall(call),
                     ..
                 } => call.native,
                 _ => None,
@@ -706,15 +709,15 @@ mod messages {
             .iter()
             .filter_map(|event| match event {
                 ModelEvent::ItemDone {
-                    value: ConversationItem::Reasoning(reasoning),
+                    item: ConversationItem::Reasoning(reasoning),
                     ..
                 } => reasoning.native.clone(),
                 ModelEvent::ItemDone {
-                    value: ConversationItem::Message(message),
+                    item: ConversationItem::Message(message),
                     ..
                 } => message.native.clone(),
                 ModelEvent::ItemDone {
-                    value: ConversationItem::Native(native),
+                    item: ConversationItem::Native(native),
                     ..
                 } => Some(native.clone()),
                 _ => None,
@@ -765,7 +768,7 @@ mod messages {
         );
         let found = events(Messages, &answer(&blocks, "max_tokens"));
         assert!(found.contains(&ModelEvent::CallTruncated {
-            item: 0,
+            item_index: 0,
             call: call("t", "f", "{\"x\":", FunctionCallKind::Function)
         }));
         assert!(
@@ -1017,7 +1020,10 @@ mod responses {
                 json,
             })
         };
-        let done = |item: u32, done: ConversationItem| ModelEvent::ItemDone { item, value: done };
+        let done = |item: u32, done: ConversationItem| ModelEvent::ItemDone {
+            item_index: item,
+            item: done,
+        };
         assert_eq!(
             found,
             [
@@ -1175,7 +1181,7 @@ mod responses {
                 .iter()
                 .filter_map(|event| match event {
                     ModelEvent::ItemDone {
-                        value: ConversationItem::Message(message),
+                        item: ConversationItem::Message(message),
                         ..
                     } => Some(message.text()),
                     _ => None,
@@ -1185,7 +1191,7 @@ mod responses {
                 .iter()
                 .filter_map(|event| match event {
                     ModelEvent::ItemDone {
-                        value: ConversationItem::FunctionCall(call),
+                        item: ConversationItem::FunctionCall(call),
                         ..
                     } => Some(call),
                     _ => None,
@@ -1295,7 +1301,7 @@ mod responses {
         let found = events(Responses, &stream(&chunks));
         assert!(
             found.contains(&ModelEvent::CallTruncated {
-                item: 0,
+                item_index: 0,
                 call: call("c", "f", "{\"x\"", FunctionCallKind::Function)
             }),
             "{found:?}"

@@ -301,7 +301,7 @@ async fn an_answer_that_was_acted_on_is_not_retried() {
     assert!(found.iter().any(|event| matches!(
         event,
         Ok(ModelEvent::ItemDone {
-            value: ConversationItem::FunctionCall(_),
+            item: ConversationItem::FunctionCall(_),
             ..
         })
     )));

@@ -121,7 +121,7 @@ async fn ask(client: &ModelClient, prompt: &Prompt, model: &Model) -> Vec<Conver
     let mut items = Vec::new();
     while let Some(event) = stream.next().await {
         match event.unwrap() {
-            ModelEvent::ItemDone { value: done, .. } => items.push(done),
+            ModelEvent::ItemDone { item: done, .. } => items.push(done),
             ModelEvent::Retrying { error, .. } => panic!("{error}"),
             _ => {}
         }

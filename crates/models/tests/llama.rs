@@ -83,7 +83,7 @@ async fn turn(client: &ModelClient, prompt: &Prompt) -> Result<Turn, ModelError>
     while let Some(event) = stream.next().await {
         match event? {
             ModelEvent::Text { text, .. } => turn.text.push_str(&text),
-            ModelEvent::ItemDone { value: done, .. } => turn.items.push(done),
+            ModelEvent::ItemDone { item: done, .. } => turn.items.push(done),
             ModelEvent::Usage(usage) => turn.usage = Some(usage),
             ModelEvent::Finished { reason, .. } => turn.finish = reason,
             ModelEvent::Retrying { error, .. } => panic!("{error}"),

@@ -119,11 +119,11 @@ fn check_features(recorded: &Recorded, summary: &AnswerSummary, events: &[ModelE
     }
     let natives = events.iter().filter_map(|event| match event {
         ModelEvent::ItemDone {
-            value: ConversationItem::Reasoning(reasoning),
+            item: ConversationItem::Reasoning(reasoning),
             ..
         } => reasoning.native.as_ref(),
         ModelEvent::ItemDone {
-            value: ConversationItem::Native(native),
+            item: ConversationItem::Native(native),
             ..
         } => Some(native),
         _ => None,
@@ -287,7 +287,7 @@ fn without_generated_ids(mut events: Vec<ModelEvent>, bytes: &[u8]) -> Vec<Model
             ModelEvent::CallStarted { call_id, .. } => clean(call_id),
             ModelEvent::CallTruncated { call, .. }
             | ModelEvent::ItemDone {
-                value: ConversationItem::FunctionCall(call),
+                item: ConversationItem::FunctionCall(call),
                 ..
             } => {
                 clean(&mut call.call_id);

@@ -112,7 +112,10 @@ impl ChatCallAssembler {
                 }),
             };
             if is_truncated {
-                out.push(ModelEvent::CallTruncated { item, call });
+                out.push(ModelEvent::CallTruncated {
+                    item_index: item,
+                    call,
+                });
             } else {
                 any_complete = true;
                 out.item_done(item, ConversationItem::FunctionCall(call));

@@ -306,7 +306,10 @@ impl MessagesAnswerDecoder {
         match reason {
             FinishReason::Length => {
                 if let Some((item, call)) = self.pending_call.take() {
-                    out.push(ModelEvent::CallTruncated { item, call });
+                    out.push(ModelEvent::CallTruncated {
+                        item_index: item,
+                        call,
+                    });
                 }
             }
             _ => self.emit_pending_call(out),

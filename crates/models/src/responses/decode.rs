@@ -314,7 +314,10 @@ impl ResponsesAnswerDecoder {
                 self.has_calls |= matches!(done, ConversationItem::FunctionCall(_));
                 out.item_done(item, done);
             }
-            FinishedItem::TruncatedCall(call) => out.push(ModelEvent::CallTruncated { item, call }),
+            FinishedItem::TruncatedCall(call) => out.push(ModelEvent::CallTruncated {
+                item_index: item,
+                call,
+            }),
         }
     }
 

@@ -33,11 +33,18 @@ pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
     let mut started = BTreeMap::new();
     for event in events {
         match event {
-            ModelEvent::Text { item, text } => texts
+            ModelEvent::Text {
+                item_index: item,
+                text,
+            } => texts
                 .entry(*item)
                 .or_insert_with(String::new)
                 .push_str(text),
-            ModelEvent::Reasoning { item, view, text } => {
+            ModelEvent::Reasoning {
+                item_index: item,
+                view,
+                text,
+            } => {
                 assert!(matches!(view, ReasoningView::Summary | ReasoningView::Raw));
                 reasoning_texts
                     .entry(*item)
@@ -45,7 +52,7 @@ pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
                     .push_str(text);
             }
             ModelEvent::CallStarted {
-                item,
+                item_index: item,
                 call_id,
                 name,
                 ..
@@ -57,7 +64,10 @@ pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
                     "started twice"
                 );
             }
-            ModelEvent::CallDelta { item, text } => {
+            ModelEvent::CallDelta {
+                item_index: item,
+                text,
+            } => {
                 assert!(
                     started.contains_key(item),
                     "arguments of a call that was not started"
@@ -68,8 +78,8 @@ pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
                     .push_str(text);
             }
             ModelEvent::ItemDone {
-                item,
-                value: ConversationItem::Message(message),
+                item_index: item,
+                item: ConversationItem::Message(message),
             } => {
                 assert_eq!(
                     texts.get(item),
@@ -85,8 +95,8 @@ pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
                 );
             }
             ModelEvent::ItemDone {
-                item,
-                value: ConversationItem::Reasoning(reasoning),
+                item_index: item,
+                item: ConversationItem::Reasoning(reasoning),
             } => {
                 let text: String = reasoning
                     .summary
@@ -103,8 +113,8 @@ pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
                 summary.reasoning.push_str(&text);
             }
             ModelEvent::ItemDone {
-                item,
-                value: ConversationItem::FunctionCall(call),
+                item_index: item,
+                item: ConversationItem::FunctionCall(call),
             } => {
                 assert_eq!(
                     started.get(item),
