@@ -350,8 +350,9 @@ impl AnswerReader<'_> {
         });
     }
 
-    /// Makes everything in the text so far reasoning: its end was found, and its start was part of
-    /// the prompt. No script in it runs.
+    /// Reclassifies the item's text so far as reasoning. Called at a closing reasoning tag without an
+    /// opening one: the chat template put the opening tag into the prompt. No script in this text
+    /// runs.
     fn reclassify_as_reasoning(&mut self, item_index: u32) {
         self.end_plain_text(item_index);
         let state = self.items.entry(item_index).or_default();
@@ -503,8 +504,7 @@ impl AnswerReader<'_> {
         StreamControl::Continue
     }
 
-    /// Whether the text so far may end with a block. Its last line may continue until the message
-    /// ends.
+    /// Returns whether a block is open at the end of any item's text.
     fn is_in_block(&self) -> bool {
         self.items
             .values()
@@ -577,7 +577,7 @@ impl AnswerReader<'_> {
         state.pieces.push(PieceWithItemId { piece, item_id: id });
     }
 
-    /// Discards everything received so far, because the provider starts the answer again.
+    /// Discards everything received so far: the answer failed, or starts again.
     pub(crate) fn discard(&mut self) {
         for item_id in std::mem::take(&mut self.emitted_ids) {
             self.events.emit(RuntimeEvent::ItemDropped { item_id });

@@ -206,7 +206,7 @@ impl AgentTurn<'_> {
         self.budget.add_request(usage, cost);
         let any = |is: fn(&AnswerPiece) -> bool| pieces.iter().any(|emitted| is(&emitted.piece));
         let scripts = any(|piece| matches!(piece, AnswerPiece::Script(_)));
-        // Reasoning that was tagged in a message.
+        // Tagged reasoning is a piece of its own, while requests contain the whole message.
         let mut pairs = pieces.iter().zip(&request_items);
         let reasoned = pairs.any(|(emitted, item)| {
             matches!(emitted.piece, AnswerPiece::Other(_))
