@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use selvedge_journal::{Journal, SessionForgetReport, StoredItem};
+use selvedge_journal::{Journal, SessionForgetReport, StoredRow};
 use selvedge_protocol::{ConversationItem, MessageRole, TurnEnd, TurnError, TurnItem};
 
 use crate::session_record::{DelegatedUsage, SessionMark, SessionRow};
@@ -41,9 +41,9 @@ impl Session {
 }
 
 /// Returns the items that remain of a session without the content of some turns.
-fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
+fn rewrite_items(items: Vec<StoredRow>, turns: &BTreeSet<u32>) -> Vec<StoredRow> {
     let last = items.last().cloned();
-    let mut remaining: Vec<StoredItem> = Vec::new();
+    let mut remaining: Vec<StoredRow> = Vec::new();
     let (mut asked, mut answered, mut ended) = (None, None, None);
     for mut item in items {
         let deleted = turns.contains(&item.turn);
@@ -117,7 +117,7 @@ fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredIte
             delegated: DelegatedUsage::default(),
         });
         if let Ok(item) = serde_json::to_value(end) {
-            remaining.push(StoredItem {
+            remaining.push(StoredRow {
                 number: last.number + 1,
                 item,
                 ..last

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use selvedge_journal::{Journal, JournalError, StoredItem, StoredRun};
+use selvedge_journal::{Journal, JournalError, StoredRow, StoredRun};
 use selvedge_protocol::{
     ConversationItem, Message, MessageRole, OutputPart, TurnEnd, TurnError, TurnItem, Usage, new_id,
 };
@@ -33,7 +33,7 @@ pub struct Session {
     /// The number of item ids used in events so far.
     emitted_items: u64,
     /// The number of the last item in the journal.
-    last_item_number: u32,
+    last_row_number: u32,
 }
 
 /// The prompt of a turn.
@@ -162,7 +162,7 @@ impl Session {
             delegated: reader.delegated,
             script_store,
             emitted_items: 0,
-            last_item_number: written,
+            last_row_number: written,
         }
     }
 
@@ -307,13 +307,13 @@ impl Session {
         };
         let values: Result<Vec<_>, _> = rows.iter().map(serde_json::to_value).collect();
         let values = values.map_err(|error| damaged_item(0, &error))?;
-        let after = self.last_item_number;
-        self.last_item_number += values.len() as u32;
+        let after = self.last_row_number;
+        self.last_row_number += values.len() as u32;
         let appended = journal
-            .append_items(&self.id, after, self.turn_number, values)
+            .append_rows(&self.id, after, self.turn_number, values)
             .await;
         if appended.is_err() {
-            self.last_item_number = after;
+            self.last_row_number = after;
         }
         Ok(appended?)
     }
@@ -355,7 +355,7 @@ fn damaged_item(number: u32, error: &serde_json::Error) -> AgentError {
 }
 
 /// Validates the items of an imported session.
-fn check_import(items: &[StoredItem]) -> Result<(), JournalError> {
+fn check_import(items: &[StoredRow]) -> Result<(), JournalError> {
     let mut turn = 1;
     for (number, stored) in (1u32..).zip(items) {
         let invalid =

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::connection::{execute, query_column};
 use crate::retention::remove_unused_blobs;
-use crate::{Journal, JournalError, StoredItem, StoredRunState};
+use crate::{Journal, JournalError, StoredRow, StoredRunState};
 
 /// What [`Journal::forget`] deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,7 +27,7 @@ pub struct SessionForgetReport {
 
 /// Returns the items that replace a session's items when these turns are deleted. It gets the items
 /// from the first deleted turn on, and must not change the numbers of items that remain.
-pub type RewriteItemsFn<'a> = &'a dyn Fn(Vec<StoredItem>, &BTreeSet<u32>) -> Vec<StoredItem>;
+pub type RewriteItemsFn<'a> = &'a dyn Fn(Vec<StoredRow>, &BTreeSet<u32>) -> Vec<StoredRow>;
 
 impl Journal {
     /// Deletes a turn of a session, or the whole session if `turn` is `None`. Forks of the session
@@ -129,7 +129,7 @@ impl ForgetTransaction<'_> {
             .collect();
         self.delete_activity(session, &spans, deleted_texts)?;
         let after = (self.rewrite)(before.clone(), turns);
-        let remaining: BTreeMap<u32, &StoredItem> =
+        let remaining: BTreeMap<u32, &StoredRow> =
             after.iter().map(|item| (item.number, item)).collect();
         for item in before
             .iter()
@@ -138,7 +138,7 @@ impl ForgetTransaction<'_> {
             let sql = "DELETE FROM items WHERE session = ?1 AND number = ?2";
             execute(self.connection, sql, params![session, item.number])?;
         }
-        let existing: BTreeMap<u32, &StoredItem> =
+        let existing: BTreeMap<u32, &StoredRow> =
             before.iter().map(|item| (item.number, item)).collect();
         for item in after
             .iter()

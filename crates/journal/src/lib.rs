@@ -41,4 +41,4 @@ pub use schema::{ComponentSchema, MEMORY_SCHEMA_VERSION};
 pub use script_values::SessionValueStore;
 pub use selvedge_protocol::{Durability, Retention};
 pub use selvedge_text::Redactor;
-pub use sessions::{SessionSummary, StoredItem};
+pub use sessions::{SessionSummary, StoredRow};

@@ -32,7 +32,7 @@ pub struct SessionSummary {
 
 /// An item of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StoredItem {
+pub struct StoredRow {
     /// The position in the session, counted from 1.
     pub number: u32,
     /// The turn that the item belongs to, counted from 1.
@@ -202,7 +202,7 @@ impl Journal {
     /// Appends items to a turn of a session after the item with number `after`, all or none. Fails
     /// with [`JournalError::SessionInUse`] if `after` is not the last item, because another process
     /// appended items.
-    pub async fn append_items(
+    pub async fn append_rows(
         &self,
         session: &str,
         after: u32,
@@ -210,9 +210,9 @@ impl Journal {
         items: Vec<Value>,
     ) -> Result<(), JournalError> {
         let (session, at_ms) = (session.to_owned(), now_ms());
-        let numbered: Vec<StoredItem> = (after + 1..)
+        let numbered: Vec<StoredRow> = (after + 1..)
             .zip(items)
-            .map(|(number, item)| StoredItem {
+            .map(|(number, item)| StoredRow {
                 number,
                 turn,
                 at_ms,
@@ -248,7 +248,7 @@ impl Journal {
     }
 
     /// Returns the items of a session, in order.
-    pub fn items(&self, session: &str) -> Result<Vec<StoredItem>, JournalError> {
+    pub fn items(&self, session: &str) -> Result<Vec<StoredRow>, JournalError> {
         self.items_from(&self.flushed_connection(), session, 0)
     }
 
@@ -258,7 +258,7 @@ impl Journal {
         connection: &Connection,
         session: &str,
         turn: u32,
-    ) -> Result<Vec<StoredItem>, JournalError> {
+    ) -> Result<Vec<StoredRow>, JournalError> {
         let mut read = connection.prepare_cached(
             "SELECT number, turn, item, at_ms FROM items
              WHERE session = ?1 AND turn >= ?2 ORDER BY number",
@@ -267,7 +267,7 @@ impl Journal {
         let mut items = Vec::new();
         while let Some(row) = rows.next()? {
             let item = self.payloads.require_json(connection, row.get_ref(2)?)?;
-            items.push(StoredItem {
+            items.push(StoredRow {
                 number: row.get(0)?,
                 turn: row.get(1)?,
                 at_ms: row.get(3)?,
@@ -298,7 +298,7 @@ impl Journal {
     pub fn import_session(
         &self,
         lines: &[Value],
-        check: impl FnOnce(&[StoredItem]) -> Result<(), JournalError>,
+        check: impl FnOnce(&[StoredRow]) -> Result<(), JournalError>,
     ) -> Result<String, JournalError> {
         let invalid =
             |error: serde_json::Error| JournalError::InvalidSessionExport(error.to_string());
@@ -306,7 +306,7 @@ impl Journal {
             .split_first()
             .ok_or_else(|| JournalError::InvalidSessionExport("the file is empty".into()))?;
         let head: SessionExportHeader = serde_json::from_value(head.clone()).map_err(invalid)?;
-        let items: Vec<StoredItem> = rest
+        let items: Vec<StoredRow> = rest
             .iter()
             .map(|line| serde_json::from_value(line.clone()))
             .collect::<Result<_, _>>()
@@ -323,7 +323,7 @@ impl Journal {
                 self.insert_item(
                     connection,
                     &id,
-                    &StoredItem {
+                    &StoredRow {
                         number,
                         ..item.clone()
                     },
@@ -338,7 +338,7 @@ impl Journal {
         &self,
         connection: &Connection,
         session: &str,
-        item: &StoredItem,
+        item: &StoredRow,
     ) -> Result<(), JournalError> {
         let payload = self.payloads.put_json(connection, &item.item)?;
         execute(

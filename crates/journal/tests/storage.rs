@@ -281,13 +281,13 @@ fn a_session_can_be_stored_forked_renamed_exported_and_imported() {
         json!({"type": "message", "text": "hi"}),
         json!({"type": "message", "text": "x".repeat(9000)}),
     ];
-    let append = journal.append_items(&id, 0, 1, items.to_vec());
+    let append = journal.append_rows(&id, 0, 1, items.to_vec());
     append.wait().unwrap();
-    let append = journal.append_items(&id, 2, 2, vec![json!(3)]);
+    let append = journal.append_rows(&id, 2, 2, vec![json!(3)]);
     append.wait().unwrap();
     let fork = journal.fork_session(&id, Some(1)).unwrap();
     journal
-        .append_items(&fork, 2, 2, vec![json!("another way")])
+        .append_rows(&fork, 2, 2, vec![json!("another way")])
         .wait()
         .unwrap();
     let texts = |id: &str| {
@@ -321,7 +321,7 @@ fn a_session_can_be_stored_forked_renamed_exported_and_imported() {
         Err(JournalError::SessionNotFound(_))
     ));
     assert!(matches!(
-        journal.append_items("nothing", 0, 1, vec![json!(1)]).wait(),
+        journal.append_rows("nothing", 0, 1, vec![json!(1)]).wait(),
         Err(JournalError::SessionNotFound(_))
     ));
     assert_eq!(
@@ -669,7 +669,7 @@ fn retention_keeps_runs_that_an_open_run_resumed_and_ignores_the_size_of_session
         )
     };
     journal
-        .append_items(&session, 0, 1, (0..6).map(noise).collect::<Vec<_>>())
+        .append_rows(&session, 0, 1, (0..6).map(noise).collect::<Vec<_>>())
         .wait()
         .unwrap();
     begin(&journal, "scr_new");
