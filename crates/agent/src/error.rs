@@ -12,7 +12,7 @@ pub enum AgentError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// A stored item of the session cannot be parsed.
-    #[error("the session is damaged at item {number}: {why}")]
+    #[error("the session is damaged at row {number}: {why}")]
     Damaged {
         /// The number of the item, counted from 1.
         number: u32,

@@ -59,10 +59,10 @@ pub(crate) trait WireDecoder: std::fmt::Debug + Send + Sync {
     /// Handles the end of the input. Fails if the answer is incomplete.
     fn decode_end(&mut self, out: &mut EventCollector<'_>) -> Result<(), ModelError>;
     /// Whether the answer is complete and no further input is needed.
-    fn is_finished(&self) -> bool;
+    fn needs_no_more_input(&self) -> bool;
     /// Whether [`decode_end`](Self::decode_end) would succeed now.
-    fn is_complete(&self) -> bool {
-        self.is_finished()
+    fn may_end_here(&self) -> bool {
+        self.needs_no_more_input()
     }
 }
 
@@ -215,14 +215,14 @@ impl Decoder {
     }
 
     /// Whether the answer is complete and no further input is needed.
-    pub fn is_finished(&self) -> bool {
-        self.wire_decoder.is_finished()
+    pub fn needs_no_more_input(&self) -> bool {
+        self.wire_decoder.needs_no_more_input()
     }
 
     /// Whether the answer would be complete if the input ended now. Usage numbers may still be
     /// missing.
-    pub fn is_complete(&self) -> bool {
-        self.wire_decoder.is_complete()
+    pub fn may_end_here(&self) -> bool {
+        self.wire_decoder.may_end_here()
     }
 }
 

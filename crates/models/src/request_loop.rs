@@ -147,13 +147,13 @@ impl RequestLoop {
     async fn read(&mut self, mut reading: Box<(reqwest::Response, Decoder)>) {
         let (response, decoder) = &mut *reading;
         let mut timeout = self.provider.stream_idle_timeout();
-        if decoder.is_complete() {
+        if decoder.may_end_here() {
             timeout = timeout.min(TRAILING_EVENTS_TIMEOUT);
         }
         let mut events = Vec::new();
         let result = match tokio::time::timeout(timeout, response.chunk()).await {
             Ok(Ok(Some(bytes))) => match decoder.feed(&bytes, &mut events) {
-                Ok(()) if !decoder.is_finished() => {
+                Ok(()) if !decoder.needs_no_more_input() => {
                     self.ready_events.extend(events);
                     self.step = RequestStep::Read(reading);
                     return;
@@ -162,7 +162,7 @@ impl RequestLoop {
             },
             Ok(Ok(None)) => decoder.finish(&mut events),
             // The answer is complete, even if the connection failed.
-            Ok(Err(_)) | Err(_) if decoder.is_complete() => decoder.finish(&mut events),
+            Ok(Err(_)) | Err(_) if decoder.may_end_here() => decoder.finish(&mut events),
             Ok(Err(error)) => Err(connection_error(&self.provider, error)),
             Err(_) => Err(idle_timeout_error(&self.provider)),
         };

@@ -53,12 +53,12 @@ impl ChatAnswerDecoder {
 }
 
 impl WireDecoder for ChatAnswerDecoder {
-    fn is_finished(&self) -> bool {
+    fn needs_no_more_input(&self) -> bool {
         self.finished || self.saw_done_marker
     }
 
-    fn is_complete(&self) -> bool {
-        self.is_finished() || self.finish_reason.is_some()
+    fn may_end_here(&self) -> bool {
+        self.needs_no_more_input() || self.finish_reason.is_some()
     }
 
     fn decode_event(

@@ -140,11 +140,11 @@ impl WireDecoder for MessagesAnswerDecoder {
         Ok(())
     }
 
-    fn is_finished(&self) -> bool {
+    fn needs_no_more_input(&self) -> bool {
         self.finished
     }
 
-    fn is_complete(&self) -> bool {
+    fn may_end_here(&self) -> bool {
         self.finished || self.stop_reason.is_some()
     }
 }

@@ -183,7 +183,7 @@ impl WireDecoder for ResponsesAnswerDecoder {
         }
     }
 
-    fn is_finished(&self) -> bool {
+    fn needs_no_more_input(&self) -> bool {
         self.finished
     }
 }
