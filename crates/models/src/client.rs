@@ -59,15 +59,15 @@ impl ModelClient {
     /// failed requests, one for answers that break off.
     pub fn stream(&self, prompt: &Prompt, model: &Model) -> ModelStream {
         let body = request_body(prompt, model, &self.provider).to_string();
-        let acted = NoRetryFlag::default();
+        let no_retry = NoRetryFlag::default();
         let (http, provider) = (self.http.clone(), self.provider.clone());
-        let request_loop = RequestLoop::new(http, provider, &model.name, body, acted.clone());
+        let request_loop = RequestLoop::new(http, provider, &model.name, body, no_retry.clone());
         let events = unfold(request_loop, |mut request_loop| async {
             request_loop.next().await.map(|event| (event, request_loop))
         });
         ModelStream {
             events: events.boxed(),
-            no_retry: acted,
+            no_retry,
         }
     }
 

@@ -76,7 +76,7 @@ impl RequestLoop {
         provider: Arc<Provider>,
         model: &str,
         body: String,
-        acted: NoRetryFlag,
+        no_retry: NoRetryFlag,
     ) -> Self {
         Self {
             http,
@@ -88,7 +88,7 @@ impl RequestLoop {
             provider,
             model: model.to_owned(),
             body,
-            no_retry: acted,
+            no_retry,
             step: RequestStep::Send,
             ready_events: VecDeque::new(),
         }

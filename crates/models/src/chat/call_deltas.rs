@@ -138,8 +138,9 @@ impl ChatCallAssembler {
             && !call.name.is_empty()
             && call.arguments.ends_with('}')
             && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok();
-        let new_id = index.is_none() && id.is_some() && id != Some(&call.server_id);
-        (!other_id && !next_call && !new_id).then_some(position)
+        let has_other_id_without_index =
+            index.is_none() && id.is_some() && id != Some(&call.server_id);
+        (!other_id && !next_call && !has_other_id_without_index).then_some(position)
     }
 
     fn start_call(
