@@ -60,7 +60,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     let events = if args.json {
         json_event_sink(provider.clone())
     } else {
-        error_event_sink(&progress, setup.config.approval_policy)
+        terminal_event_sink(&progress, setup.config.approval_policy)
     };
     let options = TurnOptions {
         cancel: cancel.clone(),
@@ -237,7 +237,7 @@ fn json_event_sink(provider: Arc<OnceLock<Provider>>) -> EventSink {
 
 /// Returns a sink that prints errors and compactions, and passes other events to the display.
 /// Prints a hint after the first call that was denied under `policy`.
-fn error_event_sink(progress: &ProgressDisplay, policy: ApprovalPolicy) -> EventSink {
+fn terminal_event_sink(progress: &ProgressDisplay, policy: ApprovalPolicy) -> EventSink {
     let (progress, inner) = (progress.clone(), progress.sink());
     let was_denied = AtomicBool::new(false);
     EventSink::new(move |event| match event {
