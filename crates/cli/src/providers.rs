@@ -156,7 +156,7 @@ pub(crate) fn model_properties(config: &Config, name: &str) -> Model {
 }
 
 /// Returns the variables that contain keys. They are never passed to commands.
-pub(crate) fn secret_variables(config: &Config) -> Vec<String> {
+pub(crate) fn provider_key_variables(config: &Config) -> Vec<String> {
     let own = config.model_providers.values().flat_map(|provider| {
         let headers = provider.env_http_headers.values();
         provider.env_key.iter().chain(headers).cloned()

@@ -2,7 +2,7 @@
 
 use selvedge_config::{Config, McpServer, Project};
 
-use crate::providers::secret_variables;
+use crate::providers::provider_key_variables;
 
 /// Keys of providers without built-in support. They are never passed to commands either.
 const OTHER_PROVIDER_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
@@ -11,7 +11,7 @@ const OTHER_PROVIDER_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GR
 pub(crate) fn secret_environment(config: &Config) -> Vec<String> {
     let other_keys = OTHER_PROVIDER_KEYS.map(str::to_owned).to_vec();
     [
-        secret_variables(config),
+        provider_key_variables(config),
         other_keys,
         web_key_variables(config).to_vec(),
         mcp_server_variables(config),
