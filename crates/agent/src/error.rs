@@ -11,10 +11,10 @@ pub enum AgentError {
     /// The journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A stored item of the session cannot be parsed.
+    /// A stored row of the session cannot be parsed.
     #[error("the session is damaged at row {number}: {why}")]
     Damaged {
-        /// The number of the item, counted from 1.
+        /// The number of the row, counted from 1.
         number: u32,
         /// The parse error.
         why: String,

@@ -30,16 +30,16 @@ pub struct SessionSummary {
     pub parent: Option<String>,
 }
 
-/// An item of a session.
+/// A row of a session: an item or a mark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredRow {
     /// The position in the session, counted from 1.
     pub number: u32,
-    /// The turn that the item belongs to, counted from 1.
+    /// The turn that the row belongs to, counted from 1.
     pub turn: u32,
-    /// When the item was stored, in milliseconds since 1970.
+    /// When the row was stored, in milliseconds since 1970.
     pub at_ms: i64,
-    /// The content of the item. The journal does not interpret it.
+    /// The content of the row. The journal does not interpret it.
     pub item: Value,
 }
 
@@ -199,9 +199,9 @@ impl Journal {
         Ok(fork)
     }
 
-    /// Appends items to a turn of a session after the item with number `after`, all or none. Fails
-    /// with [`JournalError::SessionInUse`] if `after` is not the last item, because another process
-    /// appended items.
+    /// Appends rows to a turn of a session after the row with number `after`, all or none. Fails
+    /// with [`JournalError::SessionInUse`] if `after` is not the last row, because another process
+    /// appended rows.
     pub async fn append_rows(
         &self,
         session: &str,
