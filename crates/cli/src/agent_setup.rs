@@ -60,7 +60,7 @@ pub(crate) fn setup_with_sub_agents(workspace: &WorkspaceArgs) -> Result<CliSetu
 
 /// Reads the instructions of the project, unless the user declined to trust it.
 fn project_instructions(setup: &CliSetup) -> ProjectInstructions {
-    match setup.instructions {
+    match setup.instruction_use {
         InstructionUse::Follow => read_instructions(&setup.project_files()),
         InstructionUse::Ignore => ProjectInstructions::default(),
     }

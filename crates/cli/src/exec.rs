@@ -142,7 +142,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     shut_down(runtime, &setup, &progress);
     let (outcome, session, provider) = result?;
     let value = schema.map(|schema| schema.parse_answer(&outcome));
-    let fits = !matches!(value, Some(Err(_)));
+    let matches_schema = !matches!(value, Some(Err(_)));
     if !args.json {
         let session = setup.journal.is_some().then_some(session.as_str());
         print_turn_result(&outcome, session, value, &args.turn, &provider)?;
@@ -162,7 +162,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     }
     setup.flush_journal_and_apply_retention()?;
     Ok(match outcome.end {
-        Ok(TurnEnd::Stop | TurnEnd::Length) if fits && written => CliStatus::Success,
+        Ok(TurnEnd::Stop | TurnEnd::Length) if matches_schema && written => CliStatus::Success,
         _ => CliStatus::Failed,
     })
 }

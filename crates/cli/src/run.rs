@@ -156,7 +156,7 @@ pub(crate) struct SignalTokens {
 pub(crate) fn run_with_signals<T>(
     runtime: &Runtime,
     signals: SignalTokens,
-    script: impl Future<Output = T>,
+    work: impl Future<Output = T>,
 ) -> T {
     runtime.block_on(async {
         tokio::spawn(async move {
@@ -171,7 +171,7 @@ pub(crate) fn run_with_signals<T>(
             crate::terminal_input::restore_line_editing();
             std::process::exit(130);
         });
-        script.await
+        work.await
     })
 }
 

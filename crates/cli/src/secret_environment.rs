@@ -8,7 +8,7 @@ use crate::providers::provider_key_variables;
 const OTHER_PROVIDER_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
 
 /// Returns the variables that are never passed to commands, whatever the policy says.
-pub(crate) fn secret_environment(config: &Config) -> Vec<String> {
+pub(crate) fn variables_never_inherited(config: &Config) -> Vec<String> {
     let other_keys = OTHER_PROVIDER_KEYS.map(str::to_owned).to_vec();
     [
         provider_key_variables(config),

@@ -24,7 +24,7 @@ use crate::instructions::{InstructionUse, instruction_files};
 use crate::problem::Problem;
 use crate::recall::RecallTool;
 use crate::run_access::McpRunAccess;
-use crate::secret_environment::{project_server_variables, secret_environment};
+use crate::variables_never_inherited::{project_server_variables, secret_environment};
 
 /// Everything that a command needs to run scripts.
 pub(crate) struct CliSetup {
@@ -33,7 +33,7 @@ pub(crate) struct CliSetup {
     pub(crate) home: Option<PathBuf>,
     /// The trusted files of the folder; `None` if it has none or is not trusted.
     pub(crate) project: Option<Project>,
-    pub(crate) instructions: InstructionUse,
+    pub(crate) instruction_use: InstructionUse,
     /// Whether `--ephemeral` was passed.
     pub(crate) ephemeral: bool,
     pub(crate) toolbox: Toolbox,
@@ -61,7 +61,7 @@ pub(crate) struct LoadedConfiguration {
     pub(crate) directory: PathBuf,
     /// The trusted files of the folder.
     pub(crate) project: Option<Project>,
-    pub(crate) instructions: InstructionUse,
+    pub(crate) instruction_use: InstructionUse,
 }
 
 /// Reads the user's configuration, and the project's if it is trusted. Prints warnings, and fails
@@ -98,7 +98,7 @@ pub(crate) fn load_configuration_with_diagnostics(
         config,
         directory,
         project: decision.project,
-        instructions: decision.instructions,
+        instruction_use: decision.instructions,
     };
     Ok((configuration, diagnostics))
 }
@@ -158,7 +158,7 @@ impl CliSetup {
             mut config,
             directory,
             project,
-            instructions,
+            instruction_use,
         } = configuration;
         if let Some(policy) = workspace.approval {
             config.approval_policy = policy;
@@ -171,7 +171,7 @@ impl CliSetup {
         }
         Ok(Self {
             ephemeral: workspace.ephemeral,
-            instructions,
+            instruction_use,
             ..Self::from_config(config, directory, project)?
         })
     }
@@ -218,7 +218,7 @@ impl CliSetup {
             directory,
             home,
             project,
-            instructions: InstructionUse::default(),
+            instruction_use: InstructionUse::default(),
             ephemeral: false,
             toolbox,
             journal: None,
@@ -241,7 +241,7 @@ impl CliSetup {
             .push(name.to_owned());
         Ok(Self {
             ephemeral: self.ephemeral,
-            instructions: self.instructions,
+            instruction_use: self.instruction_use,
             ..Self::from_config(config, self.directory, self.project)?
         })
     }
@@ -553,7 +553,7 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
     let home = home.map(Path::to_owned);
     CommandSettings {
         environment: config.shell_environment_policy.clone(),
-        never_inherit: secret_environment(config),
+        never_inherit: variables_never_inherited(config),
         network: config.sandbox_workspace_write.network_access,
         unix_sockets: match config.sandbox_workspace_write.unix_sockets {
             true => UnixSocketAccess::On,

@@ -101,12 +101,12 @@ fn server_effects<'a>(
         let (kind, what) = match &server.command {
             Some(command) => {
                 let words = std::iter::once(command).chain(&server.args);
-                let words: Vec<String> = words.map(|word| visible(word)).collect();
+                let words: Vec<String> = words.map(|word| quote_unusual(word)).collect();
                 (EffectKind::Program, words.join(" "))
             }
             None => (
                 EffectKind::Connection,
-                visible(server.url.as_deref().unwrap_or_default()),
+                quote_unusual(server.url.as_deref().unwrap_or_default()),
             ),
         };
         let mut details = Vec::new();
@@ -118,19 +118,26 @@ fn server_effects<'a>(
         add("environment", pairs(&server.env, '='));
         add(
             "passes on",
-            server.env_vars.iter().map(|name| visible(name)).collect(),
+            server
+                .env_vars
+                .iter()
+                .map(|name| quote_unusual(name))
+                .collect(),
         );
         let folder = server
             .cwd
             .iter()
-            .map(|folder| visible(&folder.to_string_lossy()));
+            .map(|folder| quote_unusual(&folder.to_string_lossy()));
         add("folder", folder.collect());
         add("headers", pairs(&server.http_headers, ':'));
         add(
             "headers from variables",
             pairs(&server.env_http_headers, ':'),
         );
-        let token = server.bearer_token_env_var.iter().map(|name| visible(name));
+        let token = server
+            .bearer_token_env_var
+            .iter()
+            .map(|name| quote_unusual(name));
         add("token from", token.collect());
         let options = &server.options;
         let sampling = (options.sampling != McpSampling::default()).then_some(options.sampling);
@@ -147,15 +154,16 @@ fn server_effects<'a>(
         };
         ProjectEffect {
             kind,
-            text: format!("{}: {what}{details}", visible(name)),
+            text: format!("{}: {what}{details}", quote_unusual(name)),
             file,
         }
     })
 }
 
 fn pairs(map: &BTreeMap<String, String>, between: char) -> Vec<String> {
-    let pair =
-        |(name, value): (&String, &String)| format!("{}{between}{}", visible(name), visible(value));
+    let pair = |(name, value): (&String, &String)| {
+        format!("{}{between}{}", quote_unusual(name), quote_unusual(value))
+    };
     map.iter().map(pair).collect()
 }
 
@@ -168,8 +176,8 @@ fn is_prominent(key: &str) -> bool {
 fn flatten(prefix: &str, table: &toml::Table, settings: &mut Vec<(String, String)>) {
     for (key, value) in table {
         let key = match prefix {
-            "" => visible(key),
-            prefix => format!("{prefix}.{}", visible(key)),
+            "" => quote_unusual(key),
+            prefix => format!("{prefix}.{}", quote_unusual(key)),
         };
         match value {
             toml::Value::Table(inner) => flatten(&key, inner, settings),
@@ -191,7 +199,7 @@ fn display_value(value: &toml::Value) -> String {
         }
         toml::Value::Table(table) => {
             let pair = |(key, value): (&String, &toml::Value)| {
-                format!("{} = {}", visible(key), display_value(value))
+                format!("{} = {}", quote_unusual(key), display_value(value))
             };
             let pairs: Vec<String> = table.iter().map(pair).collect();
             format!("{{ {} }}", pairs.join(", "))
@@ -201,7 +209,7 @@ fn display_value(value: &toml::Value) -> String {
 
 /// Returns a word as it is written, or quoted and escaped if it has a space, a line break, an
 /// invisible character or another that could be mistaken.
-fn visible(word: &str) -> String {
+fn quote_unusual(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,${}~*?&#".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),
