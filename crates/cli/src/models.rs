@@ -7,7 +7,7 @@ use anyhow::Result;
 use futures_util::future::join_all;
 use selvedge_models::{
     Model, ModelCapability, ModelClient, ModelError, ModelEvent, ModelTool, Prompt, Provider,
-    Thinking, ToolCallMode,
+    ReasoningStyle, ToolCallMode,
 };
 use selvedge_protocol::{ConversationItem, MessageRole, ModelErrorKind, Usage};
 use serde::Serialize;
@@ -169,7 +169,7 @@ fn listed_model(name: &str, config: &selvedge_config::Config) -> ListedModel {
         max_output_tokens: model.max_output_tokens,
         tools: model.tools,
         images: model.images,
-        reasoning: model.thinking != Thinking::Omitted,
+        reasoning: model.reasoning != ReasoningStyle::Omitted,
     }
 }
 

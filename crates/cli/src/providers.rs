@@ -145,7 +145,7 @@ pub(crate) fn model_properties(config: &Config, name: &str) -> Model {
         max_output_tokens: settings
             .max_output_tokens
             .unwrap_or(model.max_output_tokens),
-        thinking: settings.thinking.unwrap_or(model.thinking),
+        reasoning: settings.reasoning.unwrap_or(model.reasoning),
         tools: settings.tools.unwrap_or(model.tools),
         freeform_tools: settings.freeform_tools.unwrap_or(model.freeform_tools),
         images: settings.images.unwrap_or(model.images),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     ApprovalPolicy, CommandLimits, Durability, Effort, EnvironmentPolicy, Limits, McpServerOptions,
-    Prices, Retention, RetryLimits, SandboxPolicy, ScriptMode, Thinking, ToolPack,
+    Prices, ReasoningStyle, Retention, RetryLimits, SandboxPolicy, ScriptMode, ToolPack,
     WeakerConfinement, WireApi,
 };
 use serde::{Deserialize, Serialize};
@@ -176,7 +176,7 @@ pub struct ModelSettings {
     /// Whether it reads images.
     pub images: Option<bool>,
     /// How a request asks it to reason.
-    pub thinking: Option<Thinking>,
+    pub reasoning: Option<ReasoningStyle>,
     /// Prices per million tokens.
     pub prices: Option<Prices>,
     /// Whether scripts run with it. Defaults to the provider's `script_harness`.

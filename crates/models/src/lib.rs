@@ -93,4 +93,4 @@ pub use model::Model;
 pub use prompt::{ModelTool, ModelToolInput, Prompt, ToolCallMode};
 pub use provider::{OutputLimitField, Provider, Secret};
 pub use request::request_body;
-pub use selvedge_protocol::{Effort, Prices, RetryLimits, Thinking};
+pub use selvedge_protocol::{Effort, Prices, ReasoningStyle, RetryLimits};

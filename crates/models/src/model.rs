@@ -1,6 +1,6 @@
 //! Properties of a model.
 
-use selvedge_protocol::{Prices, ScriptMode, Thinking};
+use selvedge_protocol::{Prices, ReasoningStyle, ScriptMode};
 
 /// A model, with its limits and capabilities.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +12,7 @@ pub struct Model {
     /// Most tokens of an answer.
     pub max_output_tokens: u64,
     /// How reasoning is requested.
-    pub thinking: Thinking,
+    pub reasoning: ReasoningStyle,
     /// Whether the model supports tool calls. Without them, scripts in its text still run.
     pub tools: bool,
     /// Whether the model supports tools with plain text as input. Only Responses has them.

@@ -2,11 +2,17 @@
 //!
 //! A model that is not in the table gets common defaults.
 
-use crate::{Model, Thinking};
+use crate::{Model, ReasoningStyle};
 
 /// Prefix of the name, context window, longest answer (both in tokens), how reasoning is requested,
 /// and capabilities.
-struct ModelRow(&'static str, u64, u64, Thinking, &'static [TableCapability]);
+struct ModelRow(
+    &'static str,
+    u64,
+    u64,
+    ReasoningStyle,
+    &'static [TableCapability],
+);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TableCapability {
@@ -23,7 +29,7 @@ const ALL_CAPABILITIES: &[TableCapability] = &[
 ];
 const TOOLS_ONLY: &[TableCapability] = &[TableCapability::Tools];
 
-use Thinking::{Adaptive, Budget, Effort, Omitted};
+use ReasoningStyle::{Adaptive, Budget, Effort, Omitted};
 
 /// A prefix comes after the longer ones that start with it.
 #[rustfmt::skip]
@@ -87,12 +93,12 @@ impl Model {
             bare = bare.replace(&format!("{family}."), &format!("{family}-"));
         }
         let row = MODEL_TABLE.iter().find(|row| bare.starts_with(row.0));
-        let ModelRow(_, window, output, thinking, capabilities) = row.unwrap_or(&UNKNOWN_MODEL);
+        let ModelRow(_, window, output, reasoning, capabilities) = row.unwrap_or(&UNKNOWN_MODEL);
         Self {
             name: name.to_owned(),
             context_window: *window,
             max_output_tokens: *output,
-            thinking: *thinking,
+            reasoning: *reasoning,
             tools: capabilities.contains(&TableCapability::Tools),
             freeform_tools: capabilities.contains(&TableCapability::Freeform),
             images: capabilities.contains(&TableCapability::Images),
@@ -128,14 +134,14 @@ mod tests {
 
     #[test]
     fn names_with_vendor_path_or_suffix_are_found() {
-        assert_eq!(Model::from_table("openai/gpt-5.5").thinking, Effort);
+        assert_eq!(Model::from_table("openai/gpt-5.5").reasoning, Effort);
         assert!(Model::from_table("gpt-5.5").freeform_tools);
         assert_eq!(
             Model::from_table("anthropic/claude-opus-4.7").max_output_tokens,
             128_000
         );
         assert_eq!(
-            Model::from_table("claude-sonnet-4-20250514").thinking,
+            Model::from_table("claude-sonnet-4-20250514").reasoning,
             Budget
         );
         assert_eq!(

@@ -13,7 +13,7 @@ mod server;
 
 use std::path::Path;
 
-use selvedge_models::{Model, ModelClient, ModelEvent, Prompt, Provider, Thinking};
+use selvedge_models::{Model, ModelClient, ModelEvent, Prompt, Provider, ReasoningStyle};
 use selvedge_protocol::{ConversationItem, MessageRole, WireApi};
 use serde_json::{Value, json};
 use server::{Reply, Server};
@@ -59,13 +59,13 @@ async fn replay(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> 
     let server = Server::start(replies).await;
     let client = ModelClient::new(Provider::new("recorded", &server.url, wire)).unwrap();
     let name = requests[0]["model"].as_str().unwrap();
-    let thinking = if requests[0]["include"].is_array() {
-        Thinking::Effort
+    let reasoning = if requests[0]["include"].is_array() {
+        ReasoningStyle::Effort
     } else {
-        Thinking::Omitted
+        ReasoningStyle::Omitted
     };
     let model = Model {
-        thinking,
+        reasoning,
         ..Model::from_table(name)
     };
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use selvedge_models::{
-    Effort, Model, ModelTool, ModelToolInput, Prompt, Provider, Thinking, ToolCallMode,
+    Effort, Model, ModelTool, ModelToolInput, Prompt, Provider, ReasoningStyle, ToolCallMode,
     request_body,
 };
 use selvedge_protocol::{
@@ -571,13 +571,13 @@ fn settings_are_sent_in_the_fields_of_each_api() {
         effort: Some(Effort::High),
         cache_key: Some("thread".into()),
     };
-    let with_thinking = |thinking| Model {
-        thinking,
+    let with_reasoning = |reasoning| Model {
+        reasoning,
         ..model()
     };
     let responses = request_body(
         &prompt,
-        &with_thinking(Thinking::Effort),
+        &with_reasoning(ReasoningStyle::Effort),
         &provider(WireApi::Responses),
     );
     assert_eq!(responses["instructions"], "Be brief.");
@@ -591,14 +591,14 @@ fn settings_are_sent_in_the_fields_of_each_api() {
     assert_eq!(responses["prompt_cache_key"], "thread");
     assert_eq!(responses["max_output_tokens"], 3000);
     assert_eq!(responses["tools"][0]["strict"], json!(false));
-    let without_thinking = request_body(&prompt, &model(), &provider(WireApi::Responses));
+    let without_reasoning = request_body(&prompt, &model(), &provider(WireApi::Responses));
     assert!(
-        without_thinking.get("include").is_none() && without_thinking.get("reasoning").is_none()
+        without_reasoning.get("include").is_none() && without_reasoning.get("reasoning").is_none()
     );
 
     let chat = request_body(
         &prompt,
-        &with_thinking(Thinking::Effort),
+        &with_reasoning(ReasoningStyle::Effort),
         &provider(WireApi::Chat),
     );
     assert_eq!(
@@ -623,7 +623,7 @@ fn settings_are_sent_in_the_fields_of_each_api() {
 
     let messages = request_body(
         &prompt,
-        &with_thinking(Thinking::Adaptive),
+        &with_reasoning(ReasoningStyle::Adaptive),
         &provider(WireApi::Messages),
     );
     assert_eq!(messages["thinking"], json!({"type": "adaptive"}));
@@ -634,7 +634,7 @@ fn settings_are_sent_in_the_fields_of_each_api() {
     );
     let budget = request_body(
         &prompt,
-        &with_thinking(Thinking::Budget),
+        &with_reasoning(ReasoningStyle::Budget),
         &provider(WireApi::Messages),
     );
     assert_eq!(
@@ -648,7 +648,7 @@ fn settings_are_sent_in_the_fields_of_each_api() {
     assert!(
         request_body(
             &none,
-            &with_thinking(Thinking::Adaptive),
+            &with_reasoning(ReasoningStyle::Adaptive),
             &provider(WireApi::Messages)
         )
         .get("thinking")
@@ -666,7 +666,7 @@ fn settings_are_sent_in_the_fields_of_each_api() {
     assert!(
         request_body(
             &moved,
-            &with_thinking(Thinking::Budget),
+            &with_reasoning(ReasoningStyle::Budget),
             &provider(WireApi::Messages)
         )
         .get("thinking")

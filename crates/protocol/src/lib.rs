@@ -43,7 +43,7 @@ pub use ledger::{
 pub use limits::{Limits, ScriptMode, ScriptModeSettings};
 pub use settings::{
     CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables, McpApproval,
-    McpSampling, McpServerOptions, Prices, Retention, RetryLimits, Thinking, ToolPack,
+    McpSampling, McpServerOptions, Prices, ReasoningStyle, Retention, RetryLimits, ToolPack,
     WeakerConfinement,
 };
 pub use spec::{ApprovalRequirement, SPAWN_TOOL, ToolSpec};

@@ -77,7 +77,7 @@ impl Effort {
 /// How a request asks a model to reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Thinking {
+pub enum ReasoningStyle {
     /// The request does not mention reasoning.
     Omitted,
     /// With a named effort (`responses`, `chat`).

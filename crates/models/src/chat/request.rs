@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::prompt::ToolCallMode;
 use crate::request_parts::{data_url, effort_name, native_for, omitted_note, request_history};
-use crate::{Model, ModelTool, OutputLimitField, Prompt, Provider, Thinking};
+use crate::{Model, ModelTool, OutputLimitField, Prompt, Provider, ReasoningStyle};
 
 /// Returns the body of a request.
 pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
@@ -28,7 +28,7 @@ pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) 
             set("tool_choice", "none".into());
         }
     }
-    if let (true, Some(effort)) = (model.thinking != Thinking::Omitted, prompt.effort) {
+    if let (true, Some(effort)) = (model.reasoning != ReasoningStyle::Omitted, prompt.effort) {
         set("reasoning_effort", effort_name(effort).into());
     }
     if let Some(limit) = prompt.max_output_tokens {

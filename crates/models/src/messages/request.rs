@@ -9,7 +9,7 @@ use super::cache;
 use crate::pairing::is_model_output;
 use crate::prompt::ToolCallMode;
 use crate::request_parts::{native_for, omitted_note, request_history, role_name};
-use crate::{Effort, Model, ModelTool, Prompt, Provider, Thinking};
+use crate::{Effort, Model, ModelTool, Prompt, Provider, ReasoningStyle};
 
 /// Returns the body of a request.
 pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
@@ -59,15 +59,15 @@ fn thinking_fields(
         Some(Effort::Max) => "max",
         Some(Effort::Medium) | None => "medium",
     };
-    match model.thinking {
-        Thinking::Adaptive => {
+    match model.reasoning {
+        ReasoningStyle::Adaptive => {
             let mut fields = vec![("thinking", json!({"type": "adaptive"}))];
             if prompt.effort.is_some() {
                 fields.push(("output_config", json!({"effort": effort})));
             }
             fields
         }
-        Thinking::Budget
+        ReasoningStyle::Budget
             if prompt.effort.is_some() && !lacks_thinking_before_calls(prompt, model, provider) =>
         {
             let budget = match effort {
@@ -85,13 +85,13 @@ fn thinking_fields(
                 }
             }
         }
-        Thinking::Budget | Thinking::Effort | Thinking::Omitted => Vec::new(),
+        ReasoningStyle::Budget | ReasoningStyle::Effort | ReasoningStyle::Omitted => Vec::new(),
     }
 }
 
-/// Whether the request ends with the result of a call, and what the model wrote since the user's
-/// message does not begin with a thinking block of this model, as after a change of model. The API
-/// then rejects a thinking budget.
+/// Returns true if the request ends with a result and the first item that the model wrote in this
+/// turn is not a thinking block of this model, as after a change of model. The API then rejects a
+/// thinking budget.
 fn lacks_thinking_before_calls(prompt: &Prompt, model: &Model, provider: &Provider) -> bool {
     let origin = provider.origin(&model.name);
     let from_calls = matches!(

@@ -11,7 +11,7 @@ use crate::prompt::ToolCallMode;
 use crate::request_parts::{
     data_url, effort_name, native_for, omitted_note, request_history, role_name,
 };
-use crate::{Model, ModelTool, ModelToolInput, Prompt, Provider, Thinking};
+use crate::{Model, ModelTool, ModelToolInput, Prompt, Provider, ReasoningStyle};
 
 /// Returns the body of a request.
 pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
@@ -34,7 +34,7 @@ pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) 
         let is_parallel = prompt.call_mode != ToolCallMode::Single;
         set("parallel_tool_calls", is_parallel.into());
     }
-    if model.thinking != Thinking::Omitted {
+    if model.reasoning != ReasoningStyle::Omitted {
         // With `store: false`, the reasoning has to be sent back in later requests.
         set("include", json!(["reasoning.encrypted_content"]));
         let mut reasoning = json!({"summary": "auto"});
