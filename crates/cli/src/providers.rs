@@ -150,7 +150,7 @@ pub(crate) fn model_properties(config: &Config, name: &str) -> Model {
         freeform_tools: settings.freeform_tools.unwrap_or(model.freeform_tools),
         images: settings.images.unwrap_or(model.images),
         prices: settings.prices,
-        script_mode: settings.script_harness,
+        script_mode: settings.script_mode,
         tool_pack: settings.tool_pack.clone(),
     }
 }
@@ -256,7 +256,7 @@ fn configure_provider(
         key_header: settings.key_header.clone().or(base.key_header),
         retries: settings.retries,
         default_model: settings.model.clone().or(base.default_model),
-        script_mode: settings.script_harness.or(base.script_mode),
+        script_mode: settings.script_mode.or(base.script_mode),
         tool_pack: settings.tool_pack.clone().or(base.tool_pack),
         query: settings.query_params.clone(),
         name: base.name,

@@ -156,7 +156,7 @@ pub struct ModelProvider {
     #[serde(flatten)]
     pub retries: RetryLimits,
     /// Whether scripts run with its models. Defaults to `script_harness.mode`.
-    pub script_harness: Option<ScriptMode>,
+    pub script_mode: Option<ScriptMode>,
     /// The tool pack its models get. Defaults to `tool_pack`.
     pub tool_pack: Option<String>,
 }
@@ -179,8 +179,8 @@ pub struct ModelSettings {
     pub reasoning: Option<ReasoningStyle>,
     /// Prices per million tokens.
     pub prices: Option<Prices>,
-    /// Whether scripts run with it. Defaults to the provider's `script_harness`.
-    pub script_harness: Option<ScriptMode>,
+    /// Whether scripts run with it. Defaults to the provider's `script_mode`.
+    pub script_mode: Option<ScriptMode>,
     /// The tool pack it gets. Defaults to the provider's `tool_pack`.
     pub tool_pack: Option<String>,
 }
