@@ -55,7 +55,8 @@ struct AgentMemoryInner {
     small_model: Option<Arc<dyn SmallModel>>,
     /// The beginning of the prompts of each session, by session id.
     prompt_prefixes: Mutex<HashMap<String, PromptPrefix>>,
-    /// The background task that distills lessons. Aborted when the next turn begins.
+    /// The background task that writes levels and vectors and distills lessons. Aborted when the
+    /// next turn begins.
     background_task: Mutex<Option<AbortHandle>>,
 }
 

@@ -7,11 +7,11 @@ use crate::answer::{AnswerPiece, AnswerScriptForm, TurnAnswer};
 use crate::script_call::copied_block_error;
 use crate::session_record::{SessionStep, SessionStepKind};
 
-/// Most letters and digits of an outside text between two copied lines: room for line numbers, file
-/// names and other marks that a tool puts in front of each line.
+/// Maximum number of letters and digits between two copied lines: room for line numbers, file names
+/// and other marks that a tool puts in front of each line.
 const MAX_LINE_GAP: usize = 200;
 
-/// Rejects the blocks of an answer that stand as blocks in the project's instructions or in earlier
+/// Rejects the blocks of an answer that occur as blocks in the project's instructions or in earlier
 /// results.
 pub(crate) fn reject_copied_blocks(
     answer: &mut TurnAnswer,
@@ -30,8 +30,8 @@ pub(crate) fn reject_copied_blocks(
     }
 }
 
-/// Returns whether the instructions contain the code as a block, or a result does before the model
-/// or the user wrote it.
+/// Returns whether the instructions contain the code as a block, or whether a result contained it
+/// before the model or the user wrote it.
 fn is_copied(code: &str, instructions: Option<&str>, steps: &[SessionStep]) -> bool {
     let lines: Vec<String> = code
         .lines()
@@ -49,7 +49,7 @@ fn is_copied(code: &str, instructions: Option<&str>, steps: &[SessionStep]) -> b
         let contains = texts.any(|text| contains_block(text, &lines));
         match step.kind {
             SessionStepKind::Results if contains => return true,
-            // What was the model's or the user's own before is not from outside.
+            // The model or the user wrote this code before a result contained it.
             SessionStepKind::UserMessage | SessionStepKind::Answer { .. } if contains => {
                 return false;
             }
@@ -59,7 +59,7 @@ fn is_copied(code: &str, instructions: Option<&str>, steps: &[SessionStep]) -> b
     false
 }
 
-/// Whether all lines stand in the text after the marker of a block, in their order and close
+/// Whether all lines occur in the text after the marker of a block, in their order and close
 /// together. Only letters and digits count, so that indentation, line ends, quotation marks, the
 /// signs of a diff and the escapes of JSON make no difference.
 fn contains_block(text: &str, lines: &[String]) -> bool {
@@ -80,8 +80,8 @@ fn contains_block(text: &str, lines: &[String]) -> bool {
     })
 }
 
-/// Returns the letters and digits of a text. Backslashes are dropped with the character that they
-/// escape, if that stands for a control character or another code.
+/// Returns the letters and digits of a text. Escapes of control characters are dropped; `\uXXXX` is
+/// decoded.
 fn letters_and_digits(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();

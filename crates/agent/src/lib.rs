@@ -52,7 +52,7 @@
 //!
 //! Every answer is recorded in the journal before its scripts and calls run. [`Agent::run_turn`] is
 //! the turn loop. A [`HistoryStrategy`] chooses which earlier turns a prompt contains. A
-//! [`TurnHook`] adds text to the newest message.
+//! [`TurnHook`] adds text to the user's message of the current turn.
 // Only the program that uses this crate writes to the standard streams.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 

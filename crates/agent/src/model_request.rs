@@ -118,8 +118,8 @@ impl AgentTurn<'_> {
         history
     }
 
-    /// Asks the model and reads its answer. Reading stops early if the turn is cancelled or the
-    /// answer ends with a script block.
+    /// Asks the model and reads its answer. Reading stops early if the turn is cancelled, or after
+    /// the first script block with `AfterBlock::Stop`.
     pub(crate) async fn ask_model(&mut self, prompt: &Prompt) -> Result<TurnAnswer, ModelError> {
         let agent = self.agent;
         let span = tracing::info_span!(

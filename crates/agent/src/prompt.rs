@@ -110,7 +110,7 @@ pub(crate) fn model_tools(
                     "code": {"type": "string", "description": "The script, in TypeScript."},
                     "timeoutMs": {
                         "type": "integer",
-                        "description": "Timeout in milliseconds (default 30000).",
+                        "description": "Time limit in milliseconds.",
                     },
                     "resume": {
                         "type": "string",

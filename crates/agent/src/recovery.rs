@@ -79,7 +79,7 @@ fn unfinished_output(run: &StoredRun, message: &str) -> ScriptToolCallOutput {
     output.status = RunStatus::Error;
     let error = ScriptError::new(ErrorCode::ScriptCancelledError, Phase::Executing, message);
     let suggestion = format!(
-        "send it with `resume: \"{}\"`: the results of completed calls are reused",
+        "send it with `resume: \"{}\"`: completed changes are reused, reads run again",
         run.summary.id
     );
     output.error = Some(match run.resume_as() {
@@ -170,6 +170,7 @@ impl AgentTurn<'_> {
             }
         }
         self.recorded_results = known;
+        // The items were emitted before the crash. An empty id prevents that they are emitted again.
         let id = Some(String::new());
         let emitted = |piece| PieceWithItemId {
             piece,
@@ -342,7 +343,7 @@ pub(crate) fn unknown_results(step: &SessionStep) -> AnswerResults {
     results
 }
 
-/// A limit that the texts above never reach.
+/// Token limit of the result of a script of unknown outcome; its fixed text is shorter.
 const MAX_NOTE_TOKENS: usize = 1_000;
 
 #[cfg(test)]

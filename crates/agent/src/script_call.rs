@@ -36,11 +36,11 @@ pub(crate) fn parse_script_call(call: &FunctionCall) -> Option<ScriptCallArgs> {
     })
 }
 
-/// Returns the error of a block that stands in a text that the model was given.
+/// Returns the error of a block that is a copy of a text that the model was given.
 pub(crate) fn copied_block_error() -> ScriptError {
-    let message = "the block also stands in a text that was read, so it is not run";
+    let message = "the block is a copy of text that you were given, so it does not run";
     ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
-        .suggest("if you mean it, pass the code to the tool `script` or write it differently")
+        .suggest("to run it, pass the code to the tool `script` or write it differently")
 }
 
 /// Returns the error of a malformed script block.

@@ -94,7 +94,7 @@ pub(crate) struct AgentTurn<'a> {
     pub(crate) turn_cancel: CancellationToken,
     pub(crate) script_mode: ScriptMode,
     pub(crate) budget: Budget,
-    /// The text that the turn hook adds to the newest message.
+    /// The text that the turn hook adds to the user's message of the turn.
     pub(crate) hook_text: Option<String>,
     /// Whether requests contain tools and allow calls.
     pub(crate) call_mode: ToolCallMode,

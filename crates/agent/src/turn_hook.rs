@@ -6,9 +6,9 @@ use selvedge_protocol::DocumentInfo;
 
 use crate::Session;
 
-/// Called before and after every turn. The text it returns before a turn is appended to the newest
-/// message of each request and is never stored, so that everything before that message stays
-/// unchanged and prompt caches remain valid.
+/// Called before and after every turn. The text it returns before a turn is appended to the user's
+/// message of this turn in each request and is never stored, so that everything before that message
+/// stays unchanged and prompt caches remain valid.
 pub trait TurnHook: Send + Sync {
     /// Returns the text of the section "Memory" of the system prompt; `None` leaves the section
     /// out.
@@ -16,12 +16,12 @@ pub trait TurnHook: Send + Sync {
         None
     }
 
-    /// Called when the newest turn of a session begins, with the user's prompt. Returns the text to
-    /// append to the newest message.
+    /// Called when the newest turn of a session begins, with the user's message. Returns the text to
+    /// append to that message.
     fn before_turn<'a>(
         &'a self,
         session: &'a Session,
-        prompt: &'a str,
+        user_message: &'a str,
     ) -> BoxFuture<'a, Option<String>>;
 
     /// Called with the documents that the newest turn of a session stored in the File Cabinet or

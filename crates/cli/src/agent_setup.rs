@@ -74,7 +74,7 @@ pub(crate) struct AssembledAgent {
     pub(crate) servers: Servers,
 }
 
-/// The parts of an agent besides its tools.
+/// The model, the MCP servers and the memory of an agent.
 #[derive(Clone)]
 pub(crate) struct AgentParts {
     pub(crate) choice: ModelChoice,
@@ -138,11 +138,8 @@ pub(crate) fn mcp_request_handlers(
 }
 
 /// Opens the session, and sets it in `setup`, so that `recall` finds its scripts.
-pub(crate) async fn open_session(
-    setup: &mut CliSetup,
-    conversation: &SessionChoice,
-) -> Result<Session> {
-    let session = match conversation {
+pub(crate) async fn open_session(setup: &mut CliSetup, choice: &SessionChoice) -> Result<Session> {
+    let session = match choice {
         SessionChoice::New => create_session(setup).await?,
         SessionChoice::Existing(id) => open_existing_session(setup, id.as_deref()).await?,
     };
@@ -289,8 +286,19 @@ async fn create_session(setup: &CliSetup) -> Result<Session> {
 
 async fn open_existing_session(setup: &CliSetup, id: Option<&str>) -> Result<Session> {
     let Some(journal) = &setup.journal else {
-        let problem = Problem::new("a session needs the journal, which `--ephemeral` turns off");
-        return Err(problem.hint("remove --ephemeral").into());
+        return Err(match setup.ephemeral {
+            true => Problem::new(
+                "an earlier session can only be continued with the journal, which `--ephemeral` \
+                 turns off",
+            )
+            .hint("remove --ephemeral"),
+            false => Problem::new(
+                "an earlier session can only be continued with the journal, which needs a home \
+                 folder",
+            )
+            .hint("set SELVEDGE_HOME to a folder"),
+        }
+        .into());
     };
     let id = match id {
         Some(id) => id.to_owned(),

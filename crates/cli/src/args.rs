@@ -130,7 +130,7 @@ pub(crate) struct RunArgs {
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
 
-    /// Resume from RUN, reusing the results of completed calls
+    /// Resume from RUN: completed changes are reused, reads run again
     #[arg(long, value_name = "RUN")]
     pub(crate) resume: Option<String>,
 
@@ -155,7 +155,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// Task for the agent; read from standard input if missing or `-`
+    /// Task for the agent; `-`, or no prompt in a new session, reads standard input
     #[arg(value_name = "PROMPT", num_args = 0..)]
     pub(crate) prompt: Vec<String>,
 

@@ -53,9 +53,9 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     }
     let mut setup = agent_setup::setup_with_sub_agents(&args.workspace)?;
     let runtime = runtime()?;
-    let (cancel, caller_gone) = (CancellationToken::new(), CancellationToken::new());
+    let cancel = CancellationToken::new();
     let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
-    // Known as soon as the agent is assembled.
+    // The provider, for the hint in `turn.failed`; set when the agent is assembled.
     let provider = Arc::new(OnceLock::new());
     let events = if args.json {
         json_event_sink(provider.clone())
@@ -64,7 +64,6 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     };
     let options = TurnOptions {
         cancel: cancel.clone(),
-        caller_gone: caller_gone.clone(),
         events: events.clone(),
         ..TurnOptions::default()
     };
@@ -272,11 +271,12 @@ fn terminal_event_sink(progress: &ProgressDisplay, policy: ApprovalPolicy) -> Ev
 /// Says how to be asked for the approval that `exec` does not request.
 fn approval_hint(policy: ApprovalPolicy) -> &'static str {
     match policy {
-        ApprovalPolicy::Never => "start `selvedge --approval on-request` to be asked",
+        ApprovalPolicy::Never => "run `selvedge --approval on-request` to approve calls in a chat",
         ApprovalPolicy::Untrusted => {
-            "start `selvedge` to be asked, or pass --approval on-request to run commands confined"
+            "run `selvedge` to approve calls in a chat, or pass --approval on-request to run commands \
+             confined"
         }
-        _ => "start `selvedge` to be asked",
+        _ => "run `selvedge` to approve calls in a chat",
     }
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn open_memory_in(home: &Path, config: &Config) -> Result<Memory> {
     let redactor = || Redactor::new(config.journal.secret_names.clone());
     let opened = match config.journal.encrypt {
         false => Memory::open(home, redactor()),
+        // Encrypted memory is opened below, also if only the stored data is encrypted.
         true => Err(JournalError::WrongKey.into()),
     };
     let opened = match opened {

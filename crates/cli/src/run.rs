@@ -164,7 +164,7 @@ pub(crate) fn run_with_signals<T>(
                 StopSignal::Interrupt => signals.cancel.cancel(),
                 StopSignal::Terminate => {
                     signals.terminate.cancel();
-                    eprint_line!("note: stopping after SIGTERM; a second signal exits at once");
+                    eprint_line!("note: stopping; a second signal exits at once");
                 }
             }
             stop_signal().await;

@@ -246,8 +246,8 @@ impl CliSetup {
         })
     }
 
-    /// Returns all built-in tools. [`Self::servers`] adds the tools of MCP servers and removes the
-    /// tools that [`Self::tool_filter`] excludes.
+    /// Returns all built-in tools. `Servers::script_registry` adds the tools of MCP servers and
+    /// removes the tools that [`Self::tool_filter`] excludes.
     pub(crate) fn built_in_tools(&self) -> Result<Registry> {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;

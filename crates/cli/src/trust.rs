@@ -64,7 +64,9 @@ pub(crate) fn decide_trust(
         state = TrustState::Declined;
     }
     let why = match before {
-        TrustState::Changed => "it has changed since this folder was trusted",
+        TrustState::Changed => {
+            "the configuration files of this folder have changed since it was trusted"
+        }
         _ => "this folder is not trusted",
     };
     let mut ignored: Vec<PathBuf> = files.iter().map(|file| directory.join(file)).collect();

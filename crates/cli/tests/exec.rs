@@ -272,7 +272,7 @@ fn failed_scripts_and_denied_calls_are_shown() {
     let shown = err(&output);
     assert!(
         shown.contains(
-            "; `selvedge exec` never asks for approval\nhint: start `selvedge` to be asked\n"
+            "; `selvedge exec` never asks for approval\nhint: run `selvedge` to approve calls in a chat\n"
         ) && shown.contains("✗ script  ApprovalDeniedError: "),
         "{shown}"
     );

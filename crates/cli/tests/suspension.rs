@@ -228,7 +228,7 @@ fn sigterm_suspends_the_script() {
         .unwrap();
     // The command ends only after the process has handled the signal.
     let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(stderr.any(|line| line.unwrap().contains("stopping after SIGTERM")));
+    assert!(stderr.any(|line| line.unwrap().contains("note: stopping")));
     std::fs::write(workspace.path("work/go"), "").unwrap();
     let output: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
     assert_eq!(

@@ -18,8 +18,9 @@ pub struct Config {
     /// The model to use. Defaults to the provider's default model.
     pub model: Option<String>,
     /// The provider to use: `openai`, `anthropic`, `openrouter`, `ollama`, `lmstudio`, `llamacpp`,
-    /// `vllm`, or a name in `model_providers`. Defaults to the first provider that has a key, then
-    /// to a model server on this machine.
+    /// `vllm`, or a name in `model_providers`. Defaults to the first of: a key in the environment, an
+    /// accepted model server on this machine, a key in the keyring, another model server on this
+    /// machine if you accept it.
     pub model_provider: Option<String>,
     /// How much reasoning to ask the model for.
     pub model_reasoning_effort: Option<Effort>,
@@ -35,7 +36,7 @@ pub struct Config {
     pub approval_policy: ApprovalPolicy,
     /// What commands and tools may change.
     pub sandbox_mode: SandboxPolicy,
-    /// More about the sandbox mode `workspace-write`.
+    /// Settings of the sandbox mode `workspace-write`.
     pub sandbox_workspace_write: WorkspaceWriteSettings,
     /// Paths that commands and tools cannot change or read.
     pub sandbox: SandboxSettings,
@@ -131,7 +132,7 @@ impl Default for WebAccessSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ModelProvider {
-    /// Display name.
+    /// Has no effect; accepted because Codex has it.
     pub name: Option<String>,
     /// Base URL including the version segment. `/responses`, `/chat/completions` or `/messages` is
     /// appended.
@@ -301,7 +302,7 @@ pub struct JournalSettings {
     pub encrypt: bool,
 }
 
-/// More about the sandbox mode `workspace-write`.
+/// Settings of the sandbox mode `workspace-write`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct WorkspaceWriteSettings {

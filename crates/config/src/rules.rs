@@ -1,6 +1,5 @@
 //! Commands and hosts that the user approved with "always", and model servers that the user
-//! accepted, stored in `$SELVEDGE_HOME/rules.toml`.
-//! Rules in `config.toml` are separate.
+//! accepted, stored in `$SELVEDGE_HOME/rules.toml`. Rules in `config.toml` are separate.
 
 use std::io;
 use std::path::Path;

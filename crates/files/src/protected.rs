@@ -4,7 +4,7 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The most entries of protected folders that are compared with a hard link.
+/// Maximum number of entries of protected folders that are compared with a hard link.
 #[cfg(unix)]
 const MAX_COMPARED_ENTRIES: usize = 10_000;
 

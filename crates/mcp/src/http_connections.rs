@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// Most pending connections. One address may have half of them.
+/// Maximum number of pending connections. One address may have half of them.
 const MAX_PENDING: usize = 256;
-/// Most accepted connections.
+/// Maximum number of accepted connections.
 const MAX_ACCEPTED: usize = 1024;
 
 /// The connections of a server.

@@ -14,7 +14,7 @@ use rmcp::transport::streamable_http_server::session::local::{
 };
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId};
 
-/// Most sessions at the same time.
+/// Maximum number of sessions at the same time.
 const MAX_SESSIONS: usize = 256;
 /// Time without a message after which a session ends.
 const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);

@@ -18,7 +18,7 @@ pub struct McpSamplingRequest {
     pub system_prompt: String,
     /// The messages, oldest first. There is at least one.
     pub messages: Vec<McpSamplingMessage>,
-    /// Most tokens of the answer.
+    /// Maximum number of tokens of the answer.
     pub max_tokens: u64,
 }
 
@@ -51,7 +51,7 @@ pub enum McpSamplingStopReason {
     MaxTokens,
 }
 
-/// Most tokens of an answer. A larger limit of the server is reduced to it.
+/// Maximum number of tokens of an answer. A larger limit of the server is reduced to it.
 pub(crate) const MAX_SAMPLING_TOKENS: u64 = 4096;
 /// How long a model may take to answer.
 pub(crate) const SAMPLING_TIMEOUT: Duration = Duration::from_secs(120);

@@ -33,7 +33,7 @@ const LIST_TOOLS_TIMEOUT: Duration = Duration::from_millis(2500);
 const NOTIFICATION_GRACE_PERIOD: Duration = Duration::from_millis(200);
 /// How long a request waits for a cancelled script to end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(4);
-/// Most scripts of one session that run at the same time.
+/// Maximum number of scripts of one session that run at the same time.
 const MAX_RUNS_PER_SESSION: usize = 8;
 /// Longest time that a request may wait for a script.
 const MAX_WAIT_TIME: Duration = Duration::from_secs(30 * 60);

@@ -66,6 +66,6 @@ pub struct ScriptServerConfig {
     pub use_count: Box<dyn Fn(&str) -> u64 + Send + Sync>,
     /// How long a request waits for a script before it returns a handle, by default.
     pub default_yield_after: Duration,
-    /// Most tokens of the description of `script`.
+    /// Maximum number of tokens of the description of `script`.
     pub description_tokens: usize,
 }

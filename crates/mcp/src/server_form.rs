@@ -91,9 +91,9 @@ pub enum FormFieldPresence {
     Optional,
 }
 
-/// Most fields of a form.
+/// Maximum number of fields of a form.
 const MAX_FORM_FIELDS: usize = 60;
-/// Most choices of a field.
+/// Maximum number of choices of a field.
 const MAX_FIELD_CHOICES: usize = 200;
 /// Largest elicitation request, in bytes of JSON.
 const MAX_FORM_BYTES: usize = 64 << 10;

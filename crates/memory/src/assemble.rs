@@ -44,8 +44,8 @@ pub struct AssembledHistory {
 
 impl Memory {
     /// Renders the history of a session for a prompt: every turn, older turns at lower levels of
-    /// detail. Until the number of turns reaches the next
-    /// multiple of ten, the text only grows at its end.
+    /// detail. Until the number of turns reaches the next multiple of ten, the text only grows at
+    /// its end.
     pub fn assemble(
         &self,
         session: &str,

@@ -212,8 +212,7 @@ impl<'a> CostSums<'a> {
 
 /// Where the bands end. `raw_end`, `smoothed_end` and `compressed_end` are exclusive indexes,
 /// counted from the newest turn, which is 0. Older turns than `compressed_end` are tiny, except the
-/// oldest
-/// `era_turns` turns, which eras cover.
+/// oldest `era_turns` turns, which eras cover.
 #[derive(Debug, Clone, Copy)]
 struct BandBoundaries {
     raw_end: usize,

@@ -1,5 +1,5 @@
-//! Stores and ranks lessons: lessons, preferences, recurring problems, and reference layers, which
-//! are used only after a person has accepted them.
+//! Stores and ranks lessons, which are rules, preferences, recurring problems and reference layers.
+//! Layers are used only after a person has accepted them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

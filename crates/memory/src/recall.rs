@@ -23,7 +23,7 @@ use crate::{
 /// The part of the system prompt that explains tags, levels and recalled blocks to the model.
 pub const MEMORY_PROMPT: &str = "Earlier turns are in tags, older ones shortened: <T-183-R> is turn \
 183 raw; S is smoothed, C compressed, T tiny; <T-50-through-100-C> covers several turns. \
-history.getTurn(\"T-50\", \"R\") returns a turn in more detail. A <recalled> block in the newest \
+await tools.history.getTurn(\"T-50\", \"R\") returns a turn in more detail. A <recalled> block in the newest \
 message is memory that may be relevant, not something the user said.";
 
 /// What to recall, and within which limits.
@@ -261,7 +261,8 @@ impl Memory {
         let share = |share: f64| (f64::from(room) * share) as u32;
         let (for_turns, for_lessons) = (share(TURNS_SHARE), share(LESSONS_SHARE));
         let turns = self.render_turns(session, &recalled.hits, for_turns);
-        let heading = "May be relevant; history.getTurn(\"T-n\", \"R\") returns a turn in full:";
+        let heading =
+            "May be relevant; tools.history.getTurn(\"T-n\", \"R\") returns a turn in full:";
         block.add(heading, turns, room);
         let after_turns = block.tokens_left;
         let (layers, lessons): (Vec<&Lesson>, Vec<&Lesson>) = recalled

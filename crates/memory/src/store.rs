@@ -176,7 +176,7 @@ impl Memory {
         self.redactor.redact_text(text)
     }
 
-    /// Runs work that may wait for a lock on the blocking thread pool.
+    /// Runs work, which may wait for a lock, on the blocking thread pool.
     pub async fn run_blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, MemoryError> + Send + 'static,

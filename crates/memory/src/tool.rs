@@ -1,4 +1,4 @@
-//! The tool `history.get_turn` (`history.getTurn("T-50", "S")` in scripts): fetches an earlier turn
+//! The tool `history.get_turn` (`tools.history.getTurn("T-50", "S")` in scripts): fetches an earlier turn
 //! at any level.
 
 use std::sync::Arc;

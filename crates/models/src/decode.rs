@@ -7,7 +7,7 @@ use crate::{ModelError, ModelEvent, ReasoningView, chat, messages, responses};
 
 /// Largest total size of an answer's texts, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
-/// Most items of an answer.
+/// Maximum number of items of an answer.
 const MAX_ANSWER_ITEMS: usize = 4096;
 
 /// Decodes one answer: a stream of server-sent events, or one JSON body. The chunks that it is fed

@@ -7,9 +7,9 @@ use selvedge_protocol::{Prices, ReasoningStyle, ScriptMode};
 pub struct Model {
     /// Name of the model at the provider.
     pub name: String,
-    /// Most tokens of a conversation, including the answer.
+    /// Maximum number of tokens of a conversation, including the answer.
     pub context_window: u64,
-    /// Most tokens of an answer.
+    /// Maximum number of tokens of an answer.
     pub max_output_tokens: u64,
     /// How reasoning is requested.
     pub reasoning: ReasoningStyle,

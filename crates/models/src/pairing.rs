@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use selvedge_protocol::{ConversationItem, FunctionCall, FunctionCallOutput, OutputPart};
 
 const NO_RESULT_TEXT: &str =
-    "no result was recorded: the call was interrupted, and its effect is unknown";
+    "no result was recorded: the call was interrupted, and its outcome is unknown";
 
 /// Returns the history in an order that every API accepts.
 pub(crate) fn pair_calls_with_results(

@@ -14,7 +14,7 @@ pub struct Prompt {
     pub tools: Vec<ModelTool>,
     /// Whether the model may call tools, and how many at once.
     pub call_mode: ToolCallMode,
-    /// Most tokens of the answer; `None` uses the limit of the model.
+    /// Maximum number of tokens of the answer; `None` uses the limit of the model.
     pub max_output_tokens: Option<u64>,
     /// Reasoning effort; `None` uses the default of the model.
     pub effort: Option<Effort>,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub struct Pragma {
     /// Time after which the caller may stop waiting and let the run continue, in milliseconds.
     pub yield_time_ms: Option<u64>,
-    /// The most tokens of the result that the model sees.
+    /// Maximum number of tokens of the result that the model sees.
     pub max_output_tokens: Option<u64>,
     /// Time limit in milliseconds, at most the configured maximum.
     pub timeout_ms: Option<u64>,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// The most bytes that are kept of one stream.
+/// Maximum number of bytes that are kept of one stream.
 pub(crate) const MAX_CAPTURE_BYTES: usize = 256 * 1024;
 
 /// The beginning and the end of a stream.

@@ -15,7 +15,7 @@ use crate::blocking::run_blocking;
 use crate::cabinet::{get_document, store_document};
 use crate::one_or_many::OneOrMany;
 
-/// The most prompts in one call.
+/// Maximum number of prompts in one call.
 const MAX_PROMPTS: usize = 64;
 
 /// The prompts to store.

@@ -30,7 +30,7 @@ const CONFIGURATION_NAMES: [&str; 13] = [
     ".zed",
 ];
 
-/// The most entries of a folder that are made writable one by one.
+/// Maximum number of entries of a folder that are made writable one by one.
 const MAX_FOLDER_ENTRIES: usize = 1_000;
 
 /// Returns whether a name belongs to a repository or to Selvedge. Ignores case.

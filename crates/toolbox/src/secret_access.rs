@@ -12,10 +12,10 @@ use crate::command_safety::CommandClassification;
 /// Programs that print lines of all files below a folder.
 const SEARCH_PROGRAMS: [&str; 6] = ["grep", "egrep", "fgrep", "rg", "diff", "git"];
 
-/// The most working folders that are considered for one script.
+/// Maximum number of working folders that are considered for one script.
 const MAX_WORKING_FOLDERS: usize = 64;
 
-/// The most entries of folders that are compared with a pattern.
+/// Maximum number of entries of folders that are compared with a pattern.
 const MAX_GLOB_ENTRIES: usize = 10_000;
 
 /// Returns whether a command, started in `cwd`, may show secrets.

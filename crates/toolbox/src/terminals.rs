@@ -20,7 +20,7 @@ use crate::command_request::CommandRequest;
 use crate::commands::CommandRunner;
 use crate::running_command::RunningCommand;
 
-/// The most terminals of a scope that are open at the same time.
+/// Maximum number of terminals of a scope that are open at the same time.
 const MAX_TERMINALS: usize = 16;
 const TERMINAL_SIZE: Winsize = Winsize {
     ws_row: 40,

@@ -1,9 +1,9 @@
 //! Brace expansion: `a{b,c}` is the two words `ab` and `ac`.
 
-/// The most words that one word expands to. `{a,b}{c,d}…` doubles with each pair.
+/// Maximum number of words that one word expands to. `{a,b}{c,d}…` doubles with each pair.
 const MAX_EXPANDED_WORDS: usize = 32;
 
-/// The most pairs of braces that are expanded in a word.
+/// Maximum number of pairs of braces that are expanded in a word.
 const MAX_PAIRS: usize = 8;
 /// The longest word that is expanded, in characters.
 const MAX_WORD_LENGTH: usize = 128;

@@ -37,7 +37,7 @@ const MAX_SHELL_DEPTH: usize = 8;
 /// The deepest nesting of wrappers, such as `env nice timeout 5 …`.
 const MAX_WRAPPER_DEPTH: usize = 32;
 
-/// The most simple commands that are checked. A script that is used twice counts twice.
+/// Maximum number of simple commands that are checked. A script that is used twice counts twice.
 const MAX_SIMPLE_COMMANDS: usize = 60_000;
 
 /// Maximum number of shell scripts that are parsed for one command.

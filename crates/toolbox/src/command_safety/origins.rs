@@ -43,7 +43,7 @@ const INTERPRETERS: &[(&str, &str)] = &[
     ("pwsh", "cC"),
 ];
 
-/// The most names of downloaded files that are tracked in one script.
+/// Maximum number of names of downloaded files that are tracked in one script.
 const MAX_DOWNLOADED_FILES: usize = 64;
 
 /// The deepest nesting of wrappers that is followed to find the origin of an output.
