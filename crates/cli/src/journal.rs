@@ -13,7 +13,7 @@ pub(crate) fn open_journal(home: &Path, config: &JournalSettings) -> Result<Arc<
         .map_err(|error| crate::runs::journal_error_problem(&error))?)
 }
 
-/// Opens the journal for a command that has `--ephemeral`, which the hint then names.
+/// Opens the journal. If that fails, the hint is to pass `--ephemeral`.
 pub(crate) fn open_journal_for_run(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
     Ok(Journal::open_with(home, &journal_options(config)?)
         .map_err(|error| crate::runs::journal_error_problem(&error).or_hint("pass --ephemeral"))?)

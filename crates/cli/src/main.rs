@@ -61,7 +61,8 @@ use clap::{CommandFactory, FromArgMatches};
 use crate::args::{CliCommand, SelvedgeCli};
 use crate::problem::Problem;
 
-/// Exit status of the process: 0 for success, 1 if the work failed, 2 if it never started.
+/// Exit status of the process: 0 for success, 1 if the work failed or was suspended, 2 if it never
+/// started. After a second signal the process exits with 130.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CliStatus {
     Success,

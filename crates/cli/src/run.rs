@@ -265,9 +265,26 @@ fn flag_hint(
     let limits = setup.limits(&args.limits);
     let never_asks = setup.config.approval_policy == ApprovalPolicy::Never;
     let own_timeout = || pragma_of(source)?.timeout_ms;
+    let id = &output.id;
+    let recorded = setup.journal.as_ref().map(|journal| journal.run(id));
+    let recorded = recorded.and_then(Result::ok);
+    let resume_as = recorded.map_or(ResumeAs::Rerun, |run| run.resume_as());
+    let must_decide = match resume_as {
+        ResumeAs::Undecided => format!(
+            "; the script must first decide the calls whose outcome is unknown, which `selvedge \
+             runs show {id}` lists"
+        ),
+        ResumeAs::Rerun | ResumeAs::Reuse => String::new(),
+    };
     let (flag, then) = match output.error.as_ref()?.code {
         ErrorCode::ScriptTimeoutError if own_timeout().is_some() => {
-            return Some("raise \"timeout_ms\" in the `// @exec:` line of the script".to_owned());
+            let resume = match resume_as {
+                ResumeAs::Rerun => String::new(),
+                ResumeAs::Reuse | ResumeAs::Undecided => format!(" and pass --resume {id}"),
+            };
+            return Some(format!(
+                "raise \"timeout_ms\" in the `// @exec:` line of the script{resume}{must_decide}"
+            ));
         }
         ErrorCode::ScriptTimeoutError => {
             let timeout = Duration::from_millis(limits.timeout_ms.saturating_mul(2));
@@ -295,18 +312,10 @@ fn flag_hint(
         }
         _ => return None,
     };
-    let id = &output.id;
-    let recorded = setup.journal.as_ref().map(|journal| journal.run(id));
-    let recorded = recorded.and_then(Result::ok);
-    let resume_as = recorded.map_or(ResumeAs::Rerun, |run| run.resume_as());
     Some(match resume_as {
         ResumeAs::Rerun => format!("pass {flag}{then}"),
-        ResumeAs::Reuse => format!("pass {flag} --resume {id}{then}"),
-        // A resumed run fails until its script decides each cancelled call.
-        ResumeAs::Undecided => {
-            format!(
-                "pass {flag}{then}; run `selvedge runs show {id}` to see which call was cancelled"
-            )
+        ResumeAs::Reuse | ResumeAs::Undecided => {
+            format!("pass {flag} --resume {id}{then}{must_decide}")
         }
     })
 }

@@ -319,15 +319,22 @@ fn errors_about_limits_and_approval_name_the_flag_to_pass() {
         );
         assert_eq!(seen.err.matches("hint: ").count(), 1, "{seen:?}");
     }
-    // A resumed run would fail because of the cancelled call.
+    // A new run would repeat the cancelled call. A resumed run fails until the script decides it.
     let sleep = "await tools.exec({ command: ['sleep', '60'] })";
     let seen = workspace.run(&["run", "-q", "--timeout", "1s", "-e", sleep]);
     let (_, run) = seen
         .err
-        .split_once("\nhint: pass --timeout 2s; run `selvedge runs show ")
+        .split_once("\nhint: pass --timeout 2s --resume ")
         .unwrap_or_else(|| panic!("{seen:?}"));
-    let (run, rest) = run.split_once('`').unwrap();
-    assert_eq!(rest, " to see which call was cancelled\n");
+    let (run, rest) = run.split_once(';').unwrap();
+    let decide = format!(
+        " the script must first decide the calls whose outcome is unknown, which `selvedge runs \
+         show {run}` lists\n"
+    );
+    assert_eq!(rest, decide);
+    let shown = workspace.run(&["runs", "show", run]);
+    let unknown = format!("the outcome of {run}/tool_1 (exec) is unknown");
+    assert!(shown.out.contains(&unknown), "{shown:?}");
     let seen = workspace.run(&["run", "-q", "--resume", run, "-e", sleep]);
     assert!(
         seen.err.contains("OutcomeUnknownError") && seen.err.matches("hint: ").count() == 1,
@@ -338,7 +345,16 @@ fn errors_about_limits_and_approval_name_the_flag_to_pass() {
     let code = "// @exec: {\"timeout_ms\": 50}\nfor (;;) {}";
     let seen = workspace.run(&["run", "-q", "-e", code]);
     assert!(
-        seen.err.contains("\nhint: raise \"timeout_ms\" in"),
+        seen.err
+            .contains("\nhint: raise \"timeout_ms\" in the `// @exec:` line of the script\n"),
+        "{seen:?}"
+    );
+    let code = "// @exec: {\"timeout_ms\": 500}\nawait tools.writeFile({path: 'a', content: 'x'});
+        for (;;) {}";
+    let seen = workspace.run(&["run", "-q", "-e", code]);
+    assert!(
+        seen.err
+            .contains("line of the script and pass --resume scr_"),
         "{seen:?}"
     );
 }

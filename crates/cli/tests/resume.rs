@@ -357,7 +357,10 @@ fn invalid_decisions_are_explained() {
     for (decision, words) in [
         (
             "resume.repeat('tool_1')",
-            format!("there is no recorded call `tool_1`: there are {id}/tool_1"),
+            format!(
+                "`tool_1` cannot be decided: only calls to reuse or of unknown outcome can, which are \
+                 {id}/tool_1"
+            ),
         ),
         (
             "resume.skip()",

@@ -82,7 +82,7 @@ pub enum JournalError {
     #[error("cannot decrypt the journal: wrong or missing key")]
     WrongKey,
     /// Another process has claimed the run.
-    #[error("another process has taken over the run")]
+    #[error("another process has claimed the run")]
     ClaimedByOther,
     /// Another run has already resumed this run.
     #[error("{run} was resumed by {by}")]

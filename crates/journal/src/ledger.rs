@@ -118,8 +118,7 @@ impl Journal {
         })
     }
 
-    /// Fails if the run belongs to another process. An id without a row (the structured calls of a
-    /// turn) belongs to this process.
+    /// Fails if the run belongs to another process. An id without a row belongs to this process.
     fn check_run_owner(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         let sql = "SELECT owner FROM runs WHERE id = ?1";
         let owner: Option<String> = query_first(connection, sql, params![run])?;
@@ -238,8 +237,8 @@ impl Journal {
         )
     }
 
-    /// Must precede every write for a run. Checks the owner and deletes the suspension, because the
-    /// write makes its state outdated.
+    /// Must precede every write that changes the state of a run: its calls and its end. Checks the
+    /// owner and deletes the suspension, because the write makes its state outdated.
     fn check_owner_and_delete_suspension(
         &self,
         connection: &Connection,

@@ -51,7 +51,8 @@ pub struct StoredRun {
     pub calls: Vec<StoredCall>,
     /// The configuration from which the tools of the run were created, to restore or replay it.
     pub saved_config: String,
-    /// The recording of the host's inputs, for replay; `None` if the run has not ended.
+    /// The recording of the host's inputs, for replay; `None` if the run has not ended or has no
+    /// complete recording.
     pub recording: Option<Vec<u8>>,
     /// The approval requests that a suspended run waits for.
     pub open_approvals: Vec<ApprovalRequest>,
@@ -94,7 +95,7 @@ pub struct StoredCall {
     pub shown: Option<String>,
     /// The error of a call that did not succeed.
     pub error: Option<CallError>,
-    /// Whether the result was taken from an earlier run.
+    /// Whether the call returned without running: a recorded result, or the value of `resume.skip`.
     pub reused: bool,
     /// When the call started, in milliseconds since 1970.
     pub started_ms: i64,
@@ -292,7 +293,7 @@ impl Journal {
         Ok(last.unwrap_or_else(|| ResumeAs::without_end(spawn.read_only)))
     }
 
-    /// Returns the newest run that resumed this run.
+    /// Returns the run that resumed this run, if any.
     pub fn resumed_by(&self, run: &str) -> Result<Option<String>, JournalError> {
         let connection = self.flushed_connection();
         let sql = "SELECT id FROM runs WHERE resumes = ?1 ORDER BY started_ms DESC, id LIMIT 1";

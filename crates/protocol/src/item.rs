@@ -108,7 +108,7 @@ pub struct CallRecord {
     pub tool: String,
     /// How the call ended.
     pub status: CallStatus,
-    /// Whether the result was reused from an earlier run.
+    /// Whether the call returned without running: a recorded result, or the value of `resume.skip`.
     pub reused: bool,
     /// Time from start to end in milliseconds, without queueing and approval.
     pub duration_ms: f64,
@@ -147,7 +147,7 @@ pub enum CallStatus {
     #[serde(rename = "not started")]
     NotStarted,
     /// The call was started, and it is not known how it ended: it did not stop when it was
-    /// cancelled, it panicked, or its end was not recorded.
+    /// cancelled, it panicked, its tool reported so, or its end was not recorded.
     #[serde(rename = "outcome unknown")]
     OutcomeUnknown,
 }

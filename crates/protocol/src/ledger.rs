@@ -81,10 +81,10 @@ pub trait ScriptStoreBackend: Send + Sync {
     async fn total_bytes(&self) -> Result<usize, LedgerError>;
 }
 
-/// A run before its script starts.
+/// A run before it starts.
 #[derive(Debug, Clone, Copy)]
 pub struct RunStart<'a> {
-    /// Id of the run, `scr_…`.
+    /// Id of the run.
     pub id: &'a str,
     /// The script as written.
     pub source: &'a str,
@@ -223,7 +223,7 @@ pub enum LedgerError {
 impl std::fmt::Display for LedgerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::ClaimedByOther => f.write_str("another process has taken over the run"),
+            Self::ClaimedByOther => f.write_str("another process has claimed the run"),
             Self::AlreadyResumed { run, by } => write!(f, "{run} was resumed by {by}"),
             Self::DiskFull(message) | Self::Failed(message) => f.write_str(message),
         }

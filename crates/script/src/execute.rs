@@ -93,7 +93,7 @@ impl RunAttempt {
         if !store_values {
             return;
         }
-        let commit = self.buffer().session.commit();
+        let commit = self.buffer().stored_values.commit();
         let warning = match timeout(WRITE_TIMEOUT, commit).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => format!("cannot save the values that the script stored: {error}"),
@@ -324,7 +324,7 @@ impl Harness {
         let scope = self.new_scope(&output.id, compiled, options, launch.start_mode);
         let buffer = match launch.output.take() {
             Some(mut restored) => {
-                restored.session.set_store(&options.store);
+                restored.stored_values.set_store(&options.store);
                 restored
             }
             None => OutputBuffer::new(&self.limits, &options.store),

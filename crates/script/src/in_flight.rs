@@ -57,11 +57,11 @@ pub(crate) struct GuestCall {
     pub(crate) tool: String,
     /// The tool's name as the script wrote it.
     pub(crate) path: String,
-    /// A JSON array. Empty if the run is not recorded.
+    /// A JSON array. Empty if there is no recording.
     pub(crate) args: String,
     /// Line and column in the script.
     pub(crate) at: Option<(u32, u32)>,
-    /// The script itself cancelled the call, because it lost a race.
+    /// The script cancelled the call, because the call lost a race.
     #[serde(default)]
     abandoned: bool,
 }

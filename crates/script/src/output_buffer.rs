@@ -26,7 +26,7 @@ pub(crate) struct OutputBuffer {
     pub(crate) progress: ProgressLimiter,
     pub(crate) output: Vec<OutputPart>,
     warnings: Vec<String>,
-    pub(crate) session: ScriptStoreView,
+    pub(crate) stored_values: ScriptStoreView,
     pub(crate) last_approval: Option<String>,
     /// Descriptions of rejected promises without a handler, by the guest's number.
     pub(crate) rejections: BTreeMap<u32, String>,
@@ -35,13 +35,13 @@ pub(crate) struct OutputBuffer {
 }
 
 impl OutputBuffer {
-    pub(crate) fn new(limits: &Limits, session: &ScriptStore) -> Self {
+    pub(crate) fn new(limits: &Limits, store: &ScriptStore) -> Self {
         Self {
             logs: LogLimiter::new(limits),
             progress: ProgressLimiter::new(limits),
             output: Vec::new(),
             warnings: Vec::new(),
-            session: session.view(),
+            stored_values: store.view(),
             last_approval: None,
             rejections: BTreeMap::new(),
             output_bytes: 0,

@@ -14,7 +14,7 @@ use crate::compile::CompiledScript;
 use crate::globals::is_global;
 use crate::hints;
 
-/// Maximum number of errors of one script that are looked for.
+/// After this many errors, no further call is checked.
 const MAX_REPORTED_ERRORS: usize = 50;
 
 /// The result of checking a script without running it.

@@ -13,9 +13,9 @@ use crate::teardown::EndedRun;
 use crate::truncate_json::truncate_json;
 use crate::unicode::replace_lone_surrogates;
 
-/// Warning of a run that another process has taken over.
+/// Warning of a run that another process has claimed, to continue or to cancel it.
 pub(crate) const CLAIMED_BY_OTHER_WARNING: &str =
-    "another process answered the approval request and continues the script";
+    "another process has claimed the run, to continue or to cancel it";
 
 /// Writes the value or the error into the output. A value of more than `max` bytes is an error.
 pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: EndedRun) {

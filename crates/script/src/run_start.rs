@@ -1,4 +1,5 @@
-//! Records the start of a run in the ledger, before the script has any effect outside the sandbox.
+//! Records the start of a run in the ledger, before the script has any effect outside the sandbox,
+//! and its end.
 //!
 //! A script that only computes has no effect: its start and its end are one write. The start of any
 //! other run is recorded before its first call, before it first waits, or when it has computed for
@@ -14,15 +15,17 @@ use selvedge_protocol::{
 /// Time a script may compute before its start is recorded.
 pub(crate) const RUN_START_DELAY: Duration = Duration::from_millis(20);
 
-/// The start of one run, and whether it is recorded.
+/// Records the start and the end of one run. Knows whether the start is recorded.
 pub(crate) struct RunRecord<'a> {
     ledger: &'a Arc<dyn Ledger>,
     start: RunStart<'a>,
     state: Mutex<RunStartState>,
 }
 
+/// Whether the start of a run is recorded.
 #[derive(Clone, Copy, PartialEq)]
 enum RunStartState {
+    /// It is not recorded, or the result of the write is not known: its future was dropped.
     Unconfirmed,
     Recorded,
     /// The ledger refused to record the start: another run has resumed the run that this one would
@@ -50,7 +53,7 @@ impl<'a> RunRecord<'a> {
         };
         if let LedgerError::AlreadyResumed { by, .. } = &error {
             *self.state() = RunStartState::Refused;
-            let message = format!("the script was not run: {error}");
+            let message = format!("the script was stopped before it had any effect: {error}");
             return Err(ScriptError::new(
                 ErrorCode::ScriptRejectedError,
                 Phase::Executing,

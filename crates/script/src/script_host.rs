@@ -298,11 +298,11 @@ impl ScriptHost {
 
     async fn load(&self, text: &str) -> Option<String> {
         let key: String = serde_json::from_str(text).ok()?;
-        let written = self.lock_output().session.written(&key);
+        let written = self.lock_output().stored_values.written(&key);
         if written.is_some() {
             return written;
         }
-        let backend = self.lock_output().session.backend();
+        let backend = self.lock_output().stored_values.backend();
         let loaded = backend.get(&key).await;
         loaded
             .unwrap_or_else(|error| Some(error_reply("Error", &format!("load({key:?}): {error}"))))
@@ -311,9 +311,12 @@ impl ScriptHost {
     async fn store(&self, text: &str) -> Option<String> {
         let (key, json) = text.split_once('\n')?;
         let key: String = serde_json::from_str(key).ok()?;
-        let backend = self.lock_output().session.backend();
+        let backend = self.lock_output().stored_values.backend();
         let stored = match backend.total_bytes().await {
-            Ok(stored_bytes) => self.lock_output().session.store(&key, json, stored_bytes),
+            Ok(stored_bytes) => self
+                .lock_output()
+                .stored_values
+                .store(&key, json, stored_bytes),
             Err(error) => Err(format!("store({key:?}): {error}")),
         };
         stored

@@ -26,7 +26,7 @@ pub(crate) struct ScriptStoreView {
 }
 
 impl ScriptStore {
-    /// Creates a session whose values are stored there.
+    /// Creates a store with this backend.
     pub fn new(backend: Arc<dyn ScriptStoreBackend>) -> Self {
         Self { backend }
     }
@@ -45,7 +45,7 @@ impl ScriptStore {
 }
 
 impl Default for ScriptStore {
-    /// Creates a session whose values are lost with the process.
+    /// Creates a store in memory, which is lost with the process.
     fn default() -> Self {
         Self::new(Arc::new(InMemoryScriptStore::default()))
     }
@@ -58,9 +58,9 @@ impl std::fmt::Debug for ScriptStore {
 }
 
 impl ScriptStoreView {
-    /// Moves the writes of a restored run to this session.
-    pub(crate) fn set_store(&mut self, session: &ScriptStore) {
-        self.store = session.clone();
+    /// Moves the writes of a restored run to this store.
+    pub(crate) fn set_store(&mut self, store: &ScriptStore) {
+        self.store = store.clone();
     }
 
     /// Returns the value that the script itself has stored under `key`.

@@ -24,7 +24,7 @@ pub(crate) enum ActiveRunState {
     /// Every pending call waits for a person, but no snapshot could be saved. Only this process can
     /// continue.
     WaitingUnsaved,
-    /// A question will be answered later. The run is suspended as soon as every pending call waits
+    /// The approver deferred its answer. The run is suspended as soon as every pending call waits
     /// for a person.
     Suspending,
     /// As `Suspending`, and the ledger has a snapshot. The run ends in this process unless an
@@ -53,7 +53,7 @@ impl ActiveRunState {
         )
     }
 
-    /// A question will be answered later.
+    /// The approver deferred its answer.
     pub(crate) fn on_answer_deferred(&mut self) {
         *self = match *self {
             Self::Running | Self::WaitingUnsaved | Self::Suspending => Self::Suspending,

@@ -27,7 +27,7 @@ pub(crate) struct Suspender<'a> {
 /// Why a snapshot was not saved, or why a saved run must not continue here.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SuspendError {
-    #[error("another process has taken over the run")]
+    #[error("another process has claimed the run")]
     ClaimedByOther,
     #[error("cannot save a snapshot of the script: {0}")]
     Snapshot(#[from] Fault),

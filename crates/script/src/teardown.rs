@@ -111,8 +111,8 @@ impl ScriptRun<'_> {
                          script needs"
                     ));
                 }
-                // Calls that were still queued are reported as aborted, like those that
-                // ran. Only their errors tell them apart.
+                // Whether an unawaited call still waited in the queue depends only on timing. So
+                // all of them are reported as aborted.
                 for call in self.calls.log.records.iter_mut().flatten() {
                     if call.status == CallStatus::NotStarted {
                         call.status = CallStatus::Aborted;

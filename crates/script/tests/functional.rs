@@ -328,7 +328,7 @@ fn f12_a_denied_approval_is_an_error_that_can_be_caught() {
         (code.as_str(), message.as_str()),
         (
             "ApprovalDeniedError",
-            "exec needs approval: removes files; approval is not possible here"
+            "exec needs approval: removes files; no approver is available"
         )
     );
     let never = TestFixture::with(

@@ -256,7 +256,7 @@ impl Orchestrator {
                 Some(ApprovalResponse::Cancelled) => all(ApprovalResult::Cancelled),
                 Some(ApprovalResponse::Unavailable(why)) => all(ApprovalResult::Unavailable(why)),
                 Some(ApprovalResponse::Deferred) => {
-                    all(ApprovalResult::Unavailable("approval is not possible here".to_owned()))
+                    all(ApprovalResult::Unavailable("no approver is available".to_owned()))
                 }
             },
         }

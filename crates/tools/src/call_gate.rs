@@ -46,7 +46,7 @@ impl Approver for DeferringApprover {
     }
 }
 
-/// An approver for environments without one: every request is answered with the reason.
+/// Answers every request with the reason why no approver is available.
 #[derive(Debug, Clone)]
 pub struct NoApprover {
     /// Why no approver is available, such as `there is no terminal`.
@@ -87,7 +87,8 @@ pub struct GatedAction {
     pub approval_key: String,
 }
 
-/// What a running call waits for. Meanwhile the script's own time limit does not count down.
+/// What a running call waits for. While every pending call waits, the script's own time limit does
+/// not count down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitTarget {
     /// A person. No time limit applies.
@@ -116,7 +117,7 @@ impl CallGate {
     /// Returns why no approval can be requested, or `None` if it can.
     pub fn unavailable_reason(&self) -> Option<&'static str> {
         match &self.0 {
-            None => Some("approval is not possible here"),
+            None => Some("no approver is available"),
             Some(context) if context.orchestrator.policy() == ApprovalPolicy::Never => {
                 Some("the approval policy is `never`")
             }
@@ -134,7 +135,7 @@ impl CallGate {
         withdrawn: impl Future<Output = ()>,
     ) -> Result<(), ToolError> {
         let Some(context) = &self.0 else {
-            return Err(ToolError::new("approval is not possible here"));
+            return Err(ToolError::new("no approver is available"));
         };
         let CallGateContext {
             orchestrator,
@@ -217,7 +218,7 @@ impl CallGate {
                 Err(ToolError::new("the approval request was cancelled"))
             }
             Some(ApprovalResult::Denied(None) | ApprovalResult::ClaimedByOther) | None => {
-                Err(ToolError::new("it was denied"))
+                Err(ToolError::new("the request was denied"))
             }
         }
     }

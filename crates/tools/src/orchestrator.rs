@@ -147,7 +147,7 @@ impl Orchestrator {
     /// Creates an orchestrator without an approver: calls that need approval are denied.
     pub fn new(registry: Registry) -> Self {
         let approver = NoApprover {
-            reason: "approval is not possible here".to_owned(),
+            reason: "no approver is available".to_owned(),
         };
         Self {
             registry,
@@ -483,7 +483,7 @@ impl Orchestrator {
             let failure = CallFailure::record_failed(&message, &error);
             return not_run_outcome(&request, name, failure);
         }
-        // Until its end is recorded.
+        // The end is not recorded yet, so the call counts as one without an end.
         scope.note_resume_as(&request.id, ResumeAs::without_end(read_only));
         scope.events.emit(RuntimeEvent::CallStarted {
             parent_id: scope.id.clone(),
@@ -566,7 +566,9 @@ impl Orchestrator {
             let tool = &outcome.record.tool;
             let message = match outcome.tool_invoked {
                 true => format!("{tool} ran, but its outcome could not be recorded"),
-                false => format!("the reused result of {tool} could not be recorded"),
+                false => {
+                    format!("{tool} returned without running, but its result could not be recorded")
+                }
             };
             outcome.result = Err(CallFailure::record_failed(&message, &error));
         }

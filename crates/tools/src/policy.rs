@@ -2,19 +2,19 @@
 
 use selvedge_protocol::ApprovalPolicy;
 
-/// Risk of a call, as its tool judges from the arguments.
+/// Risk of a call, which its tool determines from the arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Risk {
     /// The call needs no approval under any policy.
     Harmless,
-    /// The policy decides: the call may change something, within what the sandbox policy allows.
+    /// The call may change something. It needs approval under `untrusted` only.
     Moderate {
         /// Why, in a few words for the approver.
         reason: String,
     },
-    /// What the call changes is unknown, and nothing confines it. It needs approval, except under
-    /// the policies that leave such calls to the user's trust in the folder: `on-failure` and
-    /// `never`.
+    /// What the call changes is unknown, and nothing confines it. It needs approval under
+    /// `untrusted` and `on-request`. It runs under `on-failure` and `never`, because the user
+    /// trusted the folder.
     UnknownEffect {
         /// Why, in a few words for the approver.
         reason: String,

@@ -1,4 +1,4 @@
-//! The recorded calls that a script resumes from, and what they mean for its own calls.
+//! The prior calls of a script that resumes a run, and what they mean for its own calls.
 //!
 //! They are the calls of a chain of runs, each of which resumed the one before, oldest first.
 //!
@@ -84,12 +84,12 @@ pub enum DecisionError {
     /// The script does not resume a run.
     #[error("this script does not resume a run, so there is no recorded call `{0}`")]
     NotResumed(String),
-    /// No recorded call has this id.
-    #[error("there is no recorded call `{id}`: {known}")]
+    /// No prior call has this id.
+    #[error("`{id}` cannot be decided: {known}")]
     NoCall {
         /// As the script spelled it.
         id: String,
-        /// The ids that exist, as part of a sentence.
+        /// Which calls can be decided, as part of a sentence.
         known: String,
     },
     /// A later run of the chain has repeated the call.
@@ -182,8 +182,11 @@ impl PriorCalls {
         if !self.calls.iter().any(|call| call.id == id) {
             let ids: Vec<&str> = self.calls.iter().map(|call| call.id.as_str()).collect();
             let known = match &ids[..] {
-                [] => format!("{} recorded none that could be reused", self.run),
-                ids => format!("there are {}", ids[..ids.len().min(MAX_NAMED)].join(", ")),
+                [] => "the resumed run has no call to reuse or of unknown outcome".to_owned(),
+                ids => format!(
+                    "only calls to reuse or of unknown outcome can, which are {}",
+                    ids[..ids.len().min(MAX_NAMED)].join(", ")
+                ),
             };
             let id = id.chars().take(80).collect();
             return Err(DecisionError::NoCall { id, known });
@@ -199,7 +202,8 @@ impl PriorCalls {
 
     /// Looks up a call with this digest, and marks the recorded call as used by `call_id`. Each
     /// recorded call is used once, in recorded order, also if the script has decided about it. A
-    /// restored script makes its open calls again under the same ids.
+    /// call that has already used it finds it again: a restored script makes its open calls again
+    /// under the same ids.
     pub(crate) fn look_up(&self, call_id: &str, digest: &str, effect: CallEffect) -> PriorLookup {
         let mut progress = self.progress();
         let mut identical = self.calls.iter().filter(|call| call.digest == digest);
@@ -244,10 +248,9 @@ impl PriorCalls {
         let undecided: Vec<&PriorCall> = self.undecided_calls(&progress).collect();
         let named = &undecided[..undecided.len().min(MAX_NAMED)];
         let message = format!(
-            "{} did not run: it may change something, and {} left calls of unknown outcome that \
-             have to be decided first: {}",
+            "{} did not run, because it may change something: first decide these calls of unknown \
+             outcome: {}",
             camel_case(tool),
-            self.run,
             describe_calls(&undecided)
         );
         let mut failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
@@ -290,7 +293,7 @@ impl PriorCalls {
             .keys()
             .filter(|id| !progress.used.contains_key(*id));
         unused
-            .map(|id| format!("the decision about {id} was not used: no identical call was made"))
+            .map(|id| format!("the decision about {id} was not used: no identical call ran"))
             .collect()
     }
 
@@ -302,8 +305,8 @@ impl PriorCalls {
         let reused: Vec<&PriorCall> = self.calls.iter().filter(is_reused).collect();
         let first = reused.first()?;
         Some(format!(
-            "reused recorded results instead of running these calls: {}; resume.repeat(\"{}\") \
-             before such a call makes it run",
+            "reused recorded results instead of running these calls: {}; to run one of them instead, \
+             write resume.repeat(\"{}\") before it",
             describe_calls(&reused),
             first.id
         ))

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{CallFailure, PriorCalls, PriorProgress};
 
-/// The approval key that covers every call. The keys of calls begin with the name of a tool, and
-/// those of other actions contain words.
+/// The approval key that covers every call. No other key equals it: keys of calls start with the
+/// name of a tool, keys of other actions contain spaces.
 const ALL_CALLS: &str = "*";
 
 /// Owner of calls: their budget, queue, cancellation and resources. Clones share the state.
@@ -28,7 +28,7 @@ pub struct Scope {
     pub events: EventSink,
     /// Source of the script that makes the calls. `None` for structured calls.
     pub source: Option<ScriptSource>,
-    /// Recorded calls of the run that the script resumes.
+    /// Recorded calls of the chain that the script resumes, to reuse or to decide.
     pub prior_calls: Option<Arc<PriorCalls>>,
     /// Idempotency key for the calls, instead of one per call. Set if the scope repeats a recorded
     /// call.

@@ -1,5 +1,5 @@
-//! Tasks: calls that run in the background and continue after their script has ended. They belong
-//! to a session and end with it.
+//! Tasks: calls that run in the background and continue after their script has ended. A set of tasks
+//! belongs to a session, or to all sessions of `mcp serve`, and ends with it.
 //!
 //! A task is a batch of one call for the same orchestrator, in a scope of its own.
 
@@ -30,16 +30,16 @@ use crate::{
 use spawn_call::{SpawnCall, TaskOrigin};
 use spawn_tools::SpawnArgs;
 
-/// Largest number of running tasks of a session.
+/// Maximum number of running tasks of a set.
 const MAX_RUNNING_TASKS: usize = 8;
-/// How long tasks may take to stop when their session ends.
+/// How long tasks may take to stop when their set ends.
 const TASK_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which the end of a task in another process is checked.
 const RECORDED_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Number of ended tasks whose results can still be requested.
 const MAX_ENDED_TASKS: usize = 64;
 
-/// The tasks of a session. Clones share them.
+/// A set of tasks. It belongs to a session, or to all sessions of `mcp serve`. Clones share it.
 #[derive(Clone, Default)]
 pub struct TaskSet(Arc<TaskSetInner>);
 
@@ -157,8 +157,7 @@ impl TaskSet {
             .count()
     }
 
-    /// Ends the session: cancels running tasks, waits a limited time until they stop, and refuses
-    /// new ones. Returns the number of tasks that were running.
+    /// Cancels all tasks, waits a limited time until they stop, and refuses new ones. Returns the number of tasks that were running.
     pub async fn end(&self) -> usize {
         let running: Vec<_> = self
             .lock_tasks()

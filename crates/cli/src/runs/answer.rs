@@ -169,7 +169,7 @@ pub(super) fn claim_run(journal: &Journal, id: &str) -> Result<()> {
 }
 
 fn already_claimed(id: &str) -> Problem {
-    Problem::new(format!("another process has continued {id}"))
+    Problem::new(format!("another process has claimed {id}"))
         .hint(format!("run `selvedge runs show {id}` to see its state"))
 }
 

@@ -93,8 +93,17 @@ pub(crate) fn resume_advice(run: &StoredRun) -> Option<String> {
         run.summary.state,
         StoredRunState::Failed | StoredRunState::Died
     );
-    let is_gain = run.resume_as() != ResumeAs::Rerun;
-    (has_failed && is_gain && run.summary.is_script()).then(|| {
-        format!("run `selvedge run FILE --resume {id}` to reuse the results of its completed calls")
-    })
+    if !has_failed || !run.summary.is_script() {
+        return None;
+    }
+    match run.resume_as() {
+        ResumeAs::Rerun => None,
+        ResumeAs::Reuse => Some(format!(
+            "run `selvedge run FILE --resume {id}` to reuse its completed changes"
+        )),
+        ResumeAs::Undecided => Some(format!(
+            "run `selvedge run FILE --resume {id}` with a script that decides the calls of unknown \
+             outcome"
+        )),
+    }
 }

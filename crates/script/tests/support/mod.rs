@@ -453,7 +453,7 @@ pub struct MemoryLedger {
     pub suspended: Mutex<Vec<Vec<u8>>>,
     /// Recordings of ended runs: run, recording.
     pub recordings: Mutex<Vec<(String, Vec<u8>)>>,
-    /// Whether another process has taken over the suspended runs.
+    /// Whether another process has claimed the suspended runs.
     pub taken: std::sync::atomic::AtomicBool,
     /// Whether the disk is full, so that calls and suspended runs cannot be recorded.
     pub full: std::sync::atomic::AtomicBool,

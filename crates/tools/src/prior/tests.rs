@@ -136,7 +136,8 @@ fn a_completed_call_can_be_repeated_under_a_new_idempotency_key() {
 fn decisions_must_name_recorded_calls() {
     let calls = prior(vec![reusable("scr_1/tool_1", "a", json!(1))]);
     let error = calls.decide("tool_1", ResumeDecision::Repeat).unwrap_err();
-    let message = "there is no recorded call `tool_1`: there are scr_1/tool_1";
+    let message = "`tool_1` cannot be decided: only calls to reuse or of unknown outcome can, \
+         which are scr_1/tool_1";
     assert_eq!(error.to_string(), message);
     // A run of the chain has repeated this one.
     assert_eq!(calls.decide("scr_0/tool_1", ResumeDecision::Repeat), Ok(()));
@@ -150,7 +151,7 @@ fn decisions_must_name_recorded_calls() {
         .unwrap_err();
     assert!(
         none.to_string()
-            .ends_with("scr_1 recorded none that could be reused"),
+            .ends_with("the resumed run has no call to reuse or of unknown outcome"),
         "{none}"
     );
 }
