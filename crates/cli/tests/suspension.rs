@@ -156,6 +156,24 @@ fn a_suspended_run_cannot_be_resumed_by_another_script() {
 }
 
 #[test]
+fn the_error_about_a_chain_names_both_runs() {
+    let workspace = TestWorkspace::new();
+    let first = workspace.json(&["run", "--json", "-e", "throw 1"]);
+    let first = first["id"].as_str().unwrap();
+    let resumed = format!("// @exec: {{\"resume\": \"{first}\"}}\n{TWICE}");
+    let newest = workspace.suspended(&resumed);
+    let (status, _, err) = workspace.run(&["run", "--resume", first, "-e", TWICE]);
+    let expected = format!("error: {newest}, the newest run that resumed {first}, is suspended\n");
+    assert!(status == 2 && err.contains(&expected), "{err}");
+    assert!(
+        err.contains(&format!(
+            "hint: run `selvedge runs answer {newest} --approve`"
+        )),
+        "{err}"
+    );
+}
+
+#[test]
 fn the_approval_policy_of_the_first_process_applies_to_later_ones() {
     let workspace = TestWorkspace::new();
     // The second call needs approval only under `untrusted`.
