@@ -57,8 +57,8 @@ pub(crate) fn check(args: CheckArgs) -> Result<CliStatus> {
 
 fn check_command(args: &CheckArgs) -> Result<CliStatus> {
     let setup = CliSetup::new(&args.workspace)?;
-    let judgement = setup.toolbox.commands.classify_command(&args.argv);
-    let (class, reason, consequence) = match &judgement.safety {
+    let classification = setup.toolbox.commands.classify_command(&args.argv);
+    let (class, reason, consequence) = match &classification.safety {
         CommandSafety::ReadOnly => ("read-only", None, "needs no approval"),
         CommandSafety::Unknown { reason } => (
             "unknown",
@@ -74,10 +74,10 @@ fn check_command(args: &CheckArgs) -> Result<CliStatus> {
     if args.json {
         let report = json!({
             "class": class,
-            "auto_approve": judgement.safety == CommandSafety::ReadOnly,
-            "dangerous": matches!(judgement.safety, CommandSafety::Dangerous { .. }),
+            "auto_approve": classification.safety == CommandSafety::ReadOnly,
+            "dangerous": matches!(classification.safety, CommandSafety::Dangerous { .. }),
             "reason": reason,
-            "commands": judgement.commands,
+            "commands": classification.commands,
         });
         print_json_text(&report.to_string())?;
     } else {

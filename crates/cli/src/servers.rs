@@ -46,7 +46,7 @@ impl CliSetup {
         }
         if std::env::var_os(NESTED_ENV_VAR).is_some() && !servers.is_empty() {
             eprint_line!(
-                "note: started by a script, so the {} configured MCP servers are not used",
+                "note: started by an MCP server of Selvedge, so the {} configured MCP servers are not used",
                 servers.len()
             );
             return Ok(Vec::new());

@@ -82,7 +82,7 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Sets the function that judges the risk of a call from its arguments.
+    /// Sets the function that determines the risk of a call from its arguments.
     pub fn risk(mut self, risk: impl Fn(&Value) -> Risk + Send + Sync + 'static) -> Self {
         self.spec = self.spec.approval_by_arguments();
         self.risk = Some(Box::new(risk));

@@ -610,8 +610,8 @@ impl Orchestrator {
 /// Returns whether the call changes nothing. If `Tool::is_read_only` panics, the call may change
 /// something.
 pub(crate) fn is_read_only_call(tool: &RegisteredTool, args: &Value) -> bool {
-    let judged = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.is_read_only(args)));
-    tool.spec.read_only || judged().unwrap_or(false)
+    let determined = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.is_read_only(args)));
+    tool.spec.read_only || determined().unwrap_or(false)
 }
 
 /// Returns whether a resumed run always makes a call again, because it changes nothing and costs
@@ -643,9 +643,9 @@ fn classify_for_resume(
 
 /// Returns the risk of a call. If `Tool::risk` panics, the call needs approval.
 fn risk_of(prepared: &PreparedCall) -> Risk {
-    let judged =
+    let determined =
         std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.risk(&prepared.args)));
-    judged.unwrap_or_else(|_| Risk::NeedsApproval {
+    determined.unwrap_or_else(|_| Risk::NeedsApproval {
         reason: "its risk could not be determined".to_owned(),
     })
 }
