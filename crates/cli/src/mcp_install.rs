@@ -53,8 +53,8 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
     Ok(CliStatus::Success)
 }
 
-/// Reads the configuration of a client. That of a project must not be a link that leaves it: its
-/// text is written into the project again.
+/// Reads the configuration of a client. The file of a project must not be a link to a place outside
+/// of the project, because its text is written back into the project.
 fn read_client_config(client: InstallClient, path: &Path) -> Result<String> {
     let text = match client {
         InstallClient::Codex => selvedge_files::read_user_text(path, MAX_CLIENT_CONFIG_BYTES),

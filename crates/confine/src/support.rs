@@ -30,7 +30,7 @@ pub enum FeatureSupport {
 /// The mechanism that confines a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfinementBackend {
-    /// Namespaces, Landlock and seccomp.
+    /// The full confinement: namespaces, Landlock and seccomp on Linux, Seatbelt on macOS.
     Namespaces,
     /// As `Namespaces`, but with the /proc of the host. Only used if the configuration accepts it.
     SharedProc,

@@ -1,7 +1,7 @@
 //! The calls that are in flight to one server.
 //!
-//! Assigns requests of the server to calls, limits their number, and times out a call whose server
-//! is silent for too long.
+//! Assigns requests of the server to calls, limits the number of requests per call, and times out a
+//! call whose server is silent for too long.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -179,8 +179,8 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Returns the `data` of the JSON-RPC error that replaces an oversized response. By it, this
-/// error is distinguished from errors that the server sent.
+/// Returns the `data` of the JSON-RPC error that replaces an oversized response. It distinguishes
+/// this error from errors of the server.
 pub(crate) fn oversized_error_data() -> Value {
     json!({"largest": MAX_MESSAGE_BYTES})
 }

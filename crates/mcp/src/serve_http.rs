@@ -242,8 +242,8 @@ async fn accept_request(
         parts.headers.insert(header::HOST, host);
     }
     if !authentication.accepts(&parts.headers) {
-        // A foreign `Host` or `Origin` is reported as such. The service checks them for every
-        // method, and accepts no `OPTIONS`.
+        // Without a token, only `Host` and `Origin` are checked, so that a wrong one is reported as
+        // 403. The request is sent on as `OPTIONS` without a body, which the service never executes.
         parts.method = Method::OPTIONS;
         let checked = next.run(Request::from_parts(parts, Body::empty())).await;
         return match checked.status() {

@@ -18,7 +18,8 @@ use crate::error::ServerError;
 use crate::settings::ServerSettings;
 use crate::tool::{McpTool, UnavailableServerTool};
 
-/// The configured MCP servers. Clones share the servers. A server is started on first use.
+/// The configured MCP servers. Clones share the servers. A server is started on first use; in
+/// `mcp serve`, servers without a cached catalogue are started when a client connects.
 #[derive(Clone)]
 pub struct Servers {
     servers: Arc<Vec<Arc<ConfiguredServer>>>,

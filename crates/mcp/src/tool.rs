@@ -174,8 +174,8 @@ pub(crate) fn call_risk(
     }
 }
 
-/// Whether a resumed run calls a tool again because it only reads. That a project's server declares
-/// so is ignored: its completed calls are reused.
+/// Whether a resumed run calls a tool again because it only reads. The declaration of a project's
+/// server is ignored: its completed calls are reused.
 pub(crate) fn is_read_only_tool(settings: &ServerSettings, listed: &CatalogueTool) -> bool {
     settings.origin == ServerOrigin::User && listed.read_only
 }

@@ -493,7 +493,7 @@ impl CommandRunner {
         self.inner.support.get_or_init(ConfinementSupport::probe)
     }
 
-    /// Returns the confinement of a command. The one of a read-only command enforces that it is.
+    /// Returns the confinement of a command. For a read-only command it allows neither writes nor network access.
     fn confinement_mode(&self, access: CommandAccess) -> ConfinementMode {
         let CommandRunnerInner {
             workspace,
@@ -569,7 +569,7 @@ fn spawn_error(error: ConfineError, request: &CommandRequest) -> ToolError {
             ));
         }
         ConfineError::ProtectedSymlink { .. } => {
-            failure = failure.suggest("replace the link with the file or folder that it means");
+            failure = failure.suggest("replace the link with the file or folder that it points to");
         }
         ConfineError::WorkspaceIsRoot => {
             failure = failure.suggest("pass -C with the folder to work in");

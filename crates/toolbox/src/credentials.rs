@@ -332,8 +332,8 @@ pub(crate) fn credential_paths(
             }));
         }
     }
-    // A variable that names a folder above the work would hide the work, too. So would `/dev/null`,
-    // which turns off a history.
+    // A folder above the workspace or the home folder is not hidden, because that would hide the
+    // workspace. Neither is `/dev/null`, which people use to turn off a history.
     let is_too_wide = |path: &PathBuf| {
         cwd.starts_with(path)
             || home.is_some_and(|home| home.starts_with(path))

@@ -1,5 +1,5 @@
-//! Detects commands without confinement that may show secrets or change protected files. Confined
-//! commands cannot do either. A path can be written in too many ways for this to be complete: it
+//! Detects commands that may show hidden files or change protected ones, if nothing prevents it:
+//! without confinement, or with Landlock only. A path can be written in too many ways for this to be complete: it
 //! decides only whether a person is asked.
 
 use std::path::{Path, PathBuf};
