@@ -350,9 +350,9 @@ impl AnswerReader<'_> {
         });
     }
 
-    /// Reclassifies the item's text so far as reasoning. Called at a closing reasoning tag without an
-    /// opening one: the chat template put the opening tag into the prompt. No script in this text
-    /// runs.
+    /// Reclassifies the item's text so far as reasoning. Called at a closing reasoning tag without
+    /// an opening one: the chat template put the opening tag into the prompt. No script in this
+    /// text runs.
     fn reclassify_as_reasoning(&mut self, item_index: u32) {
         self.end_plain_text(item_index);
         let state = self.items.entry(item_index).or_default();

@@ -170,7 +170,8 @@ impl AgentTurn<'_> {
             }
         }
         self.recorded_results = known;
-        // The items were emitted before the crash. An empty id prevents that they are emitted again.
+        // The items were emitted before the crash. An empty id prevents that they are emitted
+        // again.
         let id = Some(String::new());
         let emitted = |piece| PieceWithItemId {
             piece,

@@ -88,8 +88,8 @@ pub(crate) fn recall_hint(handle: &str) -> String {
     format!("read all of it with `tools.recall({{ handle: \"{handle}\" }})`")
 }
 
-/// Returns the result in about `bytes` bytes. Each field gets at most a part of the remaining bytes;
-/// the value gets what is left.
+/// Returns the result in about `bytes` bytes. Each field gets at most a part of the remaining
+/// bytes; the value gets what is left.
 fn truncated_result(output: &ScriptToolCallOutput, bytes: usize) -> String {
     let id = &output.id;
     let mut fields = result_fields(output);

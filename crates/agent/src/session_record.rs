@@ -14,7 +14,8 @@ pub(crate) enum SessionRow {
     Item(TurnItem),
 }
 
-/// Says what the items since the last mark are, or that the session was compacted or the turn ended.
+/// Says what the items since the last mark are, or that the session was compacted or the turn
+/// ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum SessionMark {

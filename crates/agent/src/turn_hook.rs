@@ -16,8 +16,8 @@ pub trait TurnHook: Send + Sync {
         None
     }
 
-    /// Called when the newest turn of a session begins, with the user's message. Returns the text to
-    /// append to that message.
+    /// Called when the newest turn of a session begins, with the user's message. Returns the text
+    /// to append to that message.
     fn before_turn<'a>(
         &'a self,
         session: &'a Session,

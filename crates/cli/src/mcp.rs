@@ -24,8 +24,8 @@ use crate::run_access::McpRunAccess;
 use crate::saved_config::SavedRunConfig;
 use crate::setup::CliSetup;
 
-/// Number of recent runs whose calls are counted, so that the description of `script` lists the most
-/// used tools first.
+/// Number of recent runs whose calls are counted, so that the description of `script` lists the
+/// most used tools first.
 const MAX_COUNTED_RUNS: u32 = 500;
 
 pub(crate) fn mcp(command: McpCommand) -> Result<CliStatus> {

@@ -26,8 +26,8 @@ pub(crate) struct McpServeArgs {
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,
 
-    /// Read the bearer token from the environment variable NAME [default: SELVEDGE_MCP_TOKEN if set,
-    /// else a random token, which is printed]
+    /// Read the bearer token from the environment variable NAME [default: SELVEDGE_MCP_TOKEN if
+    /// set, else a random token, which is printed]
     #[arg(
         long,
         value_name = "NAME",

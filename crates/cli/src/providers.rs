@@ -24,8 +24,8 @@ pub(crate) struct ModelChoice {
 }
 
 /// Returns the provider and the model that flags and configuration name. Without them, returns the
-/// first of: a provider whose key is in the environment, an accepted model server on this machine, a
-/// provider whose key is in the keyring, another model server that the user accepts.
+/// first of: a provider whose key is in the environment, an accepted model server on this machine,
+/// a provider whose key is in the keyring, another model server that the user accepts.
 pub(crate) async fn choose_model(config: &Config, args: &ModelChoiceArgs) -> Result<ModelChoice> {
     choose(config, args, DiscoveryQuestion::Allowed).await
 }

@@ -18,8 +18,8 @@ pub struct Config {
     /// The model to use. Defaults to the provider's default model.
     pub model: Option<String>,
     /// The provider to use: `openai`, `anthropic`, `openrouter`, `ollama`, `lmstudio`, `llamacpp`,
-    /// `vllm`, or a name in `model_providers`. Defaults to the first of: a key in the environment, an
-    /// accepted model server on this machine, a key in the keyring, another model server on this
+    /// `vllm`, or a name in `model_providers`. Defaults to the first of: a key in the environment,
+    /// an accepted model server on this machine, a key in the keyring, another model server on this
     /// machine if you accept it.
     pub model_provider: Option<String>,
     /// How much reasoning to ask the model for.

@@ -1,7 +1,7 @@
 //! SQL functions that encrypt columns in the tables of other crates.
 //!
-//! `encrypt(x)` encrypts a text or bytes, `decrypt(x)` decrypts them, and `keyed_digest(x)` returns a
-//! hash by which a value can be looked up. Without a key each of them returns `x`.
+//! `encrypt(x)` encrypts a text or bytes, `decrypt(x)` decrypts them, and `keyed_digest(x)` returns
+//! a hash by which a value can be looked up. Without a key each of them returns `x`.
 //!
 //! Encryption is deterministic, so that stored values can be compared: the nonce is a keyed hash of
 //! the value. A reader of the file without the key learns which values are equal and how long they

@@ -243,7 +243,8 @@ async fn accept_request(
     }
     if !authentication.accepts(&parts.headers) {
         // Without a token, only `Host` and `Origin` are checked, so that a wrong one is reported as
-        // 403. The request is sent on as `OPTIONS` without a body, which the service never executes.
+        // 403. The request is sent on as `OPTIONS` without a body, which the service never
+        // executes.
         parts.method = Method::OPTIONS;
         let checked = next.run(Request::from_parts(parts, Body::empty())).await;
         return match checked.status() {

@@ -23,8 +23,8 @@ const ENCRYPTED_COLUMNS: [(&str, &str); 10] = [
 ];
 
 impl Memory {
-    /// Encrypts all existing data in one transaction, and stores the fingerprint of the key. Does nothing
-    /// if another process has done so.
+    /// Encrypts all existing data in one transaction, and stores the fingerprint of the key. Does
+    /// nothing if another process has done so.
     pub(crate) fn encrypt_existing_data(&self, key_fingerprint: &[u8]) -> Result<(), MemoryError> {
         {
             let mut connection = self.writer();

@@ -1,5 +1,5 @@
-//! The tool `history.get_turn` (`tools.history.getTurn("T-50", "S")` in scripts): fetches an earlier turn
-//! at any level.
+//! The tool `history.get_turn` (`tools.history.getTurn("T-50", "S")` in scripts): fetches an
+//! earlier turn at any level.
 
 use std::sync::Arc;
 

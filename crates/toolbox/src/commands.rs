@@ -493,7 +493,8 @@ impl CommandRunner {
         self.inner.support.get_or_init(ConfinementSupport::probe)
     }
 
-    /// Returns the confinement of a command. For a read-only command it allows neither writes nor network access.
+    /// Returns the confinement of a command. For a read-only command it allows neither writes nor
+    /// network access.
     fn confinement_mode(&self, access: CommandAccess) -> ConfinementMode {
         let CommandRunnerInner {
             workspace,

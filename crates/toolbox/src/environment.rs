@@ -92,9 +92,9 @@ impl EnvironmentBuilder {
         self.build_from(std::env::vars_os(), call_env)
     }
 
-    /// Returns the environment of a command that runs because it is read-only. No variable refers to
-    /// a path for which `is_writable` holds, except `WORK_VARIABLES`, so that program names resolve
-    /// to installed programs. `git` starts no programs.
+    /// Returns the environment of a command that runs because it is read-only. No variable refers
+    /// to a path for which `is_writable` holds, except `WORK_VARIABLES`, so that program names
+    /// resolve to installed programs. `git` starts no programs.
     pub(crate) fn build_read_only(&self, is_writable: impl Fn(&Path) -> bool) -> BuiltEnvironment {
         let mut env: BTreeMap<OsString, OsString> =
             self.build(&BTreeMap::new())?.into_iter().collect();

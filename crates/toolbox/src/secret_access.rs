@@ -1,6 +1,6 @@
 //! Detects commands that may show hidden files or change protected ones, if nothing prevents it:
-//! without confinement, or with Landlock only. A path can be written in too many ways for this to be complete: it
-//! decides only whether a person is asked.
+//! without confinement, or with Landlock only. A path can be written in too many ways for this to
+//! be complete: it decides only whether a person is asked.
 
 use std::path::{Path, PathBuf};
 

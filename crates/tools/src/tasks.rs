@@ -1,5 +1,5 @@
-//! Tasks: calls that run in the background and continue after their script has ended. A set of tasks
-//! belongs to a session, or to all sessions of `mcp serve`, and ends with it.
+//! Tasks: calls that run in the background and continue after their script has ended. A set of
+//! tasks belongs to a session, or to all sessions of `mcp serve`, and ends with it.
 //!
 //! A task is a batch of one call for the same orchestrator, in a scope of its own.
 
@@ -157,7 +157,8 @@ impl TaskSet {
             .count()
     }
 
-    /// Cancels all tasks, waits a limited time until they stop, and refuses new ones. Returns the number of tasks that were running.
+    /// Cancels all tasks, waits a limited time until they stop, and refuses new ones. Returns the
+    /// number of tasks that were running.
     pub async fn end(&self) -> usize {
         let running: Vec<_> = self
             .lock_tasks()

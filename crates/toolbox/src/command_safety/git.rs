@@ -15,7 +15,8 @@ enum GitOperands {
 use GitOperands::{Any, WhenListing};
 
 /// Options that format differences. `--patch` and `-p` are listed only for forms that show no
-/// differences by default. For the others they have no effect, and Codex requires approval for them.
+/// differences by default. For the others they have no effect, and Codex requires approval for
+/// them.
 const DIFF_OPTIONS: &str = "--no-patch --unified --raw --patch-with-raw --patch-with-stat \
     --stat --shortstat --numstat --name-only --name-status --summary --compact-summary --dirstat \
     --find-renames --no-renames --find-copies --find-copies-harder --minimal --patience \

@@ -33,8 +33,8 @@ pub(crate) struct PatchOperation {
     /// Possible paths of the file: the first that exists is used.
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) action: PatchAction,
-    /// Number of the step: one of several diffs in the patch, or one operation of an envelope. Copies
-    /// and moves read the state before their step.
+    /// Number of the step: one of several diffs in the patch, or one operation of an envelope.
+    /// Copies and moves read the state before their step.
     pub(crate) step: usize,
 }
 
