@@ -179,8 +179,8 @@ pub(crate) fn build_agent(
         setup.config.tool_pack = Some(pack);
     }
     let modes = ScriptModeSettings {
-        turn: options.script_limits.mode,
-        provider: model.script_mode.or(provider.script_mode),
+        flag: options.script_limits.mode,
+        model_or_provider: model.script_mode.or(provider.script_mode),
         global: Some(setup.config.script_harness.mode),
     };
     let settings = AgentOptions {

@@ -470,8 +470,8 @@ impl CliSetup {
     ) -> Harness {
         let limits = self.limits(args);
         let modes = ScriptModeSettings {
-            turn: args.mode,
-            provider: None,
+            flag: args.mode,
+            model_or_provider: None,
             global: Some(self.config.script_harness.mode),
         };
         let no_approver = || {

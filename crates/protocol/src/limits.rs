@@ -123,10 +123,10 @@ impl ScriptMode {
 /// The mode as set at each level. The narrowest level has precedence.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScriptModeSettings {
-    /// Mode of this turn or command.
-    pub turn: Option<ScriptMode>,
-    /// Mode of the provider.
-    pub provider: Option<ScriptMode>,
+    /// Mode that a flag of the command sets.
+    pub flag: Option<ScriptMode>,
+    /// Mode of the model, or else of the provider.
+    pub model_or_provider: Option<ScriptMode>,
     /// Mode of the configuration file.
     pub global: Option<ScriptMode>,
 }
@@ -134,8 +134,8 @@ pub struct ScriptModeSettings {
 impl ScriptModeSettings {
     /// Returns the mode of the narrowest level that sets one, else [`ScriptMode::Enabled`].
     pub fn resolve(self) -> ScriptMode {
-        self.turn
-            .or(self.provider)
+        self.flag
+            .or(self.model_or_provider)
             .or(self.global)
             .unwrap_or_default()
     }

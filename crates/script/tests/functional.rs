@@ -534,10 +534,10 @@ fn f17_disabled_mode_rejects_scripts() {
     );
     assert_eq!(output.status, RunStatus::Rejected);
     assert!(output.error.unwrap().message.contains("disabled"));
-    let modes = |turn, provider, global| {
+    let modes = |flag, model_or_provider, global| {
         ScriptModeSettings {
-            turn,
-            provider,
+            flag,
+            model_or_provider,
             global,
         }
         .resolve()
