@@ -270,7 +270,7 @@ async fn two_crashes_in_one_answer_repeat_no_call() {
     // Once in the script, once in the structured call after it.
     let [history, held] = killed_while_holding(&server, place.path(), 2).await;
     assert_eq!(held, "script\ncall\n");
-    assert_eq!(notes(place.path()), ["a"]);
+    assert_eq!(recorded_lines(place.path()), ["a"]);
     assert!(
         history.contains("OutcomeUnknownError") && history.contains("result c1: outcome unknown"),
         "{history}"
@@ -304,14 +304,14 @@ async fn begin(place: &Path) -> String {
     id
 }
 
-fn notes(place: &Path) -> Vec<String> {
+fn recorded_lines(place: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(place.join("notes")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
 /// Returns an item as JSON without the fields that differ between two runs (ids, times and
 /// metadata) and without those that name reused calls.
-fn bare(item: &TurnItem) -> Value {
+fn without_ids(item: &TurnItem) -> Value {
     let mut value = serde_json::to_value(item).unwrap();
     let mut paths = vec!["id", "metadata"];
     if matches!(
@@ -341,7 +341,7 @@ fn bare(item: &TurnItem) -> Value {
 
 /// Returns the number of calls in an item that were in flight at a kill: a structured call of
 /// unknown outcome, or the call of a resumed script that failed because of it.
-fn unknowns(item: &TurnItem) -> usize {
+fn count_unknown_outcomes(item: &TurnItem) -> usize {
     match item {
         TurnItem::ScriptToolCallOutput(output) => output
             .calls
@@ -376,7 +376,8 @@ async fn a_session_killed_ten_times_ends_like_one_that_was_never_killed() {
         targets.sort_unstable();
         for target in targets {
             let deadline = Instant::now() + Duration::from_secs(300);
-            while notes(&wild_place).len() < target && child.try_wait().unwrap().is_none() {
+            while recorded_lines(&wild_place).len() < target && child.try_wait().unwrap().is_none()
+            {
                 assert!(Instant::now() < deadline, "the child makes no progress");
                 std::thread::yield_now();
             }
@@ -409,9 +410,9 @@ async fn a_session_killed_ten_times_ends_like_one_that_was_never_killed() {
     assert_eq!(calm_items.len(), wild_items.len());
     let mut unknown = 0;
     for ((turn, calm), (_, wild)) in calm_items.iter().zip(&wild_items) {
-        unknown += unknowns(wild);
-        if unknowns(wild) == 0 {
-            assert_eq!(bare(calm), bare(wild), "turn {turn}");
+        unknown += count_unknown_outcomes(wild);
+        if count_unknown_outcomes(wild) == 0 {
+            assert_eq!(without_ids(calm), without_ids(wild), "turn {turn}");
         }
     }
     // Two thousand calls. Each call in flight at a kill is reported once as of unknown outcome.
@@ -437,7 +438,7 @@ async fn a_session_killed_ten_times_ends_like_one_that_was_never_killed() {
     assert_eq!(unknown, in_flight, "each is reported once");
     println!("{killed} kills, {in_flight} calls of unknown outcome");
     // No note was written twice. Only notes that follow a call of unknown outcome may be missing.
-    let mut noted = notes(wild.path());
+    let mut noted = recorded_lines(wild.path());
     let all = noted.len();
     noted.sort();
     noted.dedup();

@@ -63,13 +63,13 @@ fn answers(asked: &Asked) -> Reply {
     }
 }
 
-fn remembering(memory: &Arc<Memory>) -> AgentMemory {
-    let telling = HistoryStrategyKind::Gradient(GradientOptions::new(20_000));
+fn agent_memory(memory: &Arc<Memory>) -> AgentMemory {
+    let history = HistoryStrategyKind::Gradient(GradientOptions::new(20_000));
     let recall = Some(Duration::from_secs(20));
     AgentMemory::new(
         memory.clone(),
         AgentMemoryOptions {
-            history: telling,
+            history,
             recall_timeout: recall,
             max_recall_tokens: 600,
             distill_idle_time: None,
@@ -97,7 +97,7 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
         .unwrap();
         let memory =
             Arc::new(Memory::open(&test.dir.path().join("home"), Redactor::new([])).unwrap());
-        let agent = test.agent(&server).with_memory(&remembering(&memory));
+        let agent = test.agent(&server).with_memory(&agent_memory(&memory));
         let mut session = test.session().await;
         say(&agent, &mut session, &test, "Good morning.").await;
         say(
@@ -347,7 +347,7 @@ async fn an_encrypted_journal_never_contains_the_word() {
     };
     test.journal = Journal::open_with(&home, &keeping).unwrap();
     let memory = Arc::new(Memory::open_encrypted(&home, Redactor::new([]), &key).unwrap());
-    let agent = test.agent(&server).with_memory(&remembering(&memory));
+    let agent = test.agent(&server).with_memory(&agent_memory(&memory));
     let mut session = test.session().await;
     say(
         &agent,

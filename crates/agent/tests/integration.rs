@@ -90,7 +90,7 @@ async fn mixed_turn(api: WireApi) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn i1_responses_script_text_and_reasoning() {
+async fn responses_runs_a_script_and_keeps_text_and_reasoning() {
     let asked = mixed_turn(WireApi::Responses).await;
     let input = asked[1]["input"].as_array().unwrap();
     let kinds: Vec<&str> = input
@@ -124,7 +124,7 @@ async fn i1_responses_script_text_and_reasoning() {
 }
 
 #[tokio::test]
-async fn i2_chat_completions_script_block() {
+async fn chat_completions_runs_a_script_block() {
     let asked = mixed_turn(WireApi::Chat).await;
     let messages = asked[1]["messages"].as_array().unwrap();
     let roles: Vec<&str> = messages
@@ -146,7 +146,7 @@ async fn i2_chat_completions_script_block() {
 }
 
 #[tokio::test]
-async fn i3_messages_reasoning_and_script() {
+async fn messages_keeps_reasoning_and_runs_a_script() {
     let asked = mixed_turn(WireApi::Messages).await;
     let messages = asked[1]["messages"].as_array().unwrap();
     let roles: Vec<&str> = messages
@@ -168,7 +168,7 @@ async fn i3_messages_reasoning_and_script() {
 }
 
 #[tokio::test]
-async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
+async fn one_turn_can_have_structured_calls_the_script_tool_and_blocks() {
     for api in APIS {
         let answers = vec![
             vec![
@@ -221,7 +221,7 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
 }
 
 #[tokio::test]
-async fn i5_an_approval_shows_the_script_and_can_be_answered_later() {
+async fn an_approval_shows_the_script_and_can_be_answered_later() {
     let script = "const a = 1;\nawait tools.writeFile({ path: 'new.txt', content: 'x', approvalContext: 'to see it' });\nreturn a;";
     let answers = vec![vec![text(&block(script))], vec![text("written")]];
     let (mut test, server) = (
@@ -283,7 +283,7 @@ async fn i5_an_approval_shows_the_script_and_can_be_answered_later() {
 }
 
 #[tokio::test]
-async fn i6_a_timeout_is_in_the_history_and_reported_to_the_model() {
+async fn a_timeout_is_in_the_history_and_reported_to_the_model() {
     for api in APIS {
         let answers = vec![
             vec![call(
@@ -313,7 +313,7 @@ async fn i6_a_timeout_is_in_the_history_and_reported_to_the_model() {
 }
 
 #[tokio::test]
-async fn i7_disabled_scripts_are_not_run_and_the_result_says_so() {
+async fn disabled_scripts_are_not_run_and_the_result_says_so() {
     for api in APIS {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); return 1";
         let answers = vec![
@@ -352,7 +352,7 @@ async fn i7_disabled_scripts_are_not_run_and_the_result_says_so() {
 }
 
 #[tokio::test]
-async fn i8_a_dry_run_checks_and_reports() {
+async fn a_dry_run_checks_and_reports() {
     for api in APIS {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); await tools.readFil({ path: 'a' })";
         let answers = vec![vec![text(&block(code))], vec![text("I see")]];
@@ -385,7 +385,7 @@ async fn i8_a_dry_run_checks_and_reports() {
 }
 
 #[tokio::test]
-async fn i9_the_same_turn_on_another_runtime() {
+async fn a_turn_is_the_same_on_another_runtime() {
     let mut all = Vec::new();
     for runtime in [
         None,
@@ -421,7 +421,7 @@ async fn i9_the_same_turn_on_another_runtime() {
 }
 
 #[tokio::test]
-async fn i10_every_api_gives_the_same_order_of_items_and_events() {
+async fn every_api_gives_the_same_order_of_items_and_events() {
     let mut all = Vec::new();
     for api in APIS {
         let (test, server) = (TestAgent::new(api), Server::saying(mixed()).await);

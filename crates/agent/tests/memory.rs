@@ -22,9 +22,9 @@ fn memory(test: &TestAgent) -> Arc<Memory> {
     Arc::new(Memory::open(&test.dir.path().join("home"), Redactor::new([])).unwrap())
 }
 
-fn remembering(memory: &Arc<Memory>, telling: HistoryStrategyKind) -> AgentMemory {
+fn memory_with(memory: &Arc<Memory>, history: HistoryStrategyKind) -> AgentMemory {
     let settings = AgentMemoryOptions {
-        history: telling,
+        history,
         recall_timeout: Some(Duration::from_secs(20)),
         max_recall_tokens: 600,
         distill_idle_time: None,
@@ -39,7 +39,7 @@ fn agent(test: &TestAgent, server: &Server, memory: &Arc<Memory>, session: &Sess
     tools
         .register(get_turn_tool(memory.clone(), session.id()))
         .unwrap();
-    agent.with_tools(tools).with_memory(&remembering(
+    agent.with_tools(tools).with_memory(&memory_with(
         memory,
         HistoryStrategyKind::Gradient(GradientOptions::new(BUDGET)),
     ))
