@@ -15,7 +15,7 @@ use crate::globals::is_global;
 use crate::output_buffer::OutputBuffer;
 use crate::recording::Recorder;
 use crate::replay_calls::ReplayAnswers;
-use crate::run_start::RunRecord;
+use crate::run_record::RunRecord;
 use crate::suspension::Suspension;
 
 /// The inputs of a run, which do not change while it runs. Everything that the run starts belongs

@@ -29,7 +29,7 @@ use crate::run_output::{
     CLAIMED_BY_OTHER_WARNING, dry_run_output, elapsed_millis, fill_result, preflight_error,
     rejected_output,
 };
-use crate::run_start::RunRecord;
+use crate::run_record::RunRecord;
 use crate::state::RunExit;
 use crate::suspension::{RestoreError, Suspension};
 use crate::teardown::EndedRun;

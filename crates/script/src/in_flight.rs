@@ -20,7 +20,7 @@ use crate::call_log::{CallLog, call_number};
 use crate::clock::sleep_until;
 use crate::context::RunContext;
 use crate::errors::truncate_bytes;
-use crate::run_start::RUN_START_DELAY;
+use crate::run_record::RUN_START_DELAY;
 use crate::script_host::call_error_json;
 use crate::suspension::SuspendedCalls;
 use crate::unicode::replace_lone_surrogates;

@@ -39,7 +39,7 @@ mod replay;
 mod replay_calls;
 mod run;
 mod run_output;
-mod run_start;
+mod run_record;
 mod script_host;
 mod script_store;
 mod state;
