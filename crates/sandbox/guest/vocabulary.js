@@ -396,7 +396,8 @@ const vocabulary = (host) => {
     const json = ask("load", JSON.stringify(String(key)));
     return json === undefined ? undefined : host.parseFrozen(json);
   };
-  // Decides recorded calls whose outcome is unknown, in a resumed run. Undecided ones throw.
+  // Decides about recorded calls of the resumed run. While one is undecided, calls that may change
+  // something throw.
   const recordedId = (callId) => {
     if (typeof callId !== "string" || callId === "") throw new TypeError("resume needs the id of a recorded call");
     return callId;
