@@ -74,9 +74,9 @@ impl ProgressNotifier {
         context: &RequestContext<RoleServer>,
     ) {
         let message = match event {
-            RuntimeEvent::CallStarted { tool, about, .. } => {
-                format!("{tool} {about}").trim_end().to_owned()
-            }
+            RuntimeEvent::CallStarted {
+                tool, args_summary, ..
+            } => format!("{tool} {args_summary}").trim_end().to_owned(),
             RuntimeEvent::CallFinished { call, .. } => {
                 format!("{} {}", call.tool, call.status.as_str())
             }
