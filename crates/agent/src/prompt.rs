@@ -110,7 +110,7 @@ pub(crate) fn model_tools(
                     "code": {"type": "string", "description": "The script, in TypeScript."},
                     "timeoutMs": {
                         "type": "integer",
-                        "description": "Time limit in milliseconds.",
+                        "description": "Timeout in milliseconds (default 30000).",
                     },
                     "resume": {
                         "type": "string",

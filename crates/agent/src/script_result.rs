@@ -88,8 +88,8 @@ pub(crate) fn recall_hint(handle: &str) -> String {
     format!("read all of it with `tools.recall({{ handle: \"{handle}\" }})`")
 }
 
-/// Returns the result in about `bytes` bytes. Each field gets at most a part of the remaining
-/// bytes; the value gets what is left.
+/// Returns the result in about `bytes` bytes. The value is truncated first; the error and the calls
+/// get a larger share.
 fn truncated_result(output: &ScriptToolCallOutput, bytes: usize) -> String {
     let id = &output.id;
     let mut fields = result_fields(output);
@@ -101,9 +101,9 @@ fn truncated_result(output: &ScriptToolCallOutput, bytes: usize) -> String {
     let mut remaining = bytes.saturating_sub(note.len() + 40);
     let mut truncated = Map::new();
     let keys = "status run error calls warnings output logs".split(' ');
-    for (key, divisor) in keys.zip([8, 8, 3, 3, 4, 2, 3]) {
+    for (key, share) in keys.zip([8, 8, 3, 3, 4, 2, 3]) {
         if let Some(field) = fields.get(key) {
-            let text = truncate_json(field, (remaining / divisor).max(48));
+            let text = truncate_json(field, (remaining / share).max(48));
             remaining = remaining.saturating_sub(text.len());
             let field = serde_json::from_str(&text).unwrap_or_default();
             truncated.insert(key.to_owned(), field);
