@@ -40,8 +40,8 @@ pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
         "answer received → results sent, one-call script, journal on",
         format!("{:.2} ms (p99 {:.2})", follow_up.p50(), follow_up.p99()),
         "",
-        "≤ 5 ms",
-        follow_up.p50() <= 5.0,
+        "≤ 2 ms",
+        follow_up.p50() <= 2.0,
     );
     let ProcessComparison {
         selvedge: ours,

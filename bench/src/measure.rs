@@ -37,15 +37,15 @@ pub(crate) fn elapsed_ms(start: Instant) -> f64 {
 pub(crate) struct ResidentMemory {
     /// All resident pages, shared ones included.
     pub(crate) all: f64,
-    /// Private pages only.
-    pub(crate) private: f64,
+    /// The proportional set size: shared pages counted once, however often they are mapped.
+    pub(crate) proportional: f64,
 }
 
 /// Returns the resident memory of this process.
 pub(crate) fn resident_mb() -> ResidentMemory {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let read = |name: &str| {
-        let line = status
+        let line = rollup
             .lines()
             .find(|line| line.starts_with(name))
             .unwrap_or_default();
@@ -55,7 +55,7 @@ pub(crate) fn resident_mb() -> ResidentMemory {
             .map_or(f64::NAN, |kb| kb / 1024.0)
     };
     ResidentMemory {
-        all: read("VmRSS:"),
-        private: read("RssAnon:"),
+        all: read("Rss:"),
+        proportional: read("Pss:"),
     }
 }

@@ -305,8 +305,11 @@ fn measure_process(table: &mut BenchTable) -> Result<()> {
         "`selvedge run -e 'return 1'`, whole process",
         format!("{:.1} ms (p99 {:.1})", samples[0].p50(), samples[0].p99()),
         &peers.join("; "),
-        "≤ 20 ms",
-        samples[0].p50() <= 20.0,
+        "≤ 15 ms, ≤ 1/2 of deno",
+        samples[0].p50() <= 15.0
+            && samples
+                .get(2)
+                .is_some_and(|deno| samples[0].p50() <= deno.p50() / 2.0),
     );
     Ok(())
 }

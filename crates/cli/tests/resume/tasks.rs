@@ -135,7 +135,7 @@ fn a_restored_script_gets_the_outcome_of_its_tasks() {
         let workspace = workspace_with(&format!("approval_policy = \"on-request\"\n{SPAWN}"), pay);
         let source = format!(
             "const k = {TASK}; {then}
-             while (!(await tools.fileSearch({{pattern: 'effects'}})).length);
+             await tools.exec({{command: ['bash', '-c', 'until test -s effects; do sleep 0.01; done']}});
              await tools.exec({{command: ['true', 'x'], withEscalatedPermissions: true, justification: 'to ask'}});
              try {{ return String((await k.done).exitCode) }} catch (error) {{ return error.metadata.code }}"
         );
