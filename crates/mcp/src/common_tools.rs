@@ -3,13 +3,14 @@
 
 use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, ToolSpec};
+use selvedge_protocol::{CallReach, CallTimeout, Preview, ToolSpec};
 use selvedge_tools::{
     CallContext, CallFuture, Registry, Risk, Tool, ToolError, spec_of, tool, typed_call,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::configured_server::MAX_CALL_DURATION;
 use crate::error::ServerError;
 use crate::servers::Servers;
 use crate::settings::ServerOrigin;
@@ -183,7 +184,11 @@ impl Tool for McpCallTool {
     fn spec(&self) -> ToolSpec {
         let description = "Calls a tool of an MCP server by name. \
             In scripts, use tools.mcp.<server>.<tool>(args) instead.";
-        spec_of::<McpCallToolArgs, Value>("mcp_call_tool", description).approval_by_arguments()
+        let default = CallReach::Service.default_timeout();
+        spec_of::<McpCallToolArgs, Value>("mcp_call_tool", description)
+            .approval_by_arguments()
+            // The settings of each server decide.
+            .with_timeout(CallTimeout::new(default).enforced_by_tool(MAX_CALL_DURATION))
     }
 
     /// Returns the risk of the tool that is called.
