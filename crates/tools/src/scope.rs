@@ -172,12 +172,14 @@ impl ScopeLimits {
             true => (
                 LimitKind::Calls,
                 "calls that leave the process",
-                "do more with each call (one command for many files, one query for many items)",
+                "do more with each call (one command for many files), or split the work into several \
+                 scripts",
             ),
             false => (
                 LimitKind::FileCalls,
                 "file calls",
-                "do more with each call (a wider pattern, one command for many files)",
+                "do more with each call (a wider pattern, one command for many files), or split the \
+                 work into several scripts",
             ),
         };
         let message = format!("the script reached its limit of {max} {calls}");
