@@ -240,7 +240,8 @@ impl Tool for UnavailableServerTool {
             positional: &[],
             explanatory: &[],
             reach: CallReach::Service,
-            timeout: CallTimeout::new(self.0.settings.startup_timeout()),
+            timeout: CallTimeout::new(self.0.settings.startup_timeout())
+                .enforced_by_tool(MAX_CALL_DURATION),
         }
     }
 

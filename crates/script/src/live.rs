@@ -36,7 +36,7 @@ pub(crate) struct LiveRunsShared {
     pub(crate) limits: LiveRunLimits,
     pub(crate) runs: Mutex<LiveRunLists>,
     /// Notified when a run has started or ended, so that queued runs check whether they may start.
-    pub(crate) queue_changed: Notify,
+    pub(crate) queue_changed: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -141,7 +141,7 @@ impl LiveRuns {
         Self(Arc::new(LiveRunsShared {
             limits,
             runs: Mutex::default(),
-            queue_changed: Notify::new(),
+            queue_changed: Arc::default(),
         }))
     }
 

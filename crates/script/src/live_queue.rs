@@ -1,6 +1,6 @@
 //! The queue of live runs: scripts beyond the limits wait until others have ended.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::live::{LiveRunEntry, LiveRunLists, LiveRunSummary, LiveRunsShared};
@@ -34,7 +34,10 @@ impl Default for LiveRunLimits {
 
 /// A script cannot be started because the queue of live runs is full.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{running} scripts are running and {queued} are queued, which is the limit: the oldest, {}", describe(.oldest))]
+#[error(
+    "{running} scripts are running and {queued} are queued, which is the limit: the oldest, {}",
+    describe(.oldest)
+)]
 pub struct TooManyRuns {
     /// Number of running scripts.
     pub running: usize,
@@ -64,7 +67,7 @@ pub(crate) enum Admission {
 impl LiveRunsShared {
     /// Adds a run to the list. It starts at once if the limits allow it.
     pub(crate) fn admit(&self, entry: &Arc<LiveRunEntry>) -> Result<Admission, TooManyRuns> {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.lock_lists();
         runs.running.push(entry.clone());
         if self.start_if_next(&runs, entry) {
             return Ok(Admission::Started);
@@ -85,22 +88,21 @@ impl LiveRunsShared {
     /// Waits until the run may start. Returns false if it is cancelled first.
     pub(crate) async fn wait_in_queue(shared: &Weak<Self>, entry: &Arc<LiveRunEntry>) -> bool {
         while entry.is_queued() {
-            let Some(shared) = shared.upgrade() else {
+            let Some(runs) = shared.upgrade() else {
                 return false;
             };
-            let changed = shared.queue_changed.notified();
+            let queue_changed = runs.queue_changed.clone();
+            let changed = queue_changed.notified();
             tokio::pin!(changed);
             // Registered before the check, so that no change in between is missed.
             changed.as_mut().enable();
-            let started = {
-                let runs = shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
-                shared.start_if_next(&runs, entry)
-            };
-            if started {
+            if runs.start_if_next(&runs.lock_lists(), entry) {
                 // There may be room for the next one, too.
-                shared.queue_changed.notify_waiters();
+                queue_changed.notify_waiters();
                 return true;
             }
+            // Held while it waits, the runs would never be dropped and cancelled.
+            drop(runs);
             tokio::select! {
                 biased;
                 () = entry.cancel.cancelled() => return false,
@@ -108,6 +110,10 @@ impl LiveRunsShared {
             }
         }
         true
+    }
+
+    fn lock_lists(&self) -> MutexGuard<'_, LiveRunLists> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a queued run if the limits allow it and no older run may start instead.
