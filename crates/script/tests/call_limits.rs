@@ -12,7 +12,7 @@ use selvedge_protocol::{
 };
 use selvedge_script::{Harness, RunOptions, limits_text};
 use selvedge_tools::{
-    Orchestrator, Registry, Scope, StructuredCall, ToolRouter, offerable_tools, tool,
+    OfferedTool, Orchestrator, Registry, Scope, StructuredCall, ToolRouter, offerable_tools, tool,
 };
 use serde_json::json;
 use support::{TestFixture, run_on_thread};
@@ -120,7 +120,9 @@ fn structured_calls_have_the_same_limit() {
     let harness = harness(Limits::default()).with_surface(LimitSurface::Chat);
     let output = run_on_thread("a structured call", TEST_TIMEOUT, async move {
         let registry = harness.orchestrator().registry();
-        let offered = offerable_tools(registry);
+        let offered = offerable_tools(registry)
+            .map(OfferedTool::unmodified)
+            .collect();
         let router = ToolRouter::new(harness.orchestrator().clone(), offered);
         let scope = Scope::new(
             "turn".into(),
