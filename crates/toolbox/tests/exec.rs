@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallStatus, ErrorCode, EventSink, OutputStream, PreviewContent, RunStatus,
-    RuntimeEvent,
+    ApprovalPolicy, CallDecision, CallStatus, ErrorCode, EventSink, OutputStream, PreviewContent,
+    RunStatus, RuntimeEvent,
 };
 use serde_json::{Value, json};
 use support::{BOTH, Desk, both_ways};
@@ -496,7 +496,8 @@ fn an_empty_command_is_an_error() {
 
 #[test]
 fn the_sandbox_says_what_it_denied() {
-    let desk = Desk::new();
+    let mut desk = Desk::new();
+    desk.person = support::Person::who_says(CallDecision::Once);
     let outside = desk.path("outside/new").display().to_string();
     let touch = format!("touch {outside}");
     let refused = format!("the sandbox does not allow access to {outside}");

@@ -12,7 +12,7 @@ use crate::registry::RegisteredTool;
 use crate::{CallContext, Scope, ToolError, ToolOutput};
 
 /// Runs a call. After a cancellation, and when `clock` has expired, the tool has the scope's
-/// `abort_grace` to stop. The flag is true if it did not stop in time and its future was dropped.
+/// `abort_grace` to stop; then its future is dropped. The flag is true if it ignored a cancellation.
 pub(crate) async fn run_tool_call(
     scope: &Scope,
     tool: &RegisteredTool,
@@ -38,7 +38,10 @@ pub(crate) async fn run_tool_call(
         // It completed despite the cancellation: its result counts.
         Ok(Ok(Ok(output))) => (Ok(output), false),
         Ok(_) => (Err(stopped), false),
-        Err(_) => (Err(stopped), true),
+        Err(_) => {
+            let ignored_cancel = stopped.code == ErrorCode::ToolAbortedError;
+            (Err(stopped), ignored_cancel)
+        }
     }
 }
 
