@@ -127,3 +127,22 @@ fn file_calls_have_a_limit_of_their_own() {
         output.error
     );
 }
+
+#[test]
+fn what_the_sandbox_refuses_is_a_sandbox_violation() {
+    let desk = Desk::new();
+    let outside = desk.path("outside/file.txt").display().to_string();
+    let secret = desk.path("private/journal").display().to_string();
+    for call in [
+        format!("tools.writeFile({{ path: {outside:?}, content: 'x' }})"),
+        "tools.writeFile({ path: '.git/config', content: 'x' })".to_owned(),
+        format!("tools.readFile({{ path: {secret:?} }})"),
+    ] {
+        let output = desk.script(&format!(
+            "try {{ await {call} }} catch (e) {{ return e instanceof SandboxViolationError }}"
+        ));
+        assert_eq!(output.value(), Some(json!(true)), "{call}: {output:?}");
+    }
+    let missing = desk.script("await tools.readFile({ path: 'missing' })");
+    assert_eq!(missing.error.unwrap().code, ErrorCode::ToolExecutionError);
+}
