@@ -420,7 +420,8 @@ impl AgentTurn<'_> {
         let id = self.structured_run_id();
         let limits = ScopeLimits {
             max_calls: u32::MAX,
-            ..ScopeLimits::from(agent.harness.limits())
+            max_file_calls: u32::MAX,
+            ..agent.harness.scope_limits()
         };
         let scope = Scope::new(id, limits, &self.turn_cancel, self.events.clone());
         agent

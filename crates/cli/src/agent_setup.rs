@@ -9,7 +9,7 @@ use selvedge_agent::{
 use selvedge_mcp::{ElicitationHandler, ServerRequestHandlers, Servers};
 use selvedge_memory::Memory;
 use selvedge_models::{Model, ModelClient};
-use selvedge_protocol::{ScriptModeSettings, WireApi};
+use selvedge_protocol::{LimitSurface, ScriptModeSettings, WireApi};
 use selvedge_toolbox::{PatchFlavour, ToolsConfig, TurnDiffTracker};
 use selvedge_tools::{Approver, Registry};
 
@@ -28,6 +28,8 @@ pub(crate) const DEFAULT_MAX_ROUNDS: u32 = 100;
 pub(crate) struct AgentBuildOptions<'a> {
     pub(crate) model: &'a ModelChoiceArgs,
     pub(crate) script_limits: &'a ScriptLimitArgs,
+    /// Where the scripts of the agent come from.
+    pub(crate) surface: LimitSurface,
     pub(crate) turn_limits: &'a TurnLimitArgs,
     /// Decides about approvals; `None` denies every call that needs one.
     pub(crate) approver: Option<Arc<dyn Approver>>,
@@ -220,7 +222,9 @@ pub(crate) fn build_agent(
         };
         config.offer(registry)
     };
-    let harness = setup.harness(options.script_limits, options.approver);
+    let harness = setup
+        .harness(options.script_limits, options.approver)
+        .with_surface(options.surface);
     let harness = harness.with_tools(servers.script_registry(&setup.built_in_tools()?));
     let client = ModelClient::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let mut agent = Agent::new(client, model, harness, settings).with_offer(offer);

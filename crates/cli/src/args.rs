@@ -226,7 +226,7 @@ pub(crate) struct TurnLimitArgs {
 #[derive(Debug, Args, Default)]
 #[command(next_help_heading = "Script limits")]
 pub(crate) struct ScriptLimitArgs {
-    /// Maximum wall time, such as 500ms, 30s or 5m [default: 30s]
+    /// Maximum time without its calls, such as 500ms, 30s or 5m [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = units::time_limit)]
     pub(crate) timeout: Option<Duration>,
 
@@ -234,9 +234,13 @@ pub(crate) struct ScriptLimitArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::megabytes)]
     pub(crate) memory: Option<u64>,
 
-    /// Maximum number of tool calls [default: 32]
+    /// Maximum number of calls that leave the process: commands, web, MCP, agents [default: 32]
     #[arg(long, value_name = "N")]
     pub(crate) max_calls: Option<u32>,
+
+    /// Maximum number of other calls: files, workspace, session, memory [default: 1000]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_file_calls: Option<u32>,
 
     /// Maximum number of concurrent tool calls [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

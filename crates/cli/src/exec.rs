@@ -9,7 +9,8 @@ use anyhow::Result;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
 use selvedge_models::Provider;
 use selvedge_protocol::{
-    ApprovalPolicy, ErrorCode, EventSink, RuntimeEvent, ScriptMode, TurnEnd, TurnErrorKind,
+    ApprovalPolicy, ErrorCode, EventSink, LimitSurface, RuntimeEvent, ScriptMode, TurnEnd,
+    TurnErrorKind,
 };
 use selvedge_tools::NoApprover;
 use serde_json::Value;
@@ -82,6 +83,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
         let agent_options = AgentBuildOptions {
             model: &args.model,
             script_limits: &args.limits,
+            surface: LimitSurface::Exec,
             turn_limits: &args.turn,
             approver: Some(Arc::new(NoApprover {
                 reason: "`selvedge exec` never asks for approval".to_owned(),

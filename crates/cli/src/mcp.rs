@@ -12,6 +12,7 @@ use selvedge_mcp::{
     ScriptServerConfig, ScriptServerError, ServerRequestError, ServerRequestHandlers, ServerState,
     ServerStatus, serve_stdio,
 };
+use selvedge_protocol::LimitSurface;
 use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind};
 
 use crate::CliStatus;
@@ -71,7 +72,9 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         .unwrap_or_default();
     let setup_to_resume = setup.clone();
     let config = Arc::new(ScriptServerConfig {
-        harness: setup.harness(&args.limits, None),
+        harness: setup
+            .harness(&args.limits, None)
+            .with_surface(LimitSurface::Mcp),
         tools: setup.built_in_tools()?,
         servers: servers.clone(),
         live_runs: live.clone(),

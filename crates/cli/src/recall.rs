@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use selvedge_journal::{Journal, JournalError, StoredRun};
-use selvedge_protocol::ToolSpec;
+use selvedge_protocol::{CallReach, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, spec_of, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -44,7 +44,9 @@ impl Tool for RecallTool {
         let description =
             "Reads the return value of an earlier run or of one of its calls, whole or in slices.";
         let spec = spec_of::<RecallRunArgs, RecalledRunValue>("recall", description);
-        spec.as_read_only().with_positional(&["handle"])
+        spec.as_read_only()
+            .with_positional(&["handle"])
+            .with_reach(CallReach::Local)
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {

@@ -4,13 +4,12 @@
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_protocol::{
-    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Limits, OutputPart, ResumeAs, RunStatus,
-    ScriptError, ScriptMode, ScriptToolCallOutput,
+    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, LimitKind, LimitSurface, Limits, OutputPart,
+    ResumeAs, RunStatus, ScriptError, ScriptMode, ScriptToolCallOutput,
 };
 use selvedge_script::{Pragma, ResumeHintStyle, RunOptions, named_run_to_resume};
 use selvedge_tools::{DeferringApprover, ScopeLimits};
@@ -26,7 +25,6 @@ use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::saved_config::SavedRunConfig;
 use crate::setup::CliSetup;
-use crate::units;
 
 pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     if args.dry_run {
@@ -51,7 +49,10 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
         Some(person) => Some(person.clone() as _),
         None => args.suspend.then(|| Arc::new(DeferringApprover) as _),
     };
-    let harness = setup.harness(&args.limits, approver).for_one_script();
+    let harness = setup
+        .harness(&args.limits, approver)
+        .with_surface(LimitSurface::Run)
+        .for_one_script();
     // Sampling needs the model of an agent.
     let servers = setup.servers(ServerRequestHandlers {
         elicitation: person.map(|person| person as _),
@@ -276,8 +277,13 @@ fn flag_hint(
         ),
         ResumeAs::Rerun | ResumeAs::Reuse => String::new(),
     };
-    let (flag, then) = match output.error.as_ref()?.code {
-        ErrorCode::ScriptTimeoutError if own_timeout().is_some() => {
+    let error = output.error.as_ref()?;
+    let limit = error.metadata.get(LimitKind::METADATA_KEY);
+    let limit = limit.and_then(|key| LimitKind::from_key(key.as_str()?));
+    let (flag, then) = match error.code {
+        ErrorCode::ScriptTimeoutError
+            if limit == Some(LimitKind::Timeout) && own_timeout().is_some() =>
+        {
             let resume = match resume_as {
                 ResumeAs::Rerun => String::new(),
                 ResumeAs::Reuse | ResumeAs::Undecided => format!(" and pass --resume {id}"),
@@ -286,18 +292,13 @@ fn flag_hint(
                 "raise \"timeout_ms\" in the `// @exec:` line of the script{resume}{must_decide}"
             ));
         }
-        ErrorCode::ScriptTimeoutError => {
-            let timeout = Duration::from_millis(limits.timeout_ms.saturating_mul(2));
-            (format!("--timeout {}", units::format_duration(timeout)), "")
-        }
-        ErrorCode::ScriptMemoryError if limits.memory_mb < Limits::MAX_MEMORY_MB => {
-            let doubled = limits.memory_mb.saturating_mul(2);
-            let doubled = doubled.min(Limits::MAX_MEMORY_MB);
-            (format!("--memory {doubled}MB"), "")
-        }
-        ErrorCode::ToolBudgetExceededError => {
-            let doubled = limits.max_tool_calls.saturating_mul(2);
-            (format!("--max-calls {doubled}"), "")
+        ErrorCode::ScriptMemoryError if limits.memory_mb >= Limits::MAX_MEMORY_MB => return None,
+        ErrorCode::ScriptTimeoutError
+        | ErrorCode::ScriptMemoryError
+        | ErrorCode::ToolBudgetExceededError => {
+            let limit = limit?;
+            let (_, doubled) = limit.doubled(&limits);
+            (format!("{} {doubled}", limit.flag()?), "")
         }
         ErrorCode::ApprovalDeniedError if can_ask && never_asks => {
             ("--approval on-request".to_owned(), "")

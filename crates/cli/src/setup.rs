@@ -455,6 +455,9 @@ impl CliSetup {
         if let Some(calls) = args.max_calls {
             limits.max_tool_calls = calls;
         }
+        if let Some(calls) = args.max_file_calls {
+            limits.max_file_calls = calls;
+        }
         if let Some(concurrent) = args.max_concurrent {
             limits.max_concurrent_tool_calls = concurrent;
         }

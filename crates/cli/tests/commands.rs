@@ -291,6 +291,7 @@ fn errors_about_limits_and_approval_name_the_flag_to_pass() {
     let workspace = TestWorkspace::new();
     let fill = "const a = []; for (;;) a.push('x'.repeat(1e5))";
     let write = "for (const path of ['a', 'b']) await tools.writeFile({ path, content: '' })";
+    let commands = "for (;;) await tools.exec({ command: ['true'] })";
     let remove = "await tools.exec({ command: ['rm', '-rf', 'x'] })";
     for (args, code, hint) in [
         (
@@ -303,7 +304,12 @@ fn errors_about_limits_and_approval_name_the_flag_to_pass() {
             fill,
             "--memory 16MB\n",
         ),
-        (&["--max-calls", "1"], write, "--max-calls 2 --resume scr_"),
+        (&["--max-calls", "1"], commands, "--max-calls 2\n"),
+        (
+            &["--max-file-calls", "1"],
+            write,
+            "--max-file-calls 2 --resume scr_",
+        ),
         (
             &["--approval", "never"],
             remove,
@@ -321,7 +327,11 @@ fn errors_about_limits_and_approval_name_the_flag_to_pass() {
     }
     // A new run would repeat the cancelled call. A resumed run fails until the script decides it.
     let sleep = "await tools.exec({ command: ['sleep', '60'] })";
-    let seen = workspace.run(&["run", "-q", "--timeout", "1s", "-e", sleep]);
+    workspace.write(
+        "home/config.toml",
+        "[script_harness.limits]\nmax_timeout_ms = 1000\n",
+    );
+    let seen = workspace.run(&["run", "-q", "-e", sleep]);
     let (_, run) = seen
         .err
         .split_once("\nhint: pass --timeout 2s --resume ")

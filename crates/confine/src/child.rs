@@ -11,6 +11,9 @@ pub struct CommandExit {
     pub reason: ExitReason,
     /// Whether processes that the command started still run. `true` if the system cannot tell.
     pub has_background_processes: bool,
+    /// Whether the confinement kept the command from reaching another host. `None` if the system
+    /// cannot tell.
+    pub network_denied: Option<bool>,
 }
 
 /// The exit status or signal of a process.
@@ -76,15 +79,21 @@ impl Child {
     /// Waits for the command and returns how it ended. Blocks. Fails if the command was killed
     /// through this value before it exited.
     pub fn wait_exit(&mut self) -> io::Result<CommandExit> {
-        let (mut status, mut left_behind) = ([0; 4], [0; 4]);
-        let mut read = |bytes: &mut [u8]| self.exit_pipe.read_exact(bytes);
-        read(&mut status)
-            .and_then(|()| read(&mut left_behind))
-            .map_err(|_| io::Error::other("the process was killed"))?;
-        let exit = ExitReason::from_raw(i32::from_ne_bytes(status));
+        let mut number = || {
+            let mut bytes = [0; 4];
+            let read = self.exit_pipe.read_exact(&mut bytes);
+            read.map(|()| i32::from_ne_bytes(bytes))
+        };
+        let killed = |_| io::Error::other("the process was killed");
+        let status = number().map_err(killed)?;
+        let left_behind = number().map_err(killed)?;
+        // Only an init process in a network namespace of its own reports these.
+        let (no_route, no_port) = (number().unwrap_or(-1), number().unwrap_or(-1));
         Ok(CommandExit {
-            reason: exit,
-            has_background_processes: i32::from_ne_bytes(left_behind) != 0,
+            reason: ExitReason::from_raw(status),
+            has_background_processes: left_behind != 0,
+            network_denied: (no_route >= 0)
+                .then(|| no_route > 0 || (no_port > 0 && has_local_name_server())),
         })
     }
 
@@ -131,6 +140,16 @@ impl Child {
             }
         }
     }
+}
+
+/// Whether names are resolved by a server at a loopback address, which a command in a network
+/// namespace of its own cannot reach.
+fn has_local_name_server() -> bool {
+    let settings = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    settings.lines().any(|line| {
+        let address = line.strip_prefix("nameserver").map(str::trim);
+        address.is_some_and(|address| address.starts_with("127.") || address == "::1")
+    })
 }
 
 impl Drop for Child {

@@ -12,6 +12,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::mounts::MountStep;
+use crate::network_counters::NetworkCounters;
 use crate::plan::{NamespacePlan, SpawnPlan};
 use crate::syscall::syscall;
 
@@ -35,8 +36,9 @@ pub(crate) enum SetupStage {
 /// The report of a failed setup: the stage, the index of the mount step, and the error number.
 pub(crate) type SetupReport = [i32; 3];
 
-/// The report of the command's exit: its wait status, and 1 if processes of the command still run.
-pub(crate) type ExitReport = [i32; 2];
+/// The report of the command's exit: its wait status, 1 if processes of the command still run, and
+/// the [`NetworkCounters`]; -1 for both if the command has no network namespace.
+pub(crate) type ExitReport = [i32; 4];
 
 /// The pipe ends of the init process.
 #[derive(Clone, Copy)]
@@ -47,6 +49,13 @@ pub(crate) struct InitPipes {
     pub(crate) exit: RawFd,
     /// Closed by the parent when it exits or drops the child.
     pub(crate) liveness: RawFd,
+}
+
+/// Which namespaces the init process is the first process of.
+#[derive(Clone, Copy)]
+struct OwnNamespaces {
+    pid: bool,
+    network: bool,
 }
 
 /// Runs the init process. Never returns.
@@ -60,7 +69,11 @@ pub(crate) unsafe fn run_init(plan: &mut SpawnPlan, pipes: InitPipes, needed: &[
     unsafe {
         // Through other open descriptors the command could reach files outside its namespaces.
         close_all_but(needed);
-        let has_pid_namespace = plan.namespaces.is_some();
+        let clone_flags = plan.namespaces.as_ref().map(|plan| plan.clone_flags);
+        let own_namespaces = OwnNamespaces {
+            pid: clone_flags.is_some(),
+            network: clone_flags.unwrap_or(0) & libc::CLONE_NEWNET != 0,
+        };
         if let Some(namespaces) = &mut plan.namespaces {
             let identity = write_file(c"/proc/self/setgroups", b"deny")
                 .and_then(|()| write_file(c"/proc/self/uid_map", &namespaces.uid_map))
@@ -106,7 +119,7 @@ pub(crate) unsafe fn run_init(plan: &mut SpawnPlan, pipes: InitPipes, needed: &[
             }
         }
         syscall!(SYS_close, pipes.setup);
-        supervise(command, pipes, has_pid_namespace)
+        supervise(command, pipes, own_namespaces)
     }
 }
 
@@ -489,7 +502,7 @@ unsafe fn drop_capabilities() -> SyscallResult {
 
 /// Reaps processes until none is left, and reports the exit of the command. Kills the remaining
 /// processes when the parent closes the liveness pipe. Never returns.
-unsafe fn supervise(command: libc::pid_t, pipes: InitPipes, has_pid_namespace: bool) -> ! {
+unsafe fn supervise(command: libc::pid_t, pipes: InitPipes, namespaces: OwnNamespaces) -> ! {
     // SAFETY: system calls on numbers and on values that live on this stack.
     unsafe {
         let InitPipes {
@@ -524,7 +537,11 @@ unsafe fn supervise(command: libc::pid_t, pipes: InitPipes, has_pid_namespace: b
                 }
             };
             if let Some(status) = exit_status.take() {
-                let end: ExitReport = [status, i32::from(left_behind)];
+                let (no_route, no_port) = match namespaces.network {
+                    true => read_network_counters(),
+                    false => (-1, -1),
+                };
+                let end: ExitReport = [status, i32::from(left_behind), no_route, no_port];
                 syscall!(SYS_write, exit_fd, end.as_ptr(), size_of::<ExitReport>());
                 syscall!(SYS_close, exit_fd);
             }
@@ -548,13 +565,40 @@ unsafe fn supervise(command: libc::pid_t, pipes: InitPipes, has_pid_namespace: b
             while syscall!(SYS_read, sigchld_fd, buffer.as_mut_ptr(), buffer.len()) > 0 {}
             // If polling fails, the processes cannot be supervised any more.
             if fds[0].revents != 0 || (polled < 0 && polled != -(libc::EINTR as isize)) {
-                if !has_pid_namespace {
+                if !namespaces.pid {
                     kill_descendants();
                 }
                 // In a PID namespace the kernel kills all other processes when PID 1 exits.
                 exit(0);
             }
         }
+    }
+}
+
+/// Reads the counters of the network namespace: packets without a route, and without a port.
+unsafe fn read_network_counters() -> (i32, i32) {
+    let (mut snmp, mut snmp6) = ([0u8; 4096], [0u8; 4096]);
+    // SAFETY: the buffers live on this stack.
+    let (length, length6) = unsafe {
+        (
+            read_file(c"/proc/self/net/snmp", &mut snmp),
+            read_file(c"/proc/self/net/snmp6", &mut snmp6),
+        )
+    };
+    let counters = NetworkCounters::parse(&snmp[..length], &snmp6[..length6]);
+    let clamped = |count: u32| count.min(i32::MAX as u32) as i32;
+    (clamped(counters.no_route), clamped(counters.no_port))
+}
+
+/// Reads the beginning of a file and returns how many bytes it read; 0 if it cannot be read.
+unsafe fn read_file(path: &CStr, buffer: &mut [u8]) -> usize {
+    // SAFETY: the path is a valid C string, and the buffer has the given length.
+    unsafe {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let file = syscall!(SYS_openat, libc::AT_FDCWD, path, flags, 0) as RawFd;
+        let length = syscall!(SYS_read, file, buffer.as_mut_ptr(), buffer.len());
+        syscall!(SYS_close, file);
+        usize::try_from(length).unwrap_or(0).min(buffer.len())
     }
 }
 

@@ -365,7 +365,8 @@ fn a_command_has_exited_although_its_background_processes_still_run() {
             child.wait_exit().unwrap(),
             CommandExit {
                 reason: ExitReason::Code(7),
-                has_background_processes: true
+                has_background_processes: true,
+                network_denied: matches!(wall, ConfinementMode::Confined(_)).then_some(false),
             }
         );
         drop(child);

@@ -16,7 +16,7 @@ use rmcp::model::{
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ClientHandler, RoleClient};
 use selvedge_protocol::{LogLevel, McpSampling, RuntimeEvent};
-use selvedge_tools::{CallContext, WaitTarget};
+use selvedge_tools::CallContext;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -204,7 +204,7 @@ impl McpClientHandler {
             scope_id: pending.scope_id.clone(),
             request,
         };
-        let _paused = pending.pause_calls(WaitTarget::Person);
+        let _paused = pending.pause_for_person();
         let answer = tokio::select! {
             biased;
             () = open.until_obsolete() => ElicitationResponse::Cancelled,
@@ -261,14 +261,14 @@ impl McpClientHandler {
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let sampling = McpSamplingRequest::parse(&self.server_name, run, &request)?;
         if self.sampling == McpSampling::Prompt {
-            let _paused = pending.pause_calls(WaitTarget::Person);
+            let _paused = pending.pause_for_person();
             let gate = &pending.counted_call.context.gate;
             let approved = gate
                 .request_approval(sampling.approval_request(), open.until_obsolete())
                 .await;
             approved.map_err(|error| error.message)?;
         }
-        let _paused = pending.pause_calls(WaitTarget::Model);
+        let _paused = pending.pause_for_model();
         tokio::select! {
             biased;
             () = open.until_obsolete() => Err("the answer is no longer needed".to_owned()),

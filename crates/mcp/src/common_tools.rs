@@ -3,13 +3,14 @@
 
 use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, ToolSpec};
+use selvedge_protocol::{CallReach, CallTimeout, Preview, ToolSpec};
 use selvedge_tools::{
     CallContext, CallFuture, Registry, Risk, Tool, ToolError, spec_of, tool, typed_call,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::configured_server::MAX_CALL_DURATION;
 use crate::error::ServerError;
 use crate::servers::Servers;
 use crate::settings::ServerOrigin;
@@ -98,6 +99,10 @@ enum McpListKind {
     Prompts,
 }
 
+/// Time limit of a request to a server. The settings of each server decide when it ends.
+const REQUEST_TIMEOUT: CallTimeout =
+    CallTimeout::new(CallReach::Service.default_timeout()).enforced_by_tool(MAX_CALL_DURATION);
+
 /// Registers the tools. A tool that is already registered under one of the names is kept.
 pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) {
     if servers.is_empty() {
@@ -110,6 +115,7 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
             async move { list_items(&servers, args, what).await }
         })
         .read_only()
+        .timeout(REQUEST_TIMEOUT)
         .risk(request_risk(&servers_for_risk))
         .render(|listing: &McpListOutput| listing.content.clone())
     };
@@ -140,6 +146,7 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
         );
         let _ = registry.register(
             read.read_only()
+                .timeout(REQUEST_TIMEOUT)
                 .risk(request_risk(&servers_for_risk))
                 .render(|resource: &McpReadResourceOutput| resource.content.clone()),
         );
@@ -153,7 +160,8 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
             async move { get_prompt(&servers, args).await.map_err(to_tool_error) }
         },
     );
-    let _ = registry.register(prompt.read_only().risk(request_risk(servers)));
+    let prompt = prompt.read_only().timeout(REQUEST_TIMEOUT);
+    let _ = registry.register(prompt.risk(request_risk(servers)));
     let _ = registry.register(McpCallTool(servers.clone()));
 }
 
@@ -184,7 +192,9 @@ impl Tool for McpCallTool {
     fn spec(&self) -> ToolSpec {
         let description = "Calls a tool of an MCP server by name. \
             In scripts, use tools.mcp.<server>.<tool>(args) instead.";
-        spec_of::<McpCallToolArgs, Value>("mcp_call_tool", description).approval_by_arguments()
+        spec_of::<McpCallToolArgs, Value>("mcp_call_tool", description)
+            .approval_by_arguments()
+            .with_timeout(REQUEST_TIMEOUT)
     }
 
     /// Returns the risk of the tool that is called.

@@ -22,7 +22,7 @@ use crate::error::ServerError;
 use crate::settings::ServerSettings;
 
 /// Longest duration of a call, even if the server reports progress.
-const MAX_CALL_DURATION: Duration = Duration::from_secs(30 * 60);
+pub(crate) const MAX_CALL_DURATION: Duration = Duration::from_secs(30 * 60);
 /// How often a server may request input before it returns the result of a call.
 const MAX_INPUT_ROUNDS: usize = 10;
 /// How long a server may take to respond to a ping.

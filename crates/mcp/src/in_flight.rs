@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rmcp::model::ProgressToken;
-use selvedge_tools::{CallContext, WaitGuard, WaitTarget};
+use selvedge_tools::{CallContext, WaitGuard};
 use tokio::sync::Notify;
 
 use crate::connection::lock;
@@ -245,15 +245,22 @@ pub(crate) struct PendingServerRequest {
 }
 
 impl PendingServerRequest {
-    /// Pauses the timers of the calls and the clocks of their scripts until the returned guard is
+    /// Pauses the timers of the calls and the clocks of their runs until the returned guard is
     /// dropped.
-    pub(crate) fn pause_calls(&self, waits_for: WaitTarget) -> PausedCalls {
+    pub(crate) fn pause_for_person(&self) -> PausedCalls {
+        self.pause_calls(|in_flight| Some(in_flight.context.gate.wait_for_person()))
+    }
+
+    /// Pauses the timers of the calls until the returned guard is dropped. A model has its own time
+    /// limits.
+    pub(crate) fn pause_for_model(&self) -> PausedCalls {
+        self.pause_calls(|_| None)
+    }
+
+    fn pause_calls(&self, wait: impl Fn(&McpInFlightCall) -> Option<WaitGuard>) -> PausedCalls {
         let paused = self.candidate_calls.iter().map(|in_flight| {
             in_flight.pause_timer();
-            (
-                in_flight.clone(),
-                in_flight.context.gate.begin_wait(waits_for),
-            )
+            (in_flight.clone(), wait(in_flight))
         });
         PausedCalls(paused.collect())
     }
@@ -282,7 +289,7 @@ impl PendingServerRequest {
 }
 
 /// Calls whose clocks are paused until this is dropped.
-pub(crate) struct PausedCalls(Vec<(Arc<McpInFlightCall>, WaitGuard)>);
+pub(crate) struct PausedCalls(Vec<(Arc<McpInFlightCall>, Option<WaitGuard>)>);
 
 impl Drop for PausedCalls {
     fn drop(&mut self) {

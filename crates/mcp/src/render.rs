@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, JsonObject, Tool};
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    CallStatus, ErrorCode, OutputPart, Phase, RunStatus, ScriptError, ScriptToolCallOutput, new_id,
+    CallStatus, ErrorCode, Limits, OutputPart, Phase, RunStatus, ScriptError, ScriptToolCallOutput,
+    new_id,
 };
 use selvedge_script::{LiveRun, help_overview};
 use selvedge_tools::{Registry, ToolLookup, declarations};
@@ -113,10 +114,10 @@ pub(crate) fn error_response(message: &str) -> CallToolResponse {
 }
 
 /// Returns the output of `help`: the description of a tool, a namespace, or everything.
-pub(crate) fn help_output(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
+pub(crate) fn help_output(tools: &Registry, topic: &str, limits: &Limits) -> ScriptToolCallOutput {
     let name = topic.strip_prefix("tools.").unwrap_or(topic);
     let text = match tools.look_up(name) {
-        _ if name.is_empty() => help_overview(tools),
+        _ if name.is_empty() => help_overview(tools, limits),
         ToolLookup::Tool(tool) => declarations(&tools.filtered(|spec| spec.name == tool.spec.name)),
         ToolLookup::Namespace => {
             declarations(&tools.filtered(|spec| spec.js_name.starts_with(&format!("{name}."))))

@@ -33,8 +33,6 @@ const LIST_TOOLS_TIMEOUT: Duration = Duration::from_millis(2500);
 const NOTIFICATION_GRACE_PERIOD: Duration = Duration::from_millis(200);
 /// How long a request waits for a cancelled script to end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(4);
-/// Maximum number of scripts of one session that run at the same time.
-const MAX_RUNS_PER_SESSION: usize = 8;
 /// Longest time that a request may wait for a script.
 const MAX_WAIT_TIME: Duration = Duration::from_secs(30 * 60);
 
@@ -175,19 +173,9 @@ impl ScriptServerSession {
         let tools = self.registry();
         if let Some(topic) = topic {
             return Ok(render::run_response(
-                &render::help_output(&tools, topic),
+                &render::help_output(&tools, topic, self.config.harness.limits()),
                 &[],
             ));
-        }
-        let running = self.running_ids();
-        if running.len() >= MAX_RUNS_PER_SESSION
-            && let Some(oldest) = running.first()
-        {
-            let reason = format!(
-                "{MAX_RUNS_PER_SESSION} scripts of this session are already running: \
-                wait for {oldest} with script_wait, or terminate it"
-            );
-            return Ok(render::error_response(&reason));
         }
         let harness = self.config.harness.clone().with_tools(tools);
         let harness = harness.with_approver(self.approver());
@@ -212,13 +200,16 @@ impl ScriptServerSession {
         let run = match self.config.live_runs.start(&harness, code, options, name) {
             Ok(run) => run,
             // The error names the oldest run, which may belong to another session.
-            Err(TooManyRuns { running: total, .. }) => {
-                let advice = match running.first() {
+            Err(TooManyRuns {
+                running, queued, ..
+            }) => {
+                let advice = match self.running_ids().first() {
                     Some(own) => format!("wait for {own} with script_wait, or terminate it"),
                     None => "try again later".to_owned(),
                 };
                 return Ok(render::error_response(&format!(
-                    "{total} scripts are running, which is the limit of this server: {advice}"
+                    "{running} scripts are running and {queued} are queued, which is the limit \
+                     of this server: {advice}"
                 )));
             }
         };

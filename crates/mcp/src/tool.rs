@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use selvedge_protocol::{ApprovalRequirement, McpApproval, Preview, ResumeAs, ToolSpec};
+use selvedge_protocol::{
+    ApprovalRequirement, CallReach, CallTimeout, McpApproval, Preview, ResumeAs, ToolSpec,
+};
 use selvedge_tools::{CallContext, CallFuture, FieldCase, Risk, Tool, ToolError};
 use serde_json::{Map, Value, json};
 
 use crate::catalogue::CatalogueTool;
-use crate::configured_server::ConfiguredServer;
+use crate::configured_server::{ConfiguredServer, MAX_CALL_DURATION};
 use crate::error::ServerError;
 use crate::settings::{ServerOrigin, ServerSettings};
 use crate::tool_result::{is_error_result, parse_tool_result, raw_result_schema};
@@ -66,6 +68,10 @@ impl McpTool {
             aliases: Vec::new(),
             positional: &[],
             explanatory: &[],
+            reach: CallReach::Service,
+            // The server itself may be silent for this long; progress extends the call.
+            timeout: CallTimeout::new(server.settings.tool_timeout())
+                .enforced_by_tool(MAX_CALL_DURATION),
         };
         Self {
             read_only: is_read_only_tool(&server.settings, listed),
@@ -200,6 +206,11 @@ pub(crate) fn to_tool_error(error: ServerError) -> ToolError {
     let mut tool_error = ToolError::new(error.to_string());
     tool_error.retryable = error.is_retryable();
     tool_error.outcome_unknown = error.is_outcome_unknown();
+    if let ServerError::TimedOut { server, .. } = &error {
+        tool_error = tool_error.timed_out().suggest(format!(
+            "set `mcp_servers.{server}.tool_timeout_sec` in config.toml to allow more"
+        ));
+    }
     if let ServerError::CommandNotFound { server, .. } = &error {
         tool_error = tool_error.suggest(format!(
             "install it, or change `command` under [mcp_servers.{server}]"
@@ -228,6 +239,9 @@ impl Tool for UnavailableServerTool {
             aliases: Vec::new(),
             positional: &[],
             explanatory: &[],
+            reach: CallReach::Service,
+            timeout: CallTimeout::new(self.0.settings.startup_timeout())
+                .enforced_by_tool(MAX_CALL_DURATION),
         }
     }
 

@@ -38,7 +38,7 @@ async fn a_call_without_a_response_times_out_and_the_server_stays_connected() {
         return [...all, await odd.echo({{ x: 3 }})];"
     );
     let got = value(&servers, &script).await;
-    assert_eq!(got[0]["name"], "ToolExecutionError");
+    assert_eq!(got[0]["name"], "ToolTimeoutError");
     assert_eq!(
         (&got[0]["retryable"], &got[0]["toolName"]),
         (&json!(true), &json!("mcp.odd.hang"))

@@ -430,7 +430,7 @@ async fn the_timeout_continues_after_a_server_cancels_its_request() {
     let asked = dir.path().join("asked");
     let model = Arc::new(Model::default());
     let mut setup = Setup::new(None, Some(model.clone()), CallDecision::Once);
-    setup.options.timeout = Some(Duration::from_secs(2));
+    setup.tool_timeout = Duration::from_millis(700);
     // The server cancels its request when the file exists, and sends nothing after that.
     let output = setup
         .run_with_approver(
@@ -439,6 +439,6 @@ async fn the_timeout_continues_after_a_server_cancels_its_request() {
             &asked,
         )
         .await;
-    assert_eq!(output.error.unwrap().code.to_string(), "ScriptTimeoutError");
+    assert_eq!(output.error.unwrap().code.to_string(), "ToolTimeoutError");
     assert!(asked.exists() && model.0.lock().unwrap().is_empty());
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_protocol::ToolSpec;
+use selvedge_protocol::{CallReach, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, spec_of, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -52,7 +52,10 @@ impl Tool for GetTurnTool {
         let spec = spec_of::<GetTurnArgs, GetTurnOutput>("history.get_turn", description);
         ToolSpec {
             aliases: vec![("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")],
-            ..spec.as_read_only().with_positional(&["turn", "level"])
+            ..spec
+                .as_read_only()
+                .with_positional(&["turn", "level"])
+                .with_reach(CallReach::Local)
         }
     }
 

@@ -98,6 +98,9 @@ pub struct ScriptError {
     pub message: String,
     /// Phase in which the error occurred.
     pub phase: Phase,
+    /// Id of the script's run. Absent in a check, which has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_id: Option<String>,
     /// Line, 1-based.
     pub line: Option<u32>,
     /// Column, 1-based.
@@ -123,6 +126,7 @@ impl ScriptError {
             code,
             message: message.into(),
             phase,
+            script_id: None,
             line: None,
             column: None,
             tool_name: None,

@@ -11,7 +11,7 @@ error_codes! {
     /// The script threw an exception and did not catch it. The exception's name is in
     /// `metadata.name`.
     ScriptRuntimeError, Yes;
-    /// The script reached its time limit. The results of its completed calls are in
+    /// The script reached its own time limit, or the limit of the whole run. The results of its completed calls are in
     /// `partialResults`.
     ScriptTimeoutError, Maybe;
     /// The script reached its memory limit.
@@ -31,11 +31,16 @@ error_codes! {
     ApprovalTimeoutError, No;
     /// The tool ran and failed. The message is the tool's own.
     ToolExecutionError, Maybe;
+    /// The call reached its time limit and was stopped. What it did until then is not known.
+    ToolTimeoutError, Maybe;
+    /// The sandbox does not allow what the call tried: to write outside the workspace or to a
+    /// protected path, or to read a secret.
+    SandboxViolationError, No;
     /// There is no tool with this name. `suggestions` lists similar names.
     ToolNotFoundError, Yes;
     /// The arguments do not match the tool's schema.
     ToolValidationError, Yes;
-    /// The script reached its limit of tool calls.
+    /// The script reached its limit of calls that leave the process, or of other calls.
     ToolBudgetExceededError, Maybe;
     /// The call was cancelled: the script ended, another call won a race, or the run was cancelled.
     ToolAbortedError, Maybe;

@@ -1,5 +1,7 @@
 //! Limits of a script run, and the mode that decides whether scripts run.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +9,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Limits {
-    /// Time limit of a script in milliseconds. It is paused while every pending call waits for a
-    /// person. While every pending call waits for a model, a second, longer limit counts down
-    /// instead.
+    /// Time limit of a script in milliseconds. It counts while the script computes or waits without
+    /// a running call; a running call has its own limit.
     #[schemars(range(max = Limits::DAY_MS))]
     pub timeout_ms: u64,
-    /// Largest time limit of a script, in milliseconds. Waiting for models is limited to twice
-    /// this, separately.
+    /// Time limit of a whole run in milliseconds, with its calls. Waiting for a person does not
+    /// count.
     #[schemars(range(max = Limits::DAY_MS))]
     pub max_timeout_ms: u64,
     /// Heap of a script in megabytes.
@@ -22,13 +23,21 @@ pub struct Limits {
     /// Stack of a script in bytes.
     #[schemars(range(min = Limits::MIN_STACK_BYTES, max = Limits::MAX_STACK_BYTES))]
     pub max_stack_bytes: u32,
-    /// Tool calls one script may make.
+    /// Calls that leave the process (commands, web, MCP, agents) one script may make.
     pub max_tool_calls: u32,
+    /// Other calls (files, workspace, session, memory) one script may make.
+    pub max_file_calls: u32,
+    /// Time limits of the calls of single tools in milliseconds, by the name of the tool:
+    /// `{ grep_files = 60000 }`. They replace the tool's default.
+    pub tool_timeouts_ms: BTreeMap<String, u64>,
     /// Tool calls of one script that run at the same time; further calls wait in order.
     #[schemars(range(min = 1))]
     pub max_concurrent_tool_calls: u32,
     /// Size of the returned value as JSON, in bytes. A larger value is an error with a preview.
     pub max_return_bytes: usize,
+    /// Bytes a script may show with `text()`, `image()`, `audio()`, `notify()` and in its log, in
+    /// all.
+    pub max_output_bytes: usize,
     /// Nesting depth of a value that leaves the script.
     #[schemars(range(min = 1, max = Limits::MAX_DEPTH))]
     pub max_value_depth: u32,
@@ -58,8 +67,11 @@ impl Default for Limits {
             memory_mb: 96,
             max_stack_bytes: 512 * 1024,
             max_tool_calls: 32,
+            max_file_calls: 1000,
+            tool_timeouts_ms: BTreeMap::new(),
             max_concurrent_tool_calls: 4,
             max_return_bytes: 128 * 1024,
+            max_output_bytes: 1 << 20,
             max_value_depth: 64,
             max_source_bytes: 20 * 1024,
             max_log_events: 200,
@@ -93,6 +105,167 @@ impl Limits {
         self.max_concurrent_tool_calls = self.max_concurrent_tool_calls.max(1);
         self.max_value_depth = self.max_value_depth.clamp(1, Self::MAX_DEPTH);
         self
+    }
+}
+
+/// A limit that an error can report as reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitKind {
+    /// `timeout_ms`.
+    Timeout,
+    /// `max_timeout_ms`.
+    RunTimeout,
+    /// `memory_mb`.
+    Memory,
+    /// `max_tool_calls`.
+    Calls,
+    /// `max_file_calls`.
+    FileCalls,
+    /// `max_return_bytes`.
+    ReturnedValue,
+    /// `max_output_bytes`.
+    Output,
+}
+
+impl LimitKind {
+    /// Name of the entry of an error's `metadata` that holds the key of the reached limit.
+    pub const METADATA_KEY: &str = "limit";
+
+    /// Returns the key below `script_harness.limits`.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout_ms",
+            Self::RunTimeout => "max_timeout_ms",
+            Self::Memory => "memory_mb",
+            Self::Calls => "max_tool_calls",
+            Self::FileCalls => "max_file_calls",
+            Self::ReturnedValue => "max_return_bytes",
+            Self::Output => "max_output_bytes",
+        }
+    }
+
+    /// Returns the kind with this key.
+    pub fn from_key(key: &str) -> Option<Self> {
+        let all = [
+            Self::Timeout,
+            Self::RunTimeout,
+            Self::Memory,
+            Self::Calls,
+            Self::FileCalls,
+            Self::ReturnedValue,
+            Self::Output,
+        ];
+        all.into_iter().find(|kind| kind.key() == key)
+    }
+
+    /// Returns the flag of `run`, `exec` and `mcp serve` that sets the limit, if there is one.
+    pub fn flag(self) -> Option<&'static str> {
+        match self {
+            // A time limit beyond that of the whole run raises both.
+            Self::Timeout | Self::RunTimeout => Some("--timeout"),
+            Self::Memory => Some("--memory"),
+            Self::Calls => Some("--max-calls"),
+            Self::FileCalls => Some("--max-file-calls"),
+            Self::ReturnedValue | Self::Output => None,
+        }
+    }
+
+    /// Returns twice the limit of this kind: as a value of its key, and as a value of its flag.
+    pub fn doubled(self, limits: &Limits) -> (u64, String) {
+        let value = match self {
+            Self::Timeout => limits.timeout_ms,
+            Self::RunTimeout => limits.max_timeout_ms,
+            Self::Memory => limits.memory_mb,
+            Self::Calls => limits.max_tool_calls.into(),
+            Self::FileCalls => limits.max_file_calls.into(),
+            Self::ReturnedValue => limits.max_return_bytes as u64,
+            Self::Output => limits.max_output_bytes as u64,
+        };
+        let max = match self {
+            Self::Timeout | Self::RunTimeout => Limits::DAY_MS,
+            Self::Memory => Limits::MAX_MEMORY_MB,
+            _ => u64::MAX,
+        };
+        let value = value.saturating_mul(2).clamp(1, max);
+        let flag_value = match self {
+            Self::Timeout | Self::RunTimeout => format_millis(value),
+            Self::Memory => format!("{value}MB"),
+            _ => value.to_string(),
+        };
+        (value, flag_value)
+    }
+}
+
+/// Where a script was started, which decides how a limit can be raised there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LimitSurface {
+    /// A program that embeds the crates.
+    #[default]
+    Library,
+    /// `selvedge run`.
+    Run,
+    /// `selvedge exec`.
+    Exec,
+    /// A chat.
+    Chat,
+    /// A client of `selvedge mcp serve`.
+    Mcp,
+}
+
+impl LimitSurface {
+    /// Returns the hint that says how to raise a limit on this surface.
+    pub fn raise_hint(self, kind: LimitKind, limits: &Limits) -> String {
+        let (value, flag_value) = kind.doubled(limits);
+        let key = format!("`script_harness.limits.{} = {value}`", kind.key());
+        let own = match (self, kind) {
+            (Self::Library, _) => return format!("raise `Limits::{}`", kind.key()),
+            (Self::Run | Self::Exec, _) => {
+                if let Some(flag) = kind.flag() {
+                    return format!("pass {flag} {flag_value}");
+                }
+                String::new()
+            }
+            (Self::Chat, LimitKind::Timeout) => {
+                format!("start the script with `// @exec: {{\"timeout_ms\": {value}}}`, or ")
+            }
+            (Self::Mcp, LimitKind::Timeout) => format!("pass `timeoutMs: {value}`, or "),
+            (Self::Chat | Self::Mcp, _) => String::new(),
+        };
+        format!("{own}set {key} in config.toml")
+    }
+
+    /// Returns the hint that says how to give the calls of a tool more time. `limit_ms` is the
+    /// limit that the call reached.
+    pub fn raise_call_timeout_hint(
+        self,
+        tool: &str,
+        accepts_timeout: bool,
+        limit_ms: u64,
+    ) -> String {
+        let value = limit_ms.saturating_mul(2).max(1);
+        let key = match tool.contains('.') {
+            true => format!("\"{tool}\""),
+            false => tool.to_owned(),
+        };
+        let set = match self {
+            Self::Library => format!("raise `Limits::tool_timeouts_ms` for `{tool}`"),
+            _ => format!(
+                "set `script_harness.limits.tool_timeouts_ms.{key} = {value}` in config.toml"
+            ),
+        };
+        match accepts_timeout {
+            true => format!("pass `timeoutMs: {value}`, or {set}"),
+            false => set,
+        }
+    }
+}
+
+/// Returns a time as a flag takes it: the largest unit in which it is a whole number.
+fn format_millis(ms: u64) -> String {
+    match ms {
+        ms if ms % 60_000 == 0 => format!("{}m", ms / 60_000),
+        ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
+        ms => format!("{ms}ms"),
     }
 }
 

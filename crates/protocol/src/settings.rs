@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::Usage;
+use crate::{CallReach, Usage};
 
 /// How much reasoning a model is asked for.
 #[derive(
@@ -280,7 +280,7 @@ impl Default for McpServerOptions {
         Self {
             enabled: true,
             startup_timeout_sec: 20.0,
-            tool_timeout_sec: 60.0,
+            tool_timeout_sec: CallReach::Service.default_timeout().as_secs_f64(),
             enabled_tools: None,
             disabled_tools: Vec::new(),
             max_concurrent: 8,

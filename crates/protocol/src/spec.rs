@@ -1,5 +1,7 @@
 //! Description of a tool: name, schemas, approval.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -35,6 +37,12 @@ pub struct ToolSpec {
     /// identical.
     #[serde(skip)]
     pub explanatory: &'static [&'static str],
+    /// What a call reaches, which decides the limit of calls that it counts against.
+    #[serde(skip)]
+    pub reach: CallReach,
+    /// Time limit of a call.
+    #[serde(skip)]
+    pub timeout: CallTimeout,
 }
 
 impl ToolSpec {
@@ -50,10 +58,109 @@ impl ToolSpec {
         self
     }
 
+    /// Sets what calls reach, and their default time limit with it.
+    pub fn with_reach(mut self, reach: CallReach) -> Self {
+        self.reach = reach;
+        self.timeout = CallTimeout::new(reach.default_timeout());
+        self
+    }
+
+    /// Sets the time limit of a call. Call it after [`with_reach`](Self::with_reach).
+    pub fn with_timeout(mut self, timeout: CallTimeout) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
     /// Marks the tool as one whose approval depends on the arguments.
     pub fn approval_by_arguments(mut self) -> Self {
         self.approval = ApprovalRequirement::ByArguments;
         self
+    }
+}
+
+/// What the calls of a tool reach. Decides which limit of calls they count against, and their
+/// default time limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CallReach {
+    /// This process and its files: the workspace, the session, memory.
+    Local,
+    /// A command.
+    Command,
+    /// The web.
+    Web,
+    /// An MCP server, or any other service.
+    #[default]
+    Service,
+    /// An agent or a model.
+    Agent,
+}
+
+impl CallReach {
+    /// Returns the time limit of a call whose tool and arguments set none.
+    pub const fn default_timeout(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Local | Self::Web => 30,
+            Self::Command => 120,
+            Self::Service => 60,
+            Self::Agent => 30 * 60,
+        })
+    }
+
+    /// Whether a call leaves this process. Such calls have a lower limit than the others.
+    pub fn leaves_process(self) -> bool {
+        self != Self::Local
+    }
+}
+
+/// The time limit of a tool's calls. The orchestrator enforces it; waiting for a person does not
+/// count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallTimeout {
+    /// Limit of a call that sets none.
+    pub default: Duration,
+    /// Largest limit that a call can set with its argument `timeout_ms`. `None` if the tool has no
+    /// such argument.
+    pub max_requested: Option<Duration>,
+    /// Time that a tool which enforces the limit itself has to end the call. After the limit and
+    /// this time, the orchestrator ends it.
+    pub tool_margin: Duration,
+}
+
+impl CallTimeout {
+    /// Creates a limit that calls cannot change and that only the orchestrator enforces.
+    pub const fn new(default: Duration) -> Self {
+        Self {
+            default,
+            max_requested: None,
+            tool_margin: Duration::ZERO,
+        }
+    }
+
+    /// Lets calls set their limit with the argument `timeout_ms`, up to `max`.
+    pub const fn or_requested(mut self, max: Duration) -> Self {
+        self.max_requested = Some(max);
+        self
+    }
+
+    /// Declares that the tool enforces the limit itself, within `margin` after it.
+    pub const fn enforced_by_tool(mut self, margin: Duration) -> Self {
+        self.tool_margin = margin;
+        self
+    }
+
+    /// Returns the limit of a call with these arguments. `configured` replaces the default.
+    pub fn of_call(&self, args: &Value, configured: Option<Duration>) -> Duration {
+        let default = configured.unwrap_or(self.default);
+        match (self.max_requested, args["timeout_ms"].as_u64()) {
+            (Some(max), Some(requested)) => Duration::from_millis(requested).min(max),
+            _ => default,
+        }
+    }
+}
+
+impl Default for CallTimeout {
+    fn default() -> Self {
+        Self::new(CallReach::default().default_timeout())
     }
 }
 

@@ -1,100 +1,109 @@
-//! The time limit of a script.
+//! The two time limits of a run: that of the script, and that of the whole run.
 
 use std::time::{Duration, Instant};
 
-/// Time a script may wait for models, as a multiple of the largest time limit. Calls of models have
-/// their own time limits.
-const MODEL_WAIT_FACTOR: u32 = 2;
+use selvedge_protocol::LimitKind;
 
-/// Counts down a script's time limit. It is paused while every pending call waits for a person.
-/// While every pending call waits for a model, a second, longer limit counts down instead.
+/// Counts down the time limits of a run. Each call has a limit of its own, which the orchestrator
+/// enforces.
 #[derive(Debug)]
-pub(crate) struct ScriptClock {
+pub(crate) struct RunClock {
+    /// Counts while the script computes or waits without a running call.
+    script: Countdown,
+    /// Counts unless the run waits only for people.
+    run: Countdown,
+}
+
+/// What a run does, which decides which of its limits count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunActivity {
+    /// The script computes, or waits for a timer or a write: both limits count.
+    Script,
+    /// A tool runs, within the limit of its call: the limit of the run counts.
+    Calls,
+    /// Everything waits for a person: no limit counts.
+    Person,
+}
+
+/// What remains of the limits of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RemainingTime {
+    pub(crate) script: Duration,
+    pub(crate) run: Duration,
+}
+
+impl RunClock {
+    /// Starts a clock with this much time remaining.
+    pub(crate) fn start(remaining: RemainingTime) -> Self {
+        let mut clock = Self {
+            script: Countdown::paused(remaining.script),
+            run: Countdown::paused(remaining.run),
+        };
+        clock.set_activity(RunActivity::Script);
+        clock
+    }
+
+    /// Sets what the run does from now on.
+    pub(crate) fn set_activity(&mut self, activity: RunActivity) {
+        self.script.set_counting(activity == RunActivity::Script);
+        self.run.set_counting(activity != RunActivity::Person);
+    }
+
+    /// Returns what remains of the limits.
+    pub(crate) fn remaining(&self) -> RemainingTime {
+        RemainingTime {
+            script: self.script.remaining(),
+            run: self.run.remaining(),
+        }
+    }
+
+    /// Returns when the first limit that counts is reached. `None` if none counts.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        [self.script.deadline(), self.run.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Returns the limit that the deadline belongs to.
+    pub(crate) fn next_limit(&self) -> LimitKind {
+        match (self.script.deadline(), self.run.deadline()) {
+            (Some(script), Some(run)) if script <= run => LimitKind::Timeout,
+            (Some(_), None) => LimitKind::Timeout,
+            _ => LimitKind::RunTimeout,
+        }
+    }
+}
+
+/// A limit that counts down, or is paused.
+#[derive(Debug)]
+struct Countdown {
     remaining: Duration,
-    model_limit: Duration,
-    model_remaining: Duration,
-    mode: ClockMode,
+    counting_since: Option<Instant>,
 }
 
-/// Which limit counts down, and since when.
-#[derive(Debug, Clone, Copy)]
-enum ClockMode {
-    Paused,
-    Script(Instant),
-    Models(Instant),
-}
-
-impl ScriptClock {
-    /// Starts a clock with this much time remaining. `max_timeout` is the largest time limit that a
-    /// script may have.
-    pub(crate) fn start(remaining: Duration, max_timeout: Duration) -> Self {
-        let model_limit = max_timeout * MODEL_WAIT_FACTOR;
+impl Countdown {
+    fn paused(remaining: Duration) -> Self {
         Self {
             remaining,
-            model_limit,
-            model_remaining: model_limit,
-            mode: ClockMode::Script(Instant::now()),
+            counting_since: None,
         }
     }
 
-    /// Restarts the clock with this much time remaining.
-    pub(crate) fn restart(&mut self, remaining: Duration) {
-        self.remaining = remaining;
-        self.model_remaining = self.model_limit;
-        self.mode = ClockMode::Script(Instant::now());
-    }
-
-    /// Counts down the script's time limit.
-    pub(crate) fn count_script_time(&mut self) {
-        if !matches!(self.mode, ClockMode::Script(_)) {
-            self.pause();
-            self.mode = ClockMode::Script(Instant::now());
+    fn set_counting(&mut self, counting: bool) {
+        if counting != self.counting_since.is_some() {
+            self.remaining = self.remaining();
+            self.counting_since = counting.then(Instant::now);
         }
     }
 
-    /// Counts down the time limit for models.
-    pub(crate) fn count_model_time(&mut self) {
-        if !matches!(self.mode, ClockMode::Models(_)) {
-            self.pause();
-            self.mode = ClockMode::Models(Instant::now());
-        }
+    fn remaining(&self) -> Duration {
+        let counted = self.counting_since.map(|since| since.elapsed());
+        self.remaining.saturating_sub(counted.unwrap_or_default())
     }
 
-    pub(crate) fn pause(&mut self) {
-        match std::mem::replace(&mut self.mode, ClockMode::Paused) {
-            ClockMode::Paused => {}
-            ClockMode::Script(since) => {
-                self.remaining = self.remaining.saturating_sub(since.elapsed())
-            }
-            ClockMode::Models(since) => {
-                self.model_remaining = self.model_remaining.saturating_sub(since.elapsed());
-            }
-        }
-    }
-
-    /// Returns what remains of the script's time limit.
-    pub(crate) fn remaining(&self) -> Duration {
-        match self.mode {
-            ClockMode::Script(since) => self.remaining.saturating_sub(since.elapsed()),
-            ClockMode::Paused | ClockMode::Models(_) => self.remaining,
-        }
-    }
-
-    /// Returns when the limit that counts down is reached. `None` if the clock is paused.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self.mode {
-            ClockMode::Paused => None,
-            ClockMode::Script(since) => Some(since + self.remaining),
-            ClockMode::Models(since) => Some(since + self.model_remaining),
-        }
-    }
-
-    /// Returns the limit that counts down. `timeout` is the script's own.
-    pub(crate) fn active_limit(&self, timeout: Duration) -> Duration {
-        match self.mode {
-            ClockMode::Models(_) => self.model_limit,
-            ClockMode::Paused | ClockMode::Script(_) => timeout,
-        }
+    fn deadline(&self) -> Option<Instant> {
+        Some(self.counting_since? + self.remaining)
     }
 }
 
@@ -111,21 +120,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_paused_clock_has_no_deadline() {
-        let mut clock = ScriptClock::start(Duration::from_secs(5), Duration::from_secs(25));
-        clock.pause();
-        assert_eq!(clock.deadline(), None);
-        clock.count_model_time();
-        assert!(
-            clock
-                .deadline()
-                .is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(40))
-        );
-        clock.count_script_time();
-        assert!(
-            clock
-                .deadline()
-                .is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(4))
-        );
+    fn what_the_run_does_decides_which_limit_counts() {
+        let seconds = Duration::from_secs;
+        let mut clock = RunClock::start(RemainingTime {
+            script: seconds(50),
+            run: seconds(500),
+        });
+        for (activity, limit, at_most) in [
+            (RunActivity::Calls, LimitKind::RunTimeout, Some(500)),
+            (RunActivity::Person, LimitKind::RunTimeout, None),
+            (RunActivity::Script, LimitKind::Timeout, Some(50)),
+        ] {
+            clock.set_activity(activity);
+            let left = clock.deadline().map(|at| at - Instant::now());
+            assert_eq!(left.is_some(), at_most.is_some(), "{activity:?}");
+            assert!(left <= at_most.map(seconds), "{activity:?}");
+            assert_eq!(clock.next_limit(), limit, "{activity:?}");
+        }
+        assert!(clock.remaining().script > seconds(40) && clock.remaining().run > seconds(400));
+    }
+
+    #[test]
+    fn a_script_with_more_time_than_the_run_ends_with_the_run() {
+        let clock = RunClock::start(RemainingTime {
+            script: Duration::from_secs(9),
+            run: Duration::from_secs(3),
+        });
+        assert_eq!(clock.next_limit(), LimitKind::RunTimeout);
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{Limits, ScriptError};
+use selvedge_protocol::{CallReach, LimitSurface, Limits, ScriptError};
 use selvedge_sandbox::Runtime;
 use selvedge_tools::{Orchestrator, Scope, TaskContext, TaskSet};
 use tokio_util::sync::CancellationToken;
@@ -26,6 +26,7 @@ pub(crate) struct RunContext<'a> {
     pub(crate) compiled: &'a Arc<CompiledScript>,
     pub(crate) scope: &'a Scope,
     pub(crate) limits: &'a Limits,
+    pub(crate) surface: LimitSurface,
     pub(crate) timeout: Duration,
     pub(crate) seed: u64,
     pub(crate) output: &'a Arc<Mutex<OutputBuffer>>,
@@ -80,6 +81,30 @@ impl<'a> RunContext<'a> {
             StartMode::Fresh(Some(start)) => start.ensure_start_recorded().await,
             _ => Ok(()),
         }
+    }
+
+    /// Returns the limits with the time limit of this run.
+    pub(crate) fn limits_of_run(&self) -> Limits {
+        Limits {
+            timeout_ms: self.timeout.as_millis() as u64,
+            ..self.limits.clone()
+        }
+    }
+
+    /// Returns how many calls the script may make.
+    pub(crate) fn max_calls(&self) -> usize {
+        let Limits {
+            max_tool_calls,
+            max_file_calls,
+            ..
+        } = self.limits;
+        (*max_tool_calls as usize).saturating_add(*max_file_calls as usize)
+    }
+
+    /// Returns what calls of a tool reach.
+    pub(crate) fn reach_of(&self, tool: &str) -> CallReach {
+        let tool = self.orchestrator.registry().get(tool);
+        tool.map(|tool| tool.spec.reach).unwrap_or_default()
     }
 
     /// Returns the compiled script, with a constant for each MCP server that it names without

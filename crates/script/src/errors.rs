@@ -1,6 +1,6 @@
 //! Turns the end of a script into the error that its author reads.
 
-use selvedge_protocol::{ErrorCode, Limits, Phase, ScriptError};
+use selvedge_protocol::{ErrorCode, LimitKind, LimitSurface, Limits, Phase, ScriptError};
 use selvedge_sandbox::{Fault, Position};
 pub(crate) use selvedge_text::truncate_bytes;
 use selvedge_tools::Registry;
@@ -13,11 +13,13 @@ use crate::hints;
 const MAX_STACK_FRAMES: usize = 10;
 
 /// Error codes with which a call, or serializing a value, can fail inside a script.
-const CALL_ERROR_CODES: [ErrorCode; 10] = [
+const CALL_ERROR_CODES: [ErrorCode; 12] = [
     ErrorCode::OutcomeUnknownError,
     ErrorCode::ApprovalDeniedError,
     ErrorCode::ApprovalTimeoutError,
     ErrorCode::ToolExecutionError,
+    ErrorCode::ToolTimeoutError,
+    ErrorCode::SandboxViolationError,
     ErrorCode::ToolNotFoundError,
     ErrorCode::ToolValidationError,
     ErrorCode::ToolBudgetExceededError,
@@ -34,7 +36,7 @@ pub(crate) fn from_thrown(
     json: &str,
     compiled: &CompiledScript,
     registry: &Registry,
-    limits: &Limits,
+    (limits, surface): (&Limits, LimitSurface),
     made: impl Fn(&str) -> bool,
 ) -> ScriptError {
     let fields: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
@@ -112,9 +114,7 @@ pub(crate) fn from_thrown(
                 registry,
             ));
         }
-        ErrorCode::ScriptMemoryError => {
-            error = error.suggest("work on less at a time, or keep only the fields you need")
-        }
+        ErrorCode::ScriptMemoryError => error = suggest_more_memory(error, limits, surface),
         ErrorCode::ScriptStackError => error = error.suggest("use a loop instead of recursion"),
         _ => {}
     }
@@ -140,16 +140,18 @@ pub(crate) fn from_syntax(json: &str) -> ScriptError {
 }
 
 /// Creates the error of a script that was stopped.
-pub(crate) fn from_fault(fault: &Fault, limits: &Limits, timeout_ms: u64) -> ScriptError {
+pub(crate) fn from_fault(fault: &Fault, limits: &Limits, surface: LimitSurface) -> ScriptError {
     let new = |code, message: String| ScriptError::new(code, Phase::Executing, message);
     match fault {
-        Fault::Deadline => timeout_error(timeout_ms),
+        Fault::Deadline => timeout_error(LimitKind::Timeout, limits, surface),
         Fault::Cancelled => new(
             ErrorCode::ScriptCancelledError,
             "the script was cancelled".to_owned(),
         ),
-        Fault::Memory => new(ErrorCode::ScriptMemoryError, memory_message(limits))
-            .suggest("work on less at a time, or keep only the fields you need"),
+        Fault::Memory => {
+            let error = new(ErrorCode::ScriptMemoryError, memory_message(limits));
+            suggest_more_memory(error, limits, surface)
+        }
         Fault::Stack => new(
             ErrorCode::ScriptStackError,
             "the script recursed too deeply".to_owned(),
@@ -166,13 +168,39 @@ fn memory_message(limits: &Limits) -> String {
     )
 }
 
-pub(crate) fn timeout_error(timeout_ms: u64) -> ScriptError {
-    ScriptError::new(
-        ErrorCode::ScriptTimeoutError,
-        Phase::Executing,
-        format!("the script ran past its time limit of {timeout_ms} ms"),
-    )
-    .suggest("run calls side by side with Promise.all, do less in one script, or ask for more time")
+fn suggest_more_memory(error: ScriptError, limits: &Limits, surface: LimitSurface) -> ScriptError {
+    error
+        .suggest("work on less at a time, or keep only the fields you need")
+        .suggest(surface.raise_hint(LimitKind::Memory, limits))
+        .with(LimitKind::METADATA_KEY, LimitKind::Memory.key())
+}
+
+/// Creates the error of a script that reached one of its two time limits.
+pub(crate) fn timeout_error(
+    kind: LimitKind,
+    limits: &Limits,
+    surface: LimitSurface,
+) -> ScriptError {
+    let (message, instead) = match kind {
+        LimitKind::RunTimeout => (
+            format!(
+                "the run took longer than its time limit of {} ms, calls included",
+                limits.max_timeout_ms
+            ),
+            "run calls side by side with Promise.all, or do less in one script",
+        ),
+        _ => (
+            format!(
+                "the script ran past its time limit of {} ms",
+                limits.timeout_ms
+            ),
+            "do less in one script; time in calls does not count",
+        ),
+    };
+    ScriptError::new(ErrorCode::ScriptTimeoutError, Phase::Executing, message)
+        .suggest(instead)
+        .suggest(surface.raise_hint(kind, limits))
+        .with(LimitKind::METADATA_KEY, kind.key())
 }
 
 /// Returns the first position `script.ts:12:3` in a stack.

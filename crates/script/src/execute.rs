@@ -9,8 +9,7 @@ use selvedge_protocol::{
     RunStatus, RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
 };
 use selvedge_tools::{
-    ExternalCancel, Scope, ScopeLimits, ScriptSource, SuspendPolicy, TaskContext,
-    run_until_cancel_requested,
+    ExternalCancel, Scope, ScriptSource, SuspendPolicy, TaskContext, run_until_cancel_requested,
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -26,8 +25,7 @@ use crate::recording::{Recorder, Recording};
 use crate::replay_calls::ReplayAnswers;
 use crate::run::ScriptRun;
 use crate::run_output::{
-    CLAIMED_BY_OTHER_WARNING, dry_run_output, elapsed_millis, fill_result, preflight_error,
-    rejected_output,
+    CLAIMED_BY_OTHER_WARNING, dry_run_output, fill_result, preflight_error, rejected_output, set_duration,
 };
 use crate::run_record::RunRecord;
 use crate::state::RunExit;
@@ -297,6 +295,7 @@ impl Harness {
                 .suggest("run `selvedge doctor` to check this machine");
             output.error = Some(error);
             output.status = RunStatus::Error;
+            set_duration(&mut output, started);
             return output;
         }
         let mut attempt = self.run_attempt(&output, compiled, options, launch).await;
@@ -308,7 +307,7 @@ impl Harness {
         output.metadata.random_seed = launch.seed.to_string();
         attempt.save_stored_values().await;
         self.fill_output(&mut output, compiled, attempt);
-        output.metadata.duration_ms = elapsed_millis(started);
+        set_duration(&mut output, started);
         output
     }
 
@@ -333,7 +332,7 @@ impl Harness {
         let tasks = self.tasks.as_ref().map(|tasks| {
             let task_context = TaskContext {
                 orchestrator: self.orchestrator.clone(),
-                limits: ScopeLimits::from(&self.limits),
+                limits: self.scope_limits(),
                 directory: options.context.working_directory.clone(),
                 session: options.context.session_id.clone(),
             };
@@ -345,6 +344,7 @@ impl Harness {
             compiled,
             scope: &scope,
             limits: &self.limits,
+            surface: self.surface,
             timeout,
             seed: launch.seed,
             output: &buffer,
@@ -374,7 +374,7 @@ impl Harness {
         let may_retry = internal_failure
             && matches!(launch.start_mode, StartMode::Fresh(_))
             && ended.calls.is_empty()
-            && scope.calls_left() == self.limits.max_tool_calls;
+            && scope.is_unused();
         RunAttempt {
             ended,
             buffer,
@@ -395,7 +395,7 @@ impl Harness {
         output.output = std::mem::take(&mut buffer.output);
         output.metadata.tool_calls_made = ended.invoked_calls;
         output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
-        fill_result(output, self.limits.max_return_bytes, ended);
+        fill_result(output, &self.limits, self.surface, ended);
         let silent =
             output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
         let notes = compiled.warnings.iter();
@@ -416,7 +416,7 @@ impl Harness {
     ) -> Scope {
         let mut scope = Scope::new(
             id.to_owned(),
-            ScopeLimits::from(&self.limits),
+            self.scope_limits(),
             &options.cancel,
             options.events.clone(),
         );

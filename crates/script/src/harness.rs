@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use selvedge_protocol::{
-    Limits, RunStatus, ScriptError, ScriptMode, ScriptToolCall, ScriptToolCallOutput, new_id,
+    LimitSurface, Limits, RunStatus, ScriptError, ScriptMode, ScriptToolCall, ScriptToolCallOutput,
+    new_id,
 };
 use selvedge_sandbox::{EngineSettings, Fault, LazyWasmRuntime, Runtime, WasmRuntime};
-use selvedge_tools::{Approver, Orchestrator, Registry, TaskSet};
+use selvedge_tools::{Approver, Orchestrator, Registry, ScopeLimits, TaskSet};
 
 use crate::analysis::ToolMentions;
 use crate::compile::{CompiledScript, ScriptCompiler};
@@ -29,6 +30,7 @@ pub struct Harness {
     pub(crate) orchestrator: Orchestrator,
     pub(crate) compiler: Arc<ScriptCompiler>,
     pub(crate) limits: Limits,
+    pub(crate) surface: LimitSurface,
     pub(crate) mode: ScriptMode,
     pub(crate) allow_detached: bool,
     pub(crate) tasks: Option<TaskSet>,
@@ -60,6 +62,7 @@ impl Harness {
             orchestrator,
             compiler: Arc::default(),
             limits: Limits::default(),
+            surface: LimitSurface::default(),
             mode: ScriptMode::default(),
             allow_detached: false,
             tasks: None,
@@ -70,6 +73,17 @@ impl Harness {
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits.clamped();
         self
+    }
+
+    /// Sets where scripts come from, which decides how errors say that a limit can be raised.
+    pub fn with_surface(mut self, surface: LimitSurface) -> Self {
+        self.surface = surface;
+        self
+    }
+
+    /// Returns the limits of the calls of one script or turn.
+    pub fn scope_limits(&self) -> ScopeLimits {
+        ScopeLimits::from(&self.limits).on(self.surface)
     }
 
     /// Sets whether scripts run, are only checked, or are rejected.

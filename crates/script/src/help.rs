@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use selvedge_protocol::{CallReach, Limits};
 use selvedge_tools::{RegisteredTool, Registry};
 
 /// Number of tools up to which all are listed. Beyond it, MCP servers are listed with the number of
@@ -13,9 +14,9 @@ pub(crate) fn mcp_server_of(tool: &RegisteredTool) -> Option<&str> {
     tool.spec.js_name.strip_prefix("mcp.")?.split('.').next()
 }
 
-/// Returns the text of `help()`: how scripts are written, and the list of tools.
-pub fn help_overview(registry: &Registry) -> String {
-    let mut text = String::from(HELP_INTRODUCTION);
+/// Returns the text of `help()`: how scripts are written, their limits, and the list of tools.
+pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
+    let mut text = format!("{HELP_INTRODUCTION}{}Tools:\n", limits_text(limits));
     let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
     for tool in registry.iter() {
         let name = &tool.spec.js_name;
@@ -43,7 +44,7 @@ pub fn help_overview(registry: &Registry) -> String {
 const HELP_INTRODUCTION: &str = "\
 A script is TypeScript with top-level await; `return value` returns a value.
   await tools.name({...})                 call a tool; help(\"name\") shows its types
-  await Promise.all([...])                make several calls; four run at a time
+  await Promise.all([...])                make several calls side by side
   text(v), image(v)                       show output besides the returned value
   console.log(v)                          write a log line
   store(key, v), load(key)                share values with later scripts of the session
@@ -51,5 +52,44 @@ A script is TypeScript with top-level await; `return value` returns a value.
   context                                 ids, working directory, limits
   exit()                                  end the script successfully
 Results are frozen: copy before changing ({...x}, [...list], toSorted()).
-Tools:
 ";
+
+/// Returns the limits of a script in a few short lines, for `help()` and prompts.
+pub fn limits_text(limits: &Limits) -> String {
+    let duration = |ms: u64| match ms {
+        ms if ms >= 60_000 && ms % 60_000 == 0 => format!("{} min", ms / 60_000),
+        ms if ms % 1000 == 0 => format!("{} s", ms / 1000),
+        ms => format!("{ms} ms"),
+    };
+    let size = |bytes: usize| match bytes {
+        bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => {
+            format!("{} MB", bytes >> 20)
+        }
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{} KB", bytes >> 10),
+        bytes => format!("{bytes} bytes"),
+    };
+    let of_call = |reach: CallReach| duration(reach.default_timeout().as_millis() as u64);
+    format!(
+        "\
+Limits:
+  time    {} for the script without its calls, {} in all; waiting for a person does not count
+  a call  files {}, commands {} (timeoutMs), web {}, MCP {}, agents {}
+  calls   {} that leave the process (commands, web, MCP, agents), {} others, {} at a time
+  size    {} returned, {} shown (text, image, notify, logs), {} of memory, {} of source
+",
+        duration(limits.timeout_ms),
+        duration(limits.max_timeout_ms),
+        of_call(CallReach::Local),
+        of_call(CallReach::Command),
+        of_call(CallReach::Web),
+        of_call(CallReach::Service),
+        of_call(CallReach::Agent),
+        limits.max_tool_calls,
+        limits.max_file_calls,
+        limits.max_concurrent_tool_calls,
+        size(limits.max_return_bytes),
+        size(limits.max_output_bytes),
+        size((limits.memory_mb as usize) << 20),
+        size(limits.max_source_bytes),
+    )
+}

@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::{Fault, GuestRequest, InterruptHandle, Position};
 use selvedge_tools::{
-    ApprovalTiming, BatchReport, CallArguments, CallOutcome, CallRequest, WaitTarget, camel_case,
+    ApprovalTiming, BatchReport, CallArguments, CallOutcome, CallRequest, camel_case,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
 use crate::call_log::{CallLog, call_number};
-use crate::clock::sleep_until;
+use crate::clock::{RunActivity, sleep_until};
 use crate::context::RunContext;
 use crate::errors::truncate_bytes;
 use crate::run_record::RUN_START_DELAY;
@@ -90,18 +90,18 @@ impl GuestCall {
 pub(crate) struct PendingCall {
     pub(crate) call: GuestCall,
     cancel: CancellationToken,
-    /// Whether the tool calls a model: the call may take long.
-    calls_model: bool,
+    /// Whether the tool runs, within the time limit of the call.
+    pub(crate) tool_runs: bool,
     /// Set while the call waits for an approval: whether the approval was requested before or after
     /// the call started.
     open_approval: Option<ApprovalTiming>,
-    /// What the running call waits for.
-    waits_for: Vec<WaitTarget>,
+    /// For how many answers of a person the running call waits.
+    pub(crate) waits: u32,
 }
 
 impl PendingCall {
     fn waits_for_person(&self) -> bool {
-        self.open_approval.is_some() || self.waits_for.contains(&WaitTarget::Person)
+        self.open_approval.is_some() || self.waits > 0
     }
 }
 
@@ -164,10 +164,8 @@ impl<'a> InFlightCalls<'a> {
             .iter()
             .filter(|request| matches!(request, GuestRequest::Call { .. }))
             .count();
-        let max = self.context.limits.max_tool_calls;
-        if self.log.records.len() + calls > max as usize + MAX_REFUSED_CALLS {
-            let message =
-                format!("the script kept calling tools beyond its limit of {max} tool calls");
+        if self.log.records.len() + calls > self.context.max_calls() + MAX_REFUSED_CALLS {
+            let message = "the script kept calling tools beyond its limits of calls";
             let code = ErrorCode::ToolBudgetExceededError;
             return Err(ScriptError::new(code, Phase::Executing, message)
                 .suggest("do more with each call, or split the work into several scripts"));
@@ -217,7 +215,7 @@ impl<'a> InFlightCalls<'a> {
     fn add_call(&mut self, id: u32, path: String, args: &str, at: Option<Position>) -> CallRequest {
         let call_id = self.log.add_call();
         // A call beyond the limit is refused whatever its arguments are.
-        let refused = self.log.records.len() > self.context.limits.max_tool_calls as usize;
+        let refused = self.log.records.len() > self.context.max_calls();
         let arguments = parse_arguments(if refused { "[]" } else { args });
         let at = at.and_then(|at| self.context.compiled.original_position(at));
         let recorded = self.context.lock_recorder().is_enabled();
@@ -245,12 +243,11 @@ impl<'a> InFlightCalls<'a> {
             line: call.line(),
             cancel: cancel.clone(),
         };
-        let tool = self.context.orchestrator.registry().get(&call.path);
         let pending = PendingCall {
-            calls_model: tool.is_some_and(|tool| tool.tool.waits_for_model()),
+            tool_runs: false,
             cancel,
             open_approval: None,
-            waits_for: Vec::new(),
+            waits: 0,
             call,
         };
         self.pending.insert(pending.call.id, pending);
@@ -301,19 +298,16 @@ impl<'a> InFlightCalls<'a> {
         self.held_answers.is_empty() && !self.pending.is_empty() && self.all_wait_before_start()
     }
 
-    /// Whether every pending call waits for a person, before it started or while it runs. The clock
-    /// is then paused.
-    pub(crate) fn all_wait_for_person(&self) -> bool {
+    /// Returns what the run does while the guest waits.
+    pub(crate) fn activity(&self) -> RunActivity {
         let mut pending = self.pending.values();
-        !self.pending.is_empty() && pending.all(PendingCall::waits_for_person)
-    }
-
-    /// Whether every pending call waits for a model or a person.
-    pub(crate) fn all_wait_for_model_or_person(&self) -> bool {
-        let waits = |pending: &PendingCall| {
-            pending.calls_model || pending.waits_for_person() || !pending.waits_for.is_empty()
-        };
-        !self.pending.is_empty() && self.pending.values().all(waits)
+        if !self.pending.is_empty() && pending.all(PendingCall::waits_for_person) {
+            return RunActivity::Person;
+        }
+        match self.pending.values().any(|call| call.tool_runs) {
+            true => RunActivity::Calls,
+            false => RunActivity::Script,
+        }
     }
 
     /// Whether no call or timer is pending that could answer the guest.
@@ -330,10 +324,12 @@ impl<'a> InFlightCalls<'a> {
         }
     }
 
-    pub(crate) fn waits_for_mut(&mut self, call_id: &str) -> Option<&mut Vec<WaitTarget>> {
+    /// Changes a pending call.
+    pub(crate) fn update_pending(&mut self, call_id: &str, change: impl FnOnce(&mut PendingCall)) {
         let mut pending = self.pending.values_mut();
-        let pending = pending.find(|pending| pending.call.call_id == call_id)?;
-        Some(&mut pending.waits_for)
+        if let Some(pending) = pending.find(|pending| pending.call.call_id == call_id) {
+            change(pending);
+        }
     }
 
     /// Logs a finished call and returns the answer for the guest.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use selvedge_protocol::{
-    CallRecord, ErrorCode, EventSink, LogEntry, OutputPart, Phase, RunStatus, RuntimeEvent,
-    ScriptError, ScriptToolCallOutput, new_id,
+    CallRecord, ErrorCode, EventSink, LogEntry, LogLevel, OutputPart, Phase, RunStatus,
+    RuntimeEvent, ScriptError, ScriptToolCallOutput, new_id,
 };
 use selvedge_tools::Approver;
 use tokio::sync::{Notify, broadcast, oneshot};
@@ -21,45 +21,27 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::Harness;
+use crate::live_queue::{Admission, LiveRunLimits, QUEUED_MESSAGE, TooManyRuns};
 use crate::options::RunOptions;
 use crate::pragma::Pragma;
 use crate::question::{
     AnswerDelivery, LiveRunApprover, QuestionAnswer, RunQuestion, RunQuestionKind, ask_client,
 };
 
-/// Limits of live runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiveRunLimits {
-    /// Maximum number of runs at the same time.
-    pub max_running: usize,
-    /// Maximum number of ended runs whose output can still be read.
-    pub max_ended: usize,
-    /// Time that a run has to end after its time limit. Then it is aborted.
-    pub grace: Duration,
-}
-
-impl Default for LiveRunLimits {
-    fn default() -> Self {
-        Self {
-            max_running: 32,
-            max_ended: 32,
-            grace: Duration::from_secs(10),
-        }
-    }
-}
-
 /// A set of live runs. Clones share it; dropping the last clone cancels the runs.
 #[derive(Clone)]
 pub struct LiveRuns(Arc<LiveRunsShared>);
 
 pub(crate) struct LiveRunsShared {
-    limits: LiveRunLimits,
+    pub(crate) limits: LiveRunLimits,
     pub(crate) runs: Mutex<LiveRunLists>,
+    /// Notified when a run has started or ended, so that queued runs check whether they may start.
+    pub(crate) queue_changed: Arc<Notify>,
 }
 
 #[derive(Default)]
 pub(crate) struct LiveRunLists {
-    /// Sorted by age, the oldest first.
+    /// Runs that have not ended, queued ones too, sorted by age, the oldest first.
     pub(crate) running: Vec<Arc<LiveRunEntry>>,
     ended: VecDeque<Arc<LiveRunEntry>>,
 }
@@ -72,8 +54,10 @@ pub(crate) struct LiveRunEntry {
     pub(crate) id: String,
     call_id: String,
     name: Option<String>,
-    session: String,
-    started_at: Instant,
+    pub(crate) session: String,
+    created_at: Instant,
+    /// When the run left the queue. Unset while it is queued.
+    pub(crate) started_at: OnceLock<Instant>,
     /// Time after the start at which the script asks its caller to stop waiting.
     yield_after: Option<Duration>,
     pub(crate) cancel: CancellationToken,
@@ -81,7 +65,7 @@ pub(crate) struct LiveRunEntry {
     pub(crate) changed: Notify,
     /// Created for the first subscriber.
     events: OnceLock<broadcast::Sender<RuntimeEvent>>,
-    /// Time limit of the run plus the grace period. Waiting for people does not count.
+    /// Time limit of the whole run plus the grace period. Waiting for people does not count.
     max_work_time: Duration,
 }
 
@@ -130,30 +114,16 @@ pub struct LiveRunSummary {
     pub name: Option<String>,
     /// Id of the session that the run belongs to.
     pub session: String,
-    /// Time since the run started.
+    /// Time since the run was started or queued.
     pub age: Duration,
+    /// Whether the run waits for others to end before it starts.
+    pub queued: bool,
     /// Number of finished calls.
     pub calls_done: usize,
     /// Tools of the running calls.
     pub running_tools: Vec<String>,
     /// Number of open questions.
     pub questions: usize,
-}
-
-/// A script cannot be started because the limit of live runs is reached.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{running} scripts are running, which is the limit: the oldest, {}", describe(.oldest))]
-pub struct TooManyRuns {
-    /// Number of live runs.
-    pub running: usize,
-    /// The oldest run, which the caller can wait for or cancel.
-    pub oldest: Box<LiveRunSummary>,
-}
-
-fn describe(run: &LiveRunSummary) -> String {
-    let name = run.name.as_ref().map(|name| format!(" ({name})"));
-    let name = name.unwrap_or_default();
-    format!("{}{name}, has run for {} s", run.id, run.age.as_secs())
 }
 
 /// Shortest interval at which a run is checked for being overdue.
@@ -171,11 +141,12 @@ impl LiveRuns {
         Self(Arc::new(LiveRunsShared {
             limits,
             runs: Mutex::default(),
+            queue_changed: Arc::default(),
         }))
     }
 
-    /// Starts a script in the background. Must be called on a tokio runtime. `name` appears in
-    /// [`LiveRunSummary`].
+    /// Starts a script in the background; beyond the limits it first waits in a queue. Must be
+    /// called on a tokio runtime. `name` appears in [`LiveRunSummary`].
     pub fn start(
         &self,
         harness: &Harness,
@@ -194,27 +165,17 @@ impl LiveRuns {
             call_id,
             name,
             session: options.context.session_id.clone(),
-            started_at: Instant::now(),
+            created_at: Instant::now(),
+            started_at: OnceLock::new(),
             yield_after: yield_ms.map(Duration::from_millis),
             cancel: options.cancel.child_token(),
             state: Mutex::default(),
             changed: Notify::new(),
             events: OnceLock::new(),
-            max_work_time: harness.effective_timeout(pragma.as_ref(), &options)
+            max_work_time: Duration::from_millis(harness.limits().max_timeout_ms)
                 + self.0.limits.grace,
         });
-        {
-            let mut runs = self.lock_runs();
-            if runs.running.len() >= self.0.limits.max_running
-                && let Some(oldest) = runs.running.first()
-            {
-                return Err(TooManyRuns {
-                    running: runs.running.len(),
-                    oldest: Box::new(oldest.summary()),
-                });
-            }
-            runs.running.push(entry.clone());
-        }
+        let admission = self.0.admit(&entry)?;
         options.cancel = entry.cancel.clone();
         let (events, observed) = (std::mem::take(&mut options.events), entry.clone());
         options.events = EventSink::new(move |event| {
@@ -227,8 +188,19 @@ impl LiveRuns {
             }
             events.emit(event);
         });
+        if admission == Admission::Queued {
+            options.events.emit(RuntimeEvent::ScriptProgress {
+                script_id: entry.id.clone(),
+                level: LogLevel::Log,
+                message: QUEUED_MESSAGE.to_owned(),
+            });
+        }
         let (harness, running, shared) = (harness.clone(), entry.clone(), Arc::downgrade(&self.0));
         let task = tokio::spawn(async move {
+            if !LiveRunsShared::wait_in_queue(&shared, &running).await {
+                let output = running.unstarted_output();
+                return LiveRunsShared::end_run(&shared, &running, output);
+            }
             let run = AssertUnwindSafe(harness.run_with(&source, options)).catch_unwind();
             let output = run.await;
             let output =
@@ -305,6 +277,9 @@ impl LiveRunsShared {
             }
         }
         entry.changed.notify_waiters();
+        if let Some(shared) = shared.upgrade() {
+            shared.queue_changed.notify_waiters();
+        }
     }
 }
 
@@ -440,10 +415,13 @@ impl LiveRun {
         output.metadata.tool_calls_made =
             (state.finished_calls.len() + state.running_calls.len()) as u32;
         output.metadata.duration_ms =
-            (self.0.started_at.elapsed().as_secs_f64() * 1e6).round() / 1e3;
+            (self.0.created_at.elapsed().as_secs_f64() * 1e6).round() / 1e3;
         let tools = state.running_calls.iter().map(|(_, tool)| tool.as_str());
         let tools: Vec<&str> = tools.collect();
         let warnings = &mut output.warnings;
+        if self.0.is_queued() {
+            warnings.push(QUEUED_MESSAGE.to_owned());
+        }
         if !tools.is_empty() {
             warnings.push(format!("running: {}", tools.join(", ")));
         }
@@ -513,15 +491,33 @@ impl LiveRunEntry {
         }
     }
 
-    /// Returns the time until the run is overdue. Time spent waiting for a person does not count.
+    /// Whether the run waits in the queue.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.started_at.get().is_none()
+    }
+
+    /// Creates the output of a run that was cancelled in the queue.
+    fn unstarted_output(&self) -> ScriptToolCallOutput {
+        let mut output = ScriptToolCallOutput::new(self.id.clone(), self.call_id.clone());
+        let message = "the script was cancelled before it started";
+        let code = ErrorCode::ScriptCancelledError;
+        output.error = Some(ScriptError::new(code, Phase::Parsing, message));
+        output
+    }
+
+    /// Returns the time until the run is overdue. Time spent in the queue or waiting for a person
+    /// does not count.
     fn time_left(&self) -> Duration {
+        let Some(started_at) = self.started_at.get() else {
+            return self.max_work_time;
+        };
         let state = self.lock_state();
         let open = state
             .questions
             .iter()
             .map(|open_question| open_question.asked_at.elapsed());
         let waiting = state.time_waiting + open.max().unwrap_or_default();
-        let worked = self.started_at.elapsed().saturating_sub(waiting);
+        let worked = started_at.elapsed().saturating_sub(waiting);
         self.max_work_time.saturating_sub(worked)
     }
 
@@ -535,13 +531,14 @@ impl LiveRunEntry {
         output
     }
 
-    fn summary(&self) -> LiveRunSummary {
+    pub(crate) fn summary(&self) -> LiveRunSummary {
         let state = self.lock_state();
         LiveRunSummary {
             id: self.id.clone(),
             name: self.name.clone(),
             session: self.session.clone(),
-            age: self.started_at.elapsed(),
+            age: self.created_at.elapsed(),
+            queued: self.is_queued(),
             calls_done: state.finished_calls.len(),
             running_tools: state
                 .running_calls

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use selvedge_protocol::{Limits, LogEntry, OutputPart};
+use selvedge_protocol::{Limits, LogEntry, LogLevel, OutputPart};
 use serde::{Deserialize, Serialize};
 
 use crate::errors::truncate_bytes;
 use crate::rate_limit::{LogLimiter, ProgressLimiter};
 use crate::script_store::{ScriptStore, ScriptStoreView};
 
-/// Maximum number of bytes that a script may show with `text()`, `image()` and `audio()`.
-const MAX_OUTPUT_BYTES: usize = 16 << 20;
 /// Maximum number of parts that a script may show.
 const MAX_OUTPUT_PARTS: usize = 10_000;
 /// Maximum number of calls of `notify()` and `yield_control()` that a script may make.
@@ -22,7 +20,7 @@ const MAX_WARNINGS: usize = 20;
 /// the run. Part of a suspended run's state.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OutputBuffer {
-    pub(crate) logs: LogLimiter,
+    logs: LogLimiter,
     pub(crate) progress: ProgressLimiter,
     pub(crate) output: Vec<OutputPart>,
     warnings: Vec<String>,
@@ -30,8 +28,20 @@ pub(crate) struct OutputBuffer {
     pub(crate) last_approval: Option<String>,
     /// Descriptions of rejected promises without a handler, by the guest's number.
     pub(crate) rejections: BTreeMap<u32, String>,
+    /// Bytes of the parts and notifications. Log lines count themselves.
     output_bytes: usize,
+    /// Limit of the parts, notifications and log lines together.
+    #[serde(default = "default_max_output_bytes")]
+    max_output_bytes: usize,
     notified: u32,
+}
+
+/// What a script shows does not fit into its limit.
+#[derive(Debug)]
+pub(crate) struct OutputFull;
+
+fn default_max_output_bytes() -> usize {
+    Limits::default().max_output_bytes
 }
 
 impl OutputBuffer {
@@ -45,6 +55,7 @@ impl OutputBuffer {
             last_approval: None,
             rejections: BTreeMap::new(),
             output_bytes: 0,
+            max_output_bytes: limits.max_output_bytes,
             notified: 0,
         }
     }
@@ -55,25 +66,47 @@ impl OutputBuffer {
         self.notified <= MAX_NOTIFICATIONS
     }
 
+    /// Counts bytes that the script shows.
+    pub(crate) fn count_bytes(&mut self, bytes: usize) -> Result<(), OutputFull> {
+        if !self.has_room(bytes) {
+            return Err(OutputFull);
+        }
+        self.output_bytes += bytes;
+        Ok(())
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        let shown = self.output_bytes + self.logs.bytes();
+        shown.saturating_add(bytes) <= self.max_output_bytes
+    }
+
+    /// Logs a line. Returns whether it is an event of its own.
+    pub(crate) fn log(&mut self, level: LogLevel, message: &str, now_ms: i64) -> bool {
+        match self.has_room(message.len() + 1) {
+            true => self.logs.log(level, message, now_ms),
+            false => {
+                self.logs.count_dropped();
+                false
+            }
+        }
+    }
+
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {
         if self.warnings.len() < MAX_WARNINGS {
             self.warnings.push(truncate_bytes(&warning.into(), 2048));
         }
     }
 
-    /// Adds a part. Fails with a message if the output would exceed its limits.
-    pub(crate) fn add_part(&mut self, part: OutputPart) -> Result<(), String> {
+    /// Adds a part.
+    pub(crate) fn add_part(&mut self, part: OutputPart) -> Result<(), OutputFull> {
         let bytes = match &part {
             OutputPart::Text { text } => text.len(),
             OutputPart::Image { data, .. } | OutputPart::Audio { data, .. } => data.len(),
         };
-        if self.output_bytes + bytes > MAX_OUTPUT_BYTES || self.output.len() >= MAX_OUTPUT_PARTS {
-            let megabytes = MAX_OUTPUT_BYTES >> 20;
-            return Err(format!(
-                "a script may show at most {megabytes} MB in {MAX_OUTPUT_PARTS} parts"
-            ));
+        if self.output.len() >= MAX_OUTPUT_PARTS {
+            return Err(OutputFull);
         }
-        self.output_bytes += bytes;
+        self.count_bytes(bytes)?;
         self.output.push(part);
         Ok(())
     }

@@ -69,11 +69,22 @@ impl LogLimiter {
         false
     }
 
+    /// Returns the size of the lines.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Counts a line that was dropped.
+    pub(crate) fn count_dropped(&mut self) {
+        self.dropped += 1;
+    }
+
     /// Takes the log entries, and a warning if lines were dropped.
     pub(crate) fn take_entries(&mut self) -> (Vec<LogEntry>, Option<String>) {
         let warning = (self.dropped > 0).then(|| {
             format!(
-                "{} log lines were dropped: a script may log {} events and {} KB",
+                "{} log lines were dropped: a script may log {} events and {} KB, within the \
+                 limit of what it shows",
                 self.dropped,
                 self.max_events,
                 MAX_LOG_BYTES >> 10

@@ -13,7 +13,7 @@ use selvedge_sandbox::{
 use selvedge_tools::BatchReport;
 use serde_json::Value;
 
-use crate::clock::{ScriptClock, sleep_until};
+use crate::clock::{RemainingTime, RunActivity, RunClock, sleep_until};
 use crate::context::{RunContext, StartMode};
 use crate::errors::{from_fault, from_syntax, from_thrown, timeout_error};
 use crate::in_flight::{CallAnswer, InFlightCalls};
@@ -29,7 +29,7 @@ pub(crate) struct ScriptRun<'a> {
     pub(crate) state: ActiveRunState,
     pub(crate) calls: InFlightCalls<'a>,
     suspender: Suspender<'a>,
-    clock: ScriptClock,
+    clock: RunClock,
     interrupt: Arc<InterruptHandle>,
     pub(crate) heap_peak: u64,
 }
@@ -53,17 +53,19 @@ pub(crate) enum WakeReason {
 impl<'a> ScriptRun<'a> {
     pub(crate) fn new(context: &'a RunContext<'a>) -> Self {
         let remaining = match context.start_mode {
-            StartMode::Restore(suspension) => suspension.remaining,
-            _ => context.timeout,
+            StartMode::Restore(suspension) => suspension.remaining_time(context.limits),
+            _ => RemainingTime {
+                script: context.timeout,
+                run: Duration::from_millis(context.limits.max_timeout_ms),
+            },
         };
-        let max_timeout = Duration::from_millis(context.limits.max_timeout_ms);
         Self {
             context,
             state: ActiveRunState::Running,
             calls: InFlightCalls::new(context),
             suspender: Suspender::new(context.orchestrator.ledger()),
-            clock: ScriptClock::start(remaining, max_timeout),
-            interrupt: Arc::new(InterruptHandle::new(remaining)),
+            clock: RunClock::start(remaining),
+            interrupt: Arc::new(InterruptHandle::new(remaining.script.min(remaining.run))),
             heap_peak: 0,
         }
     }
@@ -106,7 +108,8 @@ impl<'a> ScriptRun<'a> {
             orchestrator: context.orchestrator.clone(),
             scope: context.scope.clone(),
             script_context_json,
-            max_depth: context.limits.max_value_depth,
+            limits: context.limits_of_run(),
+            surface: context.surface,
             tasks: context.tasks.clone(),
         });
         let source = context.javascript();
@@ -156,7 +159,7 @@ impl<'a> ScriptRun<'a> {
             }
         };
         self.context.lock_recorder().record(input);
-        self.clock.count_script_time();
+        self.clock.set_activity(RunActivity::Script);
         let deadline = self.clock.deadline();
         if let Some(deadline) = deadline {
             self.interrupt.set_deadline(deadline);
@@ -272,7 +275,7 @@ impl<'a> ScriptRun<'a> {
             self.fail_if_deadlocked()?;
             return Err(RunExit::RecordingEnded);
         };
-        self.clock.restart(suspension.remaining);
+        self.clock = RunClock::start(suspension.remaining_time(self.context.limits));
         self.context.lock_recorder().record_from_here();
         self.calls.restore(&suspension.calls);
         Ok(())
@@ -294,13 +297,7 @@ impl<'a> ScriptRun<'a> {
     /// Waits for a report of a call, a timer, the deadline, or a request to stop.
     async fn wait(&mut self) -> Result<WakeReason, RunExit> {
         self.fail_if_deadlocked()?;
-        if self.calls.all_wait_for_person() {
-            self.clock.pause()
-        } else if self.calls.all_wait_for_model_or_person() {
-            self.clock.count_model_time()
-        } else {
-            self.clock.count_script_time()
-        }
+        self.clock.set_activity(self.calls.activity());
         let context = self.context;
         let timer = self.calls.timers.first().map(|(at, _)| *at);
         let save_at = (self.state.needs_snapshot() && self.calls.can_suspend())
@@ -372,17 +369,18 @@ impl<'a> ScriptRun<'a> {
                 calls.set_open_approval(&answered, None);
                 self.state.on_snapshot_obsolete();
             }
-            BatchReport::WaitStarted(call, waits_for) => calls
-                .waits_for_mut(&call)
-                .into_iter()
-                .for_each(|waits| waits.push(waits_for)),
-            BatchReport::WaitEnded(call, waited_for) => {
-                if let Some(waits) = calls.waits_for_mut(&call)
-                    && let Some(at) = waits.iter().position(|other| *other == waited_for)
-                {
-                    waits.swap_remove(at);
-                }
+            BatchReport::ToolStarted(call) => {
+                calls.update_pending(&call, |pending| pending.tool_runs = true);
             }
+            BatchReport::ToolEnded(call) => {
+                calls.update_pending(&call, |pending| pending.tool_runs = false);
+            }
+            BatchReport::WaitStarted(call) => {
+                calls.update_pending(&call, |pending| pending.waits += 1);
+            }
+            BatchReport::WaitEnded(call) => calls.update_pending(&call, |pending| {
+                pending.waits = pending.waits.saturating_sub(1);
+            }),
             BatchReport::ApprovalDeferred => self.state.on_answer_deferred(),
             BatchReport::ClaimedByOther => return Err(self.state.on_claimed_by_other()),
             BatchReport::Retrying(record) => {
@@ -407,7 +405,7 @@ impl<'a> ScriptRun<'a> {
                     &replace_lone_surrogates(&error),
                     compiled,
                     registry,
-                    self.context.limits,
+                    (self.context.limits, self.context.surface),
                     made,
                 ))
             }
@@ -435,12 +433,14 @@ impl<'a> ScriptRun<'a> {
     }
 
     fn fault_exit(&self, fault: &Fault) -> RunExit {
-        let timeout_ms = self.context.timeout.as_millis() as u64;
-        from_fault(fault, self.context.limits, timeout_ms).into()
+        match fault {
+            Fault::Deadline => self.timeout_exit(),
+            fault => from_fault(fault, self.context.limits, self.context.surface).into(),
+        }
     }
 
     fn timeout_exit(&self) -> RunExit {
-        let limit = self.clock.active_limit(self.context.timeout);
-        timeout_error(limit.as_millis() as u64).into()
+        let limits = self.context.limits_of_run();
+        timeout_error(self.clock.next_limit(), &limits, self.context.surface).into()
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use selvedge_protocol::{
-    CallError, CallStatus, ErrorCode, Phase, RunStatus, ScriptError, ScriptToolCallOutput,
+    CallError, CallStatus, ErrorCode, LimitKind, LimitSurface, Limits, Phase, RunStatus,
+    ScriptError, ScriptToolCallOutput,
 };
 use serde_json::{Value, json};
 
@@ -17,8 +18,15 @@ use crate::unicode::replace_lone_surrogates;
 pub(crate) const CLAIMED_BY_OTHER_WARNING: &str =
     "another process has claimed the run, to continue or to cancel it";
 
-/// Writes the value or the error into the output. A value of more than `max` bytes is an error.
-pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: EndedRun) {
+/// Writes the value or the error into the output. A value of more than `max_return_bytes` is an
+/// error.
+pub(crate) fn fill_result(
+    output: &mut ScriptToolCallOutput,
+    limits: &Limits,
+    surface: LimitSurface,
+    ended: EndedRun,
+) {
+    let max = limits.max_return_bytes;
     output.calls = ended.calls;
     let error = match ended.exit {
         RunExit::Suspended => {
@@ -47,7 +55,7 @@ pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: 
                 return;
             }
             output.output_json = parsed.map(|value| truncate_json(&value, max));
-            too_large_error(bytes, max)
+            too_large_error(bytes, limits, surface)
         }
         RunExit::Failed(error) => {
             let (done, others): (Vec<_>, Vec<_>) = output
@@ -80,7 +88,7 @@ pub(crate) fn rejected_output(
     started: Instant,
 ) -> ScriptToolCallOutput {
     output.error = Some(error);
-    output.metadata.duration_ms = elapsed_millis(started);
+    set_duration(&mut output, started);
     output
 }
 
@@ -96,7 +104,7 @@ pub(crate) fn dry_run_output(
     output
         .warnings
         .push("dry run: the script was checked, nothing ran".to_owned());
-    output.metadata.duration_ms = elapsed_millis(started);
+    set_duration(&mut output, started);
     output
 }
 
@@ -124,12 +132,15 @@ pub(crate) fn preflight_error(report: Preflight) -> Option<ScriptError> {
     })
 }
 
-fn too_large_error(bytes: usize, max: usize) -> ScriptError {
+fn too_large_error(bytes: usize, limits: &Limits, surface: LimitSurface) -> ScriptError {
+    let (max, kind) = (limits.max_return_bytes, LimitKind::ReturnedValue);
     let message = format!(
         "the returned value has {bytes} bytes as JSON, more than {max}: output_json holds a preview"
     );
     ScriptError::new(ErrorCode::SerializationError, Phase::Finalizing, message)
         .suggest("return only what is needed: filter, count, or take a slice")
+        .suggest(surface.raise_hint(kind, limits))
+        .with(LimitKind::METADATA_KEY, kind.key())
         .with("bytes", bytes)
 }
 
@@ -151,7 +162,13 @@ fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String
     }
 }
 
-/// Returns the milliseconds since an instant, with three decimals.
-pub(crate) fn elapsed_millis(since: Instant) -> f64 {
-    (since.elapsed().as_secs_f64() * 1e6).round() / 1e3
+/// Sets the duration of a run, and the id and the duration of the run in its error.
+pub(crate) fn set_duration(output: &mut ScriptToolCallOutput, started: Instant) {
+    let elapsed_ms = (started.elapsed().as_secs_f64() * 1e6).round() / 1e3;
+    output.metadata.duration_ms = elapsed_ms;
+    if let Some(error) = &mut output.error {
+        error.script_id = Some(output.id.clone());
+        let elapsed = ("elapsedMs".to_owned(), elapsed_ms.into());
+        error.metadata.extend([elapsed]);
+    }
 }

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{LogLevel, OutputPart, RuntimeEvent, SPAWN_TOOL};
+use selvedge_protocol::{
+    LimitKind, LimitSurface, Limits, LogLevel, OutputPart, RuntimeEvent, SPAWN_TOOL,
+};
 use selvedge_sandbox::{Host, Position};
 use selvedge_tools::{
     CallFailure, DecisionError, Orchestrator, ResumeDecision, Scope, TaskContext, TaskSet,
@@ -15,7 +17,7 @@ use serde_json::{Value, json};
 use crate::compile::CompiledScript;
 use crate::errors::truncate_bytes;
 use crate::help::help_overview;
-use crate::output_buffer::{MAX_NOTIFICATIONS, OutputBuffer};
+use crate::output_buffer::{MAX_NOTIFICATIONS, OutputBuffer, OutputFull};
 use crate::recording::Recorder;
 use crate::unicode::replace_lone_surrogates;
 
@@ -29,7 +31,9 @@ pub(crate) struct ScriptHost {
     /// `context` as JSON, without the names of the tools: there may be hundreds, and few scripts
     /// read them.
     pub(crate) script_context_json: Value,
-    pub(crate) max_depth: u32,
+    /// Limits of this run.
+    pub(crate) limits: Limits,
+    pub(crate) surface: LimitSurface,
     /// Tasks, if scripts may start them.
     pub(crate) tasks: Option<(TaskSet, TaskContext)>,
 }
@@ -96,7 +100,7 @@ impl ScriptHost {
                 context["capabilities"] = json!({"tools": tools});
                 Some(context.to_string())
             }
-            "depth" => Some(self.max_depth.to_string()),
+            "depth" => Some(self.limits.max_value_depth.to_string()),
             "budget" => Some(self.scope.calls_left().to_string()),
             "approval" => self.lock_output().last_approval.clone(),
             "help" => Some(self.help(text)),
@@ -212,7 +216,7 @@ impl ScriptHost {
     fn help(&self, name: &str) -> String {
         let registry = self.orchestrator.registry();
         if name.is_empty() {
-            return help_overview(registry);
+            return help_overview(registry, &self.limits);
         }
         let name = name.strip_prefix("tools.").unwrap_or(name);
         match registry.look_up(name) {
@@ -249,7 +253,7 @@ impl ScriptHost {
             _ => LogLevel::Log,
         };
         let now = self.lock_recorder().now();
-        if self.lock_output().logs.log(level, message, now) {
+        if self.lock_output().log(level, message, now) {
             self.scope.events.emit(RuntimeEvent::ScriptLog {
                 script_id: self.scope.id.clone(),
                 level,
@@ -289,6 +293,9 @@ impl ScriptHost {
             return Some(error_reply("RangeError", &message));
         }
         let message = truncate_bytes(text, 4096);
+        if let Err(full) = self.lock_output().count_bytes(message.len()) {
+            return Some(self.output_full_reply(&full));
+        }
         self.scope.events.emit(RuntimeEvent::ScriptNotify {
             script_id: self.scope.id.clone(),
             message,
@@ -326,9 +333,18 @@ impl ScriptHost {
 
     fn show(&self, part: OutputPart) -> Option<String> {
         let shown = self.lock_output().add_part(part);
-        shown
-            .err()
-            .map(|message| error_reply("RangeError", &message))
+        shown.err().map(|full| self.output_full_reply(&full))
+    }
+
+    /// Creates the error reply to a script that shows too much.
+    fn output_full_reply(&self, _: &OutputFull) -> String {
+        let bytes = self.limits.max_output_bytes;
+        let hint = self.surface.raise_hint(LimitKind::Output, &self.limits);
+        let message = format!(
+            "a script may show at most {bytes} bytes with text(), image(), audio(), notify() and \
+             logs together; show less, or {hint}"
+        );
+        error_reply("RangeError", &message)
     }
 
     /// Handles `image(x)` and `audio(x)`, which take a `data:` URL or a content block as MCP tools

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use selvedge_protocol::{ErrorCode, Ledger, LedgerError, Phase, ScriptError};
+use selvedge_protocol::{ErrorCode, Ledger, LedgerError, Limits, Phase, ScriptError};
 use selvedge_sandbox::{Execution, Fault, GuestSnapshot};
 use selvedge_tools::ScopeSnapshot;
 use serde::de::DeserializeOwned;
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::call_log::CallLog;
+use crate::clock::RemainingTime;
 use crate::context::RunContext;
 use crate::in_flight::{CallAnswer, GuestCall};
 
@@ -110,6 +111,10 @@ pub(crate) struct Suspension {
     pub(crate) timeout: Duration,
     /// What remains of the time limit.
     pub(crate) remaining: Duration,
+    /// What remains of the time limit of the whole run. `None` in runs that an older version
+    /// suspended.
+    #[serde(default)]
+    pub(crate) run_remaining: Option<Duration>,
     pub(crate) calls: SuspendedCalls,
     /// An [`crate::output_buffer::OutputBuffer`].
     pub(crate) output: Box<RawValue>,
@@ -154,26 +159,40 @@ pub enum RestoreError {
 
 impl Suspension {
     /// Takes a snapshot of the guest, with its calls. `remaining` is the unused part of its
-    /// time limit.
+    /// time limits.
     pub(crate) fn of(
         run: &RunContext<'_>,
         guest: &mut dyn Execution,
-        remaining: Duration,
+        remaining: RemainingTime,
         calls: SuspendedCalls,
     ) -> Result<Self, SuspendError> {
         let snapshot = guest.snapshot()?;
+        let open_calls = calls.waiting.iter();
+        let open_calls: Vec<_> = open_calls.map(|call| run.reach_of(&call.path)).collect();
         Ok(Self {
             build: snapshot.build_id,
             call_id: run.call_id.to_owned(),
             seed: run.seed,
             recording: to_raw_value(&run.lock_recorder().recording)?,
             timeout: run.timeout,
-            remaining,
-            scope: run.scope.snapshot(calls.waiting.len()),
+            remaining: remaining.script,
+            run_remaining: Some(remaining.run),
+            scope: run.scope.snapshot(&open_calls),
             calls,
             output: to_raw_value(&*run.lock_output())?,
             snapshot_bytes: snapshot.bytes,
         })
+    }
+
+    /// Returns what remains of the time limits. The run's cannot exceed the current limits.
+    pub(crate) fn remaining_time(&self, limits: &Limits) -> RemainingTime {
+        let max = Duration::from_millis(limits.max_timeout_ms);
+        RemainingTime {
+            script: self.remaining,
+            run: self
+                .run_remaining
+                .map_or(max, |remaining| remaining.min(max)),
+        }
     }
 
     /// Serializes as the length of the JSON, the JSON, and the snapshot.

@@ -255,11 +255,11 @@ fn f11_approval_pauses_the_script_and_its_clock() {
         ("exec", "removes files", Some("clean up"), Some(1))
     );
     assert!(call.snippet.as_deref().unwrap().contains("> "));
-    // The clock is not paused while another call is running.
+    // The limit of the run counts while another call is running.
     let fixture = with_approver(
         &approver,
         Limits {
-            timeout_ms: 300,
+            max_timeout_ms: 300,
             ..Limits::default()
         },
     );
@@ -445,7 +445,9 @@ fn f14_timeout_override() {
         ..Limits::default()
     });
     assert_eq!(
-        fixture.error("await tools.sleep({ms: 400})").0,
+        fixture
+            .error("await new Promise(r => setTimeout(r, 400))")
+            .0,
         "ScriptTimeoutError"
     );
     let longer = RunOptions {
@@ -455,7 +457,7 @@ fn f14_timeout_override() {
     assert_eq!(
         fixture
             .run_with(
-                "await tools.sleep({ms: 400}); return 1",
+                "await new Promise(r => setTimeout(r, 400)); return 1",
                 longer,
                 TEST_TIMEOUT
             )
@@ -464,7 +466,10 @@ fn f14_timeout_override() {
     );
     // The pragma sets a limit too. No limit exceeds the maximum.
     assert_eq!(
-        fixture.value("// @exec: {\"timeout_ms\": 1000}\nawait tools.sleep({ms: 300}); return 1"),
+        fixture.value(
+            "// @exec: {\"timeout_ms\": 1000}\n\
+             await new Promise(r => setTimeout(r, 300)); return 1"
+        ),
         json!(1)
     );
     let too_long = RunOptions {
@@ -474,7 +479,11 @@ fn f14_timeout_override() {
     let started = Instant::now();
     assert_eq!(
         fixture
-            .run_with("await tools.sleep({ms: 60_000})", too_long, TEST_TIMEOUT)
+            .run_with(
+                "await new Promise(r => setTimeout(r, 60_000))",
+                too_long,
+                TEST_TIMEOUT
+            )
             .error
             .unwrap()
             .code,
@@ -814,7 +823,7 @@ fn f26_progress_throttling() {
 #[test]
 fn f27_a_timeout_keeps_partial_results() {
     let fixture = TestFixture::limited(Limits {
-        timeout_ms: 400,
+        max_timeout_ms: 400,
         ..Limits::default()
     });
     let output = fixture.run(
@@ -830,6 +839,8 @@ fn f27_a_timeout_keeps_partial_results() {
         ),
         (&json!(3), &json!(1))
     );
+    assert_eq!(error.script_id.as_deref(), Some(output.id.as_str()));
+    assert!(error.metadata["elapsedMs"].as_f64().unwrap() >= 400.0);
     assert_eq!(
         output.value().unwrap()["partialResults"][2],
         json!({"callId": "tool_3", "tool": "echo", "value": 2})

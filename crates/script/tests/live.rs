@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     ApprovalRequest, ApprovalResponse, CallDecision, CallEnd, CallStart, ErrorCode, Ledger,
-    LedgerError, OutputPart, RunStart, RunStatus, ScriptToolCallOutput,
+    LedgerError, Limits, OutputPart, RunStart, RunStatus, ScriptToolCallOutput,
 };
 use selvedge_script::{
     AnswerDelivery, Harness, LiveRun, LiveRunLimits, LiveRunReport, LiveRuns, QuestionAnswer,
@@ -221,6 +221,7 @@ async fn a_form_is_reported_to_the_client_that_waits() {
 async fn runs_are_listed_by_name_and_cancelled() {
     let fixture = fixture(LiveRunLimits {
         max_running: 2,
+        max_queued: 0,
         ..LiveRunLimits::default()
     });
     let named = |name: &str| {
@@ -271,6 +272,58 @@ async fn runs_are_listed_by_name_and_cancelled() {
         tokio::task::yield_now().await;
     }
     fixture.live.cancel_all().await;
+}
+
+#[tokio::test]
+async fn a_script_beyond_the_limit_of_its_session_waits_in_the_queue() {
+    let fixture = fixture(LiveRunLimits {
+        max_running_per_session: 2,
+        ..LiveRunLimits::default()
+    });
+    let start = |session: &str, script: &str| {
+        let options = RunOptions {
+            context: ScriptContext {
+                session_id: session.into(),
+                ..ScriptContext::default()
+            },
+            ..RunOptions::default()
+        };
+        let live = &fixture.live;
+        live.start(&fixture.harness, script.into(), options, None)
+            .unwrap()
+    };
+    let wait = "return await tools.wait({})";
+    let (first, second) = (start("a", wait), start("a", wait));
+    let (third, fourth) = (start("a", "return 3"), start("a", "return 4"));
+    // Another session has its own limit.
+    let other = start("b", "return 'b'");
+    assert_eq!(value(&other.wait_for_report(TEST_TIMEOUT).await), "b");
+    assert_eq!(
+        third.wait_for_report(SHORT_WAIT).await,
+        LiveRunReport::StillRunning
+    );
+    let queued: Vec<bool> = fixture
+        .live
+        .summaries()
+        .iter()
+        .map(|run| run.queued)
+        .collect();
+    assert_eq!(queued, [false, false, true, true]);
+    let handle = third.progress_output(Vec::new());
+    assert!(handle.warnings[0].starts_with("queued: "), "{handle:?}");
+    // A queued run is cancelled without being started.
+    third.cancel();
+    let cancelled = third.wait_for_end().await;
+    assert_eq!(cancelled.status, RunStatus::Rejected);
+    assert_eq!(
+        cancelled.error.as_ref().unwrap().code,
+        ErrorCode::ScriptCancelledError
+    );
+    fixture.gate.add_permits(1);
+    assert_eq!(value(&fourth.wait_for_report(TEST_TIMEOUT).await), 4);
+    fixture.gate.add_permits(1);
+    assert_eq!(value(&first.wait_for_report(TEST_TIMEOUT).await), "passed");
+    assert_eq!(value(&second.wait_for_report(TEST_TIMEOUT).await), "passed");
 }
 
 #[tokio::test]
@@ -352,13 +405,12 @@ async fn a_run_that_blocks_its_thread_is_aborted() {
     let (release, stuck) = mpsc::channel();
     let orchestrator =
         Orchestrator::new(Registry::new()).with_ledger(Arc::new(BlockedLedger(Mutex::new(stuck))));
-    let harness = Harness::new(orchestrator).unwrap();
-    let options = RunOptions {
-        timeout: Some(Duration::from_millis(50)),
-        ..RunOptions::default()
-    };
+    let harness = Harness::new(orchestrator).unwrap().with_limits(Limits {
+        max_timeout_ms: 50,
+        ..Limits::default()
+    });
     let run = live
-        .start(&harness, b"return 1".to_vec(), options, None)
+        .start(&harness, b"return 1".to_vec(), RunOptions::default(), None)
         .unwrap();
     let LiveRunReport::Ended(output) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
@@ -379,23 +431,23 @@ async fn waiting_for_a_person_does_not_make_a_run_overdue() {
         grace: Duration::from_millis(1),
         ..LiveRunLimits::default()
     });
-    let options = RunOptions {
-        timeout: Some(Duration::from_millis(300)),
-        ..RunOptions::default()
-    };
+    let harness = fixture.harness.clone().with_limits(Limits {
+        max_timeout_ms: 300,
+        ..Limits::default()
+    });
     let run = fixture
         .live
         .start(
-            &fixture.harness,
+            &harness,
             b"return await tools.wipe({})".to_vec(),
-            options,
+            RunOptions::default(),
             None,
         )
         .unwrap();
     let LiveRunReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
-    // Three times the script's time limit.
+    // Three times the time limit of the run.
     assert_eq!(
         run.wait_for_report(Duration::from_millis(900)).await,
         LiveRunReport::StillRunning

@@ -122,6 +122,7 @@ fn a_replay_gives_the_recorded_output() {
 fn a_run_that_timed_out_times_out_at_the_same_point() {
     let limits = Limits {
         timeout_ms: 300,
+        max_timeout_ms: 1000,
         ..Limits::default()
     };
     for source in [

@@ -1,7 +1,7 @@
 //! Alternative names of tools and of their fields.
 
 use schemars::JsonSchema;
-use selvedge_protocol::ToolSpec;
+use selvedge_protocol::{CallReach, ToolSpec};
 use selvedge_tools::{Registry, spec_of};
 
 /// Aliases of fields by tool, as `alias=field`. The tool `*` means every tool with that field.
@@ -80,8 +80,8 @@ const TOOL_SUGGESTIONS: &[(&str, &str)] = &[
     ("google search_web web", "web_search"),
 ];
 
-/// Returns the spec of a built-in tool with its field aliases. `positional` are the fields that can
-/// be passed by position.
+/// Returns the spec of a built-in tool with its field aliases. It works on files and documents of
+/// this machine. `positional` are the fields that can be passed by position.
 pub(crate) fn built_in_spec<A: JsonSchema, R: JsonSchema>(
     name: &str,
     positional: &'static [&'static str],
@@ -94,7 +94,7 @@ pub(crate) fn built_in_spec<A: JsonSchema, R: JsonSchema>(
         aliases: pairs.filter_map(|pair| pair.split_once('=')).collect(),
         positional,
         explanatory: &["approval_context", "justification"],
-        ..spec_of::<A, R>(name, description)
+        ..spec_of::<A, R>(name, description).with_reach(CallReach::Local)
     }
 }
 

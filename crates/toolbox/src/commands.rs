@@ -6,7 +6,6 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use selvedge_confine::{
     Child, ChildCommand, ChildStdio, ConfineError, Confinement, ConfinementMode,
@@ -26,6 +25,7 @@ use crate::environment::{BuiltEnvironment, EnvironmentBuilder};
 use crate::patch;
 use crate::repository::{RepositoryCheck, read_git_output};
 use crate::running_command::ExitedCommands;
+use crate::sandbox_denial::can_write;
 use crate::secret_access::{may_show_secrets, protected_change};
 use crate::{TurnDiffTracker, Workspace};
 
@@ -92,11 +92,6 @@ pub struct CommandRule {
     /// Whether the rule also covers commands that run without confinement.
     pub unconfined: bool,
 }
-
-/// The time limit of a command if the call does not set one.
-pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
-/// The longest time limit that a call can set.
-pub(crate) const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 impl CommandRunner {
     /// Creates the runner for a workspace.
@@ -487,6 +482,15 @@ impl CommandRunner {
     /// Returns whether this command would run confined.
     pub(crate) fn confines(&self, request: &CommandRequest) -> bool {
         !request.run_unconfined && self.confines_commands()
+    }
+
+    /// Returns whether the sandbox refuses commands access to a path that this process may access.
+    /// `cwd` is the working folder of the command.
+    pub(crate) fn is_refused_by_sandbox(&self, cwd: Option<&str>, path: &str) -> bool {
+        let workspace = &self.inner.workspace;
+        let path = workspace.absolute(path, cwd);
+        let is_hidden = self.hides_secrets() && workspace.is_secret(&path);
+        is_hidden || !workspace.is_writable_by_commands(&path) && can_write(&path)
     }
 
     fn support(&self) -> &ConfinementSupport {

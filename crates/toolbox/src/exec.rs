@@ -5,8 +5,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
-use selvedge_confine::{Child, ChildStdio};
-use selvedge_protocol::{OutputStream, Preview, ResumeAs, RuntimeEvent, ToolSpec};
+use selvedge_confine::{Child, ChildStdio, CommandExit};
+use selvedge_protocol::{
+    CallReach, CallTimeout, OutputStream, Preview, ResumeAs, RuntimeEvent, ToolSpec,
+};
 use selvedge_tools::{
     CallContext, CallFuture, Risk, Tool, ToolError, ToolOutput, UnconfinedRetry, parse_args,
 };
@@ -16,10 +18,11 @@ use tokio::net::unix::pipe::Receiver;
 
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
-use crate::capture::{MAX_CAPTURE_BYTES, OutputCapture};
+use crate::capture::OutputCapture;
 use crate::command_request::CommandRequest;
-use crate::commands::{CommandRunner, DEFAULT_COMMAND_TIMEOUT, MAX_COMMAND_TIMEOUT};
+use crate::commands::CommandRunner;
 use crate::running_command::{ExitedCommands, RunningCommand};
+use crate::sandbox_denial::find_denial;
 
 /// A command and how to run it.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -32,6 +35,7 @@ pub(crate) struct ExecToolArgs {
     #[serde(default)]
     env: BTreeMap<String, String>,
     /// Time limit in milliseconds; default 120,000, at most 1,800,000.
+    #[allow(dead_code)]
     timeout_ms: Option<u64>,
     /// Whether to run without the sandbox. A person must approve it.
     #[serde(default)]
@@ -58,12 +62,20 @@ pub(crate) struct ExecToolOutput {
     duration_ms: u64,
     /// Whether the middle of a long output was left out.
     truncated: bool,
-    /// Whether the output suggests that the sandbox blocked the command.
+    /// Whether the sandbox blocked the command.
     sandbox_denied: bool,
+    /// What the sandbox blocked, and whether that is a guess.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox_reason: Option<String>,
 }
 
 /// The largest capacity that an unprivileged user can give a pipe.
 const MAX_PIPE_BYTES: usize = 1 << 20;
+
+/// The time limit of commands. `exec` kills the command and returns what it wrote.
+const COMMAND_TIMEOUT: CallTimeout = CallTimeout::new(CallReach::Command.default_timeout())
+    .or_requested(Duration::from_secs(30 * 60))
+    .enforced_by_tool(Duration::from_secs(5));
 
 /// The exit code after a timeout, the same as that of the program `timeout`.
 const TIMEOUT_EXIT_CODE: i32 = 124;
@@ -79,6 +91,8 @@ impl Tool for Exec {
     fn spec(&self) -> ToolSpec {
         built_in_spec::<ExecToolArgs, ExecToolOutput>("exec", &[], DESCRIPTION)
             .approval_by_arguments()
+            .with_reach(CallReach::Command)
+            .with_timeout(COMMAND_TIMEOUT)
     }
 
     fn risk(&self, args: &Value) -> Risk {
@@ -134,10 +148,6 @@ async fn run(
     call: &CallContext,
 ) -> Result<ExecToolOutput, ToolError> {
     let started = Instant::now();
-    let limit = args
-        .timeout_ms
-        .map_or(DEFAULT_COMMAND_TIMEOUT, Duration::from_millis)
-        .min(MAX_COMMAND_TIMEOUT);
     let confined = commands.confines_commands() && !args.with_escalated_permissions;
     let pipe_error =
         |error: io::Error| ToolError::new(format!("cannot create the command's streams: {error}"));
@@ -157,7 +167,7 @@ async fn run(
         stdout: stdout_writer.into(),
         stderr: stderr_writer.into(),
     };
-    let runner = commands.clone();
+    let (runner, cwd) = (commands.clone(), request.cwd.clone());
     let child = run_blocking(move || runner.spawn(&request, stdio)).await?;
     let streams = [
         (
@@ -176,7 +186,11 @@ async fn run(
         call,
         exited: commands.exited(),
     };
-    let (exit_code, timed_out) = reader.read_until_exit(child, limit).await?;
+    let end = reader.read_until_exit(child, call.time_limit).await?;
+    let (exit_code, timed_out) = match end {
+        Some(exit) => (exit.reason.code(), false),
+        None => (TIMEOUT_EXIT_CODE, true),
+    };
     let [stdout, stderr] = &reader.captures;
     let mut output = ExecToolOutput {
         exit_code,
@@ -189,9 +203,17 @@ async fn run(
             || stderr.is_truncated()
             || reader.aggregated.is_truncated(),
         sandbox_denied: false,
+        sandbox_reason: None,
     };
-    output.sandbox_denied =
-        confined && exit_code != 0 && !timed_out && looks_sandbox_denied(&output.aggregated_output);
+    if let Some(exit) = end
+        && confined
+        && exit_code != 0
+    {
+        let refused = |path: &str| commands.is_refused_by_sandbox(cwd.as_deref(), path);
+        let denial = find_denial(&output.aggregated_output, exit.network_denied, refused);
+        output.sandbox_denied = denial.is_some();
+        output.sandbox_reason = denial.map(|denial| denial.reason());
+    }
     Ok(output)
 }
 
@@ -220,6 +242,7 @@ fn patch_output(patched: Result<String, ToolError>, started: Instant) -> ExecToo
         duration_ms: started.elapsed().as_millis() as u64,
         truncated: false,
         sandbox_denied: false,
+        sandbox_reason: None,
     }
 }
 
@@ -235,13 +258,13 @@ struct OutputReader<'a> {
 }
 
 impl OutputReader<'_> {
-    /// Reads until the command exits, times out or is cancelled. Returns the exit code and whether
-    /// the command timed out.
+    /// Reads until the command exits, times out or is cancelled. Returns how it ended; `None` if it
+    /// timed out.
     async fn read_until_exit(
         &mut self,
         child: Child,
         limit: Duration,
-    ) -> Result<(i32, bool), ToolError> {
+    ) -> Result<Option<CommandExit>, ToolError> {
         let command = RunningCommand::new(child)?;
         let mut open = [true; 2];
         let mut buffers = [vec![0; 16 * 1024], vec![0; 16 * 1024]];
@@ -258,7 +281,7 @@ impl OutputReader<'_> {
                 () = &mut timeout => {
                     command.kill_and_wait().await;
                     self.drain();
-                    return Ok((TIMEOUT_EXIT_CODE, true));
+                    return Ok(None);
                 }
                 read = read_chunk(stdout, stdout_buffer), if open[0] => {
                     open[0] = self.record_chunk(0, &buffers[0][..read]);
@@ -272,7 +295,7 @@ impl OutputReader<'_> {
                     self.drain();
                     let end = exited?;
                     command.release(end, self.exited, &self.call.resources);
-                    return Ok((end.reason.code(), false));
+                    return Ok(Some(end));
                 }
             }
         }
@@ -315,37 +338,6 @@ async fn read_chunk(stream: &mut Receiver, buffer: &mut [u8]) -> usize {
     stream.read(buffer).await.unwrap_or(0)
 }
 
-/// Texts in the output of programs that were probably blocked by the sandbox. The errors inside a
-/// child process are not visible from outside, so this is a heuristic.
-const DENIAL_PHRASES: [&str; 15] = [
-    "operation not permitted",
-    "permission denied",
-    "read-only file system",
-    "network is unreachable",
-    "could not resolve host",
-    "couldn't resolve host",
-    "couldn't connect to server",
-    "temporary failure in name resolution",
-    "name or service not known",
-    "failed to lookup address",
-    "eai_again",
-    "enetunreach",
-    "erofs",
-    "eacces",
-    "eperm",
-];
-
-fn looks_sandbox_denied(output: &str) -> bool {
-    // Only the beginning and the end are searched: a long output has the error message there.
-    let end = output.len().saturating_sub(MAX_CAPTURE_BYTES / 8);
-    let (start, end) = (
-        output.floor_char_boundary(MAX_CAPTURE_BYTES / 8),
-        output.ceil_char_boundary(end),
-    );
-    let text = format!("{}{}", &output[..start], &output[end..]).to_lowercase();
-    DENIAL_PHRASES.iter().any(|phrase| text.contains(phrase))
-}
-
 /// Returns the same call without confinement if the confinement probably blocked the command.
 fn unconfined_retry(
     output: &ExecToolOutput,
@@ -358,17 +350,10 @@ fn unconfined_retry(
     }
     let mut args = args.clone();
     args["with_escalated_permissions"] = json!(true);
-    let last = output
-        .aggregated_output
-        .trim_end()
-        .lines()
-        .last()
-        .unwrap_or_default();
-    let last: String = last.chars().take(200).collect();
     let line = request.to_line();
-    let reason = format!(
-        "`{line}` was probably blocked by the sandbox ({last}); run it without the sandbox?"
-    );
+    let why = output.sandbox_reason.as_deref().unwrap_or_default();
+    let reason =
+        format!("`{line}` was blocked by the sandbox ({why}); run it without the sandbox?");
     Some(UnconfinedRetry { args, reason })
 }
 
@@ -378,8 +363,8 @@ fn render(output: &ExecToolOutput) -> String {
         true => format!("timed out after {seconds:.1} s (set timeout_ms to allow more)\n"),
         false => format!("exit code {} after {seconds:.1} s\n", output.exit_code),
     };
-    if output.sandbox_denied {
-        text.push_str("probably blocked by the sandbox\n");
+    if let Some(reason) = &output.sandbox_reason {
+        text.push_str(&format!("blocked by the sandbox: {reason}\n"));
     }
     text.push_str(&output.aggregated_output);
     text

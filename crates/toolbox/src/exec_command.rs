@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, PreviewContent, ResumeAs, ToolSpec};
+use selvedge_protocol::{CallReach, Preview, PreviewContent, ResumeAs, ToolSpec};
 use selvedge_text::truncate_chars;
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,7 @@ impl Tool for ExecCommand {
     fn spec(&self) -> ToolSpec {
         built_in_spec::<ExecCommandArgs, TerminalOutput>("exec_command", &["cmd"], DESCRIPTION)
             .approval_by_arguments()
+            .with_reach(CallReach::Command)
     }
 
     fn risk(&self, args: &Value) -> Risk {
@@ -127,6 +128,7 @@ impl Tool for WriteStdin {
             "Types into a terminal that exec_command opened, and returns its new output.";
         built_in_spec::<WriteStdinArgs, TerminalOutput>("write_stdin", &[], description)
             .approval_by_arguments()
+            .with_reach(CallReach::Command)
     }
 
     fn risk(&self, args: &Value) -> Risk {

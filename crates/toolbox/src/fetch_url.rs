@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream;
 use schemars::JsonSchema;
-use selvedge_protocol::{DocumentStore, Preview, ToolSpec};
+use selvedge_protocol::{CallReach, DocumentStore, Preview, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -86,7 +86,13 @@ impl Tool for FetchUrl {
     fn spec(&self) -> ToolSpec {
         let spec =
             built_in_spec::<FetchUrlArgs, FetchUrlOutput>("fetch_url", &["urls"], DESCRIPTION);
-        spec.as_read_only().approval_by_arguments()
+        // Each page has the time limit.
+        let rounds = MAX_URLS.div_ceil(MAX_CONCURRENT_FETCHES) as u32;
+        let timeout = self.0.call_timeout();
+        spec.as_read_only()
+            .approval_by_arguments()
+            .with_reach(CallReach::Web)
+            .with_timeout(timeout.enforced_by_tool(timeout.default * rounds))
     }
 
     fn risk(&self, args: &Value) -> Risk {
@@ -148,7 +154,10 @@ async fn fetch(
     let distinct = urls.into_iter().filter(|url| seen.insert(url.clone()));
     let fetch_one = |url: String| async move {
         let result = match parse_url(&url) {
-            Ok(url) => web.fetch_page(cabinet, &url, freshness).await,
+            Ok(url) => {
+                web.fetch_page(cabinet, &url, freshness, call.time_limit)
+                    .await
+            }
             Err(error) => Err(error),
         };
         (url, result)

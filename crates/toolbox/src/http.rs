@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, ResumeAs, ToolSpec};
+use selvedge_protocol::{CallReach, Preview, ResumeAs, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -46,6 +46,7 @@ pub(crate) struct HttpArgs {
     /// Body to send.
     body: Option<String>,
     /// Timeout in milliseconds; at most 300,000.
+    #[allow(dead_code)]
     timeout_ms: Option<u64>,
     /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
@@ -76,7 +77,10 @@ impl Tool for Http {
     fn spec(&self) -> ToolSpec {
         let description =
             "Sends one HTTP request and returns the response. To read web pages, use fetch_url.";
-        built_in_spec::<HttpArgs, HttpOutput>("http", &["url"], description).approval_by_arguments()
+        built_in_spec::<HttpArgs, HttpOutput>("http", &["url"], description)
+            .approval_by_arguments()
+            .with_reach(CallReach::Web)
+            .with_timeout(self.0.call_timeout().or_requested(MAX_TIMEOUT))
     }
 
     /// The rules that allow hosts apply only to methods that read: sending needs its own approval.
@@ -188,16 +192,8 @@ async fn send_request(
         headers: parse_headers(&args.headers)?,
         body: args.body.unwrap_or_default().into_bytes(),
     };
-    let timeout = args
-        .timeout_ms
-        .map(|ms| Duration::from_millis(ms).min(MAX_TIMEOUT));
-    let mut response = web
-        .run_cancellable(
-            call,
-            timeout,
-            web.send(RequestDestination::CallerUrl, request),
-        )
-        .await?;
+    let response = web.send(RequestDestination::CallerUrl, request);
+    let mut response = web.run_cancellable(call, response).await?;
     let truncated = response.truncated || response.body.len() > MAX_BODY_BYTES;
     response.body.truncate(MAX_BODY_BYTES);
     let text = decode_text(response.content_type(), &response.body);

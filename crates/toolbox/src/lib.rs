@@ -35,6 +35,7 @@ mod protected_paths;
 mod read_file;
 mod repository;
 mod running_command;
+mod sandbox_denial;
 mod save_to_fc;
 mod secret_access;
 mod target_file;

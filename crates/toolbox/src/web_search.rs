@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
-use selvedge_protocol::{DocumentStore, Preview, ToolSpec};
+use selvedge_protocol::{CallReach, DocumentStore, Preview, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -79,7 +79,10 @@ impl Tool for WebSearch {
         let description = "Searches the web. Read the results with fetch_url.";
         let spec =
             built_in_spec::<WebSearchArgs, WebSearchOutput>("web_search", &["query"], description);
-        spec.as_read_only().approval_by_arguments()
+        spec.as_read_only()
+            .approval_by_arguments()
+            .with_reach(CallReach::Web)
+            .with_timeout(self.0.call_timeout())
     }
 
     fn costs_money(&self) -> bool {
@@ -139,7 +142,7 @@ async fn search(
         .unwrap_or(DEFAULT_RESULTS)
         .clamp(1, MAX_RESULTS);
     let all = try_join_all(queries.iter().map(|query| web.search(query, max_results)));
-    let all = web.run_cancellable(call, None, all).await?;
+    let all = web.run_cancellable(call, all).await?;
     let results = interleave(&queries, all);
     let first = results
         .iter()
@@ -193,14 +196,14 @@ fn prefetch<'a>(
     if urls.is_empty() {
         return;
     }
-    let (web, cabinet) = (web.clone(), cabinet.clone());
+    let (web, cabinet, limit) = (web.clone(), cabinet.clone(), call.time_limit);
     let work = async move {
         let fetches = stream::iter(urls).for_each_concurrent(None, |url| {
             let (web, cabinet) = (&web, &cabinet);
             // Errors are ignored: a later `fetch_url` reports them.
             async move {
                 _ = web
-                    .fetch_page(cabinet, &url, PageCaching::AllowCached)
+                    .fetch_page(cabinet, &url, PageCaching::AllowCached, limit)
                     .await
             }
         });

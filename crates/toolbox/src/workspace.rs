@@ -191,6 +191,12 @@ impl Workspace {
         protected
     }
 
+    /// Returns whether the sandbox lets commands write to a path.
+    pub(crate) fn is_writable_by_commands(&self, path: &Path) -> bool {
+        let is_below = |roots: &[PathBuf]| roots.iter().any(|root| path.starts_with(root));
+        is_below(&self.command_writable_roots()) && !is_below(&self.protected_paths())
+    }
+
     /// Returns the files and folders that cannot be read.
     pub(crate) fn secret_paths(&self) -> impl Iterator<Item = &Path> {
         self.inner.hidden.iter()
@@ -272,7 +278,7 @@ impl Workspace {
     /// Fails if a path is or lies below a secret, or is below /proc.
     pub(crate) fn refuse_secrets(&self, path: &Path, display_path: &str) -> Result<(), ToolError> {
         if self.is_secret(path) {
-            return Err(ToolError::new(format!(
+            return Err(ToolError::sandbox_violation(format!(
                 "{display_path} cannot be accessed: it holds secrets"
             )));
         }
@@ -291,7 +297,7 @@ impl Workspace {
         if !self.is_secret_file(metadata) {
             return Ok(());
         }
-        Err(ToolError::new(format!(
+        Err(ToolError::sandbox_violation(format!(
             "{display_path} cannot be accessed: it is a hard link to a file that holds secrets"
         )))
     }
@@ -322,10 +328,12 @@ impl Workspace {
         display_path: &str,
     ) -> Result<(), ToolError> {
         match self.protection_reason(path) {
-            Some(why) if self.inner.policy == SandboxPolicy::WorkspaceWrite => Err(ToolError::new(
-                format!("{display_path} cannot be written: {why}"),
-            )
-            .suggest("run a command with withEscalatedPermissions: true, which asks for approval")),
+            Some(why) if self.inner.policy == SandboxPolicy::WorkspaceWrite => {
+                let message = format!("{display_path} cannot be written: {why}");
+                Err(ToolError::sandbox_violation(message).suggest(
+                    "run a command with withEscalatedPermissions: true, which asks for approval",
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -349,7 +357,7 @@ impl Workspace {
         display_path: &str,
     ) -> Result<WritablePath<'_>, ToolError> {
         if self.inner.policy == SandboxPolicy::ReadOnly {
-            return Err(ToolError::new(format!(
+            return Err(ToolError::sandbox_violation(format!(
                 "{display_path} cannot be written: the sandbox is read-only"
             ))
             .suggest("set `sandbox_mode = \"workspace-write\"` in the configuration to allow it"));
@@ -360,14 +368,13 @@ impl Workspace {
             .iter()
             .find_map(|(root, dir)| Some((dir, path.strip_prefix(root).ok()?)));
         let Some((dir, rest)) = found else {
-            return Err(
-                ToolError::new(format!("{display_path} is outside the workspace")).suggest(
-                    format!(
-                        "write below {} or in a temporary folder",
-                        self.inner.root.display()
-                    ),
-                ),
-            );
+            return Err(ToolError::sandbox_violation(format!(
+                "{display_path} is outside the workspace"
+            ))
+            .suggest(format!(
+                "write below {} or in a temporary folder",
+                self.inner.root.display()
+            )));
         };
         self.refuse_protected(path, display_path)?;
         Ok(WritablePath {
@@ -402,7 +409,7 @@ pub(crate) fn real_path<T>(_: &T, path: &Path) -> PathBuf {
 }
 
 fn proc_error(display_path: &str) -> ToolError {
-    ToolError::new(format!(
+    ToolError::sandbox_violation(format!(
         "{display_path} cannot be accessed: it exposes processes and their environment"
     ))
 }

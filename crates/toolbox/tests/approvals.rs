@@ -643,7 +643,7 @@ fn a_command_blocked_by_the_sandbox_runs_again_after_approval() {
             assert!(
                 ran.asked[0].calls[0]
                     .reason
-                    .contains("was probably blocked by the sandbox"),
+                    .contains("was blocked by the sandbox"),
                 "{ran:?}"
             );
         },

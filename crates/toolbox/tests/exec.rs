@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallStatus, ErrorCode, EventSink, OutputStream, PreviewContent, RunStatus,
-    RuntimeEvent,
+    ApprovalPolicy, CallDecision, CallStatus, ErrorCode, EventSink, OutputStream, PreviewContent,
+    RunStatus, RuntimeEvent,
 };
 use serde_json::{Value, json};
 use support::{BOTH, TestToolbox, both_ways};
@@ -191,9 +191,9 @@ fn background_processes_run_until_the_script_ends() {
 }
 
 #[test]
-fn a_script_timeout_kills_the_commands_of_the_script() {
+fn the_time_limit_of_a_run_kills_its_commands() {
     let mut fixture = TestToolbox::new();
-    fixture.limits.timeout_ms = 600;
+    fixture.limits.max_timeout_ms = 600;
     let output = fixture
         .script("await tools.exec({command: ['sh', '-c', 'setsid flock alive sleep 600 & wait']})");
     assert_eq!(output.status, RunStatus::Error);
@@ -499,18 +499,38 @@ fn an_empty_command_is_an_error() {
 }
 
 #[test]
-fn sandbox_denial_is_guessed_from_the_output() {
-    let fixture = TestToolbox::new();
-    for (message, denied) in [
+fn the_sandbox_says_what_it_denied() {
+    let mut fixture = TestToolbox::new();
+    fixture.person = support::Person::who_says(CallDecision::Once);
+    let outside = fixture.path("outside/new").display().to_string();
+    let touch = format!("touch {outside}");
+    let refused = format!("the sandbox does not allow access to {outside}");
+    for (script, reason) in [
         (
-            "curl: (7) Failed to connect to example.org port 443: Couldn't connect to server",
-            true,
+            "bash -c 'echo > /dev/tcp/192.0.2.1/80'",
+            json!("it tried to reach another host, without network access"),
         ),
-        ("curl: (6) Could not resolve host: example.org", true),
-        ("touch: cannot touch '/etc/x': Read-only file system", true),
-        ("assertion failed: left == right", false),
+        // Only the output speaks of the network.
+        (
+            "echo 'curl: (6) Could not resolve host: x' >&2; exit 6",
+            json!(null),
+        ),
+        // A closed port of the own network namespace.
+        ("bash -c 'echo > /dev/tcp/127.0.0.1/9'", json!(null)),
+        (&touch, json!(refused)),
+        (
+            "touch .git/hooks/x",
+            json!("the sandbox does not allow access to .git/hooks/x"),
+        ),
+        ("echo 'assertion failed' >&2; exit 1", json!(null)),
+        (
+            "echo 'ptrace: Operation not permitted' >&2; exit 1",
+            json!("a guess, because its output says \"operation not permitted\""),
+        ),
+        ("bash -c 'echo > /dev/tcp/192.0.2.1/80'; true", json!(null)),
     ] {
-        let value = exec(&fixture, &format!("echo {:?} >&2; exit 7", message));
-        assert_eq!(value["sandboxDenied"], json!(denied), "{message}");
+        let value = exec(&fixture, script);
+        assert_eq!(value["sandboxReason"], reason, "{script}: {value}");
+        assert_eq!(value["sandboxDenied"], json!(!reason.is_null()), "{script}");
     }
 }

@@ -103,7 +103,11 @@ fn fetch(fixture: &TestToolbox, url: &str) -> Result<Value, (ErrorCode, String)>
 /// Fetches a page, which must fail; returns the error message.
 fn refused(fixture: &TestToolbox, url: &str) -> String {
     let (code, message) = fetch(fixture, url).expect_err(url);
-    assert_eq!(code, ErrorCode::ToolExecutionError, "{message}");
+    let expected = match message.contains("no complete response within") {
+        true => ErrorCode::ToolTimeoutError,
+        false => ErrorCode::ToolExecutionError,
+    };
+    assert_eq!(code, expected, "{message}");
     message
 }
 

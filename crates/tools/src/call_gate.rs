@@ -12,6 +12,7 @@ use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio_util::sync::CancellationToken;
 
 use crate::batch_gate::ApprovalResult;
+use crate::call_clock::{CallClock, CallClockPause};
 use crate::orchestrator::{ApprovalTiming, BatchReport, Orchestrator};
 use crate::{PolicyVerdict, Risk, Scope, ToolError, apply_policy};
 
@@ -70,6 +71,7 @@ struct CallGateContext {
     call: String,
     line: Option<u32>,
     cancel: CancellationToken,
+    clock: CallClock,
     /// Weak, so that a gate that outlives its call does not keep the batch open.
     reports: WeakUnboundedSender<BatchReport>,
 }
@@ -87,21 +89,12 @@ pub struct GatedAction {
     pub approval_key: String,
 }
 
-/// What a running call waits for. While every pending call waits, the script's own time limit does
-/// not count down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitTarget {
-    /// A person. No time limit applies.
-    Person,
-    /// A model, which has its own time limits.
-    Model,
-}
-
 impl CallGate {
     pub(crate) fn new(
         orchestrator: &Orchestrator,
         scope: &Scope,
         (call, line, cancel): (&str, Option<u32>, &CancellationToken),
+        clock: &CallClock,
         reports: WeakUnboundedSender<BatchReport>,
     ) -> Self {
         Self(Some(Arc::new(CallGateContext {
@@ -110,6 +103,7 @@ impl CallGate {
             call: call.to_owned(),
             line,
             cancel: cancel.clone(),
+            clock: clock.clone(),
             reports,
         })))
     }
@@ -143,6 +137,7 @@ impl CallGate {
             call,
             line,
             cancel,
+            clock,
             reports,
         } = &**context;
         if scope.is_approved(&action.approval_key) {
@@ -184,6 +179,7 @@ impl CallGate {
             }
         };
         let waiting = vec![call.clone()];
+        let _paused = clock.pause();
         let decisions = orchestrator
             .ask_approver(
                 scope,
@@ -223,13 +219,15 @@ impl CallGate {
         }
     }
 
-    /// Reports that the call waits, until the returned guard is dropped.
-    pub fn begin_wait(&self, target: WaitTarget) -> WaitGuard {
-        let channel = self
-            .0
-            .as_ref()
-            .map(|context| (context.call.clone(), context.reports.clone()));
-        let guard = WaitGuard { channel, target };
+    /// Reports that the call waits for a person, until the returned guard is dropped. Meanwhile
+    /// neither the time limit of the call nor that of the run counts.
+    pub fn wait_for_person(&self) -> WaitGuard {
+        let wait = self.0.as_ref().map(|context| PersonWait {
+            call: context.call.clone(),
+            reports: context.reports.clone(),
+            _paused: context.clock.pause(),
+        });
+        let guard = WaitGuard(wait);
         guard.send(BatchReport::WaitStarted);
         guard
     }
@@ -243,18 +241,21 @@ impl std::fmt::Debug for CallGate {
 
 /// Guard of a wait of a running call.
 #[must_use = "the wait is over when this is dropped"]
-pub struct WaitGuard {
-    channel: Option<(String, WeakUnboundedSender<BatchReport>)>,
-    target: WaitTarget,
+pub struct WaitGuard(Option<PersonWait>);
+
+struct PersonWait {
+    call: String,
+    reports: WeakUnboundedSender<BatchReport>,
+    _paused: CallClockPause,
 }
 
 impl WaitGuard {
-    fn send(&self, report: impl FnOnce(String, WaitTarget) -> BatchReport) {
-        if let Some((call, reports)) = &self.channel
-            && let Some(reports) = reports.upgrade()
+    fn send(&self, report: impl FnOnce(String) -> BatchReport) {
+        if let Some(wait) = &self.0
+            && let Some(reports) = wait.reports.upgrade()
         {
             // If the receiver is gone, the batch has ended and the report is not needed.
-            let _ = reports.send(report(call.clone(), self.target));
+            let _ = reports.send(report(wait.call.clone()));
         }
     }
 }

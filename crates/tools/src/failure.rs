@@ -1,6 +1,8 @@
 //! Failure of a call, for scripts and models.
 
-use selvedge_protocol::{CallError, ErrorCode, LedgerError};
+use std::time::Duration;
+
+use selvedge_protocol::{CallError, ErrorCode, LedgerError, LimitSurface, ToolSpec};
 use serde_json::{Map, Value};
 
 use crate::ToolError;
@@ -58,7 +60,7 @@ impl CallFailure {
 impl From<ToolError> for CallFailure {
     fn from(error: ToolError) -> Self {
         Self {
-            code: ErrorCode::ToolExecutionError,
+            code: error.code,
             message: error.message,
             retryable: error.retryable,
             outcome_unknown: error.outcome_unknown,
@@ -79,4 +81,22 @@ pub(crate) fn call_error(failure: &CallFailure) -> CallError {
 /// Returns the failure of a cancelled call.
 pub(crate) fn aborted_failure(tool: &str) -> CallFailure {
     CallFailure::new(ErrorCode::ToolAbortedError, format!("{tool} was cancelled"))
+}
+
+/// Returns the failure of a call that reached its time limit.
+pub(crate) fn timeout_failure(
+    spec: &ToolSpec,
+    limit: Duration,
+    surface: LimitSurface,
+) -> CallFailure {
+    let limit_ms = limit.as_millis() as u64;
+    let (name, seconds) = (&spec.name, limit.as_secs_f64());
+    let message = format!("{name} did not end within its time limit of {seconds} s");
+    let mut failure = CallFailure::new(ErrorCode::ToolTimeoutError, message);
+    failure.outcome_unknown = true;
+    let accepts_timeout = spec.timeout.max_requested.is_some();
+    failure.suggestions = vec![surface.raise_call_timeout_hint(name, accepts_timeout, limit_ms)];
+    let entry = ("timeoutMs".to_owned(), limit_ms.into());
+    failure.metadata.extend([entry]);
+    failure
 }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use selvedge_protocol::ToolSpec;
+use selvedge_protocol::{CallReach, CallTimeout, ToolSpec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -52,7 +52,6 @@ where
         risk: None,
         render: None,
         approval_key: None,
-        waits_for_model: false,
         types: PhantomData,
     }
 }
@@ -71,7 +70,6 @@ pub struct FunctionTool<A, R> {
     risk: Option<Box<RiskFn>>,
     render: Option<Box<RenderFn<R>>>,
     approval_key: Option<Box<ApprovalKeyFn>>,
-    waits_for_model: bool,
     types: PhantomData<fn(A) -> R>,
 }
 
@@ -105,10 +103,16 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Declares that calls wait for a model. Meanwhile a second, longer time limit counts down
-    /// instead of the script's.
-    pub fn waits_for_model(mut self) -> Self {
-        self.waits_for_model = true;
+    /// Sets what calls reach, which decides the limit of calls that they count against and their
+    /// default time limit.
+    pub fn reach(mut self, reach: CallReach) -> Self {
+        self.spec = self.spec.with_reach(reach);
+        self
+    }
+
+    /// Sets the time limit of calls.
+    pub fn timeout(mut self, timeout: CallTimeout) -> Self {
+        self.spec = self.spec.with_timeout(timeout);
         self
     }
 }
@@ -120,10 +124,6 @@ where
 {
     fn spec(&self) -> ToolSpec {
         self.spec.clone()
-    }
-
-    fn waits_for_model(&self) -> bool {
-        self.waits_for_model
     }
 
     fn risk(&self, args: &Value) -> Risk {

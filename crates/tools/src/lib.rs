@@ -14,6 +14,7 @@
 mod args_summary;
 mod arguments;
 mod batch_gate;
+mod call_clock;
 mod call_gate;
 mod digest;
 mod external_cancel;
@@ -36,7 +37,6 @@ mod typescript;
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, list_from_text};
 pub use call_gate::{
     ApprovalTimeLimit, Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard,
-    WaitTarget,
 };
 pub use external_cancel::{ExternalCancel, run_until_cancel_requested};
 pub use failure::CallFailure;

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::args_summary::summarise_args;
-use crate::call_gate::{Approver, CallGate, NoApprover, WaitTarget};
+use crate::call_clock::CallClock;
+use crate::call_gate::{Approver, CallGate, NoApprover};
 use crate::digest::digest;
 use crate::failure::{CallFailure, call_error};
 use crate::registry::{RegisteredTool, Registry, ToolLookup};
@@ -62,10 +63,14 @@ pub enum BatchReport {
     },
     /// The approval request for these calls ended.
     ApprovalEnded(Vec<String>),
-    /// A running call waits for a person or a model.
-    WaitStarted(String, WaitTarget),
+    /// The tool of a call was invoked: from now on the call has its own time limit.
+    ToolStarted(String),
+    /// The tool of a call returned or was dropped.
+    ToolEnded(String),
+    /// A running call waits for a person.
+    WaitStarted(String),
     /// A wait of a running call ended. Sent once for each start of a wait.
-    WaitEnded(String, WaitTarget),
+    WaitEnded(String),
     /// The first attempt at a call ended, and the call is retried without confinement. This is the
     /// record of the first attempt; the outcome of the retry is the outcome of the call.
     Retrying(CallRecord),
@@ -284,7 +289,7 @@ impl Orchestrator {
             }
         };
         let name = tool.spec.name.clone();
-        if let Err(failure) = scope.reserve_call() {
+        if let Err(failure) = scope.reserve_call(tool.spec.reach) {
             return Err(not_run_outcome(&request, name, failure));
         }
         let args = std::mem::replace(&mut request.args, CallArguments::Positional(Vec::new()));
@@ -492,25 +497,34 @@ impl Orchestrator {
             args_summary: summarise_args(&args),
         });
         let started = Instant::now();
+        let timeout = &tool.spec.timeout;
+        let configured = scope.limits.configured_timeout(&tool.spec);
+        let time_limit = timeout.of_call(&args, configured);
+        let clock = CallClock::start(time_limit.saturating_add(timeout.tool_margin));
         let call = CallContext {
             id: request.id.clone(),
             scope_id: scope.id.clone(),
             idempotency_key: idempotency_key
                 .unwrap_or_else(|| format!("{}.{}", scope.id, first_attempt_id(&request.id))),
             cancel: request.cancel.clone(),
+            time_limit,
             events: scope.events.clone(),
             resources: scope.resources.clone(),
             gate: CallGate::new(
                 self,
                 scope,
                 (&request.id, request.line, &request.cancel),
+                &clock,
                 reports.downgrade(),
             ),
         };
+        let report_id = first_attempt_id(&request.id).to_owned();
+        let _ = reports.send(BatchReport::ToolStarted(report_id.clone()));
         let span = tracing::info_span!("tool_call", tool = name, call = request.id, run = scope.id);
-        let (result, ignored_cancel) = run_tool_call(scope, &tool, args, call)
+        let (result, ignored_cancel) = run_tool_call(scope, &tool, args, call, &clock)
             .instrument(span)
             .await;
+        let _ = reports.send(BatchReport::ToolEnded(report_id));
         let status = match &result {
             Ok(_) => CallStatus::Done,
             Err(_) if ignored_cancel => CallStatus::OutcomeUnknown,

@@ -111,6 +111,8 @@ impl ToolRouter {
                 }
                 BatchReport::ApprovalRequested { .. }
                 | BatchReport::ApprovalEnded(_)
+                | BatchReport::ToolStarted(_)
+                | BatchReport::ToolEnded(_)
                 | BatchReport::WaitStarted(..)
                 | BatchReport::WaitEnded(..)
                 | BatchReport::ApprovalDeferred

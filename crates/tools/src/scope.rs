@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{ErrorCode, EventSink, LedgerError, Limits, ResumeAs};
+use selvedge_protocol::{
+    CallReach, ErrorCode, EventSink, LedgerError, LimitKind, LimitSurface, Limits, ResumeAs,
+    ToolSpec,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +40,7 @@ pub struct Scope {
     pub suspend_policy: SuspendPolicy,
     pub(crate) limits: ScopeLimits,
     pub(crate) call_slots: Arc<Semaphore>,
-    calls_made: Arc<AtomicU32>,
+    calls_made: Arc<CallCounts>,
     /// What each recorded call means to a run that resumes this one, by call id.
     resume_as_by_call: Arc<Mutex<BTreeMap<String, ResumeAs>>>,
     approved_keys: Arc<Mutex<HashSet<String>>>,
@@ -54,10 +57,32 @@ pub enum SuspendPolicy {
     OnDeferredApproval,
 }
 
+/// Calls that a scope has made.
+#[derive(Debug, Default)]
+struct CallCounts {
+    /// Calls that leave the process.
+    leaving: AtomicU32,
+    /// Other calls.
+    local: AtomicU32,
+}
+
+impl CallCounts {
+    fn of(&self, reach: CallReach) -> &AtomicU32 {
+        match reach.leaves_process() {
+            true => &self.leaving,
+            false => &self.local,
+        }
+    }
+}
+
 /// Budget and approvals that a scope has used, to restore it in another process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScopeSnapshot {
+    /// Calls that leave the process.
     calls_made: u32,
+    /// Other calls.
+    #[serde(default)]
+    file_calls_made: u32,
     approved_keys: BTreeSet<String>,
     prior: Option<PriorProgress>,
     resume_as_by_call: BTreeMap<String, ResumeAs>,
@@ -108,24 +133,87 @@ pub struct ScriptSource(pub Arc<str>);
 /// Limits of the calls of a scope.
 #[derive(Debug, Clone)]
 pub struct ScopeLimits {
-    /// Number of calls in total.
+    /// Number of calls that leave the process.
     pub max_calls: u32,
+    /// Number of other calls.
+    pub max_file_calls: u32,
     /// Number of calls at the same time.
     pub max_concurrent: u32,
     /// How long a cancelled call may take to stop.
     pub abort_grace: Duration,
     /// Time limit of an approval request. `None` waits without limit.
     pub approval_timeout: Option<Duration>,
+    /// Time limits of single tools in milliseconds, instead of their defaults.
+    pub tool_timeouts_ms: Arc<BTreeMap<String, u64>>,
+    /// Where the calls come from, which decides how an error says that a limit can be raised.
+    pub surface: LimitSurface,
+}
+
+impl ScopeLimits {
+    /// Returns the limits with another surface.
+    pub fn on(mut self, surface: LimitSurface) -> Self {
+        self.surface = surface;
+        self
+    }
+
+    /// Returns the configured time limit of a tool.
+    pub(crate) fn configured_timeout(&self, spec: &ToolSpec) -> Option<Duration> {
+        let configured = &self.tool_timeouts_ms;
+        let ms = configured
+            .get(&spec.name)
+            .or_else(|| configured.get(&spec.js_name))?;
+        Some(Duration::from_millis(*ms))
+    }
+
+    /// Returns the failure of a call beyond the limit.
+    fn budget_failure(&self, reach: CallReach) -> CallFailure {
+        let max = self.max_calls_of(reach);
+        let (kind, calls, instead) = match reach.leaves_process() {
+            true => (
+                LimitKind::Calls,
+                "calls that leave the process",
+                "do more with each call (one command for many files), or split the work into several \
+                 scripts",
+            ),
+            false => (
+                LimitKind::FileCalls,
+                "file calls",
+                "do more with each call (a wider pattern, one command for many files), or split the \
+                 work into several scripts",
+            ),
+        };
+        let message = format!("the script reached its limit of {max} {calls}");
+        let mut failure = CallFailure::new(ErrorCode::ToolBudgetExceededError, message);
+        let limits = Limits {
+            max_tool_calls: self.max_calls,
+            max_file_calls: self.max_file_calls,
+            ..Limits::default()
+        };
+        failure.suggestions = vec![instead.to_owned(), self.surface.raise_hint(kind, &limits)];
+        let key = LimitKind::METADATA_KEY.to_owned();
+        failure.metadata.insert(key, kind.key().into());
+        failure
+    }
+
+    fn max_calls_of(&self, reach: CallReach) -> u32 {
+        match reach.leaves_process() {
+            true => self.max_calls,
+            false => self.max_file_calls,
+        }
+    }
 }
 
 impl From<&Limits> for ScopeLimits {
     fn from(limits: &Limits) -> Self {
         Self {
             max_calls: limits.max_tool_calls,
+            max_file_calls: limits.max_file_calls,
             max_concurrent: limits.max_concurrent_tool_calls.max(1),
             abort_grace: Duration::from_millis(limits.abort_grace_ms),
             approval_timeout: (limits.approval_timeout_ms > 0)
                 .then(|| Duration::from_millis(limits.approval_timeout_ms)),
+            tool_timeouts_ms: Arc::new(limits.tool_timeouts_ms.clone()),
+            surface: LimitSurface::default(),
         }
     }
 }
@@ -178,11 +266,18 @@ impl Scope {
         }
     }
 
-    /// Returns how many more calls the scope may make.
+    /// Returns how many more calls that leave the process the scope may make.
     pub fn calls_left(&self) -> u32 {
-        self.limits
-            .max_calls
-            .saturating_sub(self.calls_made.load(Ordering::Relaxed))
+        let made = self.calls_made.leaving.load(Ordering::Relaxed);
+        self.limits.max_calls.saturating_sub(made)
+    }
+
+    /// Returns whether the scope has made no call.
+    pub fn is_unused(&self) -> bool {
+        let CallCounts { leaving, local } = &*self.calls_made;
+        [leaving, local]
+            .iter()
+            .all(|made| made.load(Ordering::Relaxed) == 0)
     }
 
     /// Returns what the calls recorded so far mean as a whole to a run that resumes this one.
@@ -202,12 +297,19 @@ impl Scope {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a snapshot for another process. `open_calls` calls are not counted, because the
-    /// restored scope makes them again.
-    pub fn snapshot(&self, open_calls: usize) -> ScopeSnapshot {
-        let made = self.calls_made.load(Ordering::Relaxed);
+    /// Returns a snapshot for another process. The open calls, of which the reach is given, are not
+    /// counted, because the restored scope makes them again.
+    pub fn snapshot(&self, open_calls: &[CallReach]) -> ScopeSnapshot {
+        let made = |reach: CallReach| {
+            let open = open_calls
+                .iter()
+                .filter(|open| open.leaves_process() == reach.leaves_process());
+            let made = self.calls_made.of(reach).load(Ordering::Relaxed);
+            made.saturating_sub(open.count() as u32)
+        };
         ScopeSnapshot {
-            calls_made: made.saturating_sub(open_calls as u32),
+            calls_made: made(CallReach::Service),
+            file_calls_made: made(CallReach::Local),
             approved_keys: self
                 .approved_keys
                 .lock()
@@ -222,8 +324,9 @@ impl Scope {
 
     /// Restores budget and approvals from a snapshot.
     pub fn restore(&self, snapshot: &ScopeSnapshot) {
-        self.calls_made
-            .store(snapshot.calls_made, Ordering::Relaxed);
+        let CallCounts { leaving, local } = &*self.calls_made;
+        leaving.store(snapshot.calls_made, Ordering::Relaxed);
+        local.store(snapshot.file_calls_made, Ordering::Relaxed);
         self.lock_resume_as_by_call()
             .extend(snapshot.resume_as_by_call.clone());
         self.approved_keys
@@ -236,22 +339,14 @@ impl Scope {
     }
 
     /// Takes one call from the budget. The error says that none is left.
-    pub(crate) fn reserve_call(&self) -> Result<(), CallFailure> {
-        let max = self.limits.max_calls;
+    pub(crate) fn reserve_call(&self, reach: CallReach) -> Result<(), CallFailure> {
+        let max = self.limits.max_calls_of(reach);
         let increment = |made| (made < max).then_some(made + 1);
-        let updated = self
-            .calls_made
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment);
-        updated.map(drop).map_err(|_| {
-            let message = format!("the script reached its limit of {max} tool calls");
-            let mut failure = CallFailure::new(ErrorCode::ToolBudgetExceededError, message);
-            failure.suggestions.push(
-                "do more with each call (a wider pattern, one command for many files), or split \
-                 the work into several scripts"
-                    .into(),
-            );
-            failure
-        })
+        let made = self.calls_made.of(reach);
+        let updated = made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment);
+        updated
+            .map(drop)
+            .map_err(|_| self.limits.budget_failure(reach))
     }
 
     /// Stores an approval for the rest of the scope.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use schemars::JsonSchema;
-use selvedge_protocol::ToolSpec;
+use selvedge_protocol::{CallReach, ToolSpec};
 use selvedge_text::{bm25, stem};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -207,7 +207,9 @@ impl Tool for ToolSearch {
         let description = "Finds tools by description, best match first: `const [t] = await \
             tools.search(\"open an issue\")`, then `await tools[t.name](args)`.";
         let spec = spec_of::<ToolSearchArgs, Vec<ToolSearchHit>>("search", description);
-        spec.as_read_only().with_positional(&["query", "limit"])
+        spec.as_read_only()
+            .with_positional(&["query", "limit"])
+            .with_reach(CallReach::Local)
     }
 
     fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {

@@ -1,44 +1,60 @@
-//! Runs one call of a tool: handles failure, panic and cancellation.
+//! Runs one call of a tool: handles failure, panic, cancellation and the time limit.
 
 use std::panic::AssertUnwindSafe;
 
-use futures_util::future::{Either, select};
 use futures_util::{FutureExt, pin_mut};
 use selvedge_protocol::ErrorCode;
 use serde_json::Value;
 
-use crate::failure::{CallFailure, aborted_failure};
+use crate::call_clock::CallClock;
+use crate::failure::{CallFailure, aborted_failure, timeout_failure};
 use crate::registry::RegisteredTool;
-use crate::{CallContext, Scope, ToolOutput};
+use crate::{CallContext, Scope, ToolError, ToolOutput};
 
-/// Runs a call. After a cancellation the tool has the scope's `abort_grace` to stop. The flag is
-/// true if it did not stop in time and its future was dropped.
+/// Runs a call. After a cancellation, and when `clock` has expired, the tool has the scope's
+/// `abort_grace` to stop; then its future is dropped. The flag is true if it ignored a cancellation.
 pub(crate) async fn run_tool_call(
     scope: &Scope,
     tool: &RegisteredTool,
     args: Value,
-    call: CallContext,
+    mut call: CallContext,
+    clock: &CallClock,
 ) -> (Result<ToolOutput, CallFailure>, bool) {
     let name = &tool.spec.name;
-    let cancel = call.cancel.clone();
+    let time_limit = call.time_limit;
+    // The time limit cancels the tool and not the request: the request did not end the call.
+    let cancel = call.cancel.child_token();
+    call.cancel = cancel.clone();
     let work = AssertUnwindSafe(async { tool.tool.call(args, call).await }).catch_unwind();
-    let stop = cancel.cancelled();
-    pin_mut!(work, stop);
-    let ended = match select(work, stop).await {
-        Either::Left((ended, _)) => ended,
-        Either::Right(((), work)) => {
-            return match tokio::time::timeout(scope.limits.abort_grace, work).await {
-                // It completed despite the cancellation: its result counts.
-                Ok(Ok(Ok(output))) => (Ok(output), false),
-                Ok(_) => (Err(aborted_failure(name)), false),
-                Err(_) => (Err(aborted_failure(name)), true),
-            };
-        }
+    pin_mut!(work);
+    let stopped = tokio::select! {
+        biased;
+        ended = &mut work => return (call_result(name, ended, cancel.is_cancelled()), false),
+        () = cancel.cancelled() => aborted_failure(name),
+        () = clock.expired() => timeout_failure(&tool.spec, time_limit, scope.limits.surface),
     };
-    let result = match ended {
+    cancel.cancel();
+    match tokio::time::timeout(scope.limits.abort_grace, work).await {
+        // It completed despite the cancellation: its result counts.
+        Ok(Ok(Ok(output))) => (Ok(output), false),
+        Ok(_) => (Err(stopped), false),
+        Err(_) => {
+            let ignored_cancel = stopped.code == ErrorCode::ToolAbortedError;
+            (Err(stopped), ignored_cancel)
+        }
+    }
+}
+
+/// Returns the result of a call that ended by itself.
+fn call_result(
+    name: &str,
+    ended: Result<Result<ToolOutput, ToolError>, Box<dyn std::any::Any + Send>>,
+    cancelled: bool,
+) -> Result<ToolOutput, CallFailure> {
+    match ended {
         Ok(Ok(output)) => Ok(output),
         // It failed because it was cancelled.
-        Ok(Err(_)) if cancel.is_cancelled() => Err(aborted_failure(name)),
+        Ok(Err(_)) if cancelled => Err(aborted_failure(name)),
         Ok(Err(error)) => Err(error.into()),
         Err(panic) => {
             let panic_message = panic
@@ -54,6 +70,5 @@ pub(crate) async fn run_tool_call(
                 ..CallFailure::new(ErrorCode::ToolExecutionError, message)
             })
         }
-    };
-    (result, false)
+    }
 }

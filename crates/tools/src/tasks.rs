@@ -14,8 +14,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use selvedge_protocol::{
-    CallError, ErrorCode, EventSink, RunMetadata, RunStart, RunStatus, SPAWN_TOOL, ScriptError,
-    ScriptToolCallOutput, new_id,
+    CallError, CallReach, ErrorCode, EventSink, RunMetadata, RunStart, RunStatus, SPAWN_TOOL,
+    ScriptError, ScriptToolCallOutput, new_id,
 };
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -186,7 +186,7 @@ impl TaskSet {
         scope: &Scope,
         context: TaskContext,
     ) -> Result<String, CallFailure> {
-        scope.reserve_call()?;
+        scope.reserve_call(CallReach::Command)?;
         let (tool, args) = self.parse_spawn_args(list)?;
         let spawn = SpawnCall::new(&context.orchestrator, scope, &tool, &args);
         let id = new_id("tsk");
@@ -306,6 +306,7 @@ impl TaskSet {
         }
         let limits = ScopeLimits {
             max_calls: 1,
+            max_file_calls: 1,
             max_concurrent: 1,
             ..context.limits.clone()
         };

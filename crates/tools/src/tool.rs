@@ -1,9 +1,13 @@
 //! The [`Tool`] trait, and helpers to implement it.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use selvedge_protocol::{ApprovalRequirement, EventSink, Preview, ResumeAs, ToolSpec};
+use selvedge_protocol::{
+    ApprovalRequirement, CallReach, CallTimeout, ErrorCode, EventSink, Preview, ResumeAs, ToolSpec,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -67,13 +71,6 @@ pub trait Tool: Send + Sync {
         let _ = args;
     }
 
-    /// Returns whether a call waits for a model, which has its own time limits. While every pending
-    /// call of a script waits for a model, a second, longer time limit counts down instead of the
-    /// script's.
-    fn waits_for_model(&self) -> bool {
-        false
-    }
-
     /// Returns whether only scripts can call the tool. Such a tool is not offered for structured
     /// calls: because it needs a script, or because it is one of hundreds.
     fn is_script_only(&self) -> bool {
@@ -126,6 +123,9 @@ pub struct CallContext {
     pub idempotency_key: String,
     /// Cancelled when the call has to stop.
     pub cancel: CancellationToken,
+    /// Time limit of the call. The orchestrator enforces it, later if the tool's spec says that the
+    /// tool does so itself.
+    pub time_limit: Duration,
     /// Receives progress events.
     pub events: EventSink,
     /// Owns what outlives the call and ends with the scope, such as background processes.
@@ -164,8 +164,8 @@ impl ToolOutput {
     }
 }
 
-/// Returns the spec of a tool with these types of arguments and result. It may change something and
-/// needs no approval.
+/// Returns the spec of a tool with these types of arguments and result. It may change something,
+/// needs no approval, and reaches a service outside this process.
 pub fn spec_of<A: JsonSchema, R: JsonSchema>(name: &str, description: &str) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),
@@ -178,6 +178,8 @@ pub fn spec_of<A: JsonSchema, R: JsonSchema>(name: &str, description: &str) -> T
         aliases: Vec::new(),
         positional: &[],
         explanatory: &[],
+        reach: CallReach::default(),
+        timeout: CallTimeout::default(),
     }
 }
 
@@ -243,6 +245,9 @@ impl From<Value> for ToolOutput {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
+    /// Code of the error: [`ErrorCode::ToolExecutionError`], unless the tool reached its time limit
+    /// or the sandbox refused the call.
+    pub code: ErrorCode,
     /// One line that says what failed.
     pub message: String,
     /// Whether the same call may succeed later.
@@ -259,12 +264,27 @@ impl ToolError {
     /// Creates a failure that is not retryable.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
+            code: ErrorCode::ToolExecutionError,
             message: message.into(),
             retryable: false,
             suggestions: Vec::new(),
             metadata: Map::new(),
             outcome_unknown: false,
         }
+    }
+
+    /// Creates the failure of a call that the sandbox policy does not allow.
+    pub fn sandbox_violation(message: impl Into<String>) -> Self {
+        Self {
+            code: ErrorCode::SandboxViolationError,
+            ..Self::new(message)
+        }
+    }
+
+    /// Marks the failure as that of a call that reached its time limit.
+    pub fn timed_out(mut self) -> Self {
+        self.code = ErrorCode::ToolTimeoutError;
+        self
     }
 
     /// Marks the failure as one that a later call may not have.

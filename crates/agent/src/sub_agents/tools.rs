@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use selvedge_protocol::{ResumeAs, ToolSpec};
+use selvedge_protocol::{CallReach, ResumeAs, ToolSpec};
 use selvedge_tools::{
     CallContext, CallFuture, Registry, RegistryError, Tool, ToolError, spec_of, typed_call,
 };
@@ -42,10 +42,7 @@ impl Tool for LlmChat {
         let description = "Asks a model one question, without tools or history.";
         spec_of::<LlmChatArgs, LlmChatOutput>("agents.llm.chat", description)
             .with_positional(&["prompt"])
-    }
-
-    fn waits_for_model(&self) -> bool {
-        true
+            .with_reach(CallReach::Agent)
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
@@ -63,10 +60,7 @@ impl Tool for LaunchAgent {
             Promise.all to run several in parallel.";
         spec_of::<LaunchAgentArgs, LaunchAgentOutput>("agents.launch.sync", description)
             .with_positional(&["prompt"])
-    }
-
-    fn waits_for_model(&self) -> bool {
-        true
+            .with_reach(CallReach::Agent)
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
@@ -87,6 +81,7 @@ impl Tool for LaunchAgentInBackground {
             agents.wait returns its result.";
         spec_of::<LaunchAgentArgs, LaunchedAgentId>("agents.launch.async", description)
             .with_positional(&["prompt"])
+            .with_reach(CallReach::Agent)
     }
 
     /// The agent ends with its turn, and what it has changed is not recorded with this call.
@@ -107,11 +102,9 @@ impl Tool for WaitForAgent {
     fn spec(&self) -> ToolSpec {
         let description = "Waits for an agent that runs in the background, and returns its result.";
         let spec = spec_of::<WaitForAgentArgs, LaunchAgentOutput>("agents.wait", description);
-        spec.as_read_only().with_positional(&["agent_id"])
-    }
-
-    fn waits_for_model(&self) -> bool {
-        true
+        spec.as_read_only()
+            .with_positional(&["agent_id"])
+            .with_reach(CallReach::Agent)
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {

@@ -8,7 +8,9 @@ use anyhow::Result;
 use futures_util::FutureExt;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
 use selvedge_mcp::ElicitationResponse;
-use selvedge_protocol::{ApprovalResponse, EventSink, ModelErrorKind, TurnEnd, TurnErrorKind};
+use selvedge_protocol::{
+    ApprovalResponse, EventSink, LimitSurface, ModelErrorKind, TurnEnd, TurnErrorKind,
+};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::app::{Chat, RunningTurn};
@@ -336,6 +338,7 @@ pub(super) fn build_agent(
     let wanted = AgentBuildOptions {
         model: &args.model,
         script_limits: &args.limits,
+        surface: LimitSurface::Chat,
         turn_limits: &args.turn,
         approver: Some(Arc::new(ChatApprover(sender.clone()))),
         // Only needed to create the servers, which `parts` already has.

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use selvedge_agent::resume_input_of_run;
 use selvedge_journal::{Journal, JournalError, StoredRun, StoredRunState};
 use selvedge_mcp::ServerRequestHandlers;
-use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, GatedCall};
+use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, LimitSurface};
 use selvedge_script::{RestoreInput, ResumeHintStyle, RunOptions};
 use selvedge_tools::{Approver, DeferringApprover};
 use serde_json::Value;
@@ -67,6 +67,8 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     });
     let harness = setup
         .harness(&ScriptLimitArgs::default(), Some(first.clone()))
+        // As in a chat, limits are raised in the configuration.
+        .with_surface(LimitSurface::Chat)
         .for_one_script();
     let earlier = run.summary.resumes.as_deref();
     let earlier = earlier.map(|earlier| resume_input_of_run(&journal, journal.run(earlier)?));

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::Url;
-use selvedge_protocol::{Preview, PreviewContent};
+use selvedge_protocol::{CallReach, CallTimeout, Preview, PreviewContent};
 use selvedge_tools::{CallContext, Risk, ToolError};
 
 pub use resolver::NameResolver;
@@ -50,6 +50,9 @@ pub struct WebSettings {
     pub resolver: Option<Arc<dyn NameResolver>>,
 }
 
+/// Time that a web tool has after its time limit to return the error.
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(5);
+
 /// Stores a host that is allowed always.
 pub type SaveHost = Box<dyn Fn(&str) + Send + Sync>;
 
@@ -79,7 +82,7 @@ impl Default for WebSettings {
             allow_hosts: Vec::new(),
             allow_private_hosts: Vec::new(),
             save_host: None,
-            timeout: Duration::from_secs(30),
+            timeout: CallReach::Web.default_timeout(),
             max_body_bytes: 10 << 20,
             resolver: None,
         }
@@ -247,31 +250,35 @@ impl WebAccess {
         )))
     }
 
-    /// Runs work until it ends, the call is cancelled, or the time limit is reached. `None` is the
-    /// limit of the settings.
+    /// Returns the time limit of calls, which the web tools enforce themselves.
+    pub(crate) fn call_timeout(&self) -> CallTimeout {
+        CallTimeout::new(self.inner.settings.timeout).enforced_by_tool(TIMEOUT_MARGIN)
+    }
+
+    /// Runs work until it ends, the call is cancelled, or its time limit is reached.
     pub(crate) async fn run_cancellable<T>(
         &self,
         call: &CallContext,
-        limit: Option<Duration>,
         work: impl Future<Output = Result<T, ToolError>>,
     ) -> Result<T, ToolError> {
         tokio::select! {
             () = call.cancel.cancelled() => Err(ToolError::new("the request was cancelled")),
-            result = self.run_with_timeout(limit, work) => result,
+            result = self.run_with_timeout(call.time_limit, work) => result,
         }
     }
 
     /// Runs work until it ends or the time limit is reached.
     async fn run_with_timeout<T>(
         &self,
-        limit: Option<Duration>,
+        limit: Duration,
         work: impl Future<Output = Result<T, ToolError>>,
     ) -> Result<T, ToolError> {
-        let limit = limit.unwrap_or(self.inner.settings.timeout);
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f64();
             Err(
                 ToolError::new(format!("no complete response within {seconds} s"))
+                    .timed_out()
+                    .suggest("set `web.timeout_ms` in config.toml to allow more")
                     .retryable()
                     .outcome_unknown(),
             )

@@ -59,13 +59,14 @@ pub(crate) enum PageCaching {
 }
 
 impl WebAccess {
-    /// Returns a page from the cache or from the web, within the time limit of the settings. Pages
+    /// Returns a page from the cache or from the web, within the time limit. Pages
     /// of private hosts are never taken from the cache.
     pub(crate) async fn fetch_page(
         &self,
         cabinet: &Arc<dyn DocumentStore>,
         url: &Url,
         freshness: PageCaching,
+        limit: Duration,
     ) -> Result<StoredPage, ToolError> {
         self.refuse_blocked(url)?;
         let work = async {
@@ -90,7 +91,7 @@ impl WebAccess {
             };
             store_page(cabinet, url, page).await
         };
-        self.run_with_timeout(None, work)
+        self.run_with_timeout(limit, work)
             .await
             .map_err(|mut error| {
                 if !error.message.contains(url.host_str().unwrap_or_default()) {

@@ -1,7 +1,7 @@
 //! The tools with which scripts start tasks, wait for them and cancel them.
 
 use schemars::JsonSchema;
-use selvedge_protocol::{SPAWN_TOOL, ToolSpec};
+use selvedge_protocol::{CallReach, CallTimeout, SPAWN_TOOL, ToolSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -68,6 +68,7 @@ impl Tool for SpawnExec {
         );
         spec_of::<SpawnArgs, SpawnOutput>(SPAWN_TOOL, &description)
             .with_positional(&["tool", "args"])
+            .with_reach(CallReach::Command)
     }
 
     fn is_script_only(&self) -> bool {
@@ -87,7 +88,11 @@ impl Tool for SpawnWait {
     fn spec(&self) -> ToolSpec {
         let description = "Waits for a task and returns its result.";
         let spec = spec_of::<TaskIdArgs, Value>("spawn.wait", description);
-        spec.as_read_only().with_positional(&["id"])
+        spec.as_read_only()
+            .with_positional(&["id"])
+            .with_reach(CallReach::Local)
+            // The task may be anything, an agent too.
+            .with_timeout(CallTimeout::new(CallReach::Agent.default_timeout()))
     }
 
     fn is_script_only(&self) -> bool {
@@ -109,7 +114,9 @@ struct SpawnCancel(TaskSet);
 impl Tool for SpawnCancel {
     fn spec(&self) -> ToolSpec {
         let description = "Cancels a task. Returns false if it had already ended.";
-        spec_of::<TaskIdArgs, bool>("spawn.cancel", description).with_positional(&["id"])
+        spec_of::<TaskIdArgs, bool>("spawn.cancel", description)
+            .with_positional(&["id"])
+            .with_reach(CallReach::Local)
     }
 
     fn is_script_only(&self) -> bool {
