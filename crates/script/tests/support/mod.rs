@@ -79,10 +79,29 @@ struct Match {
 
 #[derive(Deserialize, JsonSchema)]
 struct Command {
-    /// Program and arguments.
-    command: Vec<String>,
+    /// Command line, or program and arguments.
+    command: CommandWords,
     timeout_ms: Option<u64>,
     approval_context: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum CommandWords {
+    Line(String),
+    Argv(Vec<String>),
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct IssueNumber {
+    number: usize,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct NewIssue {
+    title: String,
+    body: String,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -202,10 +221,14 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
         .register(tool("grep_files", "Finds lines in files.", grep).read_only())
         .unwrap();
     let exec = |args: Command| async move {
-        let failing = args.command.iter().any(|word| word.contains('b'));
+        let line = match args.command {
+            CommandWords::Line(line) => line,
+            CommandWords::Argv(words) => words.join(" "),
+        };
+        let failing = line.contains('b');
         Ok(Executed {
             exit_code: i32::from(failing),
-            stdout: format!("ran {}\n", args.command.join(" ")),
+            stdout: format!("ran {line}\n"),
             stderr: if failing {
                 "1 test failed".into()
             } else {
@@ -299,6 +322,30 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
     tools
         .register(tool("mcp.github.list_issues", "Lists issues.", issues).read_only())
         .unwrap();
+    tools
+}
+
+/// Adds tools to the server `github`, and the servers `slow`, `JSON` and `console`.
+pub fn with_more_servers(mut tools: Registry) -> Registry {
+    let issue = |args: IssueNumber| async move {
+        Ok(json!({"title": ["bug", "idea"].get(args.number.wrapping_sub(1))}))
+    };
+    let create = |args: NewIssue| async move { Ok(format!("{}: {}", args.title, args.body)) };
+    let wait = |args: Wait, call: selvedge_tools::CallContext| async move {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(args.ms)) => Ok(args.value),
+            () = call.cancel.cancelled() => Err(ToolError::new("stopped")),
+        }
+    };
+    let list = |_: Nothing| async move { Ok(json!([1, 2])) };
+    let registered = [
+        tools.register(tool("mcp.github.get_issue", "Reads an issue.", issue).read_only()),
+        tools.register(tool("mcp.github.create_issue", "Creates an issue.", create)),
+        tools.register(tool_with_context("mcp.slow.sleep", "Waits.", wait).read_only()),
+        tools.register(tool("mcp.JSON.parse", "Lists.", list).read_only()),
+        tools.register(tool("mcp.console.log", "Lists.", list).read_only()),
+    ];
+    assert!(registered.iter().all(Result::is_ok), "{registered:?}");
     tools
 }
 
