@@ -623,8 +623,8 @@ fn json_number(value: f64) -> Option<Value> {
     Number::from_f64(value).map(Value::Number)
 }
 
-/// Returns which entries of an array literal are tool calls, as a bit mask. `roots` are the names of
-/// globals that hold tools.
+/// Returns which entries of an array literal are tool calls, as a bit mask. `roots` are the names
+/// of globals that hold tools.
 pub(crate) fn inline_tool_calls(
     elements: &[ArrayExpressionElement<'_>],
     roots: &BTreeSet<String>,

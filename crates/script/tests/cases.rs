@@ -11,7 +11,8 @@ use std::time::Duration;
 use selvedge_protocol::{ErrorCode, Limits, OutputPart, ScriptToolCallOutput};
 use selvedge_script::ReplayOptions;
 use serde_json::Value;
-use support::{MemoryLedger, TestFixture, run_on_thread, with_more_servers};
+use support::servers::with_more_servers;
+use support::{MemoryLedger, TestFixture, run_on_thread};
 
 /// Time after its own time limit within which a script must return.
 const TEST_TIMEOUT: Duration = Duration::from_secs(8);

@@ -22,7 +22,7 @@ async function main() {
   const same: unknown = await github.listIssues({});
   const byPosition: number = (await tools.readFile("a")).totalLines;
   const line: number = (await tools.exec("ls | head")).exitCode;
-  const words: number = (await tools.exec(["ls"])).exitCode;
+  const words: number = (await tools.exec(["ls"], { timeoutMs: 5 })).exitCode;
   // @ts-expect-error: the field is a string
   await tools.readFile(1);
   const url = new URL("../x", "https://example.com/a/b?q=1");

@@ -291,8 +291,7 @@ impl ArgumentChecker {
     }
 }
 
-/// Returns the object that a call with one argument means, as far as its spelling matters. Fails as
-/// the call would.
+/// Returns the object that a call with one argument means. Its values are not checked.
 pub fn object_from_literal(
     tool: &RegisteredTool,
     argument: Value,

@@ -121,6 +121,8 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
     // fields of its own is not repeated.
     let is_short = |kind: &str| kind != "unknown" && !kind.contains('{');
     let first = positional.next().filter(|(_, kind)| is_short(kind));
+    let field_count = schema["properties"].as_object().map_or(0, Map::len);
+    let takes_options = first.is_some() && field_count > 1 && words == DocComments::Include;
     let kinds = first.into_iter().map(|(_, kind)| kind).chain([object]);
     let optional = if is_required { "" } else { "?" };
     let mut parameters = format!("args{optional}: {}", union(kinds));
@@ -128,11 +130,15 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
         let name = if name == "args" { "callArgs" } else { &name };
         parameters.push_str(&format!(", {name}?: {kind}"));
     }
+    // The types of the other fields are those of the object.
+    if takes_options && tool.spec.positional_fields().len() == 1 {
+        parameters.push_str(", options?: object");
+    }
     parameters
 }
 
-/// Returns the TypeScript type of a schema on one line, without doc comments. `root` is the document
-/// that the schema is part of.
+/// Returns the TypeScript type of a schema on one line, without doc comments. `root` is the
+/// document that the schema is part of.
 pub(crate) fn type_text(schema: &Value, root: &Value) -> String {
     let renderer = TypeScriptRenderer {
         root,

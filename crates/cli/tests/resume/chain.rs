@@ -148,7 +148,7 @@ fn a_command_line_and_the_same_call_of_bash_are_identical() {
     let output = resume(&workspace, &id, &format!("{argv}; throw 'later'"));
     assert_eq!(
         (output["error"]["message"].as_str(), done(&workspace)),
-        (Some("later"), 1)
+        (Some("the script threw later"), 1)
     );
     let field = "await tools.exec({cmd: './pay 5'})";
     let output = resume(&workspace, &last(&workspace), field);

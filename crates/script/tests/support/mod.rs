@@ -1,6 +1,8 @@
 //! Shared by the tests: tools over files in memory, an approver, a ledger, and runs with a timeout.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+pub mod servers;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -91,17 +93,6 @@ struct Command {
 enum CommandWords {
     Line(String),
     Argv(Vec<String>),
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct IssueNumber {
-    number: usize,
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct NewIssue {
-    title: String,
-    body: String,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -322,30 +313,6 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
     tools
         .register(tool("mcp.github.list_issues", "Lists issues.", issues).read_only())
         .unwrap();
-    tools
-}
-
-/// Adds tools to the server `github`, and the servers `slow`, `JSON` and `console`.
-pub fn with_more_servers(mut tools: Registry) -> Registry {
-    let issue = |args: IssueNumber| async move {
-        Ok(json!({"title": ["bug", "idea"].get(args.number.wrapping_sub(1))}))
-    };
-    let create = |args: NewIssue| async move { Ok(format!("{}: {}", args.title, args.body)) };
-    let wait = |args: Wait, call: selvedge_tools::CallContext| async move {
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(args.ms)) => Ok(args.value),
-            () = call.cancel.cancelled() => Err(ToolError::new("stopped")),
-        }
-    };
-    let list = |_: Nothing| async move { Ok(json!([1, 2])) };
-    let registered = [
-        tools.register(tool("mcp.github.get_issue", "Reads an issue.", issue).read_only()),
-        tools.register(tool("mcp.github.create_issue", "Creates an issue.", create)),
-        tools.register(tool_with_context("mcp.slow.sleep", "Waits.", wait).read_only()),
-        tools.register(tool("mcp.JSON.parse", "Lists.", list).read_only()),
-        tools.register(tool("mcp.console.log", "Lists.", list).read_only()),
-    ];
-    assert!(registered.iter().all(Result::is_ok), "{registered:?}");
     tools
 }
 
