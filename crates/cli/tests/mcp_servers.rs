@@ -219,7 +219,7 @@ fn a_missing_variable_disables_only_its_server() {
             "-q",
             "--trust",
             "-e",
-            "return await tools.mcp.web.x().catch(e => e.message)",
+            "return await web.x('by position').catch(e => e.message)",
         ],
     );
     assert!(

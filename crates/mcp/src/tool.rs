@@ -226,7 +226,8 @@ impl Tool for UnavailableServerTool {
             read_only: true,
             approval: ApprovalRequirement::Never,
             aliases: Vec::new(),
-            positional: &[],
+            // A call by position fails with the reason too.
+            positional: &["value"],
             explanatory: &[],
         }
     }
