@@ -45,6 +45,16 @@ const PATCHES: &[(&str, &str)] = &[
     ),
 ];
 
+/// The files of `guest/` that define the functions `prelude.js` calls.
+const PRELUDE_PARTS: [&str; 6] = [
+    "encoding.js",
+    "hosts.js",
+    "url.js",
+    "vocabulary.js",
+    "locale.js",
+    "harden.js",
+];
+
 const CFLAGS: &[&str] = &[
     "-D_GNU_SOURCE",
     "-DEMSCRIPTEN=1",
@@ -72,15 +82,9 @@ macro_rules! error_codes {
 include!("../protocol/src/error_codes.rs");
 
 fn main() {
-    for input in [
-        "../protocol/src/error_codes.rs",
-        "guest/guest.c",
-        "guest/prelude.js",
-        "guest/vocabulary.js",
-        "guest/locale.js",
-        "guest/harden.js",
-    ] {
-        println!("cargo::rerun-if-changed={input}");
+    println!("cargo::rerun-if-changed=../protocol/src/error_codes.rs");
+    for input in ["guest.c", "prelude.js"].iter().chain(&PRELUDE_PARTS) {
+        println!("cargo::rerun-if-changed=guest/{input}");
     }
     println!("cargo::rerun-if-env-changed=SELVEDGE_QUICKJS_DIR");
     println!("cargo::rerun-if-env-changed=SELVEDGE_WASM_CC");
@@ -154,9 +158,7 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
     let compiler = WasmCompiler::find();
 
     let source = |name: &str| read(&guest_dir.join(name));
-    let parts = ["vocabulary.js", "locale.js", "harden.js"]
-        .map(source)
-        .join("\n");
+    let parts = PRELUDE_PARTS.map(source).join("\n");
     let prelude = format!(
         "(() => {{\nconst ERROR_CLASSES = {ERROR_CLASSES:?};\n{parts}\nreturn (\n{})\n}})()",
         source("prelude.js")

@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use selvedge_mcp::ServerRequestHandlers;
-use selvedge_tools::declarations;
 
 use crate::CliStatus;
 use crate::args::ToolsArgs;
@@ -23,14 +22,7 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
         let specs: Vec<_> = registry.iter().map(|tool| &tool.spec).collect();
         print_json_text(&serde_json::to_string_pretty(&specs)?)?;
     } else if args.ts {
-        print_text(
-            format!(
-                "{}{}",
-                declarations(&registry),
-                *selvedge_script::GLOBAL_DECLARATIONS
-            )
-            .trim_end(),
-        )?;
+        print_text(selvedge_script::script_declarations(&registry).trim_end())?;
     } else {
         let width = registry
             .iter()

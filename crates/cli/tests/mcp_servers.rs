@@ -43,6 +43,11 @@ fn configured_servers_are_available_in_every_command() {
         out.contains("tools.mcp.odd.echo") && out.contains("tools.search"),
         "{out}"
     );
+    let (_, out, _) = run(&workspace, &["tools", "--ts"]);
+    assert!(
+        out.contains("declare const odd: typeof tools.mcp.odd;"),
+        "{out}"
+    );
     let (status, out, _) = run(&workspace, &["mcp", "list"]);
     assert!(
         status == 0 && out.contains("✓ odd") && out.contains("10 tools"),
@@ -214,7 +219,7 @@ fn a_missing_variable_disables_only_its_server() {
             "-q",
             "--trust",
             "-e",
-            "return await tools.mcp.web.x().catch(e => e.message)",
+            "return await web.x('by position').catch(e => e.message)",
         ],
     );
     assert!(

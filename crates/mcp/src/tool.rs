@@ -237,7 +237,8 @@ impl Tool for UnavailableServerTool {
             read_only: true,
             approval: ApprovalRequirement::Never,
             aliases: Vec::new(),
-            positional: &[],
+            // A call by position fails with the reason too.
+            positional: &["value"],
             explanatory: &[],
             reach: CallReach::Service,
             timeout: CallTimeout::new(self.0.settings.startup_timeout())

@@ -30,7 +30,8 @@ pub struct ToolSpec {
     /// does not have are ignored.
     #[serde(skip)]
     pub aliases: Vec<(&'static str, &'static str)>,
-    /// Fields that may be given by position instead of in an object.
+    /// Fields that may be given by position instead of in an object. If empty, the schema decides:
+    /// see [`ToolSpec::positional_fields`].
     #[serde(skip)]
     pub positional: &'static [&'static str],
     /// Fields that only explain a call to the approver. Calls that differ only in them are
@@ -69,6 +70,43 @@ impl ToolSpec {
     pub fn with_timeout(mut self, timeout: CallTimeout) -> Self {
         self.timeout = timeout;
         self
+    }
+
+    /// Returns the fields that a call may give by position, in this order. If the spec declares
+    /// none, it is the one field that every call needs, or the only field. A field that takes
+    /// objects does not count, because one object is always the object of all fields.
+    pub fn positional_fields(&self) -> Vec<&str> {
+        if !self.positional.is_empty() {
+            return self.positional.to_vec();
+        }
+        let schema = &self.input_schema;
+        let properties = schema["properties"].as_object();
+        let required = schema["required"].as_array();
+        let required: Vec<&str> = required
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let only = match (&required[..], properties) {
+            ([field], _) => Some(*field),
+            ([], Some(properties)) if properties.len() == 1 => {
+                properties.keys().next().map(String::as_str)
+            }
+            _ => None,
+        };
+        only.filter(|field| properties.is_some_and(|all| all.contains_key(*field)))
+            .filter(|field| !self.field_accepts_objects(field))
+            .into_iter()
+            .collect()
+    }
+
+    /// Whether an object can be the value of a field.
+    pub fn field_accepts_objects(&self, field: &str) -> bool {
+        accepts_objects(
+            &self.input_schema["properties"][field],
+            &self.input_schema,
+            0,
+        )
     }
 
     /// Marks the tool as one whose approval depends on the arguments.
@@ -161,6 +199,26 @@ impl CallTimeout {
 impl Default for CallTimeout {
     fn default() -> Self {
         Self::new(CallReach::default().default_timeout())
+    }
+}
+
+/// Whether a schema, of which `root` is the whole document, accepts objects.
+fn accepts_objects(schema: &Value, root: &Value, depth: usize) -> bool {
+    let reference = schema["$ref"].as_str();
+    if let Some(path) = reference.and_then(|reference| reference.strip_prefix('#')) {
+        let target = root.pointer(path).filter(|_| depth < 8);
+        return target.is_none_or(|target| accepts_objects(target, root, depth + 1));
+    }
+    for word in ["anyOf", "oneOf"] {
+        if let Some(options) = schema[word].as_array() {
+            let mut options = options.iter();
+            return options.any(|option| depth > 8 || accepts_objects(option, root, depth + 1));
+        }
+    }
+    match &schema["type"] {
+        Value::String(name) => name == "object",
+        Value::Array(names) => names.iter().any(|name| name == "object"),
+        _ => schema["enum"].is_null() && schema["const"].is_null(),
     }
 }
 

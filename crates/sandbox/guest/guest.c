@@ -468,6 +468,49 @@ static JSValue js_parse_frozen(JSContext *cx, JSValueConst this_val, int argc, J
     return value;
 }
 
+// Returns the UTF-8 bytes of a text without lone surrogates.
+static JSValue js_utf8_encode(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    size_t len;
+    const char *text = JS_ToCStringLen(cx, &len, argv[0]);
+    if (!text)
+        return JS_EXCEPTION;
+    JSValue bytes = JS_NewUint8ArrayCopy(cx, (const uint8_t *)text, len);
+    JS_FreeCString(cx, text);
+    return bytes;
+}
+
+// Returns the length of the UTF-8 sequence at `bytes`; 0 if it is not valid or not complete.
+static size_t utf8_sequence(const uint8_t *bytes, size_t len) {
+    uint8_t first = bytes[0];
+    if (first < 0x80)
+        return 1;
+    size_t count = first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
+    if (count == 0 || count > len)
+        return 0;
+    uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    uint8_t high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    if (bytes[1] < low || bytes[1] > high)
+        return 0;
+    for (size_t i = 2; i < count; i++)
+        if ((bytes[i] & 0xc0) != 0x80)
+            return 0;
+    return count;
+}
+
+// Returns the text of valid UTF-8 in a Uint8Array; undefined if it is not valid.
+static JSValue js_utf8_decode(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+    (void)this_val, (void)argc;
+    size_t len;
+    const uint8_t *bytes = JS_GetUint8Array(cx, &len, argv[0]);
+    if (!bytes)
+        return JS_EXCEPTION;
+    for (size_t at = 0, step; at < len; at += step)
+        if ((step = utf8_sequence(bytes + at, len - at)) == 0)
+            return JS_UNDEFINED;
+    return JS_NewStringLen(cx, (const char *)bytes, len);
+}
+
 // Ends the script successfully, with an error that no catch or finally of the script can see.
 static JSValue js_exit(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
     (void)this_val, (void)argc, (void)argv;
@@ -617,6 +660,8 @@ EXPORT(init) void guest_init(void) {
     add(host, "isPlain", js_is_plain, 2);
     add(host, "fastJson", js_fast_json, 3);
     add(host, "parseFrozen", js_parse_frozen, 1);
+    add(host, "utf8Encode", js_utf8_encode, 1);
+    add(host, "utf8Decode", js_utf8_decode, 1);
     add(host, "exit", js_exit, 0);
     add(host, "finish", js_finish, 2);
 

@@ -1,7 +1,7 @@
-// build.rs joins vocabulary.js, locale.js, harden.js and this file. The guest calls the resulting
+// build.rs joins the other files of this folder and this one. The guest calls the resulting
 // function once, with the host's functions.
 (host) => {
-  localise();
+  localise(host);
   const { globals, lazy, hooks, opaque } = vocabulary(host);
   for (const name of Object.keys(globals)) Object.defineProperty(globalThis, name, { value: globals[name], enumerable: false });
   for (const name of Object.keys(lazy)) Object.defineProperty(globalThis, name, { get: lazy[name], enumerable: false });

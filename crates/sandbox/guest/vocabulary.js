@@ -84,6 +84,7 @@ const vocabulary = (host) => {
   let depthLimit;
   const maxDepth = () => (depthLimit ??= Number(host.message("depth", "") ?? 64));
   const typedArray = Object.getPrototypeOf(Uint8Array);
+  const urls = urlClasses(host);
 
   const describePath = (path) => (path === "" ? "the value" : `\`${path}\``);
   const joinPath = (path, key) =>
@@ -146,7 +147,7 @@ const vocabulary = (host) => {
       if (value instanceof AggregateError) plain.errors = inner(value.errors, "errors");
       if (value.cause !== undefined) plain.cause = inner(value.cause, "cause");
       for (const key of Object.keys(value)) if (key !== "stack") plain[key] = inner(value[key], key);
-    } else if (value instanceof RegExp) {
+    } else if (value instanceof RegExp || value instanceof urls.URLSearchParams) {
       plain = String(value);
     } else if (value instanceof Number || value instanceof String || value instanceof Boolean) {
       plain = value.valueOf();
@@ -248,7 +249,7 @@ const vocabulary = (host) => {
   };
 
   // Names are resolved by the host, once each: "tool", "namespace", or an error with suggestions.
-  const pathOf = new WeakMap(); // function of a tool -> its path
+  const pathOf = new WeakMap(); // function of a tool, or a namespace -> its path
   // Names that code reads from any object to find out what it is. A tool can still have such a
   // name.
   const PROBES = new Set(["then", "toJSON", "next", "constructor", "toString", "valueOf", "length", "prototype", "nodeType", "inspect"]);
@@ -297,6 +298,7 @@ const vocabulary = (host) => {
       defineProperty: (_, name) => refuseChange(name),
     });
     namespaces.add(proxy);
+    pathOf.set(proxy, prefix.slice(0, -1));
     return proxy;
   };
   const tools = namespace("");
@@ -518,7 +520,7 @@ const vocabulary = (host) => {
   const performance = { now: () => Date.now() - (origin ??= Date.now()) };
   const globals = {
     performance, tools, console, text, image, audio, notify, store, load, recall, resume, help, exit, yield_control,
-    setTimeout, clearTimeout, structuredClone, __race: race, ...errors,
+    setTimeout, clearTimeout, structuredClone, __race: race, ...encodingClasses(host), ...urls, ...errors,
   };
   const lazy = { context, ALL_TOOLS: listTools };
   // `tools` and its namespaces are proxies that ask the host: the hardening must not walk into

@@ -46,6 +46,8 @@ pub(crate) enum StaticArgs {
     Object(StaticObject),
     /// One literal that is not an object.
     Literal(Value),
+    /// A value, if it is a literal, and an object literal with further fields.
+    WithOptions(Option<Value>, StaticObject),
     /// Anything else; checked when the call is made.
     Other,
 }
@@ -545,6 +547,17 @@ fn static_args(arguments: &[Argument<'_>]) -> StaticArgs {
                 None => StaticArgs::Other,
             }
         }
+        [first, options] => {
+            let (Some(first), Some(Expression::ObjectExpression(options))) = (
+                first.as_expression(),
+                options
+                    .as_expression()
+                    .map(Expression::get_inner_expression),
+            ) else {
+                return StaticArgs::Other;
+            };
+            StaticArgs::WithOptions(literal_value(first), object_fields(options))
+        }
         _ => StaticArgs::Other,
     }
 }
@@ -610,21 +623,24 @@ fn json_number(value: f64) -> Option<Value> {
     Number::from_f64(value).map(Value::Number)
 }
 
-/// Returns which entries of an array literal are tool calls, as a bit mask.
-pub(crate) fn inline_tool_calls(elements: &[ArrayExpressionElement<'_>]) -> u32 {
-    fn is_tool_call(expression: &Expression<'_>) -> bool {
+/// Returns which entries of an array literal are tool calls, as a bit mask. `roots` are the names
+/// of globals that hold tools.
+pub(crate) fn inline_tool_calls(
+    elements: &[ArrayExpressionElement<'_>],
+    roots: &BTreeSet<String>,
+) -> u32 {
+    let is_tool_call = |expression: &Expression<'_>| {
         let Expression::CallExpression(call) = expression.get_inner_expression() else {
             return false;
         };
         let mut callee = call.callee.get_inner_expression();
         while let Expression::StaticMemberExpression(member) = callee {
             callee = member.object.get_inner_expression();
-            if callee.is_specific_id("tools") {
-                return true;
-            }
         }
-        false
-    }
+        callee
+            .get_identifier_reference()
+            .is_some_and(|root| roots.contains(root.name.as_str()))
+    };
     // With a spread entry, positions in the text are not positions in the array.
     let spread = |element: &_| matches!(element, ArrayExpressionElement::SpreadElement(_));
     if elements.len() > 31 || elements.iter().any(spread) {

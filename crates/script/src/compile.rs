@@ -2,6 +2,7 @@
 //! about it without running it.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +25,7 @@ use tokio::sync::Semaphore;
 
 use crate::analysis::{LintWarning, ScriptAnalyzer, StaticCall, ToolMentions, inline_tool_calls};
 use crate::enum_values::bound_enum_values;
+use crate::globals::is_global;
 use crate::parse_cost::bound_parse_cost;
 use crate::positions::{LineStarts, PositionMap};
 use crate::pragma::Pragma;
@@ -61,7 +63,7 @@ pub struct CompiledScript {
     /// Names that the script declares.
     pub(crate) declared_names: Vec<String>,
     /// Names that the script uses and does not declare.
-    pub(crate) undeclared_names: Vec<String>,
+    pub(crate) undeclared_names: BTreeSet<String>,
     lines: LineStarts,
     position_map: PositionMap,
 }
@@ -308,17 +310,25 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
         let instead = format!("write (await tools.{tool}(…)).{field}");
         return Err(at(error, span.start).suggest(instead));
     }
-    let declared = |name: &str| {
-        let known = |symbol| {
-            scoping.symbol_name(symbol) == name
-                && !scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient)
-        };
-        scoping.symbol_ids().any(known)
+    // `declare const github: …` describes a global, it does not declare a variable.
+    let is_ambient = |symbol| scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient);
+    let (ambient, variables): (Vec<_>, Vec<_>) =
+        scoping.symbol_ids().partition(|id| is_ambient(*id));
+    let names_of = |symbols: Vec<_>| -> BTreeSet<String> {
+        let names = symbols
+            .into_iter()
+            .map(|symbol| scoping.symbol_name(symbol));
+        names.map(str::to_owned).collect()
     };
-    let race_is_global = !declared("Promise") && !declared("tools");
+    let variables = names_of(variables);
+    let race_is_global = !variables.contains("Promise") && !variables.contains("tools");
     let names = scoping.symbol_names().map(str::to_owned).collect();
     let unresolved = scoping.root_unresolved_references().keys();
-    let unresolved = unresolved.map(|name| name.to_string()).collect();
+    let mut unresolved: BTreeSet<String> = unresolved.map(|name| name.to_string()).collect();
+    unresolved.extend(names_of(ambient).difference(&variables).cloned());
+    let may_hold_tools = |name: &&String| *name == "tools" || !is_global(name);
+    let roots = unresolved.difference(&variables).filter(may_hold_tools);
+    let roots = roots.cloned().collect();
 
     let (path, options) = (Path::new("script.ts"), TransformOptions::default());
     let transformer = Transformer::new(&allocator, path, &options);
@@ -327,7 +337,8 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
         return Err(syntax_error(diagnostic));
     }
     if race_is_global {
-        RaceRewriter(AstBuilder::new(&allocator)).visit_program(&mut program);
+        let builder = AstBuilder::new(&allocator);
+        RaceRewriter { builder, roots }.visit_program(&mut program);
     }
     let (javascript, map) = generate_javascript(source, &program);
     Ok(CompiledScript {
@@ -386,7 +397,11 @@ fn generate_javascript(source: &str, program: &Program<'_>) -> (String, Position
 
 /// Replaces `Promise.race([tools.a(), …])` by a race that cancels the losing calls: the script has
 /// no other reference to them.
-struct RaceRewriter<'a>(AstBuilder<'a>);
+struct RaceRewriter<'a> {
+    builder: AstBuilder<'a>,
+    /// Names that the script does not declare and that may hold tools: `tools` and MCP servers.
+    roots: BTreeSet<String>,
+}
 
 impl<'a> VisitMut<'a> for RaceRewriter<'a> {
     fn visit_call_expression(&mut self, call: &mut CallExpression<'a>) {
@@ -397,12 +412,12 @@ impl<'a> VisitMut<'a> for RaceRewriter<'a> {
         let Some(Expression::ArrayExpression(array)) = call.arguments[0].as_expression() else {
             return;
         };
-        let mask = inline_tool_calls(&array.elements);
+        let mask = inline_tool_calls(&array.elements, &self.roots);
         if mask != 0 {
             let (mask, base) = (f64::from(mask), NumberBase::Decimal);
-            let mask = Expression::new_numeric_literal(SPAN, mask, None, base, &self.0);
+            let mask = Expression::new_numeric_literal(SPAN, mask, None, base, &self.builder);
             call.arguments.push(Argument::from(mask));
-            call.callee = Expression::new_identifier(SPAN, "__race", &self.0);
+            call.callee = Expression::new_identifier(SPAN, "__race", &self.builder);
         }
     }
 }

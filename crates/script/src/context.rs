@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::compile::CompiledScript;
 use crate::errors::truncate_bytes;
-use crate::globals::is_global;
+use crate::globals::{is_global, tool_namespace};
 use crate::output_buffer::OutputBuffer;
 use crate::recording::Recorder;
 use crate::replay_calls::ReplayAnswers;
@@ -129,8 +129,7 @@ impl<'a> RunContext<'a> {
         if let Some(recorded) = self.lock_recorder().recorded_reply(CHANNEL, name) {
             return recorded.is_some();
         }
-        let registry = self.orchestrator.registry();
-        let server = registry.is_namespace(&format!("mcp.{name}"));
+        let server = tool_namespace(name, self.orchestrator.registry()).is_some();
         let reply = server.then(String::new);
         self.lock_recorder().record_reply(CHANNEL, name, &reply);
         server

@@ -1,9 +1,10 @@
-//! The globals of scripts.
+//! The globals of scripts, and the tools that can be called through them.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use selvedge_protocol::ErrorCode;
+use selvedge_tools::{Registry, declarations};
 
 /// TypeScript declarations of everything a script can use besides `tools`.
 pub static GLOBAL_DECLARATIONS: LazyLock<String> = LazyLock::new(|| {
@@ -17,36 +18,67 @@ pub static GLOBAL_DECLARATIONS: LazyLock<String> = LazyLock::new(|| {
         .collect()
 });
 
-/// Lower-case globals of ECMAScript. Capitalized ones are recognized by their first letter.
-const STANDARD_GLOBALS: [&str; 14] = [
-    "globalThis",
-    "undefined",
-    "parseInt",
-    "parseFloat",
-    "isNaN",
-    "isFinite",
-    "decodeURI",
-    "decodeURIComponent",
-    "encodeURI",
-    "encodeURIComponent",
-    "escape",
-    "unescape",
-    "arguments",
-    "tools",
-];
+/// Globals of ECMAScript and of the sandbox that [`GLOBAL_DECLARATIONS`] does not declare.
+const STANDARD_GLOBALS: &str = "\
+AggregateError Array ArrayBuffer AsyncDisposableStack BigInt BigInt64Array BigUint64Array Boolean \
+DataView Date DisposableStack Error EvalError FinalizationRegistry Float16Array Float32Array \
+Float64Array Function Infinity Int16Array Int32Array Int8Array Iterator JSON Map Math NaN Number \
+Object Promise Proxy RangeError ReferenceError Reflect RegExp Set String SuppressedError Symbol \
+SyntaxError TypeError URIError Uint16Array Uint32Array Uint8Array Uint8ClampedArray WeakMap WeakRef \
+WeakSet __race decodeURI decodeURIComponent encodeURI encodeURIComponent escape globalThis isFinite \
+isNaN parseFloat parseInt tools undefined unescape";
 
-/// Whether a name is a global of every script, whatever tools are registered.
+/// Words that cannot name a variable.
+const RESERVED_WORDS: &str = "\
+arguments await break case catch class const continue debugger default delete do else enum eval \
+export extends false finally for function if implements import in instanceof interface let new null \
+package private protected public return static super switch this throw true try typeof var void \
+while with yield";
+
+/// Whether a name is a global of every script or a reserved word, whatever tools are registered.
 pub(crate) fn is_global(name: &str) -> bool {
-    static DECLARED: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
+    static TAKEN: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
         let prefixes = ["declare const ", "declare function ", "declare class "];
         let lines = GLOBAL_DECLARATIONS
             .lines()
             .filter_map(|line| prefixes.iter().find_map(|prefix| line.strip_prefix(prefix)));
-        lines
-            .filter_map(|rest| rest.split([':', '(', '<', ' ']).next())
-            .collect()
+        let declared = lines.filter_map(|rest| rest.split([':', '(', '<', ' ']).next());
+        let other = STANDARD_GLOBALS.split(' ').chain(RESERVED_WORDS.split(' '));
+        declared.chain(other).collect()
     });
-    name.starts_with(|c: char| c.is_uppercase())
-        || STANDARD_GLOBALS.contains(&name)
-        || DECLARED.contains(name)
+    TAKEN.contains(name)
+}
+
+/// Returns the namespace of the tools that a global holds: empty for `tools`, `mcp.github` for the
+/// MCP server `github`. `None` if the name is another global or is not defined.
+///
+/// This is the one place that maps globals to tools. A script that declares a variable of that name
+/// means its variable.
+pub(crate) fn tool_namespace(global: &str, registry: &Registry) -> Option<String> {
+    if global == "tools" {
+        return Some(String::new());
+    }
+    let namespace = format!("mcp.{global}");
+    let is_server = !is_global(global) && registry.is_namespace(&namespace);
+    is_server.then_some(namespace)
+}
+
+/// Returns the MCP servers that are globals, sorted by name.
+pub(crate) fn server_globals(registry: &Registry) -> Vec<String> {
+    let servers = registry.child_names("mcp.").into_iter();
+    servers
+        .filter(|name| tool_namespace(name, registry).is_some_and(|space| !space.is_empty()))
+        .collect()
+}
+
+/// Returns the TypeScript declarations of everything a script can use: the tools, the MCP servers
+/// and the other globals. `tsc --strict` accepts them.
+pub fn script_declarations(registry: &Registry) -> String {
+    let mut text = declarations(registry);
+    for server in server_globals(registry) {
+        text.push_str(&format!(
+            "declare const {server}: typeof tools.mcp.{server};\n"
+        ));
+    }
+    text + &GLOBAL_DECLARATIONS
 }

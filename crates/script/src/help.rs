@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use selvedge_protocol::{CallReach, Limits};
 use selvedge_tools::{RegisteredTool, Registry};
 
+use crate::globals::server_globals;
+
 /// Number of tools up to which all are listed. Beyond it, MCP servers are listed with the number of
 /// their tools.
 const MAX_LISTED_TOOLS: usize = 100;
@@ -35,6 +37,14 @@ pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
              tools.search(\"what it should do\")\n"
         ));
     }
+    let globals = server_globals(registry);
+    if !globals.is_empty() {
+        let shown = globals.iter().take(MAX_LISTED_TOOLS).cloned();
+        text.push_str(&format!(
+            "MCP servers are globals too, without tools.mcp: {}\n",
+            shown.collect::<Vec<_>>().join(", ")
+        ));
+    }
     if registry.is_empty() {
         text.push_str("  (no tools are registered)\n");
     }
@@ -44,6 +54,7 @@ pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
 const HELP_INTRODUCTION: &str = "\
 A script is TypeScript with top-level await; `return value` returns a value.
   await tools.name({...})                 call a tool; help(\"name\") shows its types
+  await tools.readFile(\"a.txt\")           the only required field can be given without its name
   await Promise.all([...])                make several calls side by side
   text(v), image(v)                       show output besides the returned value
   console.log(v)                          write a log line

@@ -11,15 +11,10 @@ const UNAVAILABLE_GLOBALS: &str = "\
 fetch axios: there is no network here: use a tool for it, see help()
 require: there are no modules here: everything a script can use is in help()
 process: there is no process here: use context.workingDirectory, exit() and text()
-Buffer: use Uint8Array, or atob() and btoa() for base64
-URL: there is no URL class here: split the text with a regular expression
-URLSearchParams: there is no URLSearchParams here: use encodeURIComponent and join
-TextEncoder: there is no TextEncoder here: work with strings
-TextDecoder: there is no TextDecoder here: work with strings
-Intl: there is no Intl here: format with toFixed, padStart and regular expressions
+Buffer: use TextEncoder and TextDecoder for bytes, or atob() and btoa() for base64
+Intl: there is no Intl here: use toLocaleString, toLocaleDateString or toFixed
 setInterval: use a loop with `await new Promise(r => setTimeout(r, ms))`
 setImmediate: use setTimeout or await
-crypto: there is no crypto here: Math.random() is seeded for each run
 Worker: there are no threads here: run calls side by side with Promise.all
 fs: there is no fs here: use the file tools, see help()
 AbortController AbortSignal: calls are stopped by Promise.race([tools.a(…), timeout])

@@ -52,7 +52,7 @@ mod unicode;
 
 pub use analysis::ToolMentions;
 pub use compile::{CompiledScript, ScriptCompiler};
-pub use globals::GLOBAL_DECLARATIONS;
+pub use globals::{GLOBAL_DECLARATIONS, script_declarations};
 pub use harness::Harness;
 pub use help::{help_overview, limits_text};
 pub use live::{LiveRun, LiveRunReport, LiveRunSummary, LiveRuns};

@@ -3,15 +3,18 @@
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use serde::Deserialize;
 
-/// Options that a script sets for its own run.
+/// Options that a script sets for its own run. Fields are accepted in snake_case and in camelCase.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pragma {
     /// Time after which the caller may stop waiting and let the run continue, in milliseconds.
+    #[serde(alias = "yieldTimeMs")]
     pub yield_time_ms: Option<u64>,
     /// Maximum number of tokens of the result that the model sees.
+    #[serde(alias = "maxOutputTokens")]
     pub max_output_tokens: Option<u64>,
     /// Time limit in milliseconds, at most the configured maximum.
+    #[serde(alias = "timeoutMs")]
     pub timeout_ms: Option<u64>,
     /// Id of the run that this one resumes.
     pub resume: Option<String>,

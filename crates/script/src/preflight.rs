@@ -1,17 +1,19 @@
 //! Checks a script before it runs: every tool call that is visible in its text, against the
 //! registered tools.
 
+use std::borrow::Cow;
+
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use selvedge_tools::{
-    ArgumentErrorKind, Orchestrator, RegisteredTool, ToolLookup, camel_case, check_partial,
-    list_from_text, snake_case,
+    ArgumentError, ArgumentErrorKind, Orchestrator, RegisteredTool, ToolLookup, camel_case,
+    check_partial, object_from_literal, snake_case,
 };
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::analysis::{StaticArgs, StaticObject};
 use crate::compile::CompiledScript;
-use crate::globals::is_global;
+use crate::globals::{is_global, tool_namespace};
 use crate::hints;
 
 /// After this many errors, no further call is checked.
@@ -54,8 +56,7 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
     // `github.createIssue(…)` is a tool call if there is such a server and no global of that name.
     let by_server = compiled.server_calls.iter().filter(|seen| {
         let server = seen.path.split('.').nth(1).unwrap_or_default();
-        let namespace = format!("mcp.{server}");
-        !is_global(server) && orchestrator.registry().is_namespace(&namespace)
+        tool_namespace(server, orchestrator.registry()).is_some()
     });
     let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
     calls.sort_by_key(|seen| seen.offset);
@@ -80,18 +81,18 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
                 continue;
             }
         };
-        let object = match &seen.args {
-            StaticArgs::Object(object) => object,
-            StaticArgs::Literal(value) if tool.spec.positional.is_empty() && !value.is_null() => {
-                let error = not_an_object_error(tool, value).at(at.line, at.column);
-                report.errors.push(error);
-                continue;
-            }
-            StaticArgs::Literal(_) | StaticArgs::Other => {
+        let object = match known_fields(tool, &seen.args) {
+            Ok(Some(object)) => object,
+            Ok(None) => {
                 let unknown = StaticObject::default();
                 report
                     .calls
                     .push(planned_call(&tool.spec, at.line, &unknown));
+                continue;
+            }
+            Err(problem) => {
+                let error = argument_error(tool, problem).at(at.line, at.column);
+                report.errors.push(error);
                 continue;
             }
         };
@@ -110,15 +111,12 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
                 ArgumentErrorKind::Missing => at,
                 _ => offset.map_or(at, |offset| compiled.position_of_offset(offset)),
             };
-            let message = format!("{}: {}", tool.spec.js_name, problem.message);
-            let mut error =
-                ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message)
-                    .at(position.line, position.column);
-            error.tool_name = Some(tool.spec.name.clone());
-            error.suggestions = problem.suggestions;
+            let error = argument_error(tool, problem).at(position.line, position.column);
             report.errors.push(error);
         }
-        report.calls.push(planned_call(&tool.spec, at.line, object));
+        report
+            .calls
+            .push(planned_call(&tool.spec, at.line, &object));
     }
     let bare = compiled.bare_calls.iter();
     let bare =
@@ -147,30 +145,40 @@ fn missing_prefix_error(
     Some(error.at(at.line, at.column).suggest(correct))
 }
 
-/// Returns the error for a literal in place of the arguments object, with the object that was
-/// probably meant.
-fn not_an_object_error(tool: &RegisteredTool, value: &Value) -> ScriptError {
-    let schema = &tool.spec.input_schema;
-    let first = schema["required"][0].as_str().or_else(|| {
-        let mut names = schema["properties"].as_object()?.keys();
-        names.next().map(String::as_str)
-    });
-    let name = &tool.spec.js_name;
-    let arguments = first.map(|field| {
-        let takes_list = schema["properties"][field]["type"] == "array";
-        let list = value.as_str().filter(|_| takes_list);
-        let list = list.map(|text| Value::from(list_from_text(field, text)));
-        format!(
-            "{{ {}: {} }}",
-            camel_case(field),
-            list.as_ref().unwrap_or(value)
-        )
-    });
-    let arguments = arguments.unwrap_or_default();
-    let message = format!("{name}: takes one object with named fields");
-    let mut error = ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message)
-        .suggest(format!("write tools.{name}({arguments})"));
+/// Returns the fields of a call's arguments; `None` if even their names are only known at run time.
+fn known_fields<'a>(
+    tool: &RegisteredTool,
+    args: &'a StaticArgs,
+) -> Result<Option<Cow<'a, StaticObject>>, ArgumentError> {
+    let fields = match args {
+        StaticArgs::Object(object) => return Ok(Some(Cow::Borrowed(object))),
+        StaticArgs::Other => return Ok(None),
+        StaticArgs::Literal(value) => StaticObject {
+            literals: object_from_literal(tool, value.clone())?,
+            ..StaticObject::default()
+        },
+        StaticArgs::WithOptions(first, options) => {
+            let positional = tool.spec.positional_fields();
+            let mut fields = options.clone();
+            match (&positional[..], first) {
+                ([field], Some(value)) if !fields.literals.contains_key(*field) => {
+                    fields.literals.insert((*field).to_owned(), value.clone());
+                }
+                ([field], None) => fields.dynamic.push((*field).to_owned()),
+                _ => return Ok(None),
+            }
+            fields
+        }
+    };
+    Ok(Some(Cow::Owned(fields)))
+}
+
+/// Returns the error of a script for one in the arguments of a call.
+fn argument_error(tool: &RegisteredTool, problem: ArgumentError) -> ScriptError {
+    let message = format!("{}: {}", tool.spec.js_name, problem.message);
+    let mut error = ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message);
     error.tool_name = Some(tool.spec.name.clone());
+    error.suggestions = problem.suggestions;
     error
 }
 

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::compile::CompiledScript;
 use crate::errors::truncate_bytes;
+use crate::globals::tool_namespace;
 use crate::help::help_overview;
 use crate::output_buffer::{MAX_NOTIFICATIONS, OutputBuffer, OutputFull};
 use crate::recording::Recorder;
@@ -219,6 +220,15 @@ impl ScriptHost {
             return help_overview(registry, &self.limits);
         }
         let name = name.strip_prefix("tools.").unwrap_or(name);
+        // A server's global has no `mcp.` before its name.
+        let global = name.split('.').next().unwrap_or_default();
+        let in_server = match registry.look_up(name) {
+            ToolLookup::NotFound(_) if tool_namespace(global, registry).is_some() => {
+                format!("mcp.{name}")
+            }
+            _ => name.to_owned(),
+        };
+        let name = in_server.as_str();
         match registry.look_up(name) {
             ToolLookup::Tool(tool) => {
                 let canonical = tool.spec.name.clone();

@@ -11,6 +11,7 @@ use std::time::Duration;
 use selvedge_protocol::{ErrorCode, Limits, OutputPart, ScriptToolCallOutput};
 use selvedge_script::ReplayOptions;
 use serde_json::Value;
+use support::servers::with_more_servers;
 use support::{MemoryLedger, TestFixture, run_on_thread};
 
 /// Time after its own time limit within which a script must return.
@@ -25,6 +26,40 @@ struct Case {
 #[test]
 fn scripts_as_models_write_them() {
     assert!(run_file("models.md", 30_000, 0..1) >= 50);
+}
+
+#[test]
+fn calls_and_helpers_in_every_form_that_models_write() {
+    assert!(run_file("calls.md", 30_000, 0..1) >= 30);
+}
+
+/// Each row of `cases/urls.json` is an input, a base (or null), and the parts of the URL that
+/// Node.js 20 makes of them: `[href, origin, username, password, host, pathname, search, hash]`, or
+/// null if it is invalid.
+#[test]
+fn urls_are_parsed_as_in_node() {
+    let table = include_str!("cases/urls.json");
+    let rows: Vec<(String, Option<String>, Option<Vec<String>>)> =
+        serde_json::from_str(table).unwrap();
+    assert!(rows.len() >= 60, "{}", rows.len());
+    let fixture = TestFixture::new();
+    for part in rows.chunks(50) {
+        let inputs: Vec<_> = part.iter().map(|(input, base, _)| (input, base)).collect();
+        let parts = fixture.value(&format!(
+            "const keys = ['href', 'origin', 'username', 'password', 'host', 'pathname', 'search', \
+             'hash'];
+             const parts = ([input, base]) => {{
+               const url = URL.parse(input, base ?? undefined);
+               return url && keys.map(key => url[key]);
+             }};
+             return {}.map(parts)",
+            serde_json::to_string(&inputs).unwrap()
+        ));
+        let parts: Vec<Option<Vec<String>>> = serde_json::from_value(parts).unwrap();
+        for ((input, base, expected), parts) in part.iter().zip(parts) {
+            assert_eq!(&parts, expected, "{input:?} with the base {base:?}");
+        }
+    }
 }
 
 /// The cases are split into two tests, which run in parallel.
@@ -61,7 +96,15 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
         let attempt = |timeout_ms: u64| {
             let ledger = ledger.clone();
             let fixture = TestFixture::with(
-                move |orchestrator| orchestrator.with_ledger(ledger.clone()),
+                move |orchestrator| {
+                    let mut tools = orchestrator.registry().clone();
+                    if name == "calls.md" {
+                        tools = with_more_servers(tools);
+                    }
+                    orchestrator
+                        .with_registry(tools)
+                        .with_ledger(ledger.clone())
+                },
                 Limits {
                     timeout_ms,
                     ..Limits::default()
@@ -98,7 +141,7 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
                 )
             })
         }));
-        if name == "models.md"
+        if name != "hostile.md"
             && let Some(recorded_run) = ledger.recorded_run(&case.code, &output)
         {
             let again = run_on_thread(&case.title, TEST_TIMEOUT, async move {

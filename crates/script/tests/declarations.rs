@@ -19,6 +19,18 @@ async function main() {
   const run = await tools.exec({ command: ["ls"], timeoutMs: 5 });
   const failed: boolean = run.exitCode !== 0;
   const issues: unknown = await tools.mcp.github.listIssues({});
+  const same: unknown = await github.listIssues({});
+  const byPosition: number = (await tools.readFile("a")).totalLines;
+  const line: number = (await tools.exec("ls | head")).exitCode;
+  const words: number = (await tools.exec(["ls"], { timeoutMs: 5 })).exitCode;
+  // @ts-expect-error: the field is a string
+  await tools.readFile(1);
+  const url = new URL("../x", "https://example.com/a/b?q=1");
+  url.searchParams.set("page", "2");
+  const pairs: [string, string][] = [...url.searchParams];
+  const bytes: Uint8Array = crypto.getRandomValues(new TextEncoder().encode(url.href));
+  const decoded: string = new TextDecoder().decode(bytes) + crypto.randomUUID();
+  queueMicrotask(() => text(same, byPosition, line, words, pairs, decoded));
   // @ts-expect-error: the field is required
   await tools.readFile({});
   // @ts-expect-error: there is no such field
@@ -47,11 +59,7 @@ fn tsc_accepts_the_declarations() {
     }
     let registry = support::registry(&Arc::default());
     let dir = tempfile::tempdir().unwrap();
-    let text = format!(
-        "{}{}",
-        selvedge_tools::declarations(&registry),
-        *selvedge_script::GLOBAL_DECLARATIONS
-    );
+    let text = selvedge_script::script_declarations(&registry);
     std::fs::write(dir.path().join("selvedge.d.ts"), text).unwrap();
     std::fs::write(dir.path().join("use.ts"), USE).unwrap();
     let output = Command::new(tsc)
@@ -116,6 +124,33 @@ fn every_global_is_declared() {
     }
 }
 
+#[test]
+fn a_server_with_the_name_of_a_global_is_not_a_global() {
+    let fixture = support::TestFixture::new();
+    let names = fixture
+        .value("return Reflect.ownKeys(globalThis).filter(name => typeof name === 'string')");
+    let names: Vec<String> = serde_json::from_value(names).unwrap();
+    assert!(names.len() > 60, "{names:?}");
+    let words = ["class", "new", "await", "eval", "arguments"].map(str::to_owned);
+    let free = ["github", "Linear"].map(str::to_owned);
+    let mut registry = selvedge_tools::Registry::new();
+    for name in names.iter().chain(&words).chain(&free) {
+        let name = format!("mcp.{name}.list");
+        let list = selvedge_tools::tool(&name, "Lists.", |(): ()| async { Ok(()) });
+        registry.register(list).unwrap();
+    }
+    let declared = selvedge_script::script_declarations(&registry);
+    let is_declared =
+        |name: &String| declared.contains(&format!("declare const {name}: typeof tools.mcp."));
+    let taken: Vec<_> = names
+        .iter()
+        .chain(&words)
+        .filter(|name| is_declared(name))
+        .collect();
+    assert!(taken.is_empty(), "{taken:?}");
+    assert!(free.iter().all(is_declared), "{declared}");
+}
+
 /// The enum, the guest's error classes, the declarations and `docs/errors.md` have the same codes.
 #[test]
 fn every_error_code_has_a_class_a_declaration_and_a_row_in_the_docs() {
@@ -139,7 +174,11 @@ fn every_error_code_has_a_class_a_declaration_and_a_row_in_the_docs() {
         rows.map(|(name, _)| name.to_owned()).collect()
     };
     assert_eq!(
-        between(&selvedge_script::GLOBAL_DECLARATIONS, "declare class ", " "),
+        between(
+            &selvedge_script::GLOBAL_DECLARATIONS,
+            "declare class ",
+            " extends Error"
+        ),
         codes
     );
     assert_eq!(

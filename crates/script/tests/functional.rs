@@ -729,9 +729,9 @@ fn f24_wrong_arguments_are_rejected_before_anything_runs() {
             "is not of type",
         ),
         (
-            "await tools.applyPatch({patch: 'x'});\nawait tools.exec({command: 'ls -la'})",
+            "await tools.applyPatch({patch: 'x'});\nawait tools.exec({command: {line: 'ls'}})",
             2,
-            "is not of type \"array\"",
+            "`command`: {\"line\":\"ls\"} is not of type `string | string[]`",
         ),
     ] {
         let output = fixture.run(source);
@@ -761,25 +761,6 @@ fn f24_wrong_arguments_are_rejected_before_anything_runs() {
         fixture.value("return (await tools.exec({command: ['ls'], timeout_ms: 5})).exitCode"),
         json!(0)
     );
-    assert_eq!(
-        fixture
-            .error("const p = 'README.md'; await tools.readFile(p)")
-            .1,
-        "readFile: takes one object, got a string"
-    );
-    let error = fixture
-        .run("await tools.readFile('README.md')")
-        .error
-        .unwrap();
-    assert_eq!(
-        error.suggestions,
-        ["write tools.readFile({ path: \"README.md\" })"]
-    );
-    let error = fixture
-        .run("await tools.exec({command: 'npm test'})")
-        .error
-        .unwrap();
-    assert_eq!(error.suggestions, ["write [\"npm\",\"test\"]"]);
 }
 
 #[test]

@@ -28,7 +28,8 @@ const FIELD_ALIASES: &[(&str, &str)] = &[
     ),
     (
         "exec",
-        "workdir=cwd working_directory=cwd timeout=timeout_ms argv=command args=command",
+        "workdir=cwd working_directory=cwd timeout=timeout_ms argv=command args=command \
+         cmd=command",
     ),
     ("exec_command", "command=cmd cwd=workdir"),
     ("write_stdin", "input=chars text=chars"),

@@ -6,6 +6,23 @@ use serde_json::Value;
 
 use crate::command_safety::display_command;
 
+/// Returns a program and arguments that run a command line: `bash -c`, or `sh -c` if bash is not
+/// installed.
+pub(crate) fn shell_argv(shell: Option<&str>, login: bool, line: String) -> Vec<String> {
+    let shell = shell.unwrap_or_else(|| {
+        if std::path::Path::new("/bin/bash").exists() {
+            "bash"
+        } else {
+            "sh"
+        }
+    });
+    vec![
+        shell.to_owned(),
+        if login { "-lc" } else { "-c" }.to_owned(),
+        line,
+    ]
+}
+
 /// A command to check or to run.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandRequest {

@@ -12,7 +12,7 @@ use selvedge_confine::{
     ConfinementSupport, NetworkAccess, UnixSocketAccess, WeakerConfinement,
 };
 use selvedge_protocol::{CommandLimits, EnvironmentPolicy, Preview, PreviewContent, SandboxPolicy};
-use selvedge_tools::{CallContext, Risk, ToolError, list_from_text};
+use selvedge_tools::{CallContext, Risk, ToolError};
 use serde_json::{Value, json};
 
 use crate::apply_patch;
@@ -563,8 +563,8 @@ fn spawn_error(error: ConfineError, request: &CommandRequest) -> ToolError {
         {
             failure = ToolError::new(format!("program not found: `{program}`"));
             if program.contains(' ') && request.argv.len() == 1 {
-                let argv = json!(list_from_text("command", &program));
-                failure = failure.suggest(format!("write the command as {argv}"));
+                let line = json!(program);
+                failure = failure.suggest(format!("write the command as one string: {line}"));
             }
         }
         ConfineError::WorkingDirectory { error, .. } => {

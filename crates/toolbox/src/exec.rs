@@ -19,16 +19,17 @@ use tokio::net::unix::pipe::Receiver;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::capture::OutputCapture;
-use crate::command_request::CommandRequest;
+use crate::command_request::{CommandRequest, shell_argv};
 use crate::commands::CommandRunner;
+use crate::one_or_many::OneOrMany;
 use crate::running_command::{ExitedCommands, RunningCommand};
 use crate::sandbox_denial::find_denial;
 
 /// A command and how to run it.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct ExecToolArgs {
-    /// Program and arguments: `["npm", "test"]`. For shell syntax: `["bash", "-c", "ls | head"]`.
-    command: Vec<String>,
+    /// Command line for bash, `"ls | head"`, or program and arguments, `["npm", "test"]`.
+    command: OneOrMany,
     /// Working folder, relative to the workspace.
     cwd: Option<String>,
     /// Environment variables to add.
@@ -95,6 +96,14 @@ impl Tool for Exec {
             .with_timeout(COMMAND_TIMEOUT)
     }
 
+    /// A command line is the call of a shell, and is judged, shown and recorded as one.
+    fn canonical_args(&self, mut args: Value) -> Value {
+        if args["command"].is_string() {
+            args["command"] = json!(argv_of(&args));
+        }
+        args
+    }
+
     fn risk(&self, args: &Value) -> Risk {
         self.0.risk(&command_request(args))
     }
@@ -125,6 +134,7 @@ impl Tool for Exec {
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         Box::pin(async move {
+            let args = self.canonical_args(args);
             let output = run(&self.0, parse_args(args.clone())?, &call).await?;
             Ok(ToolOutput {
                 model_text: Some(render(&output)),
@@ -137,9 +147,16 @@ impl Tool for Exec {
 
 /// Reads the command from the arguments of a call, which may not fit the schema.
 fn command_request(args: &Value) -> CommandRequest {
+    CommandRequest::from_args(argv_of(args), "cwd", args)
+}
+
+/// Returns the program and arguments of a call: a command line is run by a shell.
+fn argv_of(args: &Value) -> Vec<String> {
+    if let Some(line) = args["command"].as_str() {
+        return shell_argv(None, false, line.to_owned());
+    }
     let words = args["command"].as_array().into_iter().flatten();
-    let argv = words.filter_map(Value::as_str).map(str::to_owned).collect();
-    CommandRequest::from_args(argv, "cwd", args)
+    words.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 async fn run(
@@ -152,7 +169,7 @@ async fn run(
     let pipe_error =
         |error: io::Error| ToolError::new(format!("cannot create the command's streams: {error}"));
     let request = CommandRequest {
-        argv: args.command,
+        argv: args.command.into_vec(),
         cwd: args.cwd,
         env: args.env,
         run_unconfined: args.with_escalated_permissions,

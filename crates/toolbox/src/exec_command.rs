@@ -11,16 +11,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::aliases::built_in_spec;
-use crate::command_request::CommandRequest;
+use crate::command_request::{CommandRequest, shell_argv};
 use crate::command_safety::{CommandSafety, classify_command};
 use crate::commands::CommandRunner;
+use crate::one_or_many::OneOrMany;
 use crate::terminals::{TerminalRead, Terminals};
 
 /// A shell command and how to run it.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct ExecCommandArgs {
-    /// Shell command line.
-    cmd: String,
+    /// Shell command line, or program and arguments.
+    cmd: OneOrMany,
     /// Working folder, relative to the workspace.
     workdir: Option<String>,
     /// Shell to use; default `bash`, or `sh` if bash is not installed.
@@ -78,9 +79,16 @@ pub(crate) struct ExecCommand(pub(crate) CommandRunner, pub(crate) Terminals);
 
 impl Tool for ExecCommand {
     fn spec(&self) -> ToolSpec {
-        built_in_spec::<ExecCommandArgs, TerminalOutput>("exec_command", &["cmd"], DESCRIPTION)
+        built_in_spec::<ExecCommandArgs, TerminalOutput>("exec_command", &[], DESCRIPTION)
             .approval_by_arguments()
             .with_reach(CallReach::Command)
+    }
+
+    fn canonical_args(&self, mut args: Value) -> Value {
+        if args["cmd"].is_array() {
+            args["cmd"] = line_of(&args).into();
+        }
+        args
     }
 
     fn risk(&self, args: &Value) -> Risk {
@@ -126,9 +134,13 @@ impl Tool for WriteStdin {
     fn spec(&self) -> ToolSpec {
         let description =
             "Types into a terminal that exec_command opened, and returns its new output.";
-        built_in_spec::<WriteStdinArgs, TerminalOutput>("write_stdin", &[], description)
-            .approval_by_arguments()
-            .with_reach(CallReach::Command)
+        built_in_spec::<WriteStdinArgs, TerminalOutput>(
+            "write_stdin",
+            &["session_id", "chars"],
+            description,
+        )
+        .approval_by_arguments()
+        .with_reach(CallReach::Command)
     }
 
     fn risk(&self, args: &Value) -> Risk {
@@ -170,7 +182,7 @@ async fn run(
 ) -> Result<TerminalOutput, ToolError> {
     let yield_time = yield_time(args.yield_time_ms, Duration::from_secs(10));
     let request = CommandRequest {
-        argv: shell_argv(args.shell.as_deref(), args.login, args.cmd),
+        argv: shell_argv(args.shell.as_deref(), args.login, args.cmd.into_line()),
         cwd: args.workdir,
         env: [("TERM".to_owned(), "dumb".to_owned())].into(),
         run_unconfined: args.with_escalated_permissions,
@@ -243,9 +255,15 @@ fn command_request(args: &Value) -> CommandRequest {
     let argv = shell_argv(
         text("shell").as_deref(),
         args["login"] == true,
-        text("cmd").unwrap_or_default(),
+        line_of(args),
     );
     CommandRequest::from_args(argv, "workdir", args)
+}
+
+/// Returns the command line of a call: words of a list are quoted.
+fn line_of(args: &Value) -> String {
+    let command: Option<OneOrMany> = serde_json::from_value(args["cmd"].clone()).ok();
+    command.map_or_else(String::new, OneOrMany::into_line)
 }
 
 /// Returns the risk of typing. The text is classified as a shell script, because the program in the
@@ -271,19 +289,4 @@ fn typing_risk(args: &Value) -> Risk {
             reason: format!("types `{typed}`"),
         },
     }
-}
-
-fn shell_argv(shell: Option<&str>, login: bool, line: String) -> Vec<String> {
-    let shell = shell.unwrap_or_else(|| {
-        if std::path::Path::new("/bin/bash").exists() {
-            "bash"
-        } else {
-            "sh"
-        }
-    });
-    vec![
-        shell.to_owned(),
-        if login { "-lc" } else { "-c" }.to_owned(),
-        line,
-    ]
 }

@@ -102,7 +102,7 @@ impl Tool for ListDir {
     fn spec(&self) -> ToolSpec {
         built_in_spec::<ListDirArgs, ListDirOutput>(
             "list_dir",
-            &[],
+            &["path"],
             "Lists the entries of a folder.",
         )
         .as_read_only()

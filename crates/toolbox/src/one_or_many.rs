@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::command_safety::command_line;
+
 /// A string or a list of strings.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -18,6 +20,14 @@ impl OneOrMany {
         match self {
             Self::One(one) => vec![one],
             Self::Many(many) => many,
+        }
+    }
+
+    /// Returns a string as it is, and a list as a command line with quoted words.
+    pub(crate) fn into_line(self) -> String {
+        match self {
+            Self::One(line) => line,
+            Self::Many(words) => command_line(&words),
         }
     }
 

@@ -233,30 +233,41 @@ fn errors_say_why_a_command_cannot_start() {
 }
 
 #[test]
-fn a_hint_for_a_command_as_one_string_can_be_pasted() {
-    for (call, hint) in [
-        ("exec('ls')", r#"write tools.exec({ command: ["ls"] })"#),
-        (
-            "exec('ls | head -2')",
-            r#"write tools.exec({ command: ["bash","-c","ls | head -2"] })"#,
-        ),
-        ("exec({command: 'ls -l'})", r#"write ["ls","-l"]"#),
-        (
-            "exec({command: 'ls | head -2'})",
-            r#"write ["bash","-c","ls | head -2"]"#,
-        ),
-        (
-            "exec({command: 'A=1 make'})",
-            r#"write ["bash","-c","A=1 make"]"#,
-        ),
-        (
-            "exec({command: ['ls -l']})",
-            r#"write the command as ["ls","-l"]"#,
-        ),
+fn a_string_is_a_command_line_for_a_shell() {
+    for call in [
+        "exec('echo a b | wc -w > out; cat out')",
+        "exec({command: 'echo a b | wc -w > out; cat out'})",
+        "exec({cmd: 'echo a b | wc -w > out; cat out'})",
+        "exec({cmd: ['bash', '-c', 'echo a b | wc -w > out; cat out']})",
+        "exec(['bash', '-c', 'echo a b | wc -w > out; cat out'])",
+        "exec('cat', {cwd: '.'}) && await tools.exec('echo $N', {env: {N: '2'}})",
+        "shell({command: 'expr 1 + 1'})",
     ] {
-        let output = TestToolbox::new().script(&format!("await tools.{call}"));
-        assert_eq!(output.error.unwrap().suggestions, [hint], "{call}");
+        let output = TestToolbox::new().script(&format!("return (await tools.{call}).stdout.trim()"));
+        assert_eq!(
+            output.value(),
+            Some(json!("2")),
+            "{call}: {:?}",
+            output.error
+        );
     }
+    for call in [
+        r#"execCommand("printf '%s,' 'a b' c")"#,
+        r#"execCommand({command: "printf '%s,' 'a b' c"})"#,
+        "execCommand({cmd: ['printf', '%s,', 'a b', 'c']})",
+        "execCommand(['printf', '%s,', 'a b', 'c'])",
+    ] {
+        let output = TestToolbox::new().script(&format!("return (await tools.{call}).output"));
+        assert_eq!(
+            output.value(),
+            Some(json!("a b,c,")),
+            "{call}: {:?}",
+            output.error
+        );
+    }
+    let output = TestToolbox::new().script("await tools.exec({command: ['ls -l']})");
+    let hint = r#"write the command as one string: "ls -l""#;
+    assert_eq!(output.error.unwrap().suggestions, [hint]);
 }
 
 #[test]

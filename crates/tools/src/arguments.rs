@@ -5,6 +5,7 @@ use selvedge_protocol::ToolSpec;
 use selvedge_text::truncate_chars;
 use serde_json::{Map, Value, json};
 
+use crate::typescript::type_text;
 use crate::{RegisteredTool, camel_case, similar_names, snake_case};
 
 /// An error in the arguments of a call.
@@ -38,7 +39,8 @@ pub(crate) struct ArgumentChecker {
     validator: jsonschema::Validator,
     schema: Value,
     aliases: Vec<(&'static str, &'static str)>,
-    positional: &'static [&'static str],
+    /// Fields that may be given by position, and whether each can be an object.
+    positional: Vec<(String, bool)>,
 }
 
 impl ArgumentChecker {
@@ -53,11 +55,17 @@ impl ArgumentChecker {
             validator,
             schema,
             aliases: spec.aliases.clone(),
-            positional: spec.positional,
+            positional: spec
+                .positional_fields()
+                .into_iter()
+                .map(|field| (field.to_owned(), spec.field_accepts_objects(field)))
+                .collect(),
         })
     }
 
-    /// Converts the argument list of a script's call to the one object that a tool takes.
+    /// Converts the argument list of a script's call to the one object that a tool takes: an object
+    /// is that object, other values are those of the positional fields, and an object after them
+    /// has further fields.
     pub(crate) fn object_from_list(&self, mut list: Vec<Value>) -> Result<Value, ArgumentError> {
         match list.len() {
             0 => return Ok(Value::Object(Map::new())),
@@ -65,35 +73,67 @@ impl ArgumentChecker {
             1 if list[0].is_null() => return Ok(Value::Object(Map::new())),
             _ => {}
         }
-        if list.len() <= self.positional.len() {
-            let fields = self.positional.iter().map(|field| (*field).to_owned());
-            return Ok(self.canonicalise(Value::Object(fields.zip(list).collect())));
+        let last = self.positional.get(list.len() - 1);
+        let has_options = list.len() > 1
+            && list.last().is_some_and(Value::is_object)
+            && !last.is_some_and(|(_, accepts_objects)| *accepts_objects);
+        if list.len() - usize::from(has_options) <= self.positional.len() {
+            let options = if has_options { list.pop() } else { None };
+            return self.object_from_positional(list, options.unwrap_or_default());
         }
-        let given = match &list[0] {
-            Value::String(_) => "a string",
-            Value::Array(_) => "an array",
-            Value::Number(_) => "a number",
-            Value::Bool(_) => "a boolean",
-            _ if list.len() > 1 => "several arguments",
-            _ => "something else",
+        let given = match &list[..] {
+            [Value::String(_)] => "a string",
+            [Value::Array(_)] => "an array",
+            [Value::Number(_)] => "a number",
+            [Value::Bool(_)] => "a boolean",
+            _ => "several arguments",
         };
-        let wanted = self
-            .required()
-            .next()
-            .or_else(|| self.properties().map(|(name, _)| name.as_str()).next())
-            .unwrap_or("field");
+        let is_map_callback = matches!(&list[..], [_, Value::Number(_), Value::Array(_)]);
+        let mut wanted: Vec<&str> = self.required().take(8).collect();
+        if wanted.is_empty() {
+            wanted.extend(self.properties().map(|(name, _)| name.as_str()).next());
+        }
+        let wanted: Vec<String> = wanted
+            .into_iter()
+            .map(|field| format!("{}: …", camel_case(field)))
+            .collect();
         Err(ArgumentError {
             kind: ArgumentErrorKind::NotAnObject,
             field: None,
             message: format!("takes one object, got {given}"),
-            suggestions: vec![if list.len() > 1 {
+            suggestions: vec![if is_map_callback {
                 "instead of list.map(tools.x) write list.map(x => tools.x({ … })): map passes \
                  three arguments"
                     .to_owned()
             } else {
-                format!("({{ {}: … }})", camel_case(wanted))
+                format!("({{ {} }})", wanted.join(", "))
             }],
         })
+    }
+
+    /// Makes an object of the values of the positional fields and of an object with further fields.
+    fn object_from_positional(
+        &self,
+        values: Vec<Value>,
+        options: Value,
+    ) -> Result<Value, ArgumentError> {
+        let fields = self.positional.iter().map(|(field, _)| field.clone());
+        let mut args: Map<String, Value> = fields.zip(values).collect();
+        if let Value::Object(options) = self.canonicalise(options) {
+            for (field, value) in options {
+                if args.contains_key(&field) {
+                    let field = camel_case(&field);
+                    return Err(ArgumentError {
+                        kind: ArgumentErrorKind::Value,
+                        message: format!("`{field}` is given twice"),
+                        field: Some(field),
+                        suggestions: vec![],
+                    });
+                }
+                args.insert(field, value);
+            }
+        }
+        Ok(self.canonicalise(Value::Object(args)))
     }
 
     /// Returns all errors: unknown fields first, then missing ones, then invalid values.
@@ -194,6 +234,20 @@ impl ArgumentChecker {
                     )
                 })
                 .collect(),
+            ValidationErrorKind::AnyOf { .. } | ValidationErrorKind::OneOfNotValid { .. }
+                if path.matches('/').count() == 1 =>
+            {
+                let name = field.clone().unwrap_or_default();
+                let property = &self.schema["properties"][path.trim_start_matches('/')];
+                let value = error.instance().to_string();
+                let message = format!(
+                    "`{name}`: {} is not of type `{}`",
+                    truncate_chars(&value, 100),
+                    type_text(property, &self.schema)
+                );
+                let kind = ArgumentErrorKind::Value;
+                vec![argument_error(kind, field, message, vec![])]
+            }
             _ => {
                 let reason = truncate_chars(&error.to_string(), 200).into_owned();
                 let message = if path.is_empty() {
@@ -234,6 +288,20 @@ impl ArgumentChecker {
             .into_iter()
             .flatten()
             .filter_map(Value::as_str)
+    }
+}
+
+/// Returns the object that a call with one argument means. Its values are not checked.
+pub fn object_from_literal(
+    tool: &RegisteredTool,
+    argument: Value,
+) -> Result<Map<String, Value>, ArgumentError> {
+    let Ok(checker) = tool.checker() else {
+        return Ok(Map::new());
+    };
+    match checker.object_from_list(vec![argument])? {
+        Value::Object(object) => Ok(object),
+        _ => Ok(Map::new()),
     }
 }
 
@@ -279,11 +347,13 @@ pub fn check_partial(
         .validator
         .iter_errors(&args)
         .filter(|error| {
-            // Inside alternatives an error in one branch is meaningless while values are unknown.
+            // While values are unknown, alternatives of the whole object cannot be decided. Those of
+            // one field can: its value is known, or its errors are dropped below.
             let path = error.schema_path().to_string();
-            !["anyOf", "oneOf", "allOf", "if", "then", "else", "not"]
+            let is_alternative = ["anyOf", "oneOf", "allOf", "if", "then", "else", "not"]
                 .iter()
-                .any(|word| path.split('/').any(|part| part == *word))
+                .any(|word| path.split('/').any(|part| part == *word));
+            !is_alternative || !error.instance_path().as_str().is_empty()
         })
         .flat_map(|error| checker.explain(&error))
         .filter(|error| match error.kind {
@@ -322,22 +392,19 @@ impl RegisteredTool {
         };
         let errors = checker.check(&args);
         if errors.is_empty() {
-            Ok(args)
+            Ok(self.tool.canonical_args(args))
         } else {
             Err(errors)
         }
     }
 }
 
-/// Suggests a list of words if a string is given where a list is required.
+/// Suggests a list if a string is given where a list is required.
 fn suggest_list(error: &jsonschema::ValidationError<'_>) -> Vec<String> {
     let wants_array = matches!(error.kind(), ValidationErrorKind::Type { .. })
         && error.to_string().contains("\"array\"");
     match error.instance().as_str() {
-        Some(text) if wants_array => vec![format!(
-            "write {}",
-            json!(list_from_text(error.instance_path().as_str(), text))
-        )],
+        Some(text) if wants_array => vec![format!("write {}", json!([text]))],
         _ => Vec::new(),
     }
 }
@@ -415,19 +482,4 @@ fn display_path(path: &str) -> String {
         }
     }
     out
-}
-
-/// Returns the list to suggest for a text in place of a list: its words, or `bash -c` if the text
-/// is a command with syntax that only bash understands. `field` is the name of the field or its
-/// path.
-pub fn list_from_text(field: &str, text: &str) -> Vec<String> {
-    const BASH_SYNTAX: &str = "|&;<>()$`\\\"'*?[]{}~#\n";
-    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    let is_command = field.trim_start_matches('/') == "command";
-    let sets_variable = words.first().is_some_and(|word| word.contains('='));
-    let needs_bash = sets_variable || text.contains(|c: char| BASH_SYNTAX.contains(c));
-    match is_command && needs_bash {
-        true => vec!["bash".to_owned(), "-c".to_owned(), text.to_owned()],
-        false => words,
-    }
 }

@@ -34,7 +34,7 @@ mod tasks;
 mod tool;
 mod typescript;
 
-pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, list_from_text};
+pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, object_from_literal};
 pub use call_gate::{
     ApprovalTimeLimit, Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard,
 };

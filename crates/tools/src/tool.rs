@@ -93,6 +93,13 @@ pub trait Tool: Send + Sync {
         None
     }
 
+    /// Returns arguments that match the schema in canonical form. Everything after the validation
+    /// uses it: policy, approvals, the ledger and the comparison with earlier calls. Override it if
+    /// one call can be written in several ways.
+    fn canonical_args(&self, args: Value) -> Value {
+        args
+    }
+
     /// Returns how the argument fields are spelled in scripts.
     fn field_case(&self) -> FieldCase {
         FieldCase::Camel

@@ -97,7 +97,7 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
         camel_case_fields: tool.tool.field_case() == FieldCase::Camel,
         doc_comments: words,
     };
-    let required = schema
+    let is_required = schema
         .get("required")
         .and_then(Value::as_array)
         .is_some_and(|fields| !fields.is_empty());
@@ -108,11 +108,45 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
     if has_no_fields && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         return "args?: {}".to_owned();
     }
-    format!(
-        "args{}: {}",
-        if required { "" } else { "?" },
-        renderer.render(schema, depth, &mut BTreeSet::new())
-    )
+    let mut open = BTreeSet::new();
+    let object = renderer.render(schema, depth, &mut open);
+    let mut positional = tool.spec.positional_fields().into_iter().map(|field| {
+        let kind = renderer.render(&schema["properties"][field], depth, &mut open);
+        let kind = kind
+            .strip_suffix(" | null")
+            .map_or(kind.clone(), str::to_owned);
+        (camel_case(field), kind)
+    });
+    // The first positional field is an alternative to the object, the others follow it. A type with
+    // fields of its own is not repeated.
+    let is_short = |kind: &str| kind != "unknown" && !kind.contains('{');
+    let first = positional.next().filter(|(_, kind)| is_short(kind));
+    let field_count = schema["properties"].as_object().map_or(0, Map::len);
+    let takes_options = first.is_some() && field_count > 1 && words == DocComments::Include;
+    let kinds = first.into_iter().map(|(_, kind)| kind).chain([object]);
+    let optional = if is_required { "" } else { "?" };
+    let mut parameters = format!("args{optional}: {}", union(kinds));
+    for (name, kind) in positional {
+        let name = if name == "args" { "callArgs" } else { &name };
+        parameters.push_str(&format!(", {name}?: {kind}"));
+    }
+    // The types of the other fields are those of the object.
+    if takes_options && tool.spec.positional_fields().len() == 1 {
+        parameters.push_str(", options?: object");
+    }
+    parameters
+}
+
+/// Returns the TypeScript type of a schema on one line, without doc comments. `root` is the
+/// document that the schema is part of.
+pub(crate) fn type_text(schema: &Value, root: &Value) -> String {
+    let renderer = TypeScriptRenderer {
+        root,
+        camel_case_fields: true,
+        doc_comments: DocComments::Omit,
+    };
+    let text = renderer.render(schema, 0, &mut BTreeSet::new());
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn result_type(tool: &RegisteredTool, depth: usize, words: DocComments) -> String {

@@ -43,7 +43,7 @@ impl Chat {
             SlashCommand::Continue(None) => self.list_sessions(),
             SlashCommand::Runs => self.list_runs(),
             SlashCommand::Mcp => self.check_servers(),
-            SlashCommand::ReasoningStyle => self.show_thinking(),
+            SlashCommand::Thinking => self.show_thinking(),
             SlashCommand::Help => self.show_help(),
             SlashCommand::Quit => self.quitting = true,
             _ if busy => {

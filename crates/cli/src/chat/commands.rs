@@ -13,7 +13,7 @@ pub(crate) enum SlashCommand {
     New,
     Runs,
     Mcp,
-    ReasoningStyle,
+    Thinking,
     Help,
     Quit,
 }
@@ -128,7 +128,7 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
         "/new" => SlashCommand::New,
         "/runs" => SlashCommand::Runs,
         "/mcp" => SlashCommand::Mcp,
-        "/thinking" => SlashCommand::ReasoningStyle,
+        "/thinking" => SlashCommand::Thinking,
         "/help" => SlashCommand::Help,
         "/quit" | "/exit" => SlashCommand::Quit,
         other => {

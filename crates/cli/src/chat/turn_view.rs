@@ -45,7 +45,7 @@ pub(crate) struct TurnView {
 
 enum TurnSection {
     Message(MessageSection),
-    ReasoningStyle(ThinkingSection),
+    Thinking(ThinkingSection),
     Script(Box<ScriptSection>),
     Calls(CallsSection),
     Note(Vec<StyledRow>),
@@ -63,7 +63,7 @@ struct MessageSection {
     is_complete: bool,
 }
 
-/// ReasoningStyle of the model.
+/// Thinking of the model.
 struct ThinkingSection {
     item_id: String,
     text: String,
@@ -164,7 +164,7 @@ impl TurnView {
         for part in &mut self.parts {
             match part {
                 TurnSection::Message(part) => part.is_complete = true,
-                TurnSection::ReasoningStyle(part) => {
+                TurnSection::Thinking(part) => {
                     part.duration
                         .get_or_insert(now.saturating_duration_since(part.started_at));
                 }
@@ -204,7 +204,7 @@ impl TurnView {
     fn start_item(&mut self, id: String, item: &TurnItem, now: Instant) {
         match item {
             TurnItem::Conversation(ConversationItem::Reasoning(_)) => {
-                self.parts.push_back(TurnSection::ReasoningStyle(ThinkingSection {
+                self.parts.push_back(TurnSection::Thinking(ThinkingSection {
                     item_id: id,
                     text: String::new(),
                     started_at: now,
@@ -233,7 +233,7 @@ impl TurnView {
                     part.has_new_line |= delta.contains('\n');
                     return;
                 }
-                TurnSection::ReasoningStyle(part) if part.item_id == item => {
+                TurnSection::Thinking(part) if part.item_id == item => {
                     return part.text.push_str(delta);
                 }
                 _ => {}
@@ -260,7 +260,7 @@ impl TurnView {
             TurnItem::Conversation(ConversationItem::Reasoning(thinking)) => {
                 let whole = thinking.summary.concat() + &thinking.content.concat();
                 for part in &mut self.parts {
-                    if let TurnSection::ReasoningStyle(part) = part
+                    if let TurnSection::Thinking(part) = part
                         && part.item_id == item_id
                     {
                         if !whole.is_empty() {
@@ -290,7 +290,7 @@ impl TurnView {
                 was_printed |= part.printed_bytes > 0;
                 false
             }
-            TurnSection::ReasoningStyle(part) => part.item_id != item,
+            TurnSection::Thinking(part) => part.item_id != item,
             TurnSection::Calls(part) => {
                 if let Some(index) = part.item_and_call_ids.iter().position(|(id, _)| id == item) {
                     part.calls

@@ -152,6 +152,34 @@ fn a_completed_run_is_resumed_like_any_other() {
 }
 
 #[test]
+fn a_command_line_and_the_same_call_of_bash_are_identical() {
+    let workspace = workspace_with("", "");
+    let line = "await tools.exec('./pay 5')";
+    let id = failed(&workspace, line);
+    let argv = "await tools.exec({command: ['bash', '-c', './pay 5']})";
+    let output = resume(&workspace, &id, &format!("{argv}; throw 'later'"));
+    assert_eq!(
+        (output["error"]["message"].as_str(), done(&workspace)),
+        (Some("the script threw later"), 1)
+    );
+    let field = "await tools.exec({cmd: './pay 5'})";
+    let output = resume(&workspace, &last(&workspace), field);
+    assert_eq!((&output["error"], done(&workspace)), (&Value::Null, 1));
+    // The journal has the canonical form.
+    let shown = workspace
+        .command(&["runs", "show", &id, "--json"])
+        .output()
+        .unwrap();
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert!(
+        shown
+            .to_string()
+            .contains(r#""command":["bash","-c","./pay 5"]"#),
+        "{shown}"
+    );
+}
+
+#[test]
 fn only_one_of_several_concurrent_resumes_succeeds() {
     let workspace = TestWorkspace::new();
     let id = failed(&workspace, &echo("one"));

@@ -46,7 +46,7 @@ struct MessagesBlock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MessagesBlockKind {
     Text,
-    ReasoningStyle,
+    Thinking,
     Call,
     /// Redacted thinking, and blocks of server-side tools.
     Other,
@@ -189,13 +189,13 @@ impl MessagesAnswerDecoder {
         };
         let (kind, text) = match start["type"].as_str() {
             Some("text") => (MessagesBlockKind::Text, string_at(&start, "text")),
-            Some("thinking") => (MessagesBlockKind::ReasoningStyle, string_at(&start, "thinking")),
+            Some("thinking") => (MessagesBlockKind::Thinking, string_at(&start, "thinking")),
             Some("tool_use") => (MessagesBlockKind::Call, String::new()),
             _ => (MessagesBlockKind::Other, String::new()),
         };
         match kind {
             MessagesBlockKind::Text => out.text(item, &text),
-            MessagesBlockKind::ReasoningStyle => out.reasoning(item, ReasoningView::Raw, &text),
+            MessagesBlockKind::Thinking => out.reasoning(item, ReasoningView::Raw, &text),
             MessagesBlockKind::Call => {
                 let call_id = match string_at(&start, "id") {
                     id if id.is_empty() => selvedge_protocol::new_id("call"),
@@ -242,7 +242,7 @@ impl MessagesAnswerDecoder {
                         .then(|| native(json!({"citations": citations}))),
                 })
             }
-            MessagesBlockKind::ReasoningStyle => {
+            MessagesBlockKind::Thinking => {
                 let mut json = block.start;
                 json["thinking"] = block.text.clone().into();
                 if !block.signature.is_empty() {
@@ -349,11 +349,11 @@ impl MessagesBlock {
                 self.text.push_str(delta.text.or_empty());
                 out.text(self.item, delta.text.or_empty());
             }
-            (MessagesBlockKind::ReasoningStyle, "thinking_delta") => {
+            (MessagesBlockKind::Thinking, "thinking_delta") => {
                 self.text.push_str(delta.thinking.or_empty());
                 out.reasoning(self.item, ReasoningView::Raw, delta.thinking.or_empty());
             }
-            (MessagesBlockKind::ReasoningStyle, "signature_delta") => {
+            (MessagesBlockKind::Thinking, "signature_delta") => {
                 self.signature.push_str(delta.signature.or_empty())
             }
             (MessagesBlockKind::Call, "input_json_delta") => {

@@ -1,6 +1,8 @@
 //! Shared by the tests: tools over files in memory, an approver, a ledger, and runs with a timeout.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+pub mod servers;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -79,10 +81,18 @@ struct Match {
 
 #[derive(Deserialize, JsonSchema)]
 struct Command {
-    /// Program and arguments.
-    command: Vec<String>,
+    /// Command line, or program and arguments.
+    command: CommandWords,
     timeout_ms: Option<u64>,
     approval_context: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum CommandWords {
+    Line(String),
+    Argv(Vec<String>),
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -202,10 +212,14 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
         .register(tool("grep_files", "Finds lines in files.", grep).read_only())
         .unwrap();
     let exec = |args: Command| async move {
-        let failing = args.command.iter().any(|word| word.contains('b'));
+        let line = match args.command {
+            CommandWords::Line(line) => line,
+            CommandWords::Argv(words) => words.join(" "),
+        };
+        let failing = line.contains('b');
         Ok(Executed {
             exit_code: i32::from(failing),
-            stdout: format!("ran {}\n", args.command.join(" ")),
+            stdout: format!("ran {line}\n"),
             stderr: if failing {
                 "1 test failed".into()
             } else {

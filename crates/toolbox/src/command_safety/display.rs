@@ -66,13 +66,27 @@ fn script_lines(script: &str) -> Vec<&str> {
     lines
 }
 
+/// Joins words to a line that a shell splits into the same words.
+pub(crate) fn command_line(words: &[String]) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:+@%".contains(c);
+    let words = words.iter().map(|word| match word.chars().all(is_plain) {
+        true if !word.is_empty() => word.clone(),
+        _ => single_quoted(word),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 fn quote(word: &str) -> String {
     let needs_no_quotes = |c: char| c.is_alphanumeric() || "-_./,:=+@%^".contains(c);
     if !word.is_empty() && word.chars().all(needs_no_quotes) {
         word.to_owned()
     } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
+        single_quoted(word)
     }
+}
+
+fn single_quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// Escapes hidden characters, line breaks and unusual white space.

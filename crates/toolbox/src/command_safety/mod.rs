@@ -17,6 +17,7 @@ mod tokenize;
 mod words;
 mod wrappers;
 
+pub(crate) use display::command_line;
 pub use display::display_command;
 pub use rules::{is_covered_by_rules, rule_prefix};
 

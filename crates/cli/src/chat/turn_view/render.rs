@@ -43,7 +43,7 @@ impl TurnView {
                         break;
                     }
                 }
-                TurnSection::ReasoningStyle(part) => {
+                TurnSection::Thinking(part) => {
                     let Some(duration) = part.duration else { break };
                     let head = format!("thought for {}", format_seconds(duration));
                     rows.extend(thinking_rows(&part.text, &head, thinking));
@@ -96,7 +96,7 @@ impl TurnView {
                 }
                 short => render_markdown(short, width, theme),
             },
-            TurnSection::ReasoningStyle(part) => {
+            TurnSection::Thinking(part) => {
                 let elapsed = now.saturating_duration_since(part.started_at);
                 let head = format!("thinking… {}", format_seconds(elapsed));
                 thinking_rows(&part.text, &head, thinking)
