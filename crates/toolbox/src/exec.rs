@@ -17,6 +17,7 @@ use tokio::net::unix::pipe::Receiver;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::capture::{MAX_CAPTURE_BYTES, OutputCapture};
+use crate::command_access::CommandAccess;
 use crate::command_request::CommandRequest;
 use crate::commands::{CommandRunner, DEFAULT_COMMAND_TIMEOUT, MAX_COMMAND_TIMEOUT};
 use crate::running_command::{ExitedCommands, RunningCommand};
@@ -158,7 +159,8 @@ async fn run(
         stderr: stderr_writer.into(),
     };
     let runner = commands.clone();
-    let child = run_blocking(move || runner.spawn(&request, stdio)).await?;
+    let access = CommandAccess::of_call(call);
+    let child = run_blocking(move || runner.spawn(&request, access, stdio)).await?;
     let streams = [
         (
             OutputStream::Stdout,

@@ -146,6 +146,7 @@ impl TestWorkspace {
     pub fn apply_long(&self, args: Value) -> Result<Value, String> {
         let registry = self.registry();
         let call = CallContext {
+            read_only: false,
             id: "tool_1".to_owned(),
             scope_id: "scope".to_owned(),
             idempotency_key: "key".to_owned(),
