@@ -44,12 +44,17 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
     let live_sessions = LiveSessions::default();
     let setup = CliSetup::new(&args.workspace)?.without_variable(token_variable(&args))?;
     let mut setup = setup.with_journal(&args.workspace)?;
+    let client = http
+        .as_ref()
+        .map(|(_, token)| token.authentication.client_name());
+    // Clients over HTTP have documents of their own.
+    if let (Some(client), Some(journal)) = (&client, &setup.journal) {
+        setup.toolbox.cabinet = journal.documents_of(client);
+    }
     setup.client_runs = Some(ClientRuns {
         live_runs: live.clone(),
         live_sessions: live_sessions.clone(),
-        client: http
-            .as_ref()
-            .map(|(_, token)| token.authentication.client_name()),
+        client,
     });
     let setup = Arc::new(setup);
     // The client waits for each answer, so runs without calls are recorded after their answer.
