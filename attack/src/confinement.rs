@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::attempt::{Attempt, Verdict};
-use crate::lab::{Lab, observe};
+use crate::lab::{Lab, observe, script_item};
 
 /// Socket families other than those of ordinary programs, with their numbers on Linux.
 const FAMILIES: &[(&str, u32)] = &[
@@ -182,6 +182,7 @@ fn own_program(lab: &Lab, argv: &str) -> Result<Verdict> {
         command.env("PATH", format!("{}:{path}", folder.display()));
         let source = format!("return await tools.exec({{ command: {argv} }})");
         let seen = observe(command, &source)?;
+        script_item(&seen)?;
         if seen.output().contains("evil-program-ran") {
             return Ok(Verdict::Broken(format!("{sandbox}: {}", seen.output())));
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::attempt::{Attempt, Verdict};
-use crate::lab::{Lab, SECRET, observe};
+use crate::lab::{Lab, SECRET, observe, script_item};
 
 /// Files with credentials, relative to the home folder.
 const FILES: &[&str] = &[
@@ -230,7 +230,7 @@ fn run_unasked(lab: &Lab, line: &str) -> Result<Verdict> {
     let mut command = lab.selvedge(&all);
     command.env("HOME", home);
     let seen = observe(command, &source)?;
-    let item: serde_json::Value = serde_json::from_str(&seen.stdout)?;
+    let item = script_item(&seen)?;
     let is_refused = item["error"]["code"] == "ApprovalDeniedError";
     Ok(Verdict::held_if(
         is_refused && !seen.output().contains(SECRET),
@@ -318,6 +318,7 @@ fn read_by(
         command.env(name, value);
     }
     let seen = observe(command, &source)?;
+    script_item(&seen)?;
     Ok(Verdict::held_if(
         !seen.output().contains(SECRET) && seen.ended_cleanly(),
         seen.output(),

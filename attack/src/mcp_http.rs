@@ -392,7 +392,7 @@ fn read_document(server: &HttpServer, key: &str) -> Result<Verdict> {
          for (const read of [() => tools.fetchFromFc({{ fileKey: key }}), \
          () => tools.prompts.get({{ keys: [key] }}), \
          () => tools.writeFile({{ path: 'copy', fileKey: key }}).then(() => \
-         tools.readFile('copy'))]) seen.push(await read().catch(e => e.message));\n\
+         tools.readFile({{ path: 'copy' }}))]) seen.push(await read().catch(e => e.message));\n\
          return seen"
     );
     let seen = server.call(&session, "script", json!({"code": code}))?;

@@ -117,6 +117,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         let mut command = lab.selvedge(&["run", "--json", "-"]);
         command.env("HOME", lab.work());
         let seen = crate::lab::observe(command, &script(code))?;
+        crate::lab::script_item(&seen)?;
         let is_written = [".bashrc", ".profile"]
             .iter()
             .any(|file| lab.work().join(file).exists());
@@ -258,10 +259,9 @@ fn write_by(lab: &Lab, file: &str, code: &str) -> Result<Verdict> {
 
 /// Runs a script in which a failed step is not an error.
 fn run(lab: &Lab, code: &str) -> Result<String> {
-    Ok(lab
-        .script(&script(code), &["--approval", "never"])?
-        .1
-        .output())
+    let (item, seen) = lab.script(&script(code), &["--approval", "never"])?;
+    anyhow::ensure!(!item.is_null(), "it crashed: {}", seen.output());
+    Ok(seen.output())
 }
 
 fn script(code: &str) -> String {
