@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::attempt::{Attempt, Verdict};
-use crate::lab::{Lab, observe};
+use crate::lab::{Lab, observe, script_item};
 
 /// Socket families other than those of ordinary programs, with their numbers on Linux.
 const FAMILIES: &[(&str, u32)] = &[
@@ -68,6 +68,11 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
             seen.output(),
         ))
     }));
+    for line in PROTECTED_REDIRECTIONS {
+        attempts.push(Attempt::new(format!("Landlock only: {line}"), |lab| {
+            redirect_unasked(lab, line)
+        }));
+    }
     for (name, code) in [
         // Under `untrusted` this runs only if it counts as read-only, and then it cannot write.
         ("program of the workspace in PATH", "['ls']"),
@@ -79,6 +84,58 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         attempts.push(Attempt::new(name, move |lab| own_program(lab, code)));
     }
     Ok(attempts)
+}
+
+/// Commands that write protected files by redirections. If only Landlock confines commands, nothing
+/// else protects these files.
+const PROTECTED_REDIRECTIONS: &[&str] = &[
+    "echo evil > .git/config",
+    "cd .git; echo evil > config",
+    "cd .git && echo evil >> config",
+    "(cd .git; echo evil > config)",
+    "{ cd .git; echo evil > config; }",
+    "pushd .git; echo evil > config",
+    "pushd .git > /dev/null; : > config",
+    "cd .git/hooks; echo evil > pre-commit",
+    "cd .git; cd hooks; echo evil > pre-commit",
+    "cd sub; cd ../.git; echo evil > config",
+    "cd ./sub/../.git; echo evil >| config",
+    "cd .gi?; echo evil > config",
+    "cd link; echo evil > config",
+    "env -C .git sh -c 'echo evil > config'",
+    "env --chdir=.git sh -c 'echo evil > config'",
+    "bash -c 'cd .git; echo evil > config'",
+    "bash -c \"bash -c 'cd .git; echo evil > config'\"",
+    "x=$(cd .git; echo evil > config)",
+    "if cd .git; then echo evil > config; fi",
+    "for d in .git; do cd $d; echo evil > config; done",
+    "f() { cd .git; }; f; echo evil > config",
+    "cd .vscode; echo evil > tasks.json",
+    "find .git -maxdepth 0 -execdir sh -c 'echo evil > .git/config' ;",
+    "eval 'cd .git'; echo evil > config",
+    "rm .g*t/config",
+    "cd .git; rm conf*",
+];
+
+/// Runs a command that nothing approves. It must be refused before it starts.
+fn redirect_unasked(lab: &Lab, line: &str) -> Result<Verdict> {
+    for file in [".git/config", ".git/hooks/x", ".vscode/tasks.json", "sub/x"] {
+        lab.write(file, "before")?;
+    }
+    std::os::unix::fs::symlink(".git", lab.work().join("link"))?;
+    std::fs::write(
+        lab.home().join("config.toml"),
+        "weaker_confinement = \"landlock\"\n",
+    )?;
+    let source = format!(
+        "return await tools.exec({{ command: ['bash', '-c', {}] }})",
+        serde_json::to_string(line)?
+    );
+    let (item, seen) = lab.script(&source, &["--approval", "on-request"])?;
+    Ok(Verdict::held_if(
+        item["error"]["code"] == "ApprovalDeniedError",
+        seen.output(),
+    ))
 }
 
 fn open_socket(lab: &Lab, family: u32, network: &str) -> Result<Verdict> {
@@ -125,6 +182,7 @@ fn own_program(lab: &Lab, argv: &str) -> Result<Verdict> {
         command.env("PATH", format!("{}:{path}", folder.display()));
         let source = format!("return await tools.exec({{ command: {argv} }})");
         let seen = observe(command, &source)?;
+        script_item(&seen)?;
         if seen.output().contains("evil-program-ran") {
             return Ok(Verdict::Broken(format!("{sandbox}: {}", seen.output())));
         }

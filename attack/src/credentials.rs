@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::attempt::{Attempt, Verdict};
-use crate::lab::{Lab, SECRET, observe};
+use crate::lab::{Lab, SECRET, observe, script_item};
 
 /// Files with credentials, relative to the home folder.
 const FILES: &[&str] = &[
@@ -45,6 +45,19 @@ const FILES: &[&str] = &[
     ".python_history",
     ".node_repl_history",
     ".psql_history",
+    ".yarnrc",
+    ".config/pnpm/rc",
+    ".config/pnpm/auth.ini",
+    ".bunfig.toml",
+    ".config/pip/pip.conf",
+    ".pip/pip.conf",
+    ".config/pypoetry/auth.toml",
+    ".local/share/uv/credentials/key",
+    ".condarc",
+    ".config/nix/nix.conf",
+    ".sentryclirc",
+    ".smbcredentials",
+    ".local/share/jupyter/runtime/kernel.json",
 ];
 
 /// Variables that name a file with credentials, or a folder and the file in it.
@@ -60,6 +73,9 @@ const VARIABLES: &[(&str, &str)] = &[
     ("CARGO_HOME", "credentials.toml"),
     ("GNUPGHOME", "secring.gpg"),
     ("XDG_CONFIG_HOME", "gh/hosts.yml"),
+    ("PIP_CONFIG_FILE", ""),
+    ("XDG_RUNTIME_DIR", "containers/auth.json"),
+    ("XDG_DATA_HOME", "atuin/history.db"),
 ];
 
 /// Ways to read `$PATH_OF_SECRET`. `$LINK` and `$HARD` are links to it in the workspace.
@@ -132,6 +148,100 @@ const LINK_WAYS: &[(&str, &str, &[&str])] = &[
 
 const UNCONFINED: &[&str] = &["--sandbox", "danger-full-access", "--approval", "untrusted"];
 
+/// Commands that would read a secret without naming it, if they ran without approval and without a
+/// wall. In the workspace, `link` and `dir/link` are links to it, `chain` is a link to `link`,
+/// `out` is a link to the folder of the secret, and `list` names `link`.
+const UNASKED_COMMANDS: &[&str] = &[
+    "grep -R canary .",
+    "grep -r canary",
+    "grep -nir canary dir",
+    "grep -d recurse canary dir",
+    "grep --recursive canary",
+    "grep --dereference-rec canary",
+    "egrep -R canary dir",
+    "fgrep -R canary out",
+    "cd dir; grep -R canary",
+    "rg -L canary",
+    "rg --follow canary dir",
+    "rg canary",
+    "diff -r dir /dev/null",
+    "diff dir sub",
+    "cat chain",
+    "cat dir/../link",
+    "cat sub/../dir/link",
+    "cat ~+/link",
+    "cat ~+/*",
+    "head -n 5 ~+/dir/link",
+    "cd sub; cat ~-/link",
+    "cat ~root/.netrc",
+    "cat l[[:alpha:]]nk",
+    "cat l[i]nk",
+    "cat *nk",
+    "cat d*/l*",
+    "cat {link,list}",
+    "cat out/id_*",
+    "cat $(echo link)",
+    "cat `echo link`",
+    "cat < <(cat link)",
+    "while read f; do cat $f; done < list",
+    "grep -flink list",
+    "grep -nflink list",
+    "grep --file=link list",
+    "sort --files0-from=list",
+    "sort --files0=list",
+    "wc --files0-from list",
+    "du --files0-from=list",
+    "file -f list",
+    "file --files-from=list",
+    "find -files0-from list",
+    "tree --fromfile list",
+    "tree --info",
+    "find . -exec cat {} +",
+    "find -L . -type f -execdir cat {} ;",
+    "xargs cat < list",
+    "tar -cf - -T list",
+    "cd; cat .ss*/id_*",
+    "cd -- ~; cat .s*/id_*",
+    "cd -P ~; cat .s*/id_*",
+    "cd ~; cd -; cat .s*/id_*",
+    "cd ~/; cat .s*/id_*",
+    "cd ~+; cat link",
+    "cd d?r; cat link",
+    "cd dir && cat link",
+    "cd out; cat id_*",
+];
+
+/// Runs a command without a wall that nothing approves. Anything but a refusal is a success of the
+/// attack, because the command or its program may be missing here.
+fn run_unasked(lab: &Lab, line: &str) -> Result<Verdict> {
+    use std::os::unix::fs::symlink;
+    let home = lab.outside().join("user");
+    let secret = home.join(".ssh/id_ed25519");
+    std::fs::create_dir_all(home.join(".ssh"))?;
+    std::fs::write(&secret, format!("{SECRET}\n"))?;
+    lab.write("dir/plain", "text\n")?;
+    lab.write("sub/plain", "text\n")?;
+    lab.write("list", "link\0")?;
+    symlink(&secret, lab.work().join("link"))?;
+    symlink(&secret, lab.work().join("dir/link"))?;
+    symlink("link", lab.work().join("chain"))?;
+    symlink(home.join(".ssh"), lab.work().join("out"))?;
+    let source = format!(
+        "return await tools.exec({{ command: ['bash', '-c', {}] }})",
+        serde_json::to_string(line)?
+    );
+    let all = [&["run", "--json", "-"], NO_WALL].concat();
+    let mut command = lab.selvedge(&all);
+    command.env("HOME", home);
+    let seen = observe(command, &source)?;
+    let item = script_item(&seen)?;
+    let is_refused = item["error"]["code"] == "ApprovalDeniedError";
+    Ok(Verdict::held_if(
+        is_refused && !seen.output().contains(SECRET),
+        seen.output(),
+    ))
+}
+
 /// Returns the attempts.
 pub(crate) fn attempts() -> Result<Vec<Attempt>> {
     let mut attempts = Vec::new();
@@ -150,6 +260,11 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
                 read_by(lab, &secret, code, args, None)
             }));
         }
+    }
+    for line in UNASKED_COMMANDS {
+        attempts.push(Attempt::new(format!("unasked: {line}"), |lab| {
+            run_unasked(lab, line)
+        }));
     }
     for (variable, file) in VARIABLES {
         for (way, code) in WAYS {
@@ -207,6 +322,7 @@ fn read_by(
         command.env(name, value);
     }
     let seen = observe(command, &source)?;
+    script_item(&seen)?;
     Ok(Verdict::held_if(
         !seen.output().contains(SECRET) && seen.ended_cleanly(),
         seen.output(),

@@ -153,7 +153,7 @@ fn attempt(
         if let Known::OllamaHost = known {
             command.env("OLLAMA_HOST", format!("127.0.0.1:{}", server.port));
         }
-        let seen = observe(command, "y\ny\n")?;
+        let seen = observe(command, "1\n1\ny\n")?;
         let prompts = server.prompts.load(Ordering::SeqCst);
         Ok(Verdict::held_if(
             prompts == 0 && seen.ended_cleanly(),

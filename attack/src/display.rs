@@ -16,6 +16,10 @@ type Surface = fn(&Lab, &str) -> Result<Vec<String>>;
 
 const SURFACES: &[(&str, Surface)] = &[
     ("error", error_message),
+    ("unknown flag", unknown_flag),
+    ("unknown command", unknown_command),
+    ("invalid value of a flag", invalid_value),
+    ("unknown value of a flag", unknown_value),
     ("script output", script_output),
     ("script log", script_log),
     ("JSON output", json_output),
@@ -74,6 +78,27 @@ fn show(lab: &Lab, characters: &str, prepare: Surface) -> Result<Verdict> {
 
 fn to_args<const N: usize>(args: [&str; N]) -> Result<Vec<String>> {
     Ok(args.map(str::to_owned).to_vec())
+}
+
+/// Characters that can be part of an argument. The system ends an argument at a null character.
+fn in_argument(text: &str) -> String {
+    text.replace('\0', "")
+}
+
+fn unknown_flag(_: &Lab, text: &str) -> Result<Vec<String>> {
+    to_args(["run", &format!("--{}", in_argument(text))])
+}
+
+fn unknown_command(_: &Lab, text: &str) -> Result<Vec<String>> {
+    to_args(["runs", &in_argument(text)])
+}
+
+fn invalid_value(_: &Lab, text: &str) -> Result<Vec<String>> {
+    to_args(["run", "--timeout", &in_argument(text), "-e", "return 1"])
+}
+
+fn unknown_value(_: &Lab, text: &str) -> Result<Vec<String>> {
+    to_args(["run", "--approval", &in_argument(text), "-e", "return 1"])
 }
 
 /// An error that names a file.

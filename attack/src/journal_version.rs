@@ -43,7 +43,74 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
             }
         }
     }
+    for (name, code) in WHILE_RUNNING {
+        attempts.push(Attempt::new(
+            format!("newer while a script runs: {name}"),
+            |lab| become_newer(lab, code),
+        ));
+    }
     Ok(attempts)
+}
+
+/// What a script does after the journal became newer.
+const WHILE_RUNNING: &[(&str, &str)] = &[
+    ("returns", ""),
+    ("calls a tool", "await tools.listDir({ path: '.' });"),
+    (
+        "writes a file",
+        "await tools.writeFile({ path: 'late', content: 'x' });",
+    ),
+    (
+        "saves a document",
+        "await tools.saveToFc({ content: 'x' });",
+    ),
+    ("stores a value", "store('key', 'x');"),
+    ("fails", "throw new Error('x');"),
+];
+
+/// Makes the journal newer while a script waits, and compares its bytes after the script has ended.
+fn become_newer(lab: &Lab, code: &str) -> Result<Verdict> {
+    let source = format!(
+        "await tools.writeFile({{ path: 'started', content: 'x' }});\n\
+         for (let waits = true; waits; await new Promise(resolve => setTimeout(resolve, 20))) {{ \
+         try {{ waits = !(await tools.listDir({{ path: '.' }})).content.includes('go-on') }} \
+         catch {{ waits = false }} }}\n{code}"
+    );
+    let args = [
+        "run",
+        "--json",
+        "--timeout",
+        "60s",
+        "--max-calls",
+        "5000",
+        "-e",
+    ];
+    let mut command = lab.selvedge(&[&args[..], &[&source]].concat());
+    let child = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()?;
+    let deadline = std::time::Instant::now() + crate::lab::ATTACK_TIMEOUT;
+    while !lab.work().join("started").exists() {
+        anyhow::ensure!(std::time::Instant::now() < deadline, "it does not start");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let connection = rusqlite::Connection::open(lab.home().join(FILES[0]))?;
+    connection.busy_timeout(crate::lab::ATTACK_TIMEOUT)?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.execute(
+        "INSERT OR REPLACE INTO schema_versions VALUES ('journal', 99)",
+        [],
+    )?;
+    let before = bytes(&lab.home())?;
+    lab.write("go-on", "")?;
+    let output = child.wait_with_output()?;
+    let unchanged = bytes(&lab.home())? == before;
+    drop(connection);
+    Ok(Verdict::held_if(
+        unchanged,
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+    ))
 }
 
 fn open_newer(lab: &Lab, command: &[&str], newer: (&str, u32), with_log: bool) -> Result<Verdict> {

@@ -105,13 +105,26 @@ impl Lab {
         observe(self.selvedge(args), "")
     }
 
-    /// Runs a script. Returns its `script_tool_call_output` item and what the process did.
+    /// Runs a script. Returns its `script_tool_call_output` item and what the process did. Fails
+    /// as [`script_item`] does.
     pub(crate) fn script(&self, source: &str, args: &[&str]) -> Result<(Value, Observation)> {
         let all = [&["run", "--json", "-"], args].concat();
         let seen = observe(self.selvedge(&all), source)?;
-        let item = serde_json::from_str(&seen.stdout).unwrap_or(Value::Null);
-        Ok((item, seen))
+        Ok((script_item(&seen)?, seen))
     }
+}
+
+/// Returns the item of a script; `Null` if the process crashed, which is for the attack to judge.
+/// Fails if the script never ran: then the attack was not tried.
+pub(crate) fn script_item(seen: &Observation) -> Result<Value> {
+    let item: Value = serde_json::from_str(&seen.stdout).unwrap_or(Value::Null);
+    let has_run = item["type"] == "script_tool_call_output" && item["status"] != "rejected";
+    anyhow::ensure!(
+        has_run || !seen.ended_cleanly(),
+        "the script did not run: {}",
+        seen.output()
+    );
+    Ok(item)
 }
 
 /// Runs a command to its end, with `input` on its standard input. Kills it after

@@ -343,6 +343,22 @@ fn runs_of_others() -> Vec<Attempt> {
                 seen.to_string(),
             ))
         }),
+        Attempt::new("read a document of the user", |lab| {
+            let save = "return (await tools.saveToFc({ content: 'private words' })).fileKey";
+            let (item, seen) = lab.script(save, &[])?;
+            let key = item["output_json"]
+                .as_str()
+                .with_context(|| seen.output())?;
+            read_document(&HttpServer::start(lab, &[])?, key)
+        }),
+        Attempt::new("read a document of another token", |lab| {
+            let first = HttpServer::start(lab, &[])?;
+            let save = "return (await tools.saveToFc({ content: 'private words' })).fileKey";
+            let saved = first.call(&first.session()?, "script", json!({"code": save}))?;
+            let key = saved["output_json"].as_str().context("no key")?.to_owned();
+            drop(first);
+            read_document(&HttpServer::start(lab, &[])?, &key)
+        }),
         Attempt::new("session without its token", |lab| {
             let server = HttpServer::start(lab, &[])?;
             let session = server.session()?;
@@ -362,6 +378,29 @@ fn runs_of_others() -> Vec<Attempt> {
             Ok(Verdict::held_if(response.status == 404, response.text))
         }),
     ]
+}
+
+/// Reads a document by its key, in every way. `key` is a JSON string.
+fn read_document(server: &HttpServer, key: &str) -> Result<Verdict> {
+    let session = server.session()?;
+    let own = "const { fileKey } = await tools.saveToFc({ content: 'own words' }); \
+        return (await tools.fetchFromFc({ fileKey })).content";
+    let own = server.call(&session, "script", json!({"code": own}))?;
+    anyhow::ensure!(own.to_string().contains("own words"), "{own}");
+    let code = format!(
+        "const key = {key}, seen = [];\n\
+         for (const read of [() => tools.fetchFromFc({{ fileKey: key }}), \
+         () => tools.prompts.get({{ keys: [key] }}), \
+         () => tools.writeFile({{ path: 'copy', fileKey: key }}).then(() => \
+         tools.readFile({{ path: 'copy' }}))]) seen.push(await read().catch(e => e.message));\n\
+         return seen"
+    );
+    let seen = server.call(&session, "script", json!({"code": code}))?;
+    anyhow::ensure!(seen["status"] == "completed", "{seen}");
+    Ok(Verdict::held_if(
+        !seen.to_string().contains("private"),
+        seen.to_string(),
+    ))
 }
 
 /// Calls that need more rights than the server was started with. The client would approve them.

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::attempt::{Attempt, Verdict};
 use crate::lab::Lab;
+use crate::loopback::{LoopbackServer, ModelAnswer};
 
 /// Where the project configures its server.
 #[derive(Clone, Copy)]
@@ -75,7 +76,36 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
             call,
         ));
     }
+    for (place, file) in [
+        ("config.toml", ProjectFile::Config),
+        ("changed server", ProjectFile::ChangedUserServer),
+    ] {
+        all.push(Attempt::new(format!("sampling in {place}"), move |lab| {
+            sample(lab, file)
+        }));
+    }
     Ok(all)
+}
+
+/// The server of a trusted project asks the model, and its configuration approves that. It succeeds
+/// if it gets an answer.
+fn sample(lab: &Lab, file: ProjectFile) -> Result<Verdict> {
+    configure(lab, file, "\"sample\"")?;
+    let path = lab.work().join(".selvedge/config.toml");
+    let config = std::fs::read_to_string(&path)?;
+    std::fs::write(path, format!("{config}sampling = \"approve\"\n"))?;
+    let script = "<tool-calls>\nreturn await tools.mcp.hostile.act({})\n</tool-calls>";
+    let model = LoopbackServer::model(vec![ModelAnswer::Text(script.to_owned())])?;
+    let user = lab.home().join("config.toml");
+    let own = std::fs::read_to_string(&user).unwrap_or_default();
+    std::fs::write(user, format!("{}{own}", model.model_config()))?;
+    let seen = lab.run(&["exec", "--trust", "--approval", "never", "go"])?;
+    let answers = std::fs::read_to_string(lab.outside().join("mark")).unwrap_or_default();
+    anyhow::ensure!(answers.contains("answer: "), "{answers}{}", seen.output());
+    Ok(Verdict::held_if(
+        !answers.contains("\"result\""),
+        format!("{answers}{}", seen.output()),
+    ))
 }
 
 /// A script that calls the server of a trusted project. It succeeds if the server gets a request.

@@ -86,6 +86,21 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
             }
         }
     }
+    for (name, code) in IN_MISSING_FOLDER {
+        attempts.push(Attempt::new(format!("missing folder: {name}"), |lab| {
+            let config = "[sandbox]\nprotected_paths = [\"conf/deep/tasks.json\"]\n";
+            std::fs::write(lab.home().join("config.toml"), config)?;
+            let output = run(lab, code)?;
+            let path = lab.work().join("conf/deep/tasks.json");
+            let is_written = std::fs::read_to_string(path).is_ok();
+            Ok(Verdict::held_if(!is_written, output))
+        }));
+    }
+    for (name, links, code) in LINK_CHAINS {
+        attempts.push(Attempt::new(format!("chain of links: {name}"), |lab| {
+            through_links(lab, links, code)
+        }));
+    }
     for (name, prepare, code) in LINKED {
         attempts.push(Attempt::new(*name, move |lab| {
             lab.write("settings/tasks.json", "before")?;
@@ -102,6 +117,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         let mut command = lab.selvedge(&["run", "--json", "-"]);
         command.env("HOME", lab.work());
         let seen = crate::lab::observe(command, &script(code))?;
+        crate::lab::script_item(&seen)?;
         let is_written = [".bashrc", ".profile"]
             .iter()
             .any(|file| lab.work().join(file).exists());
@@ -129,6 +145,100 @@ const LINKED: &[(&str, &str, &str)] = &[
     ),
 ];
 
+/// Attacks on a protected path whose folders do not exist: name and script.
+const IN_MISSING_FOLDER: &[(&str, &str)] = &[
+    (
+        "command",
+        "await sh('mkdir -p conf/deep; echo evil > conf/deep/tasks.json')",
+    ),
+    (
+        "command that renames",
+        "await sh('mkdir -p x/deep; echo evil > x/deep/tasks.json; mv -T x conf')",
+    ),
+    (
+        "command that links",
+        "await sh('mkdir -p x/deep; echo evil > x/deep/tasks.json; ln -s x conf')",
+    ),
+    (
+        "write_file",
+        "await tools.writeFile({ path: 'conf/deep/tasks.json', content: 'evil' })",
+    ),
+    (
+        "patch",
+        "await tools.applyPatch({ patch: '*** Begin Patch\\n*** Add File: conf/deep/tasks.json\\n\
+         +evil\\n*** End Patch' })",
+    ),
+];
+
+/// Attacks on a protected name that leads to its files through several links: name, links with
+/// their targets, script. The files are `settings/tasks.json`; `evil/tasks.json` is prepared.
+const LINK_CHAINS: &[(&str, &[(&str, &str)], &str)] = &[
+    (
+        "command that replaces the second link",
+        &[(".vscode", "second"), ("second", "settings")],
+        "await sh('ln -sfn evil second')",
+    ),
+    (
+        "command that renames the second link",
+        &[(".vscode", "second"), ("second", "settings")],
+        "await sh('mv second away; mv evil second')",
+    ),
+    (
+        "command that replaces the third link",
+        &[
+            (".vscode", "second"),
+            ("second", "sub/third"),
+            ("sub/third", "../settings"),
+        ],
+        "await sh('rm sub/third; ln -s ../evil sub/third')",
+    ),
+    (
+        "command that renames a folder with a link",
+        &[
+            (".vscode", "second"),
+            ("second", "sub/third"),
+            ("sub/third", "../settings"),
+        ],
+        "await sh('mv sub away; mkdir sub; ln -s ../evil sub/third')",
+    ),
+    (
+        "command that replaces a folder that is a link",
+        &[(".vscode", "folder/settings"), ("folder", ".")],
+        "await sh('rm folder; mkdir folder; mv evil folder/settings')",
+    ),
+    (
+        "patch that deletes the second link",
+        &[(".vscode", "second"), ("second", "settings")],
+        "await tools.applyPatch({ patch: '*** Begin Patch\\n*** Delete File: second\\n\
+         *** End Patch' }); await sh('ln -s evil second')",
+    ),
+    (
+        "command that replaces a link in the name of a repository",
+        &[("repository", "settings")],
+        "await sh('ln -sfn evil repository')",
+    ),
+];
+
+/// Creates links and a prepared folder, runs a script, and compares what is found by the protected
+/// name.
+fn through_links(lab: &Lab, links: &[(&str, &str)], code: &str) -> Result<Verdict> {
+    lab.write("settings/tasks.json", "before")?;
+    lab.write("evil/tasks.json", "evil")?;
+    lab.write("sub/x", "")?;
+    for (link, target) in links {
+        std::os::unix::fs::symlink(target, lab.work().join(link))?;
+    }
+    let mut file = lab.work().join(".vscode/tasks.json");
+    if links[0].0 == "repository" {
+        lab.write(".git", "gitdir: repository\n")?;
+        file = lab.work().join("repository/tasks.json");
+    }
+    anyhow::ensure!(std::fs::read_to_string(&file)? == "before", "no such link");
+    let output = run(lab, code)?;
+    let found = std::fs::read_to_string(file).unwrap_or_default();
+    Ok(Verdict::held_if(found == "before", output))
+}
+
 fn write_by(lab: &Lab, file: &str, code: &str) -> Result<Verdict> {
     let top = file.split('/').next().context("a file has a name")?;
     let upper = file.replacen(top, &top.to_ascii_uppercase(), 1);
@@ -149,10 +259,9 @@ fn write_by(lab: &Lab, file: &str, code: &str) -> Result<Verdict> {
 
 /// Runs a script in which a failed step is not an error.
 fn run(lab: &Lab, code: &str) -> Result<String> {
-    Ok(lab
-        .script(&script(code), &["--approval", "never"])?
-        .1
-        .output())
+    let (item, seen) = lab.script(&script(code), &["--approval", "never"])?;
+    anyhow::ensure!(!item.is_null(), "it crashed: {}", seen.output());
+    Ok(seen.output())
 }
 
 fn script(code: &str) -> String {

@@ -1,39 +1,44 @@
 //! Attacks by a project's configuration: starting a program, changing a setting or sending a secret
 //! before the user trusts the folder, or without the question naming it.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use anyhow::Result;
 
 use crate::attempt::{Attempt, Verdict};
-use crate::lab::{ATTACK_TIMEOUT, Lab, observe};
+use crate::lab::{Lab, observe};
+use crate::pty::Pty;
 
 /// Text at the end of the question.
-const QUESTION_END: &str = "Trust this folder from now on? [y/N] ";
+const QUESTION_END: &str = "Trust this folder from now on?";
+
+/// The prompt after the options of the question.
+const PROMPT: &str = "\n> ";
 
 /// A project's server that leaves a mark when it is started.
 const MARKING_SERVER: &str =
     r#"{"mcpServers": {"mark": {"command": "sh", "args": ["-c", "touch marked"]}}}"#;
 
-/// Answers that do not mean yes.
-const NO_ANSWERS: [&str; 12] = [
+/// What a user may type or paste at the question without meaning to trust the folder.
+const NO_ANSWERS: [&str; 20] = [
     "",
+    "y",
+    "Y",
+    "yes",
     "n",
     "no",
     "yes please",
-    "yy",
-    "y n",
-    "ye",
-    "1",
-    " ",
-    "stop it",
+    " 1",
+    "1.",
+    "11",
+    "stop it, step 1",
+    "3",
     "\u{1b}[A",
-    "\u{202e}y",
+    "\u{202e}1",
+    "\u{1b}[200~1\u{1b}[201~",
+    "\u{1b}[200~y\u{1b}[201~",
+    "\u{1b}[200~\u{1b}[201~1",
+    "\u{1b}[200~a\n1\n1\n\u{1b}[201~",
+    "\u{1b}[200~1\u{7f}\u{15}\n1\u{1b}[201~",
+    "a\n1",
 ];
 
 /// Commands that could start a project's servers, besides the chat.
@@ -57,10 +62,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
             .map_err(|cells| anyhow::anyhow!("a row has four cells: {cells:?}"))?;
         attempts.push(Attempt::new(format!("not named: {name}"), move |lab| {
             lab.write(&file, content.replace("\\n", "\n"))?;
-            let mut terminal = TrustTerminal::start(lab, &["tools"])?;
-            terminal.wait_for_question()?;
-            terminal.answer("n")?;
-            let output = terminal.finish()?;
+            let output = ask(lab, &["tools"], |terminal| terminal.type_text("2\n"))?;
             let question = output.split(QUESTION_END).next().unwrap_or_default();
             Ok(Verdict::held_if(question.contains(&shown), output))
         }));
@@ -79,10 +81,13 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
     for answer in NO_ANSWERS {
         attempts.push(Attempt::new(format!("answered {answer:?}"), move |lab| {
             lab.write(".mcp.json", MARKING_SERVER)?;
-            let mut terminal = TrustTerminal::start(lab, &["mcp", "list"])?;
-            terminal.wait_for_question()?;
-            terminal.answer(answer)?;
-            let output = terminal.finish()?;
+            let output = ask(lab, &["mcp", "list"], |terminal| {
+                let seen = terminal.position();
+                terminal.type_text(&format!("{answer}\n"))?;
+                // Either the prompt comes again, or the folder is trusted.
+                terminal.wait_for(seen, &[PROMPT, "mark"])?;
+                terminal.type_text("2\n")
+            })?;
             Ok(not_marked(lab, &output))
         }));
     }
@@ -91,20 +96,20 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
             ".mcp.json",
             r#"{"mcpServers": {"shown": {"command": "true"}}}"#,
         )?;
-        let mut terminal = TrustTerminal::start(lab, &["mcp", "list"])?;
-        terminal.wait_for_question()?;
-        lab.write(".mcp.json", MARKING_SERVER)?;
-        terminal.answer("y")?;
-        let output = terminal.finish()?;
+        let output = ask(lab, &["mcp", "list"], |terminal| {
+            lab.write(".mcp.json", MARKING_SERVER)?;
+            terminal.type_text("1\n")
+        })?;
         // The changed file needs a decision of its own.
         let later = lab.run(&["mcp", "list"])?;
         Ok(not_marked(lab, &format!("{output}{}", later.output())))
     }));
     attempts.push(Attempt::new("answered before the question", |lab| {
         lab.write(".mcp.json", MARKING_SERVER)?;
-        let mut terminal = TrustTerminal::start_after_typing(lab, &["mcp", "list"], "y\n")?;
-        terminal.wait_for_question()?;
-        terminal.answer("n")?;
+        let mut terminal = Pty::start(lab, &["mcp", "list"])?;
+        terminal.type_text("1\n1\n1\n")?;
+        terminal.wait_for(0, &[PROMPT])?;
+        terminal.type_text("2\n")?;
         let output = terminal.finish()?;
         Ok(not_marked(lab, &output))
     }));
@@ -135,88 +140,15 @@ fn not_marked(lab: &Lab, output: &str) -> Verdict {
     Verdict::held_if(!lab.work().join("marked").exists(), output)
 }
 
-/// A process whose standard streams are a terminal.
-struct TrustTerminal {
-    master: File,
-    child: Child,
-    chunks: Receiver<Vec<u8>>,
-    output: String,
-}
-
-impl TrustTerminal {
-    fn start(lab: &Lab, args: &[&str]) -> Result<Self> {
-        Self::start_after_typing(lab, args, "")
-    }
-
-    /// Starts the process in a terminal in which a text has already been typed.
-    fn start_after_typing(lab: &Lab, args: &[&str], typed: &str) -> Result<Self> {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-        grantpt(&master)?;
-        unlockpt(&master)?;
-        let name = ptsname(&master, Vec::new())?;
-        let tty = File::options()
-            .read(true)
-            .write(true)
-            .open(name.to_str()?)?;
-        rustix::io::write(&master, typed.as_bytes())?;
-        let mut command: Command = lab.selvedge(args);
-        let child = command
-            .env("TERM", "dumb")
-            .stdin(Stdio::from(tty.try_clone()?))
-            .stdout(Stdio::from(tty.try_clone()?))
-            .stderr(Stdio::from(tty))
-            .spawn()?;
-        // The copies of the terminal in `command` would keep it open.
-        drop(command);
-        let mut reader = File::from(master.try_clone()?);
-        let (sender, chunks) = channel();
-        std::thread::spawn(move || {
-            let mut chunk = [0; 4096];
-            while let Ok(read @ 1..) = reader.read(&mut chunk) {
-                if sender.send(chunk[..read].to_vec()).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self {
-            master: File::from(master),
-            child,
-            chunks,
-            output: String::new(),
-        })
-    }
-
-    fn wait_for_question(&mut self) -> Result<()> {
-        let deadline = Instant::now() + ATTACK_TIMEOUT;
-        while !self.output.contains(QUESTION_END) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let chunk = self.chunks.recv_timeout(left);
-            let chunk = chunk.with_context(|| format!("no question came: {}", self.output))?;
-            self.output.push_str(&String::from_utf8_lossy(&chunk));
-        }
-        Ok(())
-    }
-
-    fn answer(&mut self, text: &str) -> Result<()> {
-        Ok(self.master.write_all(format!("{text}\n").as_bytes())?)
-    }
-
-    /// Waits for the end of the process, and returns its whole output.
-    fn finish(mut self) -> Result<String> {
-        let deadline = Instant::now() + ATTACK_TIMEOUT;
-        while self.child.try_wait()?.is_none() {
-            ensure!(
-                Instant::now() < deadline,
-                "it does not end: {}",
-                self.output
-            );
-            if let Ok(chunk) = self.chunks.recv_timeout(Duration::from_millis(20)) {
-                self.output.push_str(&String::from_utf8_lossy(&chunk));
-            }
-        }
-        while let Ok(chunk) = self.chunks.recv_timeout(Duration::from_millis(100)) {
-            self.output.push_str(&String::from_utf8_lossy(&chunk));
-        }
-        Ok(self.output)
-    }
+/// Runs a command in a terminal, answers its question, and returns its output.
+fn ask(lab: &Lab, args: &[&str], answer: impl FnOnce(&mut Pty) -> Result<()>) -> Result<String> {
+    let mut terminal = Pty::start(lab, args)?;
+    terminal.wait_for(0, &[PROMPT])?;
+    anyhow::ensure!(
+        terminal.output().contains(QUESTION_END),
+        "no question came: {}",
+        terminal.output()
+    );
+    answer(&mut terminal)?;
+    terminal.finish()
 }

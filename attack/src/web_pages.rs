@@ -40,7 +40,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         ("tables", "<table><tr><td>".repeat(250_000)),
         ("links", "<a href=x>".repeat(400_000)),
         ("a comment", format!("<!--{}", "word ".repeat(800_000))),
-        ("entities", "&ampa".repeat(200_000)),
+        ("entities", "&ampa".repeat(1_000_000)),
         ("list items", "<ul><li>".repeat(500_000)),
     ];
     let attempts = pages.into_iter().map(|(name, page)| {

@@ -21,6 +21,7 @@ use crate::approval_question::{
 };
 use crate::output::eprint_text;
 use crate::progress::ProgressDisplay;
+use crate::run::runtime;
 use crate::terminal_input::{PasteMarks, TtyLineReader, TtyReadError};
 
 /// Shows questions on standard error and reads answers from `/dev/tty`, even if standard input is
@@ -146,6 +147,27 @@ pub(crate) async fn read_option(
             return Ok(index);
         }
     }
+}
+
+/// Asks a question with two options before anything else runs, and waits for the answer. Returns
+/// whether `accept` was chosen; `None` if there is no terminal or it was left with Ctrl-D.
+pub(crate) fn confirm(question: &str, accept: &str, decline: &str) -> Option<bool> {
+    let labels = [accept.to_owned(), decline.to_owned()];
+    let ask = async {
+        let mut input = TtyLineReader::open().ok()?;
+        let mut newline = NewlineGuard::new();
+        let _marks = PasteMarks::new();
+        eprint_text(question);
+        // A signal ends the process; the shell then restores the settings of the terminal.
+        let index = read_option(&labels, &mut input).await.ok()?;
+        newline.disarm();
+        Some(index == 0)
+    };
+    // On its own thread, because the caller may already run on an async runtime.
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| runtime().ok()?.block_on(ask));
+        asking.join().unwrap_or_default()
+    })
 }
 
 impl Approver for TerminalApprover {

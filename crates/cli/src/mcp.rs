@@ -48,12 +48,17 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
     let setup =
         CliSetup::new(&args.workspace)?.exclude_variable_from_commands(token_variable(&args))?;
     let mut setup = setup.with_journal(&args.workspace)?;
+    let client = http
+        .as_ref()
+        .map(|(_, token)| token.authentication.client_name());
+    // Clients over HTTP have documents of their own.
+    if let (Some(client), Some(journal)) = (&client, &setup.journal) {
+        setup.toolbox.cabinet = journal.documents_of(client);
+    }
     setup.mcp_run_access = Some(McpRunAccess {
         live_runs: live.clone(),
         open_sessions: open_sessions.clone(),
-        http_client_name: http
-            .as_ref()
-            .map(|(_, token)| token.authentication.client_name()),
+        http_client_name: client,
     });
     let setup = Arc::new(setup);
     // The client waits for each answer, so runs without calls are recorded after their answer.

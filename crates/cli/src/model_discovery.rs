@@ -8,8 +8,8 @@ use anyhow::Result;
 use selvedge_config::{SavedModelServer, SavedRules};
 use selvedge_models::DiscoveredServer;
 
+use crate::ask::confirm;
 use crate::problem::Problem;
-use crate::terminal_input::ask_yes_or_no;
 
 /// Whether the user may be asked about a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +66,12 @@ fn ask(server: &DiscoveredServer) -> bool {
     let question = format!(
         "? A model server answers at {} ({}, {}).\n  \
          It would read your messages and files, and its answers run as scripts.\n  \
-         Use it from now on? [y/N] ",
+         Use it from now on?\n",
         server.provider.base_url,
         server.provider.name,
         describe_user(server.user),
     );
-    ask_yes_or_no(&question)
+    confirm(&question, "Use this model server", "Do not use it") == Some(true)
 }
 
 fn describe_user(user: Option<u32>) -> String {

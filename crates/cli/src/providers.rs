@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use selvedge_config::{Config, ModelProvider, SavedRules};
-use selvedge_models::{Effort, Model, Provider, Secret, discover_servers};
+use selvedge_models::{DiscoveredServer, Effort, Model, Provider, Secret, discover_servers};
 use selvedge_protocol::{ModelErrorKind, WireApi};
 
 use crate::args::ModelChoiceArgs;
@@ -192,8 +192,7 @@ async fn first_available(
         _ => SavedRules::default(),
     };
     if let Some(index) = found.iter().position(|server| is_accepted(server, &rules)) {
-        let accepted = found.swap_remove(index);
-        return Ok((accepted.provider, accepted.models));
+        return Ok(accepted_server(found.swap_remove(index)));
     }
     for name in REMOTE_PROVIDERS {
         let provider = find_provider(all, name)?;
@@ -203,13 +202,23 @@ async fn first_available(
     }
     if let Some(server) = found.into_iter().next() {
         confirm_server(&server, home.as_deref(), question)?;
-        return Ok((server.provider, server.models));
+        return Ok(accepted_server(server));
     }
     let message =
         "no model is available: no API key is set and no model server runs on this machine";
     let hint = "run `export OPENAI_API_KEY=KEY` (or ANTHROPIC_API_KEY, OPENROUTER_API_KEY), \
                 or start a model server with `ollama serve`";
     Err(Problem::new(message).hint(hint).into())
+}
+
+/// Returns the provider and the models of a server that the user accepted. The provider is used only
+/// while a process of the same user listens at its address.
+fn accepted_server(server: DiscoveredServer) -> (Provider, Vec<String>) {
+    let provider = Provider {
+        accepted_user: server.user,
+        ..server.provider
+    };
+    (provider, server.models)
 }
 
 /// Returns the first model that a local provider lists.
@@ -251,6 +260,7 @@ fn configure_provider(
         }
     };
     let mut provider = Provider {
+        accepted_user: base.accepted_user,
         base_url: settings.base_url.clone().unwrap_or(base.base_url),
         wire_api: settings.wire_api.unwrap_or(base.wire_api),
         env_key: settings.env_key.clone().or(base.env_key),

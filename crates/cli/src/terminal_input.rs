@@ -1,6 +1,6 @@
 //! Reads lines from the terminal without blocking a thread, and tells typed lines from pasted ones.
 
-use std::io::{self, BufRead};
+use std::io;
 #[cfg(unix)]
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,17 +12,6 @@ const QUIET_DURATION: Duration = Duration::from_millis(250);
 /// What a terminal sends before and after pasted text, if it was asked to.
 const PASTE_START: &str = "\x1b[200~";
 const PASTE_END: &str = "\x1b[201~";
-
-/// Asks a question that is answered with `y` or `n`, and waits for the answer on this thread. Input
-/// from before the question is no answer. If the terminal is gone, the answer is no.
-pub(crate) fn ask_yes_or_no(question: &str) -> bool {
-    #[cfg(unix)]
-    let _ = rustix::termios::tcflush(io::stdin(), rustix::termios::QueueSelector::IFlush);
-    crate::output::eprint_text(question);
-    let mut line = String::new();
-    let _ = io::stdin().lock().read_line(&mut line);
-    matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
-}
 
 /// A line that was entered at the terminal.
 #[derive(Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use selvedge_config::{EffectKind, Project, ProjectEffect, TrustState, project_effects};
 
+use crate::ask::confirm;
 use crate::instructions::InstructionUse;
 use crate::problem::Problem;
-use crate::terminal_input::ask_yes_or_no;
 
 /// What may be used of a folder's files.
 pub(crate) struct TrustDecision {
@@ -56,12 +56,18 @@ pub(crate) fn decide_trust(
     let mut state = before;
     if let (Some(home), TrustState::Unknown | TrustState::Changed, true) = (home, before, can_ask())
     {
-        if ask_yes_or_no(&trust_question(&project, instructions, before)) {
-            selvedge_config::trust(home, &project).map_err(cannot_save)?;
-            return Ok(trusted(Some(project)));
+        let question = trust_question(&project, instructions, before);
+        match confirm(&question, "Trust this folder", "Do not trust it") {
+            Some(true) => {
+                selvedge_config::trust(home, &project).map_err(cannot_save)?;
+                return Ok(trusted(Some(project)));
+            }
+            Some(false) => {
+                selvedge_config::distrust(home, &project).map_err(cannot_save)?;
+                state = TrustState::Declined;
+            }
+            None => {}
         }
-        selvedge_config::distrust(home, &project).map_err(cannot_save)?;
-        state = TrustState::Declined;
     }
     let why = match before {
         TrustState::Changed => {
@@ -133,6 +139,6 @@ fn trust_question(project: &Project, instructions: &[PathBuf], before: TrustStat
         count(EffectKind::Setting),
         instructions.len()
     ));
-    text.push_str("  Trust this folder from now on? [y/N] ");
+    text.push_str("  Trust this folder from now on?\n");
     text
 }

@@ -969,6 +969,50 @@ fn the_network_is_off_unless_configured() {
     );
 }
 
+/// Takes a lease on a file and keeps it until its input ends. While it does, the kernel blocks every
+/// process that opens or executes the file, for 45 s by default.
+const LEASE: &str = "import fcntl, os, signal, sys\n\
+    signal.signal(signal.SIGIO, signal.SIG_IGN)\n\
+    fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\
+    print('held', flush=True)\n\
+    sys.stdin.read()";
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_tool_blocked_in_a_system_call_does_not_block_the_exit() {
+    use std::io::BufRead;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Stdio;
+    let workspace = TestWorkspace::new();
+    workspace.write("project/program", "#!/bin/sh\ntouch ran\n");
+    let project = workspace.dir.path().join("project");
+    let program = project.join("program");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut lease = Command::new("python3")
+        .args(["-c", LEASE])
+        .arg(&program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut held = String::new();
+    let output = lease.stdout.take().unwrap();
+    std::io::BufReader::new(output)
+        .read_line(&mut held)
+        .unwrap();
+    assert_eq!(held, "held\n");
+    let script = "return await tools.exec({ command: ['./program'] })";
+    let seen = workspace.run(&["run", "-q", "--timeout", "500ms", "-e", script]);
+    assert!(
+        seen.status == 1 && seen.err.contains("ScriptTimeoutError"),
+        "{seen:?}"
+    );
+    // If the exit had waited for the call, the lease would have been broken and the program run.
+    assert!(!project.join("ran").exists());
+    drop(lease.stdin.take());
+    assert!(lease.wait().unwrap().success());
+}
+
 #[test]
 fn an_ignore_file_that_is_a_pipe_does_not_block_a_search() {
     let workspace = TestWorkspace::new();

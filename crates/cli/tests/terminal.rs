@@ -445,7 +445,7 @@ fn the_question_about_trust_names_what_a_folder_starts_changes_and_follows() {
     std::fs::write(work.join(".selvedge/config.toml"), config).unwrap();
     let args = ["run", "-q", "-e", "return context.sandbox.memoryMb"];
     let mut terminal = Terminal::run(dir.path(), &args);
-    terminal.wait_for("[y/N] ");
+    terminal.wait_for("\n> ");
     let work = work.canonicalize().unwrap();
     for text in [
         &format!("? {work:?} has its own .selvedge/config.toml and .mcp.json."),
@@ -455,6 +455,7 @@ fn the_question_about_trust_names_what_a_folder_starts_changes_and_follows() {
         "set      script_harness.limits.memory_mb = 12  [.selvedge/config.toml]",
         "AGENTS.md\", instructions for the model",
         "In all: programs 1, connections 1, settings 2, instructions ",
+        "Trust this folder from now on?\r\n  1. Trust this folder\r\n  2. Do not trust it",
     ] {
         assert!(
             terminal.output.contains(text),
@@ -462,7 +463,10 @@ fn the_question_about_trust_names_what_a_folder_starts_changes_and_follows() {
             terminal.output
         );
     }
-    terminal.type_text("no\n");
+    for no_answer in ["", "y", "yes", "no", "3"] {
+        terminal.answer(no_answer);
+    }
+    terminal.answer("2");
     let (status, output) = terminal.wait_for_exit();
     assert!(status == 0 && output.contains("\n96"), "{output}");
     assert!(
@@ -471,11 +475,40 @@ fn the_question_about_trust_names_what_a_folder_starts_changes_and_follows() {
     );
     // The answer holds until a file changes.
     std::fs::write(work.join(".mcp.json"), "{}").unwrap();
+    // Ctrl-D decides nothing, so the question comes again.
     let mut terminal = Terminal::run(dir.path(), &args);
-    terminal.wait_for("[y/N] ");
-    terminal.type_text("y\n");
+    terminal.wait_for("\n> ");
+    terminal.type_text("\x04");
+    let (status, output) = terminal.wait_for_exit();
+    assert!(status == 0 && output.contains("\n96"), "{output}");
+    let mut terminal = Terminal::run(dir.path(), &args);
+    terminal.answer("1");
     let (status, output) = terminal.wait_for_exit();
     assert!(status == 0 && output.contains("\n12"), "{output}");
+}
+
+#[test]
+fn a_paste_does_not_trust_a_folder() {
+    let dir = temp_dir();
+    let servers = r#"{"mcpServers": {"mark": {"command": "touch", "args": ["marked"]}}}"#;
+    std::fs::write(dir.path().join("work/.mcp.json"), servers).unwrap();
+    for pasted in ["1", "1\n", "y\n", "a\n1\n1\n", "\x7f\x7f1\n"] {
+        let mut terminal = Terminal::run_with_term(dir.path(), &["mcp", "list"], "xterm");
+        terminal.wait_for("\n> ");
+        terminal.output.clear();
+        terminal.type_text(&format!("\x1b[200~{pasted}\x1b[201~\n"));
+        terminal.wait_for("\n> ");
+        terminal.type_text("\x04");
+        let (_, output) = terminal.wait_for_exit();
+        assert!(
+            !dir.path().join("work/marked").exists(),
+            "{pasted:?}: {output}"
+        );
+        assert!(
+            output.contains("this folder is not trusted"),
+            "{pasted:?}: {output}"
+        );
+    }
 }
 
 /// Starts a model server that lists one model and counts the requests to it.
@@ -525,11 +558,12 @@ fn a_model_server_on_this_machine_is_used_only_after_a_question() {
         .concat();
     std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
     let question = format!("? A model server answers at {url} (lmstudio, run by you).");
-    for answer in ["\n", "n\n", "use it\n"] {
+    for answer in ["", "y", "use it"] {
         let mut terminal = Terminal::run(dir.path(), &["models", "test"]);
         terminal.wait_for(&question);
-        terminal.wait_for("Use it from now on? [y/N] ");
-        terminal.type_text(answer);
+        terminal.wait_for("Use it from now on?");
+        terminal.answer(answer);
+        terminal.answer("2");
         let (status, output) = terminal.wait_for_exit();
         assert!(
             status == 2 && output.contains("its use is not confirmed"),
@@ -538,8 +572,7 @@ fn a_model_server_on_this_machine_is_used_only_after_a_question() {
     }
     assert_eq!(prompts(), 0);
     let mut terminal = Terminal::run(dir.path(), &["models", "test"]);
-    terminal.wait_for("Use it from now on? [y/N] ");
-    terminal.type_text("y\n");
+    terminal.answer("1");
     terminal.wait_for_exit();
     assert_eq!(prompts(), 1);
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();

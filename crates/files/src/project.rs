@@ -42,6 +42,17 @@ impl ProjectFiles {
         }
     }
 
+    /// Returns a reader of another folder, whose links must not leave that folder. For a repository
+    /// that the project names.
+    pub fn with_root(&self, folder: &Path) -> io::Result<Self> {
+        let folder = folder.canonicalize()?;
+        Ok(Self {
+            root: folder.clone(),
+            folder,
+            protected: self.protected.clone(),
+        })
+    }
+
     /// Returns the canonical path of the working folder.
     pub fn folder(&self) -> &Path {
         &self.folder

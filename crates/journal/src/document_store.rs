@@ -1,5 +1,9 @@
 //! The File Cabinet: documents stored under short random keys, which expire after thirty days.
+//!
+//! A document may belong to an owner, such as the clients with one token. It is then stored under
+//! its key and a hash of the owner, so that it is found with both only.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, Row, params};
@@ -31,6 +35,90 @@ struct DocumentDescription {
 
 impl DocumentStore for Journal {
     fn save(&self, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
+        self.save_document(document, &DocumentOwner::default())
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Document>, LedgerError> {
+        self.get_document(key, &DocumentOwner::default())
+    }
+
+    fn find_latest(
+        &self,
+        kind: DocumentKind,
+        source: &str,
+        within: Duration,
+    ) -> Result<Option<Document>, LedgerError> {
+        self.find_latest_document(kind, source, within, &DocumentOwner::default())
+    }
+
+    fn list_recent(
+        &self,
+        kind: DocumentKind,
+        limit: usize,
+    ) -> Result<Vec<DocumentInfo>, LedgerError> {
+        Ok(self.list_documents(kind, limit, &DocumentOwner::default())?)
+    }
+}
+
+/// Stands between the key and the owner of a stored document. No key contains it.
+pub(crate) const OWNER_SEPARATOR: char = '@';
+
+/// The end of the stored keys of an owner's documents. Empty for those of the user.
+#[derive(Debug, Clone, Default)]
+struct DocumentOwner(String);
+
+/// The documents of one owner.
+struct OwnedDocuments {
+    journal: Arc<Journal>,
+    owner: DocumentOwner,
+}
+
+impl DocumentStore for OwnedDocuments {
+    fn save(&self, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
+        self.journal.save_document(document, &self.owner)
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Document>, LedgerError> {
+        self.journal.get_document(key, &self.owner)
+    }
+
+    fn find_latest(
+        &self,
+        kind: DocumentKind,
+        source: &str,
+        within: Duration,
+    ) -> Result<Option<Document>, LedgerError> {
+        let owner = &self.owner;
+        self.journal
+            .find_latest_document(kind, source, within, owner)
+    }
+
+    fn list_recent(
+        &self,
+        kind: DocumentKind,
+        limit: usize,
+    ) -> Result<Vec<DocumentInfo>, LedgerError> {
+        Ok(self.journal.list_documents(kind, limit, &self.owner)?)
+    }
+}
+
+impl Journal {
+    /// Returns a store with the documents of one owner only. Others cannot read them.
+    pub fn documents_of(self: &Arc<Self>, owner: &str) -> Arc<dyn DocumentStore> {
+        let hash = KeyedHash::new(&self.digest_key, "owners of documents");
+        let hash = hash.hash(&[owner.as_bytes()]);
+        let owner = selvedge_text::hex(&hash);
+        Arc::new(OwnedDocuments {
+            journal: self.clone(),
+            owner: DocumentOwner(format!("{OWNER_SEPARATOR}{owner}")),
+        })
+    }
+
+    fn save_document(
+        &self,
+        document: &NewDocument<'_>,
+        owner: &DocumentOwner,
+    ) -> Result<DocumentInfo, LedgerError> {
         if document.content.len() > MAX_DOCUMENT_BYTES {
             return Err(LedgerError::Failed(format!(
                 "a document can have at most {} MB",
@@ -54,12 +142,13 @@ impl DocumentStore for Journal {
                 "INSERT OR IGNORE INTO cabinet (key, kind, origin, about, content, bytes, saved_ms)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             )?;
-            let origin = self.source_hash(document.kind, document.source);
+            let origin = self.source_hash(document.kind, document.source, owner);
             for _ in 0..MAX_KEY_ATTEMPTS {
                 let key = new_document_key();
                 let kind = document.kind.as_str();
-                if insert.execute(params![key, kind, origin, about, content, bytes, saved_ms])? == 1
-                {
+                let stored = format!("{key}{}", owner.0);
+                let row = params![stored, kind, origin, about, content, bytes, saved_ms];
+                if insert.execute(row)? == 1 {
                     return Ok((key, saved_ms));
                 }
             }
@@ -83,36 +172,35 @@ impl DocumentStore for Journal {
         })
     }
 
-    fn get(&self, key: &str) -> Result<Option<Document>, LedgerError> {
+    fn get_document(
+        &self,
+        key: &str,
+        owner: &DocumentOwner,
+    ) -> Result<Option<Document>, LedgerError> {
+        let key = key.trim().to_uppercase();
+        if key.contains(OWNER_SEPARATOR) {
+            return Ok(None);
+        }
         let which = "key = ?1 AND saved_ms > ?2";
-        Ok(self.find_document(
-            which,
-            &[&key.trim().to_uppercase(), &cutoff_ms(DOCUMENT_RETENTION)],
-        )?)
+        let stored = format!("{key}{}", owner.0);
+        Ok(self.find_document(which, &[&stored, &cutoff_ms(DOCUMENT_RETENTION)])?)
     }
 
-    fn find_latest(
+    fn find_latest_document(
         &self,
         kind: DocumentKind,
         source: &str,
         within: Duration,
+        owner: &DocumentOwner,
     ) -> Result<Option<Document>, LedgerError> {
         let which = "origin = ?1 AND saved_ms > ?2 ORDER BY saved_ms DESC";
         Ok(self.find_document(
             which,
             &[
-                &self.source_hash(kind, source),
+                &self.source_hash(kind, source, owner),
                 &cutoff_ms(within.min(DOCUMENT_RETENTION)),
             ],
         )?)
-    }
-
-    fn list_recent(
-        &self,
-        kind: DocumentKind,
-        limit: usize,
-    ) -> Result<Vec<DocumentInfo>, LedgerError> {
-        Ok(self.list_documents(kind, limit)?)
     }
 }
 
@@ -127,10 +215,12 @@ impl Journal {
         })
     }
 
-    /// Returns the keyed hash of kind and source, by which documents of a source are looked up.
-    fn source_hash(&self, kind: DocumentKind, source: &str) -> Vec<u8> {
+    /// Returns the keyed hash of kind, source and owner, by which documents of a source are looked
+    /// up.
+    fn source_hash(&self, kind: DocumentKind, source: &str, owner: &DocumentOwner) -> Vec<u8> {
         let hash = KeyedHash::new(&self.digest_key, "origins of documents");
-        hash.hash(&[kind.as_str().as_bytes(), &[0], source.as_bytes()])
+        let kind = format!("{}{}", kind.as_str(), owner.0);
+        hash.hash(&[kind.as_bytes(), &[0], source.as_bytes()])
             .to_vec()
     }
 
@@ -160,16 +250,20 @@ impl Journal {
         &self,
         kind: DocumentKind,
         limit: usize,
+        owner: &DocumentOwner,
     ) -> Result<Vec<DocumentInfo>, JournalError> {
         let connection = self.flushed_connection();
         let mut read = connection.prepare_cached(
             "SELECT key, kind, about, bytes, saved_ms FROM cabinet
-             WHERE kind = ?1 AND saved_ms > ?2 ORDER BY saved_ms DESC, key LIMIT ?3",
+             WHERE kind = ?1 AND saved_ms > ?2
+             AND CASE instr(key, '@') WHEN 0 THEN '' ELSE substr(key, instr(key, '@')) END = ?4
+             ORDER BY saved_ms DESC, key LIMIT ?3",
         )?;
         let mut rows = read.query(params![
             kind.as_str(),
             cutoff_ms(DOCUMENT_RETENTION),
-            limit as i64
+            limit as i64,
+            owner.0
         ])?;
         let mut entries = Vec::new();
         while let Some(row) = rows.next()? {
@@ -183,7 +277,8 @@ impl Journal {
         connection: &Connection,
         row: &Row<'_>,
     ) -> Result<DocumentInfo, JournalError> {
-        let kind: String = row.get(1)?;
+        let (stored, kind): (String, String) = (row.get(0)?, row.get(1)?);
+        let key = stored.split(OWNER_SEPARATOR).next().unwrap_or_default();
         let DocumentDescription {
             title,
             source,
@@ -191,7 +286,7 @@ impl Journal {
         } = self.payloads.require_json(connection, row.get_ref(2)?)?;
         let bytes: i64 = row.get(3)?;
         Ok(DocumentInfo {
-            key: row.get(0)?,
+            key: key.to_owned(),
             kind: serde_json::from_value(kind.into())?,
             title,
             source,

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::connection::{execute, query_column};
+use crate::document_store::OWNER_SEPARATOR;
 use crate::retention::remove_unused_blobs;
 use crate::{Journal, JournalError, StoredRow, StoredRunState};
 
@@ -88,6 +89,7 @@ impl Journal {
     /// do not finish.
     pub fn scrub(&self) -> Result<(), JournalError> {
         let connection = self.flushed_connection();
+        crate::schema::JOURNAL_SCHEMA.refuse_newer(&connection)?;
         connection.execute_batch("VACUUM")?;
         let busy: i64 =
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
@@ -255,10 +257,11 @@ impl ForgetTransaction<'_> {
     fn delete_documents(&mut self, since_ms: i64, texts: &[String]) -> Result<(), JournalError> {
         let sql = "SELECT key FROM cabinet WHERE saved_ms >= ?1";
         let keys: Vec<String> = query_column(self.connection, sql, params![since_ms])?;
-        for key in keys
-            .iter()
-            .filter(|key| texts.iter().any(|text| text.contains(key.as_str())))
-        {
+        let is_named = |stored: &&String| {
+            let key = stored.split(OWNER_SEPARATOR).next().unwrap_or_default();
+            texts.iter().any(|text| text.contains(key))
+        };
+        for key in keys.iter().filter(is_named) {
             self.report.documents += self
                 .connection
                 .execute("DELETE FROM cabinet WHERE key = ?1", params![key])?;

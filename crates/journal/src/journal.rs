@@ -150,7 +150,10 @@ pub(crate) fn in_transaction<T>(
         run("ROLLBACK")?;
     }
     run("BEGIN IMMEDIATE")?;
-    let result = work(connection).and_then(|value| run("COMMIT").map(|()| value));
+    let result = schema::JOURNAL_SCHEMA
+        .refuse_newer(connection)
+        .and_then(|()| work(connection));
+    let result = result.and_then(|value| run("COMMIT").map(|()| value));
     if result.is_err() && !connection.is_autocommit() {
         run("ROLLBACK")?;
     }

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::{ColumnEncryption, JournalError, connection};
@@ -90,11 +91,21 @@ impl ComponentSchema {
         if !has_versions(connection)? {
             return Ok(());
         }
-        let mut read = connection.prepare("SELECT component, version FROM schema_versions")?;
-        let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        for row in rows {
-            let (component, version): (String, u32) = row?;
+        self.refuse_newer(connection)
+    }
+
+    /// Fails if any component in the file is newer than this build. Called in each transaction
+    /// before it writes: another process may have migrated the file since it was opened.
+    pub fn refuse_newer(&self, connection: &Connection) -> Result<(), JournalError> {
+        // Cached, because parsing takes longer than reading the few rows.
+        let mut read =
+            connection.prepare_cached("SELECT component, version FROM schema_versions")?;
+        let mut rows = read.query([])?;
+        while let Some(row) = rows.next()? {
+            let (component, version): (String, u32) = (row.get(0)?, row.get(1)?);
             if version > self.known_version(&component) {
+                // Closing the connection must not move the log into the file either.
+                connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
                 return Err(self.newer_error(connection, &component, version));
             }
         }

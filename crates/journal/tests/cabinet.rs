@@ -216,3 +216,34 @@ fn an_encrypted_cabinet_contains_no_plain_text() {
         );
     }
 }
+
+#[test]
+fn documents_of_an_owner_are_found_by_that_owner_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    let (one, other) = (journal.documents_of("one"), journal.documents_of("other"));
+    let stores: [&dyn DocumentStore; 3] = [&*journal, &*one, &*other];
+    let source = "https://example.com/";
+    let keys = stores.map(|store| store.save(&page(source, b"x")).unwrap().key);
+    for (at, store) in stores.iter().enumerate() {
+        for (owner, key) in keys.iter().enumerate() {
+            let found = store.get(key).unwrap();
+            assert_eq!(found.is_some(), at == owner, "{at} reads {owner}");
+        }
+        let latest = store.find_latest(DocumentKind::Page, source, DAY).unwrap();
+        assert_eq!(latest.unwrap().info.key, keys[at]);
+        let listed = store.list_recent(DocumentKind::Page, 9).unwrap();
+        assert_eq!(listed.len(), 1);
+        assert_eq!(listed[0].key, keys[at]);
+    }
+    // The stored key of another owner is no key.
+    let stored: Vec<String> = {
+        let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
+        let mut read = file.prepare("SELECT key FROM cabinet").unwrap();
+        let rows = read.query_map([], |row| row.get(0)).unwrap();
+        rows.collect::<Result<_, _>>().unwrap()
+    };
+    for key in stored.iter().filter(|key| key.contains('@')) {
+        assert!(stores.iter().all(|store| store.get(key).unwrap().is_none()));
+    }
+}

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 use selvedge_journal::{Journal, JournalError, JournalOptions};
+use selvedge_protocol::{DocumentKind, DocumentStore, NewDocument};
 
 const FILE: &str = "journal.sqlite";
 
@@ -90,6 +91,33 @@ fn a_newer_journal_is_refused_and_not_written() {
             assert!(bytes(dir.path()) == before, "{component}, {state:?}");
             assert!(!dir.path().join("live").exists());
         }
+    }
+}
+
+#[test]
+fn a_journal_that_becomes_newer_is_not_written_by_an_open_process() {
+    for component in ["journal", "memory", "channels"] {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        let document = NewDocument {
+            kind: DocumentKind::Saved,
+            title: "t",
+            source: "",
+            media_type: "text/plain",
+            content: b"x",
+        };
+        let key = journal.save(&document).unwrap().key;
+        let other = Connection::open(dir.path().join(FILE)).unwrap();
+        let sql = "INSERT OR REPLACE INTO schema_versions VALUES (?1, 99)";
+        other.execute(sql, [component]).unwrap();
+        let before = bytes(dir.path());
+        let error = journal.save(&document).unwrap_err().to_string();
+        assert!(error.contains("newer version of Selvedge"), "{error}");
+        assert!(journal.scrub().is_err());
+        assert!(journal.get(&key).unwrap().is_some(), "reading still works");
+        drop(other);
+        drop(journal);
+        assert!(bytes(dir.path()) == before, "{component}");
     }
 }
 

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_mcp::{
     ElicitationHandler, ElicitationRequest, ElicitationResponse, McpSamplingRequest,
-    McpSamplingResponse, McpSamplingStopReason, SamplingHandler, ServerRequestError,
+    McpSamplingResponse, McpSamplingStopReason, SamplingHandler, ServerOrigin, ServerRequestError,
     ServerRequestHandlers, Servers,
 };
 use selvedge_protocol::{
@@ -87,6 +87,7 @@ struct Setup {
     approver: Arc<FixedApprover>,
     policy: ApprovalPolicy,
     sampling: McpSampling,
+    origin: ServerOrigin,
     tool_timeout: Duration,
     options: RunOptions,
     progress: Arc<Mutex<Vec<String>>>,
@@ -113,6 +114,7 @@ impl Setup {
             approver: Arc::new(FixedApprover(answer, Mutex::default())),
             policy: ApprovalPolicy::OnRequest,
             sampling: McpSampling::Prompt,
+            origin: ServerOrigin::User,
             tool_timeout: Duration::from_secs(60),
             options: RunOptions {
                 events,
@@ -136,6 +138,7 @@ impl Setup {
     ) -> ScriptToolCallOutput {
         let mut settings = odd_with("odd", "asking", state);
         settings.options.sampling = self.sampling;
+        settings.origin = self.origin;
         settings.options.tool_timeout_sec = self.tool_timeout.as_secs_f64();
         let servers = Servers::new(vec![settings], self.handlers.clone(), None);
         servers.ensure_all_catalogues().await;
@@ -403,6 +406,11 @@ async fn sampling_needs_approval_unless_the_configuration_decides() {
         setup.approval_requests().is_empty(),
         "the configuration approves sampling"
     );
+    // Files of a project cannot approve the requests of their own server.
+    setup.origin = ServerOrigin::Project;
+    setup.policy = ApprovalPolicy::OnFailure;
+    let declined = setup.value("return (await odd.think()).message").await;
+    assert!(declined.to_string().contains("declined"), "{declined}");
     setup.sampling = McpSampling::Never;
     assert!(
         setup

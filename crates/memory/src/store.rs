@@ -198,6 +198,7 @@ impl Memory {
     ) -> Result<T, MemoryError> {
         let mut connection = self.writer();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        MEMORY_TABLES.refuse_newer(&transaction)?;
         if stored_key_fingerprint(&transaction)? != self.encryption.key_fingerprint() {
             // Another process encrypted the memory: plain text must not be written to it.
             return Err(JournalError::WrongKey.into());

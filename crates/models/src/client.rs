@@ -75,6 +75,7 @@ impl ModelClient {
     pub async fn list_models(&self) -> Result<Vec<String>, ModelError> {
         let provider = &*self.provider;
         provider.require_key()?;
+        provider.require_accepted_user()?;
         let failed = |error| connection_error(provider, error);
         let response = async {
             let request = self.http.get(resource_url(provider, "models")?);

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use crate::ModelError;
+use crate::port_owner::port_owner;
 use selvedge_protocol::{ModelOrigin, RetryLimits, ScriptMode, WireApi};
 
 /// A provider of models.
@@ -20,6 +22,9 @@ pub struct Provider {
     pub env_key: Option<String>,
     /// The key; `None` if it was not found or is not needed.
     pub key: Option<Secret>,
+    /// The user whose process must listen at the address, for a server that was found on this
+    /// machine and accepted. Checked before each request.
+    pub accepted_user: Option<u32>,
     /// Header that contains the key. `None` means `Authorization: Bearer`, for Messages
     /// `x-api-key`.
     pub key_header: Option<String>,
@@ -85,6 +90,7 @@ impl Provider {
             retries: RetryLimits::default(),
             output_limit: OutputLimitField::default(),
             default_model: None,
+            accepted_user: None,
             script_mode: None,
             tool_pack: None,
         }
@@ -140,6 +146,20 @@ impl Provider {
     pub(crate) fn port(&self) -> Option<u16> {
         let url = reqwest::Url::parse(&self.base_url).ok()?;
         url.port_or_known_default()
+    }
+
+    /// Fails if another user's process listens at the address than the one that was accepted.
+    pub(crate) fn require_accepted_user(&self) -> Result<(), ModelError> {
+        let Some(accepted) = self.accepted_user else {
+            return Ok(());
+        };
+        if self.port().and_then(port_owner) == Some(accepted) {
+            return Ok(());
+        }
+        Err(ModelError::invalid(format!(
+            "the model server at {} is not run by the user whose server was accepted",
+            self.base_url
+        )))
     }
 
     /// Whether the base URL is on this machine.

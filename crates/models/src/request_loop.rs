@@ -128,6 +128,7 @@ impl RequestLoop {
     async fn send(&self) -> Result<reqwest::Response, ModelError> {
         let provider = &*self.provider;
         provider.require_key()?;
+        provider.require_accepted_user()?;
         let request = self
             .http
             .post(resource_url(

@@ -447,3 +447,24 @@ async fn models_are_listed() {
         ModelErrorKind::Auth
     );
 }
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_server_of_another_user_than_the_accepted_one_gets_no_request() {
+    use std::os::unix::fs::MetadataExt;
+    let own = std::fs::metadata("/proc/self").unwrap().uid();
+    let server = Server::start([complete(), complete()]).await;
+    for (accepted, is_sent) in [(own + 1, false), (own, true)] {
+        let provider = Provider {
+            accepted_user: Some(accepted),
+            ..provider(&server)
+        };
+        let events = events(provider).await;
+        let error = events.into_iter().find_map(Result::err);
+        assert_eq!(error.is_none(), is_sent, "{error:?}");
+        assert_eq!(server.requests().len(), usize::from(is_sent));
+        if let Some(error) = error {
+            assert!(error.message.contains("is not run by the user"), "{error}");
+        }
+    }
+}

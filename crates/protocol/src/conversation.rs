@@ -54,7 +54,7 @@ pub enum ConversationItem {
 /// A message of the user or the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Author of the message.
+    /// ResumeHintStyle of the message.
     pub role: MessageRole,
     /// Text and images, in order.
     pub content: Vec<OutputPart>,
@@ -63,7 +63,7 @@ pub struct Message {
     pub native: Option<NativePayload>,
 }
 
-/// Author of a message.
+/// ResumeHintStyle of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MessageRole {

@@ -2,12 +2,12 @@
 //! ```` ```ts tool-calls ```` fences. Works on a stream; how the text is split makes no difference.
 //!
 //! A block starts at column 0 of a line, at the top level of the Markdown document that the text
-//! is: inside other fences, indented code, lists, block quotes, HTML blocks and comments it is
-//! text, and so is a tag in the middle of a line. `</tool-calls>` ends a block where it ends a
-//! line. Text in `<think>` or `<thinking>` is reasoning, in which there are no blocks. A nested,
-//! unbalanced or unclosed block is reported as malformed.
+//! is (`top_level`); elsewhere it is text, and so is a tag in the middle of a line.
+//! `</tool-calls>` ends a block where it ends a line. Text in `<think>` or `<thinking>` is
+//! reasoning, in which there are no blocks. A nested, unbalanced or unclosed block is reported as
+//! malformed.
 
-use pulldown_cmark::{Event, Parser, Tag};
+use crate::top_level::is_top_level_after;
 
 /// A part of an assistant's message. All segments together are the message, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -343,35 +343,14 @@ impl BlockDetector {
         }
     }
 
-    /// Returns whether a line that starts at `start` is at the top level of the document. A
-    /// block-level HTML element there is a child of the document only if nothing contains it.
+    /// Returns whether a line that starts at `start` is at the top level of the document.
     fn is_top_level(&mut self, start: usize) -> bool {
         let before = &self.text[self.document..start];
         if before.trim().is_empty() {
             return true;
         }
         self.lookups += 1;
-        if self.lookups > MAX_LOOKUPS {
-            return false;
-        }
-        // A comment may also begin in the middle of a paragraph.
-        let paragraph = before.rfind("\n\n").map_or(before, |end| &before[end..]);
-        if paragraph.rfind("<!--") > paragraph.rfind("-->") {
-            return false;
-        }
-        let probe = format!("{before}<div>\n");
-        let mut depth = 0;
-        for (event, range) in Parser::new(&probe).into_offset_iter() {
-            match event {
-                Event::Start(Tag::HtmlBlock) if depth == 0 && range.start == before.len() => {
-                    return true;
-                }
-                Event::Start(_) => depth += 1,
-                Event::End(_) => depth -= 1,
-                _ => {}
-            }
-        }
-        false
+        self.lookups <= MAX_LOOKUPS && is_top_level_after(before)
     }
 
     fn scan_reasoning(

@@ -47,6 +47,7 @@ mod state;
 mod suspension;
 mod teardown;
 mod tool_description;
+mod top_level;
 mod truncate_json;
 mod unicode;
 

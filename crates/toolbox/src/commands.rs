@@ -16,6 +16,7 @@ use selvedge_tools::{CallContext, Risk, ToolError};
 use serde_json::{Value, json};
 
 use crate::apply_patch;
+use crate::command_access::CommandAccess;
 use crate::command_request::CommandRequest;
 use crate::command_safety::{
     CommandClassification, CommandSafety, classify_command, display_command, is_covered_by_rules,
@@ -413,10 +414,12 @@ impl CommandRunner {
         )
     }
 
-    /// Starts a command. Blocks, usually for one or two milliseconds.
+    /// Starts a command with the access that it was admitted with. Blocks, usually for one or two
+    /// milliseconds.
     pub(crate) fn spawn(
         &self,
         request: &CommandRequest,
+        access: CommandAccess,
         stdio: ChildStdio,
     ) -> Result<Child, ToolError> {
         let inner = &self.inner;
@@ -435,12 +438,9 @@ impl CommandRunner {
                 .suggest("work in a folder that is not inside SELVEDGE_HOME")
                 .suggest("set SELVEDGE_HOME to a separate folder, such as ~/.selvedge"));
         }
-        let access = if self.is_read_only(request) {
-            CommandAccess::ReadOnly
-        } else {
+        if access == CommandAccess::Full {
             inner.turn_diff.before_command();
-            CommandAccess::Full
-        };
+        }
         let mode = if request.run_unconfined {
             ConfinementMode::Unconfined
         } else {
@@ -532,15 +532,6 @@ impl CommandRunner {
             accepted_weaker: settings.accepted_weaker,
         })
     }
-}
-
-/// What the confinement of a command allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CommandAccess {
-    /// What the sandbox policy allows.
-    Full,
-    /// Reading only: nothing can be written, and there is no network.
-    ReadOnly,
 }
 
 fn is_git(words: &[String]) -> bool {

@@ -19,6 +19,7 @@ use tokio::net::unix::pipe::Receiver;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::capture::OutputCapture;
+use crate::command_access::CommandAccess;
 use crate::command_request::{CommandRequest, shell_argv};
 use crate::commands::CommandRunner;
 use crate::one_or_many::OneOrMany;
@@ -185,7 +186,8 @@ async fn run(
         stderr: stderr_writer.into(),
     };
     let (runner, cwd) = (commands.clone(), request.cwd.clone());
-    let child = run_blocking(move || runner.spawn(&request, stdio)).await?;
+    let access = CommandAccess::of_call(call);
+    let child = run_blocking(move || runner.spawn(&request, access, stdio)).await?;
     let streams = [
         (
             OutputStream::Stdout,

@@ -96,6 +96,18 @@ impl HiddenPaths {
         if !metadata.is_file() || metadata.nlink() < 2 {
             return false;
         }
+        self.with_linked_files(|files| files.contains(&(metadata.dev(), metadata.ino())))
+    }
+
+    /// Returns whether a hidden file has further hard links.
+    #[cfg(unix)]
+    pub(crate) fn has_linked_files(&self) -> bool {
+        self.with_linked_files(|files| !files.is_empty())
+    }
+
+    /// Passes on the hidden files with further hard links, as collected now or recently.
+    #[cfg(unix)]
+    fn with_linked_files(&self, check: impl FnOnce(&HashSet<FileId>) -> bool) -> bool {
         let mut cache = self
             .linked_files
             .lock()
@@ -104,7 +116,7 @@ impl HiddenPaths {
             Some((at, files)) if at.elapsed() < INODE_CACHE_AGE => (at, files),
             _ => (Instant::now(), self.linked_files()),
         };
-        let found = files.1.contains(&(metadata.dev(), metadata.ino()));
+        let found = check(&files.1);
         *cache = Some(files);
         found
     }
@@ -112,6 +124,12 @@ impl HiddenPaths {
     /// Returns `false`: this system does not tell which files are the same.
     #[cfg(not(unix))]
     pub(crate) fn contains_file(&self, _: &Metadata) -> bool {
+        false
+    }
+
+    /// Returns `false`: this system does not tell which files are the same.
+    #[cfg(not(unix))]
+    pub(crate) fn has_linked_files(&self) -> bool {
         false
     }
 

@@ -192,12 +192,19 @@ impl IgnoreRules {
         if git.symlink_metadata().ok()?.is_dir() {
             return self.read_file(&git.join("info/exclude"));
         }
-        // In a linked work tree, `.git` is a file that names a folder of the main repository.
+        // In a linked work tree, `.git` is a file that names a folder of the main repository. That
+        // repository may lie outside of the project, but its files must lie in it.
         let pointer = self.read_file(git)?;
         let linked = folder.join(pointer.strip_prefix("gitdir:")?.trim());
-        let read = |path: PathBuf| read_user_text(&path, MAX_IGNORE_FILE_BYTES).ok().flatten();
-        let common = read(linked.join("commondir"))?;
-        read(linked.join(common.trim()).join("info/exclude"))
+        let common = self.read_file_in(&linked, "commondir")?;
+        self.read_file_in(&linked.join(common.trim()), "info/exclude")
+    }
+
+    /// Reads a file of a folder outside of the project. Links must not leave the folder.
+    fn read_file_in(&self, folder: &Path, name: &str) -> Option<String> {
+        let files = self.files.with_root(folder).ok()?;
+        let text = files.read_text(&folder.join(name), MAX_IGNORE_FILE_BYTES);
+        text.ok().flatten()
     }
 
     fn compile(&self, folder: &Path, path: &Path, text: Option<String>) -> Gitignore {
@@ -357,6 +364,27 @@ mod tests {
             ignored(&workspace, IgnoreFiles::Git, &names),
             ["a.excluded"]
         );
+    }
+
+    #[test]
+    fn the_exclude_file_of_a_named_repository_is_no_link_to_another_place() {
+        for target in ["../../../outside", "../../../work/own"] {
+            let (dir, workspace) = workspace(&[
+                ("outside", "*.excluded\n"),
+                ("work/own", "*.excluded\n"),
+                ("work/evil/commondir", ".\n"),
+                ("work/evil/info/x", ""),
+                ("work/sub/.git", "gitdir: ../evil\n"),
+            ]);
+            let exclude = dir.path().join("work/evil/info/exclude");
+            std::os::unix::fs::symlink(target, &exclude).unwrap();
+            let names = ["sub/a.excluded"];
+            let found = ignored(&workspace, IgnoreFiles::Git, &names);
+            assert!(found.is_empty(), "{target}: {found:?}");
+            std::fs::remove_file(&exclude).unwrap();
+            std::fs::write(&exclude, "*.excluded\n").unwrap();
+            assert_eq!(ignored(&workspace, IgnoreFiles::Git, &names), names);
+        }
     }
 
     #[test]

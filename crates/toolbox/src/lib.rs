@@ -7,6 +7,7 @@ mod apply_patch;
 mod blocking;
 mod cabinet;
 mod capture;
+mod command_access;
 mod command_request;
 mod command_safety;
 mod commands;

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::hidden_paths::expand_home;
 
@@ -29,6 +29,9 @@ const CONFIGURATION_NAMES: [&str; 13] = [
     ".windsurf",
     ".zed",
 ];
+
+/// Maximum number of links that are followed to resolve a path, as in Linux.
+const MAX_FOLLOWED_LINKS: usize = 40;
 
 /// Maximum number of entries of a folder that are made writable one by one.
 const MAX_FOLDER_ENTRIES: usize = 1_000;
@@ -102,10 +105,12 @@ impl ProtectedPaths {
         }) {
             return Some(format!("{} is protected", protected.display()));
         }
-        // Another name of a protected folder of the workspace.
+        // Another name of a protected folder of the workspace, or a link on the way to it.
         let is_target = |name: &&String| {
             let link = root.join(name);
-            link.is_symlink() && link.canonicalize().is_ok_and(|real| path.starts_with(real))
+            link.is_symlink()
+                && (link.canonicalize().is_ok_and(|real| path.starts_with(real))
+                    || followed_links(&link).iter().any(|link| link == path))
         };
         if let Some(name) = self.names.iter().find(is_target) {
             return Some(format!("{name} is a link to it and protected"));
@@ -135,7 +140,7 @@ impl ProtectedPaths {
         let targets: Vec<PathBuf> = paths
             .iter()
             .filter(|path| path.is_symlink())
-            .filter_map(|path| path.canonicalize().ok())
+            .flat_map(|path| followed_links(path).into_iter().chain(path.canonicalize()))
             .collect();
         paths.extend(targets);
         paths.sort();
@@ -180,20 +185,54 @@ fn is_name(path: &Path) -> bool {
     path.components().count() == 1 && !path.is_absolute() && path != Path::new("~")
 }
 
-/// Returns the repository folders that a `.git` file names: that of the work tree and the one it
-/// shares with others. None if `.git` is a folder.
+/// Returns the links that are followed to resolve a path, with the real paths of their folders. Who
+/// can replace one of them can replace the target.
+fn followed_links(path: &Path) -> Vec<PathBuf> {
+    let mut links = Vec::new();
+    let mut resolved = PathBuf::new();
+    // The parts that are left, the next one last.
+    let parts = |path: &Path| -> Vec<PathBuf> {
+        let parts = path.components().rev();
+        parts.map(|part| PathBuf::from(part.as_os_str())).collect()
+    };
+    let mut left = parts(path);
+    while let Some(part) = left.pop() {
+        if part.components().next() == Some(Component::ParentDir) {
+            resolved.pop();
+            continue;
+        }
+        // The root of an absolute target replaces the path so far.
+        let next = resolved.join(&part);
+        match std::fs::read_link(&next) {
+            Ok(_) if links.len() == MAX_FOLLOWED_LINKS => break,
+            Ok(target) => {
+                left.extend(parts(&target));
+                links.push(next);
+            }
+            Err(_) => resolved = next,
+        }
+    }
+    links
+}
+
+/// Returns the repository folders that a `.git` file names, with the links on the way to them: that
+/// of the work tree and the one it shares with others. None if `.git` is a folder.
 pub(crate) fn linked_git_folders(git: &Path) -> Vec<PathBuf> {
     let linked = || {
         let text = read_git_pointer(git)?;
-        let folder = text.strip_prefix("gitdir:")?.trim();
-        git.parent()?.join(folder).canonicalize().ok()
+        Some(git.parent()?.join(text.strip_prefix("gitdir:")?.trim()))
     };
     let Some(linked) = linked() else {
         return Vec::new();
     };
-    let shared = read_git_pointer(&linked.join("commondir"))
-        .and_then(|text| linked.join(text.trim()).canonicalize().ok());
-    shared.into_iter().chain([linked]).collect()
+    let pointer = linked.join("commondir");
+    let shared = read_git_pointer(&pointer).map(|text| linked.join(text.trim()));
+    let mut paths = Vec::new();
+    for folder in std::iter::once(linked).chain(shared) {
+        paths.extend(followed_links(&folder));
+        paths.extend(folder.canonicalize());
+    }
+    paths
 }
 
 /// Reads a file that contains a path. The file may be untrusted, so at most 16 kB are read and a

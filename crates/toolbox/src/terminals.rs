@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::blocking::run_blocking;
 use crate::capture::OutputCapture;
+use crate::command_access::CommandAccess;
 use crate::command_request::CommandRequest;
 use crate::commands::CommandRunner;
 use crate::running_command::RunningCommand;
@@ -119,8 +120,9 @@ impl Terminals {
         let (master, terminal) = open_pty().map_err(terminal_error)?;
         let commands = commands.clone();
         let is_confined = commands.confines(&request);
-        let child =
-            run_blocking(move || commands.spawn(&request, ChildStdio::Terminal(terminal))).await?;
+        let access = CommandAccess::of_call(call);
+        let stdio = ChildStdio::Terminal(terminal);
+        let child = run_blocking(move || commands.spawn(&request, access, stdio)).await?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         let master = Arc::new(watch_fd(master, interest).map_err(terminal_error)?);
         let unread = Arc::new(Mutex::new(OutputCapture::default()));

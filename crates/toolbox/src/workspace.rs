@@ -312,6 +312,11 @@ impl Workspace {
         self.inner.hidden.contains_file(metadata)
     }
 
+    /// Returns whether there may be a hard link to a secret.
+    pub(crate) fn has_linked_secrets(&self) -> bool {
+        self.inner.hidden.has_linked_files()
+    }
+
     /// Takes the lock for changing files. Hold it from reading the old content to writing the new.
     pub(crate) fn lock_changes(&self) -> MutexGuard<'_, ()> {
         // A change that panicked has been rolled back or reported, so the lock can be used again.

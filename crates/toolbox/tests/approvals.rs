@@ -322,7 +322,7 @@ fn check_previews(way: Way) {
         let preview = &ran.asked[0].calls[0].preview;
         assert_eq!(
             preview.view,
-            Some(PreviewContent::Commands(
+            Some(PreviewContent::Text(
                 "cd sub &&\nnpm 'test' -- --watch".into()
             ))
         );

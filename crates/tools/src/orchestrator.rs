@@ -504,6 +504,7 @@ impl Orchestrator {
         let call = CallContext {
             id: request.id.clone(),
             scope_id: scope.id.clone(),
+            read_only,
             idempotency_key: idempotency_key
                 .unwrap_or_else(|| format!("{}.{}", scope.id, first_attempt_id(&request.id))),
             cancel: request.cancel.clone(),

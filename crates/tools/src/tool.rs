@@ -125,6 +125,8 @@ pub struct CallContext {
     pub id: String,
     /// Id of the scope: the run, turn or task.
     pub scope_id: String,
+    /// Whether the call was judged to change nothing before it was allowed to run.
+    pub read_only: bool,
     /// Idempotency key, the same for every attempt at this call. A tool may send it to a service
     /// that supports such keys.
     pub idempotency_key: String,

@@ -186,6 +186,7 @@ impl BatchHttp {
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, ModelError> {
         self.provider.require_key()?;
+        self.provider.require_accepted_user()?;
         let request = request.headers(request_headers(&self.provider)?);
         let failed = |error| connection_error(&self.provider, error);
         let response = async {

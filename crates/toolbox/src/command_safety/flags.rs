@@ -16,6 +16,13 @@ pub(super) fn find_flag<'a>(words: &[ShellWord], flags: &'a str) -> Option<&'a s
         .find_map(|word| flags.split(' ').find(|flag| matches_flag(word, flag)))
 }
 
+/// Returns whether one of `options` (separated by spaces) occurs among the words before `--`, in
+/// any spelling.
+pub(crate) fn has_option(words: &[String], options: &str) -> bool {
+    let words: Vec<ShellWord> = words.iter().map(ShellWord::literal).collect();
+    find_flag(&words, options).is_some()
+}
+
 /// Returns the words that are not options. Options in `valued` (separated by spaces) take the next
 /// word as their value.
 pub(super) fn operands<'a>(words: &'a [ShellWord], valued: &str) -> Vec<&'a ShellWord> {

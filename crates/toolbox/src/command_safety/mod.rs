@@ -19,6 +19,7 @@ mod wrappers;
 
 pub(crate) use display::command_line;
 pub use display::display_command;
+pub(crate) use flags::has_option;
 pub use rules::{is_covered_by_rules, rule_prefix};
 
 use std::collections::HashMap;
@@ -54,6 +55,9 @@ pub struct CommandClassification {
     /// The simple commands in order, as literal words. Empty if the command could not be parsed
     /// into simple commands.
     pub commands: Vec<Vec<String>>,
+    /// The words of all commands without the programs, nested shells included. What only a running
+    /// shell knows of a word is replaced by U+FFFC.
+    pub words: Vec<String>,
     /// Files that the command reads through redirections, nested shells included. Parts of a
     /// name that depend on the running shell are replaced by U+FFFC.
     pub input_files: Vec<String>,
@@ -89,6 +93,7 @@ pub fn classify_command(argv: &[String]) -> CommandClassification {
     let texts = |words: Vec<ShellWord>| words.into_iter().map(|word| word.text).collect();
     CommandClassification {
         commands: classified.commands.into_iter().map(texts).collect(),
+        words: classified.words,
         input_files: classified.input_files,
         output_files: classified.output_files,
         safety: classified.safety,
@@ -98,6 +103,7 @@ pub fn classify_command(argv: &[String]) -> CommandClassification {
 /// A [`CommandClassification`] that keeps the [`WordKind`](words::WordKind) of each word.
 struct WordClassification {
     commands: Vec<Vec<ShellWord>>,
+    words: Vec<String>,
     input_files: Vec<String>,
     output_files: Vec<String>,
     safety: CommandSafety,
@@ -109,6 +115,7 @@ impl WordClassification {
             let why = "is too long to classify".to_owned();
             return Self {
                 commands: vec![],
+                words: vec![],
                 input_files: vec![],
                 output_files: vec![],
                 safety: CommandSafety::Unknown { reason: why },
@@ -139,6 +146,7 @@ impl WordClassification {
         };
         Self {
             commands: simple.unwrap_or_default(),
+            words: search.all_words(&words),
             input_files: search.redirect_targets(|script| &script.input_files),
             output_files: search.redirect_targets(|script| &script.output_files),
             safety,
@@ -328,6 +336,18 @@ impl DangerSearch {
             runs.then(|| DangerousPart::in_script("runs downloaded code", text))
         };
         commands.or_else(files).or_else(downloads)
+    }
+
+    /// Returns the words of a command and of the commands in all scripts that have been parsed,
+    /// without the programs.
+    fn all_words(&self, outer: &[ShellWord]) -> Vec<String> {
+        let inner = self.scripts.values().flat_map(|script| &script.commands);
+        let inner = inner.map(|simple| simple.words.as_slice());
+        let words = inner.chain([outer]).flat_map(|words| words.iter().skip(1));
+        let mut texts: Vec<String> = words.map(|word| word.text.clone()).collect();
+        texts.sort();
+        texts.dedup();
+        texts
     }
 
     /// Returns targets of redirections in all scripts that have been parsed.

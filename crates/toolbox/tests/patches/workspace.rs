@@ -147,6 +147,7 @@ impl TestWorkspace {
         let registry = self.registry();
         let call = CallContext {
             time_limit: std::time::Duration::from_secs(30),
+            read_only: false,
             id: "tool_1".to_owned(),
             scope_id: "scope".to_owned(),
             idempotency_key: "key".to_owned(),
