@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use selvedge_protocol::{ApprovalRequirement, McpApproval, Preview, ResumeAs, ToolSpec};
+use selvedge_protocol::{
+    ApprovalRequirement, McpApproval, Preview, ResultView, ResumeAs, ToolSpec,
+};
 use selvedge_tools::{CallContext, CallFuture, FieldCase, Risk, Tool, ToolError};
 use serde_json::{Map, Value, json};
 
@@ -66,6 +68,8 @@ impl McpTool {
             aliases: Vec::new(),
             positional: &[],
             explanatory: &[],
+            structured_defaults: &[],
+            result_view: ResultView::Plain,
         };
         Self {
             read_only: is_read_only_tool(&server.settings, listed),
@@ -228,6 +232,8 @@ impl Tool for UnavailableServerTool {
             aliases: Vec::new(),
             positional: &[],
             explanatory: &[],
+            structured_defaults: &[],
+            result_view: ResultView::Plain,
         }
     }
 

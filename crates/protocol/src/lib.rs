@@ -46,5 +46,5 @@ pub use settings::{
     McpSampling, McpServerOptions, Prices, Retention, RetryLimits, Thinking, ToolPack,
     WeakerConfinement,
 };
-pub use spec::{ApprovalRequirement, SPAWN_TOOL, ToolSpec};
+pub use spec::{ApprovalRequirement, ResultView, SPAWN_TOOL, ToolSpec};
 pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use selvedge_confine::{Child, ChildStdio};
 use selvedge_protocol::{OutputStream, Preview, ResumeAs, RuntimeEvent, ToolSpec};
+use selvedge_text::group_digits;
 use selvedge_tools::{
     CallContext, CallFuture, Risk, Tool, ToolError, ToolOutput, UnconfinedRetry, parse_args,
 };
@@ -178,6 +179,14 @@ async fn run(
     };
     let (exit_code, timed_out) = reader.read_until_exit(child, limit).await?;
     let [stdout, stderr] = &reader.captures;
+    for (name, capture) in [("stdout", stdout), ("stderr", stderr)] {
+        if capture.is_truncated() {
+            let omitted = group_digits(capture.omitted_bytes());
+            call.warn(format!(
+                "{omitted} bytes in the middle of {name} were left out"
+            ));
+        }
+    }
     let mut output = ExecToolOutput {
         exit_code,
         stdout: stdout.text(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use selvedge_protocol::{ErrorCode, EventSink, LedgerError, Limits, ResumeAs};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +42,7 @@ pub struct Scope {
     /// What each recorded call means to a run that resumes this one, by call id.
     recorded_calls: Arc<Mutex<BTreeMap<String, ResumeAs>>>,
     approved_keys: Arc<Mutex<HashSet<String>>>,
+    pub(crate) notes: ScopeNotes,
     pub(crate) resources: ScopeResources,
 }
 
@@ -54,13 +56,39 @@ pub enum SuspendPolicy {
     OnDeferredApproval,
 }
 
-/// Budget and approvals that a scope has used, to restore it in another process.
+/// Budget, approvals and notes of a scope, to restore it in another process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScopeSnapshot {
     calls_made: u32,
     approved_keys: BTreeSet<String>,
     prior: Option<PriorProgress>,
     recorded_calls: BTreeMap<String, ResumeAs>,
+    #[serde(default)]
+    notes: BTreeMap<String, Value>,
+}
+
+/// What calls of a scope note for its later calls, by key. Part of a suspended run's state. Clones
+/// share the notes.
+#[derive(Debug, Clone, Default)]
+pub struct ScopeNotes(Arc<Mutex<BTreeMap<String, Value>>>);
+
+impl ScopeNotes {
+    /// Returns the note with this key.
+    pub fn get(&self, key: &str) -> Option<Value> {
+        self.lock().get(key).cloned()
+    }
+
+    /// Sets the note with this key; `None` removes it.
+    pub fn set(&self, key: String, note: Option<Value>) {
+        match note {
+            Some(note) => self.lock().insert(key, note),
+            None => self.lock().remove(&key),
+        };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Value>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Resources that outlive their call and end with the scope: background processes, terminals.
@@ -151,6 +179,7 @@ impl Scope {
             calls_made: Arc::default(),
             recorded_calls: Arc::default(),
             approved_keys: Arc::default(),
+            notes: ScopeNotes::default(),
             resources: ScopeResources::default(),
         }
     }
@@ -217,15 +246,17 @@ impl Scope {
                 .collect(),
             prior: self.prior_calls.as_ref().map(|prior| prior.snapshot()),
             recorded_calls: self.lock_recorded_calls().clone(),
+            notes: self.notes.lock().clone(),
         }
     }
 
-    /// Restores budget and approvals from a snapshot.
+    /// Restores budget, approvals and notes from a snapshot.
     pub fn restore(&self, snapshot: &ScopeSnapshot) {
         self.calls_made
             .store(snapshot.calls_made, Ordering::Relaxed);
         self.lock_recorded_calls()
             .extend(snapshot.recorded_calls.clone());
+        self.notes.lock().extend(snapshot.notes.clone());
         self.approved_keys
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
