@@ -196,7 +196,7 @@ fn apply(
     call: &CallContext,
 ) -> Result<ApplyPatchOutput, ToolError> {
     let _write_lock = workspace.lock_changes();
-    for path in replaced_files(args)? {
+    for path in replaced_files(args) {
         let path = workspace.absolute(path, None);
         refuse_overwriting(call, &workspace.target_file(&path, LinkMode::Follow)?)?;
     }
@@ -233,19 +233,22 @@ fn apply(
     })
 }
 
-/// Returns the files whose whole content the call gives, relative to the workspace.
-fn replaced_files(args: &ApplyPatchArgs) -> Result<Vec<PathBuf>, ToolError> {
+/// Returns the files whose whole content the call gives, relative to the workspace; none if the patch
+/// cannot be parsed.
+fn replaced_files(args: &ApplyPatchArgs) -> Vec<PathBuf> {
     let base = PathBuf::from(args.cwd.as_deref().unwrap_or_default());
     let Some(text) = &args.patch else {
-        return Ok(args.path.iter().map(|path| base.join(path)).collect());
+        return args.path.iter().map(|path| base.join(path)).collect();
     };
-    let patch = patch::parse(text)?;
+    let Ok(patch) = patch::parse(text) else {
+        return Vec::new();
+    };
     let base = patch
         .folder
         .map_or(base.clone(), |folder| base.join(folder));
     let operations = patch.operations.iter();
     let added = operations.filter(|change| matches!(change.action, PatchAction::Add { .. }));
-    Ok(added.map(|change| base.join(change.path())).collect())
+    added.map(|change| base.join(change.path())).collect()
 }
 
 fn build_draft<'a>(

@@ -11,13 +11,10 @@ const BUILT_IN_PACKS: &[(&str, &str)] = &[
         "core-codex",
         "exec apply_patch read_file list_dir grep_files file_search",
     ),
-    (
-        "anthropic-standard",
-        "exec read_file edit_file update_plan list_dir",
-    ),
+    ("anthropic-standard", "exec read_file update_plan list_dir"),
     (
         "file-ops",
-        "read_file list_dir grep_files apply_patch edit_file file_search",
+        "read_file list_dir grep_files apply_patch file_search",
     ),
     (
         "research",

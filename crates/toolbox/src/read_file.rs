@@ -35,7 +35,7 @@ pub(crate) struct ReadFileArgs {
     #[serde(default = "default_offset")]
     #[schemars(range(min = 0))]
     offset: i64,
-    /// Maximum number of lines. By default the whole file, up to 8 MB.
+    /// Maximum number of lines; in scripts, by default the whole file, up to 8 MB.
     #[schemars(range(min = 1))]
     limit: Option<u64>,
     /// Last line, instead of `limit`.
@@ -66,6 +66,11 @@ fn default_offset() -> i64 {
     1
 }
 
+/// Always true: the sandbox computes the field, because it would repeat the text.
+fn is_added_by_guest((): &()) -> bool {
+    true
+}
+
 /// The lines that were read.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -73,14 +78,12 @@ pub(crate) struct ReadFileOutput {
     /// The lines, unchanged.
     text: String,
     /// The same as `text`. Added in the sandbox.
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "is_added_by_guest")]
     #[schemars(with = "String")]
-    #[allow(dead_code)]
     content: (),
     /// The lines with their numbers: `L12: …`. Added in the sandbox.
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "is_added_by_guest")]
     #[schemars(with = "String")]
-    #[allow(dead_code)]
     numbered: (),
     /// Number of the first line in `text`.
     first_line: u64,

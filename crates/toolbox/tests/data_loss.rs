@@ -190,7 +190,10 @@ fn defaults_are_in_the_declarations() {
         ("listDir", "Maximum number of entries. (default 2000)"),
         ("grepFiles", "Maximum number of matches. (default 2000)"),
         ("fileSearch", "Maximum number of files. (default 2000)"),
-        ("readFile", "By default the whole file, up to 8 MB."),
+        (
+            "readFile",
+            "in scripts, by default the whole file, up to 8 MB.",
+        ),
     ] {
         let from = text.find(&format!("  {tool}(")).unwrap();
         let to = from + text[from..].find("\n  }>").unwrap_or(2000);
