@@ -1,8 +1,8 @@
 // Finds links in Markdown files to a missing file or heading.
 //   selvedge run examples/dead-links.ts -C path/to/project --max-calls 1000
 
-const pages = await tools.fileSearch({ pattern: "**/*.md", limit: 900 });
-const texts = await Promise.all(pages.map((page) => tools.readFile({ path: page.path, limit: 100_000 })));
+const pages = await tools.fileSearch({ pattern: "**/*.md" });
+const texts = await Promise.all(pages.map((page) => tools.readFile({ path: page.path })));
 const all = new Set((await tools.fileSearch({ pattern: "**/*", limit: 50_000 })).map((file) => file.path));
 const folders = new Set([...all].flatMap((path) => path.split("/").map((_, i, parts) => parts.slice(0, i).join("/"))));
 

@@ -8,7 +8,7 @@ const word = new RegExp(`\\b${from.replace(/[^\w]/g, "\\$&")}\\b`, "g");
 const hits = await tools.grepFiles({ pattern: `\\b${from.replace(/[^\w]/g, "\\$&")}\\b`, limit: 10_000 });
 if (hits.length === 0) return `${from} was not found`;
 const paths = [...new Set(hits.map((hit) => hit.path))];
-const files = await Promise.all(paths.map((path) => tools.readFile({ path, limit: 100_000 })));
+const files = await Promise.all(paths.map((path) => tools.readFile({ path })));
 
 const sections = paths.map((path, i) => {
   const lines = files[i].text.replace(/\n$/, "").split("\n");

@@ -134,6 +134,16 @@ const LINKED: &[(&str, &str, &str)] = &[
         "await tools.writeFile({ path: 'settings/tasks.json', content: 'evil' })",
     ),
     (
+        "edit_file to the target of a link",
+        "settings",
+        "await tools.editFile({ path: 'settings/tasks.json', old: 'before', new: 'evil' })",
+    ),
+    (
+        "edit_file through a link",
+        "settings",
+        "await tools.editFile({ path: '.vscode/tasks.json', old: 'before', new: 'evil' })",
+    ),
+    (
         "command that writes to the target of a link",
         "settings",
         "await sh('echo evil > settings/tasks.json')",

@@ -226,12 +226,12 @@ const TASKS: [TokenTask; 5] = [
     TokenTask {
         name: "remember who works on what",
         calls: "const log = await call('git', 'git_log', { repo_path: repo, max_count: 20 }); \
-            const names = [...new Set([...log.matchAll(/ResumeHintStyle: .*?([A-Z][a-z]+)/g)]\
+            const names = [...new Set([...log.matchAll(/Author: .*?([A-Z][a-z]+)/g)]\
             .map(m => m[1]))]; await call('memory', 'create_entities', { entities: \
             names.map(n => ({ name: n, entityType: 'person', observations: ['commits here'] \
             })) }); await call('memory', 'read_graph', {});",
         script: "const log = await git.gitLog({ repo_path: repo, max_count: 20 });\n\
-            const names = [...new Set([...log.matchAll(/ResumeHintStyle: .*?([A-Z][a-z]+)/g)]\
+            const names = [...new Set([...log.matchAll(/Author: .*?([A-Z][a-z]+)/g)]\
             .map(m => m[1]))];\n\
             await memory.createEntities({ entities: names.map(n => ({ name: n, \
             entityType: 'person', observations: ['commits here'] })) });\n\

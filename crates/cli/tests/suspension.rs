@@ -269,6 +269,26 @@ fn sigterm_suspends_the_script() {
 }
 
 #[test]
+fn a_restored_run_knows_what_it_has_read_and_warned_about() {
+    let workspace = TestWorkspace::new();
+    let lines = "a line\n".repeat(4306);
+    std::fs::write(workspace.path("work/long.txt"), &lines).unwrap();
+    let id = workspace.suspended(
+        "const { text } = await tools.readFile({ path: 'long.txt', limit: 2000 });
+         await tools.grepFiles({ pattern: 'line', limit: 7 });
+         await tools.writeFile({ path: 'long.txt', content: text })",
+    );
+    let output = workspace.json(&["runs", "answer", &id, "--approve", "--json"]);
+    let message = output["error"]["message"].as_str().unwrap();
+    let expected = "long.txt was not written: tool_1 read only 2,000 of its 4,306 lines";
+    assert!(message.contains(expected), "{output:#}");
+    let warning = json!("grepFiles: 7 of 4,306 matches");
+    assert!(output["warnings"].as_array().unwrap().contains(&warning));
+    let left = std::fs::read_to_string(workspace.path("work/long.txt")).unwrap();
+    assert_eq!(left, lines);
+}
+
+#[test]
 fn a_recorded_run_can_be_replayed_and_exported() {
     let workspace = TestWorkspace::new();
     std::fs::write(workspace.path("work/data"), "first\nsecond\n").unwrap();

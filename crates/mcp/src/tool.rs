@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use selvedge_protocol::{
-    ApprovalRequirement, CallReach, CallTimeout, McpApproval, Preview, ResumeAs, ToolSpec,
+    ApprovalRequirement, CallReach, CallTimeout, McpApproval, Preview, ResultView, ResumeAs, ToolSpec,
 };
 use selvedge_tools::{CallContext, CallFuture, FieldCase, Risk, Tool, ToolError};
 use serde_json::{Map, Value, json};
@@ -72,6 +72,8 @@ impl McpTool {
             // The server itself may be silent for this long; progress extends the call.
             timeout: CallTimeout::new(server.settings.tool_timeout())
                 .enforced_by_tool(MAX_CALL_DURATION),
+            structured_defaults: &[],
+            result_view: ResultView::Plain,
         };
         Self {
             read_only: is_read_only_tool(&server.settings, listed),
@@ -243,6 +245,8 @@ impl Tool for UnavailableServerTool {
             reach: CallReach::Service,
             timeout: CallTimeout::new(self.0.settings.startup_timeout())
                 .enforced_by_tool(MAX_CALL_DURATION),
+            structured_defaults: &[],
+            result_view: ResultView::Plain,
         }
     }
 

@@ -54,7 +54,7 @@ pub enum ConversationItem {
 /// A message of the user or the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// ResumeHintStyle of the message.
+    /// Author of the message.
     pub role: MessageRole,
     /// Text and images, in order.
     pub content: Vec<OutputPart>,
@@ -63,7 +63,7 @@ pub struct Message {
     pub native: Option<NativePayload>,
 }
 
-/// ResumeHintStyle of a message.
+/// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MessageRole {

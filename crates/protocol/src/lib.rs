@@ -46,5 +46,5 @@ pub use settings::{
     McpSampling, McpServerOptions, Prices, ReasoningStyle, Retention, RetryLimits, ToolPack,
     WeakerConfinement,
 };
-pub use spec::{ApprovalRequirement, CallReach, CallTimeout, SPAWN_TOOL, ToolSpec};
+pub use spec::{ApprovalRequirement, CallReach, CallTimeout, ResultView, SPAWN_TOOL, ToolSpec};
 pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};

@@ -44,6 +44,24 @@ pub struct ToolSpec {
     /// Time limit of a call.
     #[serde(skip)]
     pub timeout: CallTimeout,
+    /// Defaults of fields in structured calls, whose results a model reads as a whole:
+    /// `(field, default)`. Scripts get the larger defaults of the schema.
+    #[serde(skip)]
+    pub structured_defaults: &'static [(&'static str, u64)],
+    /// What the sandbox adds to a result.
+    #[serde(skip)]
+    pub result_view: ResultView,
+}
+
+/// What the sandbox adds to the results of a tool, because it would be large as JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ResultView {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// A result is a part of a text file, with `text` and `firstLine`. Scripts also get `content`,
+    /// the same string, and `numbered`, the lines with their numbers, computed when it is read.
+    TextLines,
 }
 
 impl ToolSpec {
@@ -107,6 +125,12 @@ impl ToolSpec {
             &self.input_schema,
             0,
         )
+    }
+
+    /// Sets the defaults of fields in structured calls.
+    pub fn with_structured_defaults(mut self, defaults: &'static [(&'static str, u64)]) -> Self {
+        self.structured_defaults = defaults;
+        self
     }
 
     /// Marks the tool as one whose approval depends on the arguments.

@@ -220,8 +220,9 @@ const vocabulary = (host) => {
     if (notes.length > 0) for (const note of notes) host.message("warning", note.replace(/^`\[0\]\.?/, "argument `"));
     return text;
   };
-  const call = (path, args) => {
+  const call = (path, args, view) => {
     const entry = Promise.withResolvers();
+    entry.view = view;
     const next = lastId + 1;
     pending.set(next, entry);
     if (host.callFast(next, path, args, maxDepth(), MAX_ARGS)) {
@@ -236,6 +237,19 @@ const vocabulary = (host) => {
     host.call(id, path, text);
     return entry.promise;
   };
+
+  // A result that is a part of a text file also has `content`, the same string as `text`, and
+  // `numbered`. The latter is computed when it is read, and not enumerable: a result that is returned
+  // or logged does not contain the text once more.
+  const numberLines = (text, first) =>
+    text.replace(/\n$/, "").split("\n").map((line, i) => `L${first + i}: ${line.replace(/\r$/, "")}`).join("\n");
+  const textLines = (part) => {
+    if (typeof part?.text !== "string") return part;
+    let numbered;
+    const get = () => (numbered ??= part.text === "" ? "" : numberLines(part.text, part.firstLine));
+    return Object.freeze(Object.defineProperty({ ...part, content: part.text }, "numbered", { get: Object.freeze(get) }));
+  };
+  const callForLines = (path, args) => call(path, args, textLines);
 
   // Starts a task: a call that continues after the script has ended. The host returns its id at
   // once.
@@ -262,7 +276,7 @@ const vocabulary = (host) => {
         if (PROBES.has(name) && host.message("exists", path) === undefined) return undefined;
         const kind = ask("resolve", path);
         if (kind === "absent") return undefined;
-        const make = kind === "task" ? spawn : call;
+        const make = kind === "task" ? spawn : kind === "tool of text lines" ? callForLines : call;
         found = kind === "namespace" ? namespace(`${path}.`) : define((...args) => make(path, args), "name", name);
         // `.raw(…)` returns the complete response of an MCP tool, not only its value.
         if (kind === "tool with raw") define(found, "raw", Object.freeze(define((...args) => call(`${path}.raw`, args), "name", "raw")));
@@ -498,7 +512,7 @@ const vocabulary = (host) => {
       if (entry.fire) {
         timers--;
         entry.fire();
-      } else if (how === 1) entry.resolve(payload);
+      } else if (how === 1) entry.resolve(entry.view ? entry.view(payload) : payload);
       else entry.reject(how === 0 ? makeError(payload) : payload);
     },
     fail,

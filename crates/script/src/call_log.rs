@@ -15,6 +15,9 @@ pub(crate) struct CallLog {
     /// Results of completed calls: call id, tool, JSON.
     results: Vec<(String, String, String)>,
     result_bytes: usize,
+    /// Warnings of the calls, with the names of their tools.
+    #[serde(default)]
+    pub(crate) warnings: Vec<String>,
     /// Number of calls that were handed to a tool.
     pub(crate) invoked_count: u32,
     /// Calls that did not stop when they were cancelled, described as `id (tool)`.

@@ -343,6 +343,10 @@ impl<'a> InFlightCalls<'a> {
         if outcome.ignored_cancel {
             self.log.add_unstoppable(&record.id, &record.tool);
         }
+        let tool = camel_case(&record.tool);
+        let warnings = outcome.warnings.iter();
+        let warnings = warnings.map(|warning| format!("{tool}: {warning}"));
+        self.log.warnings.extend(warnings);
         let answer = match outcome.result {
             Ok(output) => {
                 let json = output.value.to_string();

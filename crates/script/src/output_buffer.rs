@@ -24,6 +24,9 @@ pub(crate) struct OutputBuffer {
     pub(crate) progress: ProgressLimiter,
     pub(crate) output: Vec<OutputPart>,
     warnings: Vec<String>,
+    /// Number of warnings beyond the limit.
+    #[serde(default)]
+    omitted_warnings: usize,
     pub(crate) stored_values: ScriptStoreView,
     pub(crate) last_approval: Option<String>,
     /// Descriptions of rejected promises without a handler, by the guest's number.
@@ -51,6 +54,7 @@ impl OutputBuffer {
             progress: ProgressLimiter::new(limits),
             output: Vec::new(),
             warnings: Vec::new(),
+            omitted_warnings: 0,
             stored_values: store.view(),
             last_approval: None,
             rejections: BTreeMap::new(),
@@ -92,8 +96,9 @@ impl OutputBuffer {
     }
 
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {
-        if self.warnings.len() < MAX_WARNINGS {
-            self.warnings.push(truncate_bytes(&warning.into(), 2048));
+        match self.warnings.len() < MAX_WARNINGS {
+            true => self.warnings.push(truncate_bytes(&warning.into(), 2048)),
+            false => self.omitted_warnings += 1,
         }
     }
 
@@ -118,6 +123,13 @@ impl OutputBuffer {
         }
         let (logs, dropped) = self.logs.take_entries();
         self.warnings.extend(dropped);
+        match std::mem::take(&mut self.omitted_warnings) {
+            0 => {}
+            1 => self.warnings.push("1 more warning was left out".to_owned()),
+            omitted => self
+                .warnings
+                .push(format!("{omitted} more warnings were left out")),
+        }
         (logs, std::mem::take(&mut self.warnings))
     }
 }

@@ -105,6 +105,10 @@ impl RecordedRun {
             duration_ms: output.metadata.duration_ms,
             ..original.metadata.clone()
         };
+        if recorded.forced_failure.is_none() {
+            // Warnings of calls are not part of the recording.
+            output.warnings = original.warnings.clone();
+        }
         let difference = match &recorded.forced_failure {
             None => output_difference(original, &output),
             Some(_) if launch.recorder().may_diverge() => None,

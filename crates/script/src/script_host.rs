@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::{
-    LimitKind, LimitSurface, Limits, LogLevel, OutputPart, RuntimeEvent, SPAWN_TOOL,
+    LimitKind, LimitSurface, Limits, LogLevel, OutputPart, ResultView, RuntimeEvent, SPAWN_TOOL,
 };
 use selvedge_sandbox::{Host, Position};
 use selvedge_tools::{
@@ -168,6 +168,9 @@ impl ScriptHost {
                 "task".to_owned()
             }
             ToolLookup::Tool(tool) if tool.raw().is_some() => "tool with raw".to_owned(),
+            ToolLookup::Tool(tool) if tool.spec.result_view == ResultView::TextLines => {
+                "tool of text lines".to_owned()
+            }
             ToolLookup::Tool(_) => "tool".to_owned(),
             ToolLookup::Namespace => "namespace".to_owned(),
             ToolLookup::NotFound(_)

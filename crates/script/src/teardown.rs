@@ -50,11 +50,14 @@ impl ScriptRun<'_> {
         if self.state == ActiveRunState::ClaimedByOther {
             end = RunExit::ClaimedByOther;
         }
-        let log = self.calls.log;
+        let mut log = self.calls.log;
         if let RunExit::Returned(value) = &end
             && !log.unstoppable.is_empty()
         {
             end = RunExit::Failed(detached_promise_error(&log.unstoppable, value.as_deref()));
+        }
+        for warning in std::mem::take(&mut log.warnings) {
+            self.context.lock_output().warn(warning);
         }
         let invoked_calls = log.invoked_count;
         let (calls, results) = log.into_records_and_results();

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallDecision, CallStatus, ErrorCode, EventSink, Limits, RuntimeEvent,
-    ScriptToolCallOutput, ToolSpec,
+    ApprovalPolicy, CallDecision, CallStatus, ErrorCode, EventSink, Limits, ResultView,
+    RuntimeEvent, ScriptToolCallOutput, ToolSpec,
 };
 use selvedge_script::{Harness, RecordedRun, ReplayOptions, RunOptions};
 use selvedge_tools::{
@@ -235,6 +235,47 @@ fn the_result_of_a_retry_is_replayed() {
     assert_eq!(
         (again.value(), again.calls, again.error),
         (Some(json!(true)), output.calls, None)
+    );
+}
+
+/// Returns a part of a text file, and warns.
+struct LinesTool;
+
+impl Tool for LinesTool {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            result_view: ResultView::TextLines,
+            ..spec_of::<Push, serde_json::Value>("lines", "Reads lines.")
+        }
+    }
+
+    fn call(&self, _: serde_json::Value, call: CallContext) -> CallFuture<'_> {
+        Box::pin(async move {
+            call.warn("2 of 9 lines");
+            Ok(json!({"text": "a\nb\n", "firstLine": 4}).into())
+        })
+    }
+}
+
+#[test]
+fn views_of_results_and_warnings_of_calls_are_replayed() {
+    let ledger = Arc::new(MemoryLedger::default());
+    let registry = Registry::new().with(LinesTool).unwrap();
+    let harness = Harness::new(Orchestrator::new(registry).with_ledger(ledger.clone())).unwrap();
+    let source = "const part = await tools.lines({}); return [part, part.numbered]";
+    let output = run_on_thread(
+        source,
+        TEST_TIMEOUT,
+        async move { harness.run(source).await },
+    );
+    let part = json!({"text": "a\nb\n", "firstLine": 4, "content": "a\nb\n"});
+    assert_eq!(output.value(), Some(json!([part, "L4: a\nL5: b"])));
+    assert_eq!(output.warnings, ["lines: 2 of 9 lines"]);
+    let again = play(ledger.recorded_run(source, &output).unwrap(), None);
+    assert_eq!(again.error, None);
+    assert_eq!(
+        (again.output_json, again.warnings),
+        (output.output_json, output.warnings)
     );
 }
 

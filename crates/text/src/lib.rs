@@ -1,5 +1,5 @@
 //! Pure functions on text that several crates need: secret detection, truncation, hidden
-//! characters, hex, stemming and BM25. No I/O.
+//! characters, numbers, hex, stemming and BM25. No I/O.
 
 pub mod bm25;
 mod secrets;
@@ -11,6 +11,19 @@ pub use secrets::{Redactor, is_secret_variable};
 pub use stem::stem;
 pub use truncate::{one_line, truncate_bytes, truncate_chars};
 pub use visible::{is_hidden, visible, visible_exact, visible_line};
+
+/// Returns a number with commas between its thousands: `11,320`.
+pub fn group_digits(number: impl TryInto<u64>) -> String {
+    let digits = number.try_into().unwrap_or(u64::MAX).to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
 
 /// Returns the bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {

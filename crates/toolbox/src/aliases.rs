@@ -19,6 +19,11 @@ const FIELD_ALIASES: &[(&str, &str)] = &[
          dir_path=search_directory max_results=limit",
     ),
     ("write_file", "text=content contents=content key=file_key"),
+    (
+        "edit_file",
+        "old_string=old old_str=old old_text=old search=old find=old new_string=new new_str=new \
+         new_text=new replace=new replacement=new replace_all=all",
+    ),
     ("update_plan", "steps=plan"),
     (
         "apply_patch",
@@ -67,8 +72,12 @@ const TOOL_SUGGESTIONS: &[(&str, &str)] = &[
         "read_file",
     ),
     (
-        "write create_file save_file file_write edit edit_file str_replace replace_in_file",
-        "write_file apply_patch",
+        "write create_file save_file file_write",
+        "write_file edit_file apply_patch",
+    ),
+    (
+        "edit str_replace replace replace_in_file search_replace multi_edit",
+        "edit_file apply_patch write_file",
     ),
     ("ls dir list list_files list_directory readdir", "list_dir"),
     (

@@ -8,12 +8,12 @@ use selvedge_protocol::{Preview, PreviewContent, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, parse_args, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::patch::{self, FileTransfer, NetChange, PatchAction, PatchDraft, PatchOperation};
 use crate::preview::file_diff;
+use crate::read_coverage::refuse_overwriting;
 use crate::target_file::LinkMode;
 use crate::{TurnDiffTracker, Workspace};
 
@@ -41,9 +41,9 @@ pub(crate) struct ApplyPatchArgs {
     cwd: Option<String>,
     /// Instead of a patch: the file whose whole content is replaced.
     path: Option<String>,
-    /// The current content of `path`; omit it if the file does not exist.
+    /// The whole current content of `path`; omit it if the file does not exist.
     original_content: Option<String>,
-    /// The new content of `path`.
+    /// The whole new content of `path`.
     updated_content: Option<String>,
     /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
@@ -112,7 +112,7 @@ impl Tool for ApplyPatch {
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let (workspace, turn_diff) = (self.0.clone(), self.1.clone());
         let run = |args: ApplyPatchArgs| {
-            run_blocking(move || apply(&workspace, &turn_diff, &args, &call.cancel))
+            run_blocking(move || apply(&workspace, &turn_diff, &args, &call))
         };
         typed_call(args, run, |output: &ApplyPatchOutput| {
             Some(output.stdout.clone())
@@ -175,10 +175,9 @@ pub(crate) async fn apply_from_command(
     args: Value,
     call: &CallContext,
 ) -> Result<String, ToolError> {
-    let (workspace, turn_diff, cancel) =
-        (workspace.clone(), turn_diff.clone(), call.cancel.clone());
+    let (workspace, turn_diff, call) = (workspace.clone(), turn_diff.clone(), call.clone());
     let args = parse_args(args)?;
-    run_blocking(move || apply(&workspace, &turn_diff, &args, &cancel).map(|output| output.stdout))
+    run_blocking(move || apply(&workspace, &turn_diff, &args, &call).map(|output| output.stdout))
         .await
 }
 
@@ -194,11 +193,15 @@ fn apply(
     workspace: &Workspace,
     turn_diff: &TurnDiffTracker,
     args: &ApplyPatchArgs,
-    cancel: &CancellationToken,
+    call: &CallContext,
 ) -> Result<ApplyPatchOutput, ToolError> {
     let _write_lock = workspace.lock_changes();
+    for path in replaced_files(args) {
+        let path = workspace.absolute(path, None);
+        refuse_overwriting(call, &workspace.target_file(&path, LinkMode::Follow)?)?;
+    }
     let draft = build_draft(workspace, args)?;
-    if cancel.is_cancelled() {
+    if call.cancel.is_cancelled() {
         return Err(ToolError::new("cancelled before any file was written"));
     }
     for path in draft
@@ -230,6 +233,24 @@ fn apply(
     })
 }
 
+/// Returns the files whose whole content the call gives, relative to the workspace; none if the patch
+/// cannot be parsed.
+fn replaced_files(args: &ApplyPatchArgs) -> Vec<PathBuf> {
+    let base = PathBuf::from(args.cwd.as_deref().unwrap_or_default());
+    let Some(text) = &args.patch else {
+        return args.path.iter().map(|path| base.join(path)).collect();
+    };
+    let Ok(patch) = patch::parse(text) else {
+        return Vec::new();
+    };
+    let base = patch
+        .folder
+        .map_or(base.clone(), |folder| base.join(folder));
+    let operations = patch.operations.iter();
+    let added = operations.filter(|change| matches!(change.action, PatchAction::Add { .. }));
+    added.map(|change| base.join(change.path())).collect()
+}
+
 fn build_draft<'a>(
     workspace: &'a Workspace,
     args: &ApplyPatchArgs,
@@ -245,7 +266,7 @@ fn build_draft<'a>(
             updated,
         ),
         _ => Err(ToolError::new(
-            "give either `patch`, or `path` with `original_content` and `updated_content`",
+            "give either `patch`, or `path` with `originalContent` and `updatedContent`",
         )),
     }
 }

@@ -32,6 +32,11 @@ impl OutputCapture {
         self.omitted > 0
     }
 
+    /// Returns the number of bytes that were omitted.
+    pub(crate) fn omitted_bytes(&self) -> u64 {
+        self.omitted
+    }
+
     /// Returns the output as text, with a line in place of the omitted part.
     pub(crate) fn text(&self) -> String {
         let (front, back) = self.tail.as_slices();

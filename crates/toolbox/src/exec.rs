@@ -9,6 +9,7 @@ use selvedge_confine::{Child, ChildStdio, CommandExit};
 use selvedge_protocol::{
     CallReach, CallTimeout, OutputStream, Preview, ResumeAs, RuntimeEvent, ToolSpec,
 };
+use selvedge_text::group_digits;
 use selvedge_tools::{
     CallContext, CallFuture, Risk, Tool, ToolError, ToolOutput, UnconfinedRetry, parse_args,
 };
@@ -211,6 +212,14 @@ async fn run(
         None => (TIMEOUT_EXIT_CODE, true),
     };
     let [stdout, stderr] = &reader.captures;
+    for (name, capture) in [("stdout", stdout), ("stderr", stderr)] {
+        if capture.is_truncated() {
+            let omitted = group_digits(capture.omitted_bytes());
+            call.warn(format!(
+                "{omitted} bytes in the middle of {name} were left out"
+            ));
+        }
+    }
     let mut output = ExecToolOutput {
         exit_code,
         stdout: stdout.text(),

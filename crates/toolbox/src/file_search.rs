@@ -15,12 +15,16 @@ use tokio_util::sync::CancellationToken;
 use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
-use crate::walk::{WalkCollector, compile_globs, default_folder, default_limit, walk};
+use crate::walk::{
+    STRUCTURED_SEARCH_DEFAULTS, WalkCollector, compile_globs, default_folder, default_limit, walk,
+    warn_if_limited,
+};
 
 /// The file names to search for.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct FileSearchArgs {
-    /// A glob if it has `*`, `?` or `[`, such as `*.test.ts`; else letters of the path in order.
+    /// A glob if it has `*`, `?` or `[`, such as `*.test.ts` or `docs/**/*.md`, with the rules of
+    /// `.gitignore`; else letters of the path in order.
     pattern: String,
     /// Maximum number of files.
     #[serde(default = "default_limit")]
@@ -53,12 +57,18 @@ impl Tool for FileSearch {
         let description = "Finds files by name. Skips files ignored by .gitignore.";
         built_in_spec::<FileSearchArgs, Vec<FileSearchMatch>>("file_search", &[], description)
             .as_read_only()
+            .with_structured_defaults(STRUCTURED_SEARCH_DEFAULTS)
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let workspace = self.0.clone();
-        let run =
-            |args: FileSearchArgs| run_blocking(move || search(&workspace, &args, &call.cancel));
+        let run = |args: FileSearchArgs| {
+            run_blocking(move || {
+                let (found, total) = search(&workspace, &args, &call.cancel)?;
+                warn_if_limited(&call, found.len(), total, "files");
+                Ok(found)
+            })
+        };
         typed_call(args, run, |found: &Vec<FileSearchMatch>| {
             Some(render(found))
         })
@@ -75,11 +85,12 @@ fn render(found: &[FileSearchMatch]) -> String {
     }
 }
 
+/// Returns at most `limit` files, and the number of all files that match.
 fn search(
     workspace: &Workspace,
     args: &FileSearchArgs,
     cancel: &CancellationToken,
-) -> Result<Vec<FileSearchMatch>, ToolError> {
+) -> Result<(Vec<FileSearchMatch>, usize), ToolError> {
     let folder = workspace.absolute(&args.search_directory, None);
     let shown = workspace.display_path(&folder);
     let Some(real) = folder.canonicalize().ok().filter(|real| real.is_dir()) else {
@@ -126,15 +137,14 @@ fn search(
     let mut paths = paths.into_inner().unwrap_or_default();
     paths.sort();
     if is_glob {
-        return Ok(paths
-            .into_iter()
-            .take(args.limit)
-            .map(|path| FileSearchMatch {
-                path,
-                score: 1,
-                indices: Vec::new(),
-            })
-            .collect());
+        let total = paths.len();
+        let found = paths.into_iter().take(args.limit);
+        let found = found.map(|path| FileSearchMatch {
+            path,
+            score: 1,
+            indices: Vec::new(),
+        });
+        return Ok((found.collect(), total));
     }
     Ok(rank_fuzzy(paths, args))
 }
@@ -149,13 +159,14 @@ impl Workspace {
             search_directory: default_folder(),
             exclude_patterns: Vec::new(),
         };
-        let found = search(self, &args, &CancellationToken::new()).unwrap_or_default();
+        let (found, _) = search(self, &args, &CancellationToken::new()).unwrap_or_default();
         found.into_iter().map(|found| found.path).collect()
     }
 }
 
-/// Ranks paths by how well they match the fuzzy pattern; returns at most `limit`.
-fn rank_fuzzy(paths: Vec<String>, args: &FileSearchArgs) -> Vec<FileSearchMatch> {
+/// Ranks paths by how well they match the fuzzy pattern. Returns at most `limit`, and the number of
+/// all that match.
+fn rank_fuzzy(paths: Vec<String>, args: &FileSearchArgs) -> (Vec<FileSearchMatch>, usize) {
     let mut matcher = Matcher::new(Config::DEFAULT.match_paths());
     let pattern = Pattern::parse(&args.pattern, CaseMatching::Smart, Normalization::Smart);
     let mut buffer = Vec::new();
@@ -172,8 +183,9 @@ fn rank_fuzzy(paths: Vec<String>, args: &FileSearchArgs) -> Vec<FileSearchMatch>
             .then_with(|| a.1.len().cmp(&b.1.len()))
             .then_with(|| a.1.cmp(&b.1))
     });
+    let total = found.len();
     found.truncate(args.limit);
-    found
+    let found = found
         .into_iter()
         .map(|(score, path)| {
             let mut indices = Vec::new();
@@ -190,5 +202,6 @@ fn rank_fuzzy(paths: Vec<String>, args: &FileSearchArgs) -> Vec<FileSearchMatch>
                 indices,
             }
         })
-        .collect()
+        .collect();
+    (found, total)
 }

@@ -2,8 +2,8 @@
 //! engine.
 
 use std::io::ErrorKind;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use grep_regex::RegexMatcherBuilder;
 use grep_searcher::sinks::Lossy;
@@ -11,21 +11,25 @@ use grep_searcher::{BinaryDetection, MmapChoice, SearcherBuilder};
 use ignore::WalkState;
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
+use selvedge_text::group_digits;
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
-use crate::walk::{compile_globs, default_folder, default_limit, walk};
+use crate::walk::{STRUCTURED_SEARCH_DEFAULTS, compile_globs, default_folder, default_limit, walk};
 
 /// The longest line that is searched, in bytes. The search of a file stops at a longer line.
 const MAX_SEARCHED_LINE_BYTES: usize = 16 << 20;
 
 /// Maximum number of characters of a matching line in the result.
 const MAX_SHOWN_LINE_CHARS: usize = 2000;
+
+/// Number of matches after which the search stops, so that a common word does not read the whole
+/// disk.
+const MAX_COUNTED_MATCHES: usize = 100_000;
 
 /// Maximum number of incompletely searched files in the result.
 const MAX_SKIPPED_FILES: usize = 20;
@@ -35,7 +39,8 @@ const MAX_SKIPPED_FILES: usize = 20;
 pub(crate) struct GrepFilesArgs {
     /// Regular expression in ripgrep's syntax.
     pattern: String,
-    /// Search only files whose path matches this glob, such as `*.rs` or `src/**`.
+    /// Search only files whose path matches this glob, such as `*.rs` or `src/**`, with the rules of
+    /// `.gitignore`.
     include: Option<String>,
     /// File or folder to search, relative to the workspace.
     #[serde(default = "default_folder")]
@@ -65,6 +70,9 @@ pub(crate) struct GrepMatch {
     /// Why the file was not searched completely; it may have more matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<String>,
+    /// Whether `text` is not the whole line.
+    #[serde(skip)]
+    cut: bool,
 }
 
 /// The tool `grep_files`.
@@ -76,11 +84,12 @@ impl Tool for GrepFiles {
             "Finds lines that match a regular expression. Skips files ignored by .gitignore.";
         built_in_spec::<GrepFilesArgs, Vec<GrepMatch>>("grep_files", &[], description)
             .as_read_only()
+            .with_structured_defaults(STRUCTURED_SEARCH_DEFAULTS)
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let workspace = self.0.clone();
-        let run = |args: GrepFilesArgs| run_blocking(move || grep(&workspace, &args, &call.cancel));
+        let run = |args: GrepFilesArgs| run_blocking(move || grep(&workspace, &args, &call));
         typed_call(args, run, |matches: &Vec<GrepMatch>| Some(render(matches)))
     }
 }
@@ -99,7 +108,7 @@ fn render(matches: &[GrepMatch]) -> String {
 fn grep(
     workspace: &Workspace,
     args: &GrepFilesArgs,
-    cancel: &CancellationToken,
+    call: &CallContext,
 ) -> Result<Vec<GrepMatch>, ToolError> {
     let matcher = RegexMatcherBuilder::new()
         .case_insensitive(!args.case_sensitive)
@@ -130,12 +139,11 @@ fn grep(
         return Err(ToolError::new(format!("{shown} does not exist")));
     };
     workspace.refuse_secrets(&real, &shown)?;
-    let found = Mutex::new(Vec::new());
+    let found = Mutex::new(FirstMatches::new(args.limit));
     let skipped = Mutex::new(Vec::new());
     let count = AtomicUsize::new(0);
-    // More matches than the limit, so that the first ones by path are mostly the same in every run,
-    // but few enough that a common word does not read the whole disk.
-    let max_collected = args.limit.saturating_mul(4).max(1000);
+    let max_counted = args.limit.max(MAX_COUNTED_MATCHES);
+    let cancel = &call.cancel;
     let (walk, rules) = walk(workspace, &real);
     walk.run(|| {
         let mut searcher = SearcherBuilder::new()
@@ -147,7 +155,7 @@ fn grep(
         let (matcher, include, found, skipped) = (&matcher, &include, &found, &skipped);
         let (count, folder, real) = (&count, &folder, &real);
         Box::new(move |entry| {
-            if cancel.is_cancelled() || count.load(Ordering::Relaxed) >= max_collected {
+            if cancel.is_cancelled() || count.load(Ordering::Relaxed) > max_counted {
                 return WalkState::Quit;
             }
             let Ok(entry) = entry else {
@@ -175,20 +183,22 @@ fn grep(
                 folder.join(below)
             };
             let shown = workspace.display_path(&requested);
-            let mut in_file = Vec::new();
+            let (mut in_file, mut matches) = (Vec::new(), 0);
             let sink = Lossy(|line, text| {
+                matches += 1;
+                if in_file.len() >= args.limit {
+                    return Ok(count.load(Ordering::Relaxed) + matches <= max_counted);
+                }
                 let text = text.trim_end_matches(['\n', '\r']);
-                let text = text
-                    .char_indices()
-                    .nth(MAX_SHOWN_LINE_CHARS)
-                    .map_or(text, |(end, _)| &text[..end]);
+                let end = text.char_indices().nth(MAX_SHOWN_LINE_CHARS);
                 in_file.push(GrepMatch {
                     path: shown.clone(),
                     line,
-                    text: text.to_owned(),
+                    text: end.map_or(text, |(end, _)| &text[..end]).to_owned(),
                     skipped: None,
+                    cut: end.is_some(),
                 });
-                Ok(in_file.len() < max_collected)
+                Ok(count.load(Ordering::Relaxed) + matches <= max_counted)
             });
             // The walk does not follow links, so a link here was created after the walk passed.
             let searched = workspace
@@ -197,39 +207,94 @@ fn grep(
             if let Err(error) = searched
                 && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
                 && let Ok(mut skipped) = skipped.lock()
-                && skipped.len() < max_collected
+                && skipped.len() < max_counted
             {
                 let skip = GrepMatch {
                     path: shown,
                     line: 0,
                     text: String::new(),
                     skipped: Some(skip_reason(&error)),
+                    cut: false,
                 };
                 skipped.push(skip);
             }
-            if !in_file.is_empty() {
-                count.fetch_add(in_file.len(), Ordering::Relaxed);
-                if let Ok(mut found) = found.lock() {
-                    found.extend(in_file);
-                }
+            count.fetch_add(matches, Ordering::Relaxed);
+            if let Ok(mut found) = found.lock() {
+                found.add(in_file);
             }
             WalkState::Continue
         })
     });
-    let mut found = found.into_inner().unwrap_or_default();
-    found.sort();
-    found.truncate(args.limit);
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let found = found.into_sorted();
+    warn_about_limits(call, &found, count.into_inner(), max_counted);
     let mut skipped = skipped.into_inner().unwrap_or_default();
     skipped.extend(rules.take_refused().into_iter().map(|refusal| GrepMatch {
         path: workspace.display_path(&refusal.path),
         line: 0,
         text: String::new(),
         skipped: Some(format!("its ignore rules are not used: {}", refusal.reason)),
+        cut: false,
     }));
     skipped.sort();
-    skipped.truncate(MAX_SKIPPED_FILES);
-    found.append(&mut skipped);
-    Ok(found)
+    if skipped.len() > MAX_SKIPPED_FILES {
+        let [shown, total] = [MAX_SKIPPED_FILES, skipped.len()].map(group_digits);
+        call.warn(format!(
+            "{shown} of {total} files that were not searched completely"
+        ));
+        skipped.truncate(MAX_SKIPPED_FILES);
+    }
+    Ok(found.into_iter().chain(skipped).collect())
+}
+
+/// The first matches by path and line, up to a limit.
+struct FirstMatches {
+    limit: usize,
+    matches: Vec<GrepMatch>,
+}
+
+impl FirstMatches {
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            matches: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, more: Vec<GrepMatch>) {
+        self.matches.extend(more);
+        // Sorting only when the list has doubled keeps the work per match small.
+        if self.matches.len() > self.limit.saturating_mul(2).max(1000) {
+            self.matches.sort();
+            self.matches.truncate(self.limit);
+        }
+    }
+
+    fn into_sorted(mut self) -> Vec<GrepMatch> {
+        self.matches.sort();
+        self.matches.truncate(self.limit);
+        self.matches
+    }
+}
+
+/// Warns if matches or parts of them are missing in the result.
+fn warn_about_limits(call: &CallContext, found: &[GrepMatch], total: usize, max_counted: usize) {
+    let returned = group_digits(found.len());
+    if total > max_counted {
+        let counted = group_digits(max_counted);
+        call.warn(format!("{returned} of more than {counted} matches"));
+    } else if found.len() < total {
+        call.warn(format!("{returned} of {} matches", group_digits(total)));
+    }
+    let max_chars = group_digits(MAX_SHOWN_LINE_CHARS);
+    match found.iter().filter(|found| found.cut).count() {
+        0 => {}
+        1 => call.warn(format!("1 matching line is cut to {max_chars} characters")),
+        cut => call.warn(format!(
+            "{} matching lines are cut to {max_chars} characters",
+            group_digits(cut)
+        )),
+    }
 }
 
 /// Returns why a file was not searched completely.

@@ -1,23 +1,26 @@
 //! The tool `read_file`: reads a range of lines, or the indented block around a line.
 
 use schemars::JsonSchema;
-use selvedge_protocol::ToolSpec;
+use selvedge_protocol::{ResultView, ToolSpec};
+use selvedge_text::group_digits;
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
+use crate::read_coverage::{FileRead, OpenedFile, note_read};
 use crate::text_file::{TextFile, TextFileLine};
 
-/// Maximum number of characters of a line in the rendering.
+/// Maximum number of characters of a line in the text for models.
 const MAX_RENDERED_LINE_CHARS: usize = 500;
-/// Maximum bytes of a line that are read.
-const MAX_LINE_BYTES: usize = 4 << 20;
-/// Maximum bytes of one result, measured as JSON, where some characters take six bytes.
-const MAX_OUTPUT_BYTES: usize = 10 << 20;
+/// Maximum bytes of text in one result.
+const MAX_TEXT_BYTES: usize = 8 << 20;
+/// Maximum bytes of this text as JSON, where some characters take six bytes.
+const MAX_JSON_BYTES: usize = 16 << 20;
+/// Number of lines that a structured call returns by default.
+const STRUCTURED_LINES: u64 = 2000;
 /// Maximum bytes of a file in `indentation` mode, which holds the whole file in memory.
 const MAX_BLOCK_FILE_BYTES: usize = 64 << 20;
 /// Columns of indentation that a tab counts for.
@@ -32,10 +35,9 @@ pub(crate) struct ReadFileArgs {
     #[serde(default = "default_offset")]
     #[schemars(range(min = 0))]
     offset: i64,
-    /// Maximum number of lines.
-    #[serde(default = "default_limit")]
+    /// Maximum number of lines; in scripts, by default the whole file, up to 8 MB.
     #[schemars(range(min = 1))]
-    limit: u64,
+    limit: Option<u64>,
     /// Last line, instead of `limit`.
     end_line: Option<u64>,
     /// `slice` reads consecutive lines; `indentation` reads the block around `anchor_line`.
@@ -64,8 +66,9 @@ fn default_offset() -> i64 {
     1
 }
 
-fn default_limit() -> u64 {
-    2000
+/// Always true: the sandbox computes the field, because it would repeat the text.
+fn is_added_by_guest((): &()) -> bool {
+    true
 }
 
 /// The lines that were read.
@@ -74,13 +77,21 @@ fn default_limit() -> u64 {
 pub(crate) struct ReadFileOutput {
     /// The lines, unchanged.
     text: String,
-    /// The lines with their numbers: `L12: …`.
-    content: String,
+    /// The same as `text`. Added in the sandbox.
+    #[serde(skip_serializing_if = "is_added_by_guest")]
+    #[schemars(with = "String")]
+    content: (),
+    /// The lines with their numbers: `L12: …`. Added in the sandbox.
+    #[serde(skip_serializing_if = "is_added_by_guest")]
+    #[schemars(with = "String")]
+    numbered: (),
+    /// Number of the first line in `text`.
+    first_line: u64,
     /// Number of lines in the whole file; a final newline does not start another line.
     total_lines: u64,
     /// Whether more lines follow.
     truncated: bool,
-    /// Whether a line was truncated: at most 4 MB of each line are read.
+    /// Whether a line was truncated, because it is longer than 8 MB.
     cut: bool,
     /// `utf-8`, `utf-16le` or `utf-16be`.
     encoding: String,
@@ -93,27 +104,27 @@ pub(crate) struct ReadFile(pub(crate) Workspace);
 
 impl Tool for ReadFile {
     fn spec(&self) -> ToolSpec {
-        built_in_spec::<ReadFileArgs, ReadFileOutput>(
-            "read_file",
-            &[],
-            "Reads a text file, or part of it.",
-        )
-        .as_read_only()
+        let description = "Reads a text file, or part of it.";
+        let spec = built_in_spec::<ReadFileArgs, ReadFileOutput>("read_file", &[], description);
+        ToolSpec {
+            result_view: ResultView::TextLines,
+            ..spec
+                .as_read_only()
+                .with_structured_defaults(&[("limit", STRUCTURED_LINES)])
+        }
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let workspace = self.0.clone();
-        let run = |args: ReadFileArgs| run_blocking(move || read(&workspace, &args, &call.cancel));
-        typed_call(args, run, |output: &ReadFileOutput| {
-            Some(output.content.clone())
-        })
+        let run = |args: ReadFileArgs| run_blocking(move || read(&workspace, &args, &call));
+        typed_call(args, run, |output: &ReadFileOutput| Some(output.render()))
     }
 }
 
 fn read(
     workspace: &Workspace,
     args: &ReadFileArgs,
-    cancel: &CancellationToken,
+    call: &CallContext,
 ) -> Result<ReadFileOutput, ToolError> {
     let path = workspace.absolute(&args.path, args.workdir.as_deref());
     let shown = workspace.display_path(&path);
@@ -124,10 +135,62 @@ fn read(
         )));
     }
     let file = workspace.open_file(&path)?;
-    let text = TextFile::open(file, &shown, cancel)?;
-    match args.mode {
-        ReadFileMode::Slice => read_slice(text, args, &shown),
-        ReadFileMode::Indentation => read_block(text, args, &shown),
+    let opened = OpenedFile::new(&file, &path);
+    let text = TextFile::open(file, &shown, &call.cancel)?;
+    let (selection, output) = match args.mode {
+        ReadFileMode::Slice => read_slice(text, args, &shown)?,
+        ReadFileMode::Indentation => read_block(text, args, &shown)?,
+    };
+    note_read(
+        call,
+        opened,
+        &FileRead {
+            lines: selection.last_line.map(|last| (output.first_line, last)),
+            total_lines: output.total_lines,
+            lossy: output.lossy,
+            cut: output.cut,
+        },
+    );
+    if output.cut {
+        call.warn(format!("a line of {shown} is longer than 8 MB and was cut"));
+    } else if let Some(last) = selection.last_line.filter(|_| selection.full) {
+        let [first, last, total] = [output.first_line, last, output.total_lines].map(group_digits);
+        call.warn(format!(
+            "lines {first} to {last} of {total} in {shown}; at most 8 MB are read at once"
+        ));
+    }
+    if output.lossy {
+        call.warn(format!(
+            "{shown} is not valid UTF-8; its invalid bytes are replaced in `text`"
+        ));
+    }
+    Ok(output)
+}
+
+impl ReadFileOutput {
+    /// Returns the numbered lines for a model, and how to read the next ones.
+    fn render(&self) -> String {
+        let mut text = String::new();
+        for (number, line) in (self.first_line..).zip(self.text.lines()) {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text.push_str(&match line.char_indices().nth(MAX_RENDERED_LINE_CHARS) {
+                Some((end, _)) => format!(
+                    "L{number}: {}… (cut at {MAX_RENDERED_LINE_CHARS} characters)",
+                    &line[..end]
+                ),
+                None => format!("L{number}: {line}"),
+            });
+        }
+        let next = self.first_line + self.text.lines().count() as u64;
+        if self.truncated {
+            text.push_str(&format!(
+                "\n… {} more lines: continue with offset {next}",
+                group_digits(self.total_lines + 1 - next)
+            ));
+        }
+        text
     }
 }
 
@@ -136,15 +199,14 @@ fn read_slice(
     mut text: TextFile<'_>,
     args: &ReadFileArgs,
     shown: &str,
-) -> Result<ReadFileOutput, ToolError> {
+) -> Result<(SelectedLines, ReadFileOutput), ToolError> {
     let offset = args.offset as u64;
-    let last = args
-        .end_line
-        .unwrap_or_else(|| offset.saturating_add(args.limit - 1));
+    let last_by_limit = args.limit.map(|limit| offset.saturating_add(limit - 1));
+    let last = args.end_line.or(last_by_limit).unwrap_or(u64::MAX);
     let (mut number, mut selection) = (0, SelectedLines::default());
     loop {
         let selected = number + 1 >= offset && number < last && !selection.full;
-        let Some(line) = text.next_line(if selected { MAX_LINE_BYTES } else { 0 })? else {
+        let Some(line) = text.next_line(if selected { MAX_TEXT_BYTES } else { 0 })? else {
             break;
         };
         number += 1;
@@ -157,7 +219,8 @@ fn read_slice(
             "offset {offset} is past the end: {shown} has {number} lines"
         )));
     }
-    Ok(selection.into_output(&text, number))
+    let output = selection.take_output(&text, number);
+    Ok((selection, output))
 }
 
 /// Reads the lines around the anchor that are indented at least as deeply as its enclosing block.
@@ -165,11 +228,11 @@ fn read_block(
     mut text: TextFile<'_>,
     args: &ReadFileArgs,
     shown: &str,
-) -> Result<ReadFileOutput, ToolError> {
+) -> Result<(SelectedLines, ReadFileOutput), ToolError> {
     let anchor = args.anchor_line.unwrap_or(args.offset as u64);
     let mut lines = Vec::new();
     let mut held_bytes = 0;
-    while let Some(line) = text.next_line(MAX_LINE_BYTES)? {
+    while let Some(line) = text.next_line(MAX_TEXT_BYTES)? {
         held_bytes += line.text.len() + size_of::<TextFileLine>();
         if held_bytes > MAX_BLOCK_FILE_BYTES {
             return Err(
@@ -218,7 +281,7 @@ fn read_block(
             break;
         }
     }
-    let limit = args.limit.min(2000) as usize;
+    let limit = args.limit.map_or(lines.len(), |limit| limit as usize);
     if end + 1 - start > limit {
         start = start.max(at.saturating_sub(limit / 2));
         end = end.min(start + limit - 1);
@@ -232,7 +295,8 @@ fn read_block(
     {
         selection.add(index as u64 + 1, line);
     }
-    Ok(selection.into_output(&text, total))
+    let output = selection.take_output(&text, total);
+    Ok((selection, output))
 }
 
 /// Returns the indentation of each line. A blank line has that of the line before it.
@@ -254,15 +318,16 @@ fn effective_indents(lines: &[TextFileLine]) -> Vec<Option<usize>> {
         .collect()
 }
 
-/// The selected lines, up to `MAX_OUTPUT_BYTES`.
+/// The selected lines, up to `MAX_TEXT_BYTES`.
 #[derive(Default)]
 struct SelectedLines {
     text: String,
-    content: String,
-    /// Bytes of `text` and `content` as JSON.
+    /// Bytes of `text` as JSON.
     json_bytes: usize,
     /// Whether a line did not fit.
     full: bool,
+    /// Number of the first line added.
+    first_line: Option<u64>,
     /// Number of the last line added.
     last_line: Option<u64>,
     /// Whether a line was truncated.
@@ -271,38 +336,32 @@ struct SelectedLines {
 
 impl SelectedLines {
     fn add(&mut self, number: u64, mut line: TextFileLine) {
-        // Each line is stored twice: as text and in the rendering.
-        let room = (MAX_OUTPUT_BYTES - self.json_bytes) / 2;
-        if json_len(&line.text) > room {
+        let room = MAX_TEXT_BYTES - self.text.len();
+        let json_room = MAX_JSON_BYTES - self.json_bytes;
+        if line.text.len() > room || json_len(&line.text) > json_room {
             self.full = true;
             if self.last_line.is_some() {
                 return;
             }
             // Truncate the first line: otherwise a line longer than the limit could never be read.
-            let end = fitting_prefix_len(&line.text, room);
-            line.text.truncate(end);
+            let end = fitting_prefix_len(&line.text, json_room).min(room);
+            line.text.truncate(line.text.floor_char_boundary(end));
             line.truncated = true;
         }
-        let visible = line.text.trim_end_matches(['\n', '\r']);
-        let visible = match visible.char_indices().nth(MAX_RENDERED_LINE_CHARS) {
-            Some((end, _)) => format!("L{number}: {}…", &visible[..end]),
-            None => format!("L{number}: {visible}"),
-        };
-        if self.last_line.is_some() {
-            self.content.push('\n');
-        }
-        self.content.push_str(&visible);
         self.text.push_str(&line.text);
-        self.json_bytes =
-            (self.json_bytes + json_len(&line.text) + json_len(&visible) + 2).min(MAX_OUTPUT_BYTES);
+        self.json_bytes += json_len(&line.text);
+        self.first_line.get_or_insert(number);
         self.last_line = Some(number);
         self.truncated |= line.truncated;
     }
 
-    fn into_output(self, text: &TextFile<'_>, total: u64) -> ReadFileOutput {
+    /// Takes the text into a result. The numbers of the lines stay.
+    fn take_output(&mut self, text: &TextFile<'_>, total: u64) -> ReadFileOutput {
         ReadFileOutput {
-            text: self.text,
-            content: self.content,
+            text: std::mem::take(&mut self.text),
+            content: (),
+            numbered: (),
+            first_line: self.first_line.unwrap_or(1),
             total_lines: total,
             truncated: self.last_line.is_some_and(|last| last < total),
             cut: self.truncated,

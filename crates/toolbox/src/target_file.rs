@@ -126,6 +126,14 @@ impl Workspace {
         }
     }
 
+    /// Returns the key of an approval to write a file: its path with symbolic links resolved now.
+    pub(crate) fn write_approval_key(&self, path: &str) -> Option<String> {
+        let path = self.absolute(path, None);
+        let file = self.target_file(&path, LinkMode::Follow);
+        let real = file.map_or(path, |file| file.real_path());
+        Some(real.to_string_lossy().into_owned())
+    }
+
     /// Opens a folder by its canonical path. Fails if the folder was replaced by a link meanwhile.
     fn open_folder(&self, dir_path: &Path, display_path: &str) -> Result<Dir, ToolError> {
         let writable = self.writable_path(dir_path, display_path)?;

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use encoding_rs::{CoderResult, Decoder};
+use encoding_rs::{CoderResult, Decoder, Encoding};
 use selvedge_tools::ToolError;
 use tokio_util::sync::CancellationToken;
 
@@ -55,11 +55,7 @@ impl<'a> TextFile<'a> {
     ) -> Result<Self, ToolError> {
         let mut file = BufReader::with_capacity(CHUNK_BYTES, file);
         let head = file.fill_buf().map_err(|error| read_error(shown, &error))?;
-        let wide = match head {
-            [0xFF, 0xFE, ..] => Some(("utf-16le", encoding_rs::UTF_16LE)),
-            [0xFE, 0xFF, ..] => Some(("utf-16be", encoding_rs::UTF_16BE)),
-            _ => None,
-        };
+        let wide = bom_encoding(head);
         if wide.is_none()
             && memchr::memchr(0, &head[..head.len().min(BINARY_CHECK_BYTES)]).is_some()
         {
@@ -170,6 +166,15 @@ impl<'a> TextFile<'a> {
             Some(wide) => wide.consumed += bytes,
             None => self.file.consume(bytes),
         }
+    }
+}
+
+/// Returns the encoding that a byte order mark at the start of a file declares, unless it is UTF-8.
+pub(crate) fn bom_encoding(head: &[u8]) -> Option<(&'static str, &'static Encoding)> {
+    match head {
+        [0xFF, 0xFE, ..] => Some(("utf-16le", encoding_rs::UTF_16LE)),
+        [0xFE, 0xFF, ..] => Some(("utf-16be", encoding_rs::UTF_16BE)),
+        _ => None,
     }
 }
 

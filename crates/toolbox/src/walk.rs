@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use globset::{Glob, GlobSet, GlobSetBuilder};
+use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use ignore::{DirEntry, WalkBuilder, WalkParallel};
-use selvedge_tools::ToolError;
+use selvedge_text::group_digits;
+use selvedge_tools::{CallContext, ToolError};
 
 use crate::Workspace;
 use crate::ignore_rules::{IgnoreFiles, IgnoreRules};
@@ -16,9 +17,20 @@ pub(crate) fn default_folder() -> String {
     ".".to_owned()
 }
 
-/// Default number of results of a search.
+/// Default number of results of a search or listing in a script: enough for most repositories.
 pub(crate) fn default_limit() -> usize {
-    100
+    2000
+}
+
+/// Defaults of a search in a structured call.
+pub(crate) const STRUCTURED_SEARCH_DEFAULTS: &[(&str, u64)] = &[("limit", 100)];
+
+/// Warns if a call returns only some of the results that it found. `what` is their plural.
+pub(crate) fn warn_if_limited(call: &CallContext, returned: usize, total: usize, what: &str) {
+    if returned < total {
+        let [returned, total] = [returned, total].map(group_digits);
+        call.warn(format!("{returned} of {total} {what}"));
+    }
 }
 
 /// Returns a parallel walk below `folder`, which must be canonical, and its ignore rules. Skips
@@ -91,27 +103,34 @@ impl<T> Drop for WalkCollector<'_, T> {
     }
 }
 
-/// Compiles globs. A glob without a slash matches in every folder, and a glob that matches a folder
+/// Compiles globs that follow the rules of `.gitignore`: a glob without a slash, apart from one at
+/// its end, matches in every folder; `*` and `?` match no slash; and a glob that matches a folder
 /// matches everything below it.
 pub(crate) fn compile_globs<'a>(
     patterns: impl IntoIterator<Item = &'a str>,
 ) -> Result<GlobSet, ToolError> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        let pattern = pattern.trim_start_matches("./");
-        let anywhere = if pattern.contains('/') {
-            pattern.to_owned()
-        } else {
-            format!("**/{pattern}")
+        let relative = pattern.trim_start_matches("./");
+        let name = relative.trim_end_matches('/');
+        let anywhere = match name.contains('/') {
+            true => name.trim_start_matches('/').to_owned(),
+            false => format!("**/{name}"),
         };
-        set.add(Glob::new(&anywhere).map_err(|error| invalid_glob_error(pattern, &error))?);
-        set.add(
-            Glob::new(&format!("{}/**", anywhere.trim_end_matches('/')))
-                .map_err(|error| invalid_glob_error(pattern, &error))?,
-        );
+        // A slash at the end means that only folders match.
+        if name == relative {
+            set.add(compile_glob(&anywhere, pattern)?);
+        }
+        set.add(compile_glob(&format!("{anywhere}/**"), pattern)?);
     }
     set.build()
         .map_err(|error| ToolError::new(format!("cannot compile the globs: {error}")))
+}
+
+/// Compiles a glob whose `*` and `?` match no slash. `written` is the pattern as it was given.
+pub(crate) fn compile_glob(glob: &str, written: &str) -> Result<Glob, ToolError> {
+    let glob = GlobBuilder::new(glob).literal_separator(true).build();
+    glob.map_err(|error| invalid_glob_error(written, &error))
 }
 
 fn invalid_glob_error(pattern: &str, error: &globset::Error) -> ToolError {

@@ -13,6 +13,7 @@ use crate::blocking::run_blocking;
 use crate::cabinet::get_document;
 use crate::commit::{FileWrite, commit};
 use crate::preview::file_diff;
+use crate::read_coverage::refuse_overwriting;
 use crate::target_file::{FileMode, LinkMode};
 use crate::{TurnDiffTracker, Workspace};
 
@@ -48,7 +49,8 @@ pub(crate) struct WriteFile(
 
 impl Tool for WriteFile {
     fn spec(&self) -> ToolSpec {
-        let description = "Writes a whole file from a text or from a document of the File Cabinet.";
+        let description = "Writes a whole file from a text or from a document of the File Cabinet. \
+                           Change parts of a file with edit_file.";
         built_in_spec::<WriteFileArgs, WriteFileOutput>(
             "write_file",
             &["file_key", "path"],
@@ -90,17 +92,14 @@ impl Tool for WriteFile {
 
     /// The path of the file with symbolic links resolved now.
     fn approval_key(&self, args: &Value) -> Option<String> {
-        let path = self.0.absolute(args["path"].as_str()?, None);
-        let slot = self.0.target_file(&path, LinkMode::Follow);
-        let real = slot.map_or(path, |slot| slot.real_path());
-        Some(real.to_string_lossy().into_owned())
+        self.0.write_approval_key(args["path"].as_str()?)
     }
 
-    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let Self(workspace, turn_diff, cabinet) = self;
         let (workspace, turn_diff, cabinet) =
             (workspace.clone(), turn_diff.clone(), cabinet.clone());
-        let run = |args| run_blocking(move || write(&workspace, &turn_diff, &cabinet, args));
+        let run = |args| run_blocking(move || write(&workspace, &turn_diff, &cabinet, args, &call));
         typed_call(args, run, |output: &WriteFileOutput| {
             let done = if output.created { "created" } else { "wrote" };
             Some(format!("{done} {} ({} bytes)", output.path, output.bytes))
@@ -129,12 +128,14 @@ fn write(
     turn_diff: &TurnDiffTracker,
     cabinet: &Arc<dyn DocumentStore>,
     args: WriteFileArgs,
+    call: &CallContext,
 ) -> Result<WriteFileOutput, ToolError> {
     let path = workspace.absolute(&args.path, None);
     let content = load_content(cabinet, args)?;
     let _write_lock = workspace.lock_changes();
     let slot = workspace.target_file(&path, LinkMode::Follow)?;
     slot.check_writable()?;
+    refuse_overwriting(call, &slot)?;
     let mode = slot.existing_mode()?;
     turn_diff.before_write(&path);
     let bytes = (

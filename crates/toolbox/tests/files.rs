@@ -84,10 +84,8 @@ fn read_file_returns_a_range_of_lines() {
     let value =
         workspace.value("return await tools.readFile({path: 'src/main.rs', offset: 2, limit: 2})");
     assert_eq!(value["text"], json!("    if true {\n        run();\n"));
-    assert_eq!(
-        value["content"],
-        json!("L2:     if true {\nL3:         run();")
-    );
+    assert_eq!(value["content"], value["text"]);
+    assert_eq!(value["firstLine"], json!(2));
     assert_eq!(
         (&value["totalLines"], &value["truncated"]),
         (&json!(7), &json!(true))
@@ -112,7 +110,7 @@ fn read_file_returns_a_range_of_lines() {
 fn read_file_returns_an_indented_block() {
     let value = TestWorkspace::new().value(
         "return (await tools.readFile({path: 'src/main.rs', mode: 'indentation', \
-         anchorLine: 3, maxLevels: 1})).content",
+         anchorLine: 3, maxLevels: 1})).numbered",
     );
     assert_eq!(
         value,
@@ -267,16 +265,15 @@ fn very_long_lines_are_read_with_bounded_memory() {
     std::os::unix::fs::FileExt::write_all_at(&file, &[b'a'; 9000], 0).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"\nsecond\n", 1 << 30).unwrap();
     let read = "const f = await tools.readFile({path: 'long', limit: 1}); \
-                return [f.text.length, f.cut, f.totalLines, f.truncated, f.content.length]";
+                return [f.text.length, f.cut, f.totalLines, f.truncated]";
     let value = workspace.value(read);
     let length = value[0].as_u64().unwrap();
-    assert!((500_000..=4 << 20).contains(&length), "{value}");
+    assert!((500_000..=8 << 20).contains(&length), "{value}");
     assert_eq!(
         (&value[1], &value[2], &value[3]),
         (&json!(true), &json!(2), &json!(true)),
         "{value}"
     );
-    assert!(value[4].as_u64().unwrap() < 1000, "{value}");
     let peak = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = peak
         .lines()
@@ -292,10 +289,10 @@ fn very_long_lines_are_read_with_bounded_memory() {
         json!(["second\n", false, false])
     );
     // A character at the truncation point is not split.
-    workspace.write("work/wide", "ä".repeat(3 << 20) + "\n");
+    workspace.write("work/wide", "ä".repeat(5 << 20) + "\n");
     let value = workspace.value(
         "const f = await tools.readFile({path: 'wide'}); \
-             return [f.lossy, f.cut, f.text.endsWith('ä\\n')]",
+             return [f.lossy, f.cut, f.text.endsWith('ä')]",
     );
     assert_eq!(value, json!([false, true, true]));
 }
@@ -333,10 +330,11 @@ fn list_dir_returns_entries_and_a_tree() {
     let workspace = TestWorkspace::new();
     let value = workspace.value("return await tools.listDir({path: '.', depth: 2})");
     let entries = value["entries"].as_array().unwrap();
-    assert!(
-        entries.contains(&json!({"path": "src/main.rs", "kind": "file"}))
-            && entries.contains(&json!({"path": "src", "kind": "dir"}))
-    );
+    let has = |path: &str, kind: &str| {
+        let mut entries = entries.iter();
+        entries.any(|entry| entry["path"] == path && entry["kind"] == kind)
+    };
+    assert!(has("src/main.rs", "file") && has("src", "dir"));
     assert!(
         value["content"]
             .as_str()

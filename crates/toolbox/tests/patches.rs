@@ -138,15 +138,15 @@ fn a_file_is_replaced_only_if_original_content_matches() {
     for (args, part) in [
         (
             "path: 'a.txt', original: 'one\\ntwo\\nthree\\n', updated: ''",
-            r#"at line 2: the file has "2\n", `original_content` has "two\n""#,
+            r#"at line 2: the file has "2\n", `originalContent` has "two\n""#,
         ),
         (
             "path: 'a.txt', original: 'one\\n2\\nthree\\nfour', updated: ''",
-            r#"at line 4: the file has nothing, `original_content` has "four""#,
+            r#"at line 4: the file has nothing, `originalContent` has "four""#,
         ),
         (
             "path: 'a.txt', updated: 'x'",
-            "a.txt differs from `original_content` at line 1",
+            "a.txt differs from `originalContent` at line 1",
         ),
         (
             "path: 'b.txt', original: 'x', updated: 'y'",

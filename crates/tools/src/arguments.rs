@@ -369,6 +369,21 @@ pub fn check_partial(
 }
 
 impl RegisteredTool {
+    /// Returns the arguments of a structured call with the tool's defaults for such calls.
+    pub(crate) fn add_structured_defaults(&self, args: Value) -> Value {
+        let defaults = self.spec.structured_defaults;
+        let Some(checker) = self.checker().ok().filter(|_| !defaults.is_empty()) else {
+            return args;
+        };
+        let mut args = checker.canonicalise(args);
+        for (field, default) in defaults {
+            if args.get(field).is_none_or(Value::is_null) {
+                args[*field] = json!(default);
+            }
+        }
+        args
+    }
+
     /// Returns the canonical arguments of a call, or all errors in them.
     pub(crate) fn validate(
         &self,

@@ -50,11 +50,13 @@ pub use policy::{PolicyVerdict, Risk, apply_policy};
 pub use prior::{DecisionError, PriorCall, PriorCalls, PriorProgress, PriorUse, ResumeDecision};
 pub use registry::{RegisteredTool, Registry, RegistryError, ToolLookup};
 pub use router::{ResultHint, StructuredCall, StructuredOutput, ToolRouter, truncate_result};
-pub use scope::{Scope, ScopeLimits, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy};
+pub use scope::{
+    Scope, ScopeLimits, ScopeNotes, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy,
+};
 pub use search::ToolSearch;
 pub use tasks::{RecordedTask, TaskContext, TaskQuery, TaskSet};
 pub use tool::{
-    CallContext, CallFuture, FieldCase, PlanReader, Tool, ToolError, ToolOutput, UnconfinedRetry,
-    parse_args, spec_of, typed_call,
+    CallContext, CallFuture, CallWarnings, FieldCase, PlanReader, Tool, ToolError, ToolOutput,
+    UnconfinedRetry, parse_args, spec_of, typed_call,
 };
 pub use typescript::{declarations, signature, signatures};

@@ -40,13 +40,18 @@ pub enum OfferedShape {
 }
 
 impl OfferedTool {
-    /// Offers a tool under its own name, with its own arguments.
+    /// Offers a tool under its own name, with its own arguments and the defaults of structured
+    /// calls.
     pub fn unmodified(tool: &RegisteredTool) -> Self {
+        let mut parameters = tool.spec.input_schema.clone();
+        for (field, default) in tool.spec.structured_defaults {
+            parameters["properties"][field]["default"] = json!(default);
+        }
         Self {
             name: tool.spec.name.clone(),
             description: tool.spec.description.clone(),
             shape: OfferedShape::Function {
-                parameters: tool.spec.input_schema.clone(),
+                parameters,
                 strict: false,
             },
             tool: tool.spec.name.clone(),

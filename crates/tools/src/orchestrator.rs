@@ -21,7 +21,9 @@ use crate::digest::digest;
 use crate::failure::{CallFailure, call_error};
 use crate::registry::{RegisteredTool, Registry, ToolLookup};
 use crate::supervise::run_tool_call;
-use crate::{ArgumentError, CallContext, PolicyVerdict, Risk, Scope, ToolOutput, apply_policy};
+use crate::{
+    ArgumentError, CallContext, CallWarnings, PolicyVerdict, Risk, Scope, ToolOutput, apply_policy,
+};
 
 /// A request to call a tool.
 #[derive(Debug)]
@@ -100,6 +102,8 @@ pub struct CallOutcome {
     pub record: CallRecord,
     /// Output of the tool, or why there is none.
     pub result: Result<ToolOutput, CallFailure>,
+    /// Warnings about the result, without the name of the tool.
+    pub warnings: Vec<String>,
     /// Whether the tool did not stop in time after a cancellation.
     pub ignored_cancel: bool,
     /// Whether the tool was invoked.
@@ -501,6 +505,7 @@ impl Orchestrator {
         let configured = scope.limits.configured_timeout(&tool.spec);
         let time_limit = timeout.of_call(&args, configured);
         let clock = CallClock::start(time_limit.saturating_add(timeout.tool_margin));
+        let warnings = CallWarnings::default();
         let call = CallContext {
             id: request.id.clone(),
             scope_id: scope.id.clone(),
@@ -511,6 +516,8 @@ impl Orchestrator {
             time_limit,
             events: scope.events.clone(),
             resources: scope.resources.clone(),
+            notes: scope.notes.clone(),
+            warnings: warnings.clone(),
             gate: CallGate::new(
                 self,
                 scope,
@@ -549,6 +556,7 @@ impl Orchestrator {
             requested_id,
             record,
             result,
+            warnings: warnings.take(),
             ignored_cancel,
             tool_invoked: true,
             resume_as,
@@ -605,10 +613,9 @@ impl Orchestrator {
         scope.note_resume_as(&outcome.record.id, outcome.resume_as);
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
         // Without a script, a model reads the result.
-        let shown = match (&scope.source, &outcome.result) {
-            (None, Ok(output)) => output.model_text.clone(),
-            (None, Err(failure)) => Some(failure.text_for_model()),
-            (Some(_), _) => None,
+        let shown = match &scope.source {
+            None => outcome.model_text(),
+            Some(_) => None,
         };
         let write = ledger.record_call_end(CallEnd {
             run: &scope.id,
@@ -689,6 +696,7 @@ pub(crate) fn not_run_outcome(
             error: Some(call_error(&failure)),
         },
         result: Err(failure),
+        warnings: Vec::new(),
         ignored_cancel: false,
         tool_invoked: false,
         resume_as: ResumeAs::Rerun,

@@ -402,6 +402,7 @@ fn answered_outcome(
             error: None,
         },
         result: Ok(ToolOutput::from(value)),
+        warnings: Vec::new(),
         ignored_cancel: false,
         tool_invoked: false,
         // A decision is not a recorded result: a run that resumes this one has to decide again.

@@ -135,6 +135,12 @@ impl ToolRouter {
             }
             _ => parse_arguments(&call.arguments, offered),
         };
+        let args = match (args, self.orchestrator.registry().get(&tool)) {
+            (CallArguments::Object(args), Some(tool)) => {
+                CallArguments::Object(tool.add_structured_defaults(args))
+            }
+            (args, _) => args,
+        };
         CallRequest {
             id: call.call_id,
             tool,
@@ -180,21 +186,34 @@ fn structured_output(
     first_attempts: Vec<CallRecord>,
     hint: Option<String>,
 ) -> StructuredOutput {
-    let (content, value) = match outcome.result {
-        Ok(output) => (
-            output
-                .model_text
-                .unwrap_or_else(|| output.value.to_string()),
-            Some(output.value),
-        ),
-        Err(failure) => (failure.text_for_model(), None),
-    };
+    let text = outcome.model_text();
+    let value = outcome.result.ok().map(|output| output.value);
+    let content = text.unwrap_or_else(|| value.as_ref().map(Value::to_string).unwrap_or_default());
     let records = first_attempts.into_iter().chain([outcome.record]).collect();
     StructuredOutput {
         call_id: outcome.requested_id,
         content: truncate_result(content, hint.as_deref()),
         value,
         records,
+    }
+}
+
+impl CallOutcome {
+    /// Returns the text that a model reads, with the warnings. `None` if it reads the value.
+    pub(crate) fn model_text(&self) -> Option<String> {
+        let text = match &self.result {
+            Ok(output) if self.warnings.is_empty() => return output.model_text.clone(),
+            Ok(output) => output.model_text.clone(),
+            Err(failure) => Some(failure.text_for_model()),
+        };
+        let mut text = text.or_else(|| Some(self.result.as_ref().ok()?.value.to_string()))?;
+        for warning in &self.warnings {
+            if !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text.push_str(&format!("warning: {}: {warning}", self.record.tool));
+        }
+        Some(text)
     }
 }
 

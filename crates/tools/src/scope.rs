@@ -11,6 +11,7 @@ use selvedge_protocol::{
     ToolSpec,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +45,7 @@ pub struct Scope {
     /// What each recorded call means to a run that resumes this one, by call id.
     resume_as_by_call: Arc<Mutex<BTreeMap<String, ResumeAs>>>,
     approved_keys: Arc<Mutex<HashSet<String>>>,
+    pub(crate) notes: ScopeNotes,
     pub(crate) resources: ScopeResources,
 }
 
@@ -75,7 +77,7 @@ impl CallCounts {
     }
 }
 
-/// Budget and approvals that a scope has used, to restore it in another process.
+/// Budget, approvals and notes of a scope, to restore it in another process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScopeSnapshot {
     /// Calls that leave the process.
@@ -86,6 +88,32 @@ pub struct ScopeSnapshot {
     approved_keys: BTreeSet<String>,
     prior: Option<PriorProgress>,
     resume_as_by_call: BTreeMap<String, ResumeAs>,
+    #[serde(default)]
+    notes: BTreeMap<String, Value>,
+}
+
+/// What calls of a scope note for its later calls, by key. Part of a suspended run's state. Clones
+/// share the notes.
+#[derive(Debug, Clone, Default)]
+pub struct ScopeNotes(Arc<Mutex<BTreeMap<String, Value>>>);
+
+impl ScopeNotes {
+    /// Returns the note with this key.
+    pub fn get(&self, key: &str) -> Option<Value> {
+        self.lock().get(key).cloned()
+    }
+
+    /// Sets the note with this key; `None` removes it.
+    pub fn set(&self, key: String, note: Option<Value>) {
+        match note {
+            Some(note) => self.lock().insert(key, note),
+            None => self.lock().remove(&key),
+        };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Value>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Resources that outlive their call and end with the scope: background processes, terminals.
@@ -239,6 +267,7 @@ impl Scope {
             calls_made: Arc::default(),
             resume_as_by_call: Arc::default(),
             approved_keys: Arc::default(),
+            notes: ScopeNotes::default(),
             resources: ScopeResources::default(),
         }
     }
@@ -319,16 +348,18 @@ impl Scope {
                 .collect(),
             prior: self.prior_calls.as_ref().map(|prior| prior.snapshot()),
             resume_as_by_call: self.lock_resume_as_by_call().clone(),
+            notes: self.notes.lock().clone(),
         }
     }
 
-    /// Restores budget and approvals from a snapshot.
+    /// Restores budget, approvals and notes from a snapshot.
     pub fn restore(&self, snapshot: &ScopeSnapshot) {
         let CallCounts { leaving, local } = &*self.calls_made;
         leaving.store(snapshot.calls_made, Ordering::Relaxed);
         local.store(snapshot.file_calls_made, Ordering::Relaxed);
         self.lock_resume_as_by_call()
             .extend(snapshot.resume_as_by_call.clone());
+        self.notes.lock().extend(snapshot.notes.clone());
         self.approved_keys
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,19 +1,21 @@
 //! The [`Tool`] trait, and helpers to implement it.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    ApprovalRequirement, CallReach, CallTimeout, ErrorCode, EventSink, Preview, ResumeAs, ToolSpec,
+    ApprovalRequirement, CallReach, CallTimeout, ErrorCode, EventSink, Preview, ResultView,
+    ResumeAs, ToolSpec,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::{CallGate, Risk, ScopeResources, camel_case};
+use crate::{CallGate, Risk, ScopeNotes, ScopeResources, camel_case};
 
 /// Future of a call's result.
 pub type CallFuture<'a> = BoxFuture<'a, Result<ToolOutput, ToolError>>;
@@ -139,8 +141,35 @@ pub struct CallContext {
     pub events: EventSink,
     /// Owns what outlives the call and ends with the scope, such as background processes.
     pub resources: ScopeResources,
+    /// What earlier calls of the scope noted for later ones.
+    pub notes: ScopeNotes,
     /// Requests approvals while the call runs.
     pub gate: CallGate,
+    /// The warnings of this call.
+    pub warnings: CallWarnings,
+}
+
+impl CallContext {
+    /// Warns about the result of the call, for example that it reached a limit. The model always
+    /// sees it: in `warnings` of the script, or with the result of a structured call. The name of
+    /// the tool is added.
+    pub fn warn(&self, warning: impl Into<String>) {
+        self.warnings.lock().push(warning.into());
+    }
+}
+
+/// Warnings of one call. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct CallWarnings(Arc<Mutex<Vec<String>>>);
+
+impl CallWarnings {
+    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock())
+    }
 }
 
 /// Result of a call: a value for scripts and, optionally, a text for models.
@@ -189,6 +218,8 @@ pub fn spec_of<A: JsonSchema, R: JsonSchema>(name: &str, description: &str) -> T
         explanatory: &[],
         reach: CallReach::default(),
         timeout: CallTimeout::default(),
+        structured_defaults: &[],
+        result_view: ResultView::Plain,
     }
 }
 

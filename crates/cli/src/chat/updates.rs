@@ -73,7 +73,7 @@ pub(crate) fn update_channel(
 
 /// Whether the call is known to have changed files.
 fn changes_files(tool: &str, status: CallStatus) -> bool {
-    status == CallStatus::Done && matches!(tool, "apply_patch" | "write_file")
+    status == CallStatus::Done && matches!(tool, "apply_patch" | "edit_file" | "write_file")
 }
 
 /// Asks the user of the chat for approvals and shows the forms of MCP servers.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cap_std::fs::Dir;
+use selvedge_text::group_digits;
 use selvedge_tools::ToolError;
 
 use super::{
@@ -455,8 +456,7 @@ impl DraftFile {
     }
 }
 
-/// Returns the error for a file that differs from `original_content`, with the first different
-/// line.
+/// Returns the error for a file that differs from `originalContent`, with the first different line.
 fn content_mismatch_error(shown: &str, current: &[u8], original: &[u8]) -> ToolError {
     let at = current
         .iter()
@@ -474,12 +474,25 @@ fn content_mismatch_error(shown: &str, current: &[u8], original: &[u8]) -> ToolE
         }
         None => "nothing".to_owned(),
     };
+    let part = memchr::memmem::find(current, original).filter(|_| !original.is_empty());
+    let part = part.map(|at| {
+        let newlines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+        let first = newlines(&current[..at]) + 1;
+        let last = first + newlines(original.strip_suffix(b"\n").unwrap_or(original));
+        let numbers = [first, last, text::split_lines(current).len()];
+        let [first, last, total] = numbers.map(group_digits);
+        format!("; it is lines {first} to {last} of {total}")
+    });
     ToolError::new(format!(
-        "{shown} differs from `original_content` at line {}: the file has {}, \
-         `original_content` has {}",
+        "{shown} differs from `originalContent` at line {}: the file has {}, \
+         `originalContent` has {}; `originalContent` must be the whole file{}",
         line + 1,
         shown_line(current),
-        shown_line(original)
+        shown_line(original),
+        part.unwrap_or_default()
     ))
-    .suggest("read the file again")
+    .suggest(format!(
+        "to replace a part of the file, use tools.editFile({{ path: {shown:?}, old: …, new: … }})"
+    ))
+    .suggest("or read the whole file again")
 }

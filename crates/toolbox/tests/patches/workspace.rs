@@ -154,6 +154,8 @@ impl TestWorkspace {
             cancel: Default::default(),
             events: EventSink::default(),
             resources: Default::default(),
+            notes: Default::default(),
+            warnings: Default::default(),
             gate: Default::default(),
         };
         let output = RUNTIME.block_on(registry.get("apply_patch").unwrap().tool.call(args, call));
