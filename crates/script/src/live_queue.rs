@@ -53,7 +53,7 @@ fn describe(run: &LiveRunSummary) -> String {
     format!("{}{name}, has run for {} s", run.id, run.age.as_secs())
 }
 
-/// What a client is told while its script is queued.
+/// The message for a client whose script is queued.
 pub(crate) const QUEUED_MESSAGE: &str =
     "queued: the script starts when one of the running scripts ends";
 

@@ -89,7 +89,7 @@ fn the_limit_of_a_script_does_not_count_while_a_tool_runs() {
 }
 
 #[test]
-fn a_call_ends_at_its_own_limit_and_the_script_can_go_on() {
+fn a_call_ends_at_its_own_limit_and_the_script_continues() {
     let harness = harness(Limits::default());
     let source = "try { await tools.slow({ ms: 60_000 }) }
         catch (e) { return [e.name, e.message, e.suggestions[0], e instanceof ToolTimeoutError] }";
