@@ -30,6 +30,8 @@ pub struct Session {
     delegated: DelegatedUsage,
     /// The values that scripts of the session store.
     pub(crate) script_store: script::ScriptStore,
+    /// What the system prompt states about the beginning of the session.
+    opening_facts: Option<String>,
     /// The number of item ids used in events so far.
     emitted_items: u64,
     /// The number of the last item in the journal.
@@ -161,6 +163,7 @@ impl Session {
             turn_ended: ended,
             delegated: reader.delegated,
             script_store,
+            opening_facts: reader.opening_facts,
             emitted_items: 0,
             last_item_number: written,
         }
@@ -237,10 +240,26 @@ impl Session {
         answer.items.iter().rev().find_map(TurnItem::assistant_text)
     }
 
-    /// Starts a turn with a user message.
-    pub(crate) async fn begin_turn(&mut self, input: TurnInput) -> Result<(), AgentError> {
+    /// Returns what the system prompt states about the beginning of the session.
+    pub(crate) fn opening_facts(&self) -> Option<&str> {
+        self.opening_facts.as_deref()
+    }
+
+    /// Starts a turn with a user message. `facts` are stored if the session states none yet.
+    pub(crate) async fn begin_turn(
+        &mut self,
+        input: TurnInput,
+        facts: Option<String>,
+    ) -> Result<(), AgentError> {
         self.turn_number += 1;
         self.turn_ended = false;
+        if let (None, Some(facts)) = (&self.opening_facts, facts) {
+            let row = SessionRow::Mark(SessionMark::Opening {
+                facts: facts.clone(),
+            });
+            self.append_rows(&[row]).await?;
+            self.opening_facts = Some(facts);
+        }
         let item = ConversationItem::Message(Message {
             role: MessageRole::User,
             content: input.0,

@@ -1,6 +1,6 @@
 //! Routes structured calls of a model to tools, and converts the outcomes to text for the model.
 
-use selvedge_protocol::CallRecord;
+use selvedge_protocol::{CallRecord, OutputPart};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -39,6 +39,8 @@ pub struct StructuredOutput {
     pub call_id: String,
     /// Text for the model.
     pub content: String,
+    /// Images for the model, after the text.
+    pub images: Vec<OutputPart>,
     /// Returned value, for programs. `None` if the call failed.
     pub value: Option<Value>,
     /// Records of all attempts; the last one is the outcome.
@@ -178,19 +180,15 @@ fn structured_output(
     first_attempts: Vec<CallRecord>,
     hint: Option<String>,
 ) -> StructuredOutput {
-    let (content, value) = match outcome.result {
-        Ok(output) => (
-            output
-                .model_text
-                .unwrap_or_else(|| output.value.to_string()),
-            Some(output.value),
-        ),
-        Err(failure) => (failure.text_for_model(), None),
+    let (content, images, value) = match outcome.result {
+        Ok(output) => (output.text_for_model(), output.images, Some(output.value)),
+        Err(failure) => (failure.text_for_model(), Vec::new(), None),
     };
     let records = first_attempts.into_iter().chain([outcome.record]).collect();
     StructuredOutput {
         call_id: outcome.requested_id,
         content: truncate_result(content, hint.as_deref()),
+        images,
         value,
         records,
     }
