@@ -225,10 +225,12 @@ fn error_text(error: &ScriptError) -> String {
     if let (Some(tool), Some(call)) = (&error.tool_name, &error.call_id) {
         text.push_str(&format!("\ncall: {call} {tool}"));
     }
-    // A single frame is the position above.
+    // The first line repeats the message, and a single frame is the position above.
     let stack = error.stack.as_deref().unwrap_or_default();
-    if stack.lines().count() > 1 {
-        text.push_str(&format!("\n{stack}"));
+    let frames = stack.lines().filter(|line| line.trim().starts_with("at "));
+    let frames: Vec<&str> = frames.collect();
+    if frames.len() > 1 {
+        text.push_str(&format!("\n{}", frames.join("\n")));
     }
     for hint in &error.suggestions {
         text.push_str(&format!("\nhint: {hint}"));

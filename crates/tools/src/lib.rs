@@ -59,4 +59,4 @@ pub use tool::{
     CallContext, CallFuture, FieldCase, PlanReader, Tool, ToolError, ToolOutput, UnconfinedRetry,
     image_parts, parse_args, spec_of, typed_call,
 };
-pub use typescript::{compact_declarations, declarations, signature};
+pub use typescript::{compact_declarations, compact_signature, declarations, signature};

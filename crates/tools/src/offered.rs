@@ -100,6 +100,8 @@ pub fn offerable_tools(registry: &Registry) -> impl Iterator<Item = &RegisteredT
 fn remove_descriptions(schema: &mut Value, strict: bool) {
     match schema {
         Value::Object(object) => {
+            // The keys of a list of properties are names, and its values are schemas.
+            let is_schema = object.values().any(|value| !value.is_object());
             for key in [
                 "description",
                 "default",
@@ -108,13 +110,14 @@ fn remove_descriptions(schema: &mut Value, strict: bool) {
                 "maximum",
                 "title",
             ] {
-                // A property may have such a name, too; then its value is a schema.
-                if object.get(key).is_some_and(|value| !value.is_object()) {
+                if is_schema {
                     object.remove(key);
                 }
             }
             if !strict {
-                object.remove("additionalProperties");
+                if object.get("additionalProperties") == Some(&Value::Bool(false)) {
+                    object.remove("additionalProperties");
+                }
                 if let Some(Value::Array(kinds)) = object.get_mut("type") {
                     kinds.retain(|kind| kind != "null");
                     if let [kind] = &kinds[..] {

@@ -80,6 +80,57 @@ pub fn compact_declarations(registry: &Registry) -> String {
     out
 }
 
+/// Returns a tool as [`compact_declarations`] does, in at most `max_chars` characters if possible:
+/// optional fields are left out first, then the types of the others, then the result.
+pub fn compact_signature(tool: &RegisteredTool, max_chars: usize) -> String {
+    let name = &tool.spec.js_name;
+    let result = one_line(&result_type(tool, 0, DocComments::Defaults));
+    let whole = one_line(&parameter_types(tool, 0, DocComments::Defaults));
+    let schema = &tool.spec.input_schema;
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let camel_case_fields = tool.tool.field_case() == FieldCase::Camel;
+    let spell = |field: &str| match camel_case_fields {
+        true => camel_case(field),
+        false => field.to_owned(),
+    };
+    let names: String = required
+        .iter()
+        .take(MAX_NAMED_FIELDS)
+        .map(|field| format!("{}, ", spell(field)))
+        .collect();
+    let renderer = TypeScriptRenderer {
+        root: schema,
+        camel_case_fields,
+        doc_comments: DocComments::Defaults,
+        omitted: &[],
+    };
+    let typed: String = required
+        .iter()
+        .filter_map(|field| Some((field, schema.get("properties")?.get(field)?)))
+        .map(|(field, schema)| {
+            let kind = renderer.render(schema, 0, &mut BTreeSet::new());
+            format!("{}: {}; ", property_name(&spell(field)), one_line(&kind))
+        })
+        .collect();
+    let forms = [
+        format!("{name}({whole}): {result}"),
+        format!("{name}(args: {{ {typed}… }}): {result}"),
+        format!("{name}({{ {names}… }}): {result}"),
+    ];
+    let mut forms = forms.into_iter();
+    let fitting = forms.find(|form| form.chars().count() <= max_chars);
+    fitting.unwrap_or_else(|| format!("{name}({{ {names}… }})"))
+}
+
+/// Most fields that a short signature names.
+const MAX_NAMED_FIELDS: usize = 8;
+
 /// Length from which a type that several tools share gets a name.
 const MIN_SHARED_TYPE_CHARS: usize = 40;
 
