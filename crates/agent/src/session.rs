@@ -253,24 +253,22 @@ impl Session {
     ) -> Result<(), AgentError> {
         self.turn_number += 1;
         self.turn_ended = false;
-        if let (None, Some(facts)) = (&self.opening_facts, facts) {
-            let row = SessionRow::Mark(SessionMark::Opening {
-                facts: facts.clone(),
-            });
-            self.append_rows(&[row]).await?;
-            self.opening_facts = Some(facts);
-        }
         let item = ConversationItem::Message(Message {
             role: MessageRole::User,
             content: input.0,
             native: None,
         });
-        self.add_step(
-            SessionStepKind::Prompt,
-            vec![item.clone().into()],
-            vec![item],
-        )
-        .await
+        let facts = facts.filter(|_| self.opening_facts.is_none());
+        let opening = facts.clone().map(|facts| SessionMark::Opening { facts });
+        let step = SessionStep {
+            turn: self.turn_number,
+            kind: SessionStepKind::Prompt,
+            items: vec![item.clone().into()],
+            request_items: vec![item],
+        };
+        self.store_step(step, opening).await?;
+        self.opening_facts = self.opening_facts.take().or(facts);
+        Ok(())
     }
 
     /// Adds a step to the session and the journal. If this future is dropped, the step remains in
@@ -287,7 +285,17 @@ impl Session {
             items,
             request_items,
         };
-        let rows = step.rows();
+        self.store_step(step, None).await
+    }
+
+    /// Adds a step, and a mark that follows it.
+    async fn store_step(
+        &mut self,
+        step: SessionStep,
+        mark: Option<SessionMark>,
+    ) -> Result<(), AgentError> {
+        let mut rows = step.rows();
+        rows.extend(mark.map(SessionRow::Mark));
         self.steps.push(step);
         let written = self.append_rows(&rows).await;
         if written.is_err() {
