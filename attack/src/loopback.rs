@@ -54,7 +54,8 @@ impl LoopbackServer {
     /// A configuration whose model is this server.
     pub(crate) fn model_config(&self) -> String {
         format!(
-            "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\n\
+            "model = \"mock\"\nmodel_context_window = 128000\nmodel_provider = \"mock\"\n\
+             [model_providers.mock]\n\
              base_url = \"{}/v1\"\nwire_api = \"chat\"\n",
             self.url()
         )

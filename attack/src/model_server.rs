@@ -14,7 +14,8 @@ use crate::lab::Lab;
 pub(crate) fn configure(lab: &Lab, first_answer: &str) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let config = format!(
-        "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\n\
+        "model = \"mock\"\nmodel_context_window = 128000\nmodel_provider = \"mock\"\n\
+         [model_providers.mock]\n\
          base_url = \"http://{}/v1\"\nwire_api = \"chat\"\n",
         listener.local_addr()?
     );

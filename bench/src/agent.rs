@@ -144,7 +144,7 @@ async fn measure_processes() -> Result<ProcessComparison> {
     );
     std::fs::write(work.path().join("a.txt"), "one\n")?;
     let config = format!(
-        "model = \"mock\"\nmodel_provider = \"mock\"\n\
+        "model = \"mock\"\nmodel_context_window = 128000\nmodel_provider = \"mock\"\n\
          [model_providers.mock]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n"
     );
     std::fs::write(home.path().join("config.toml"), config)?;

@@ -14,7 +14,8 @@ use crate::script_result::recall_hint;
 use crate::session_record::SessionStepKind;
 use crate::sub_agents::SubAgents;
 use crate::{
-    AgentError, AgentMemory, AgentOptions, ChangeTracker, Session, TurnHook, compaction, prompt,
+    AgentEnvironment, AgentError, AgentMemory, AgentOptions, ChangeTracker, Session, TurnHook,
+    compaction, prompt,
 };
 
 /// Returns the tools of a registry that a model is offered for structured calls.
@@ -39,10 +40,10 @@ pub struct Agent {
     /// Returns what is known about a model, by its name.
     pub(crate) model_lookup: Arc<dyn Fn(&str) -> Model + Send + Sync>,
     offer: Arc<OfferToolsFn>,
-    /// The tools that the model may call.
-    pub(crate) tools: Vec<ModelTool>,
-    /// The estimated number of tokens of the tool definitions in every request.
-    pub(crate) tool_tokens: u64,
+    /// The tools of requests in which the model may write scripts.
+    tools_with_scripts: Vec<ModelTool>,
+    /// The tools of requests without scripts.
+    tools_without_scripts: Vec<ModelTool>,
     /// The system prompt of each mode, by [`mode_index`].
     system_prompts: Arc<[String; 3]>,
 }
@@ -68,8 +69,8 @@ impl Agent {
                 let tools = offerable_tools(registry);
                 tools.map(OfferedTool::unmodified).collect()
             }),
-            tools: Vec::new(),
-            tool_tokens: 0,
+            tools_with_scripts: Vec::new(),
+            tools_without_scripts: Vec::new(),
             system_prompts: Arc::default(),
         };
         agent.rebuild_prompts_and_tools()
@@ -159,7 +160,32 @@ impl Agent {
         &self.options
     }
 
-    /// Returns the system prompt for a mode.
+    /// Returns the tools that requests define in a mode. Other offered tools can be called as well.
+    pub fn request_tools(&self, mode: ScriptMode) -> &[ModelTool] {
+        match mode {
+            ScriptMode::Disabled => &self.tools_without_scripts,
+            ScriptMode::DryRun | ScriptMode::Enabled => &self.tools_with_scripts,
+        }
+    }
+
+    /// Returns the estimated number of tokens of the tool definitions in every request.
+    pub(crate) fn tool_tokens(&self) -> u64 {
+        let tools = self.request_tools(self.options.mode);
+        tools.iter().map(prompt::estimate_tool_tokens).sum()
+    }
+
+    /// Returns the size of the model's context in tokens, as its server reports it if it does.
+    pub fn context_window(&self) -> u64 {
+        self.client.context_window(&self.model)
+    }
+
+    /// Returns what a session that begins now states for all its turns.
+    pub(crate) fn opening_facts(&self) -> Option<String> {
+        let environment = self.options.environment.as_ref();
+        environment.map(AgentEnvironment::changing_facts)
+    }
+
+    /// Returns the system prompt for a mode, without what a session states when it begins.
     pub fn system_prompt(&self, mode: ScriptMode) -> String {
         self.system_prompts[mode_index(mode)].clone()
     }
@@ -206,13 +232,15 @@ impl Agent {
         let offered = (self.offer)(orchestrator.registry(), &self.model);
         self.router = ToolRouter::new(orchestrator.clone(), offered).with_result_hint(recall_hint);
         let wire = self.client.provider().wire_api;
-        self.tools = prompt::model_tools(
+        let offered = self.router.offered();
+        self.tools_with_scripts = prompt::tools_with_scripts(
             &self.options,
-            self.router.offered(),
+            offered,
+            orchestrator.registry(),
             wire,
             self.model.freeform_tools,
         );
-        self.tool_tokens = self.tools.iter().map(prompt::estimate_tool_tokens).sum();
+        self.tools_without_scripts = prompt::tools_without_scripts(&self.options, offered);
         let note = self
             .turn_hook
             .as_ref()

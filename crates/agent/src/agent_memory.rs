@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use selvedge_journal::{StoredCall, StoredRun};
 use selvedge_memory::{
     GradientOptions, Level, MEMORY_PROMPT, Memory, MemoryError, NewTurn, PlanStorage,
     RecallRequest, SmallModel,
 };
 use selvedge_protocol::{ConversationItem, DocumentInfo, MessageRole, TurnItem};
-use serde_json::Value;
+use selvedge_script::truncate_json;
+use serde_json::{Map, Value};
 use tokio::task::AbortHandle;
 
 use crate::history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
@@ -185,9 +187,21 @@ impl AgentMemory {
         let id = session.id().to_owned();
         let count = move |memory: &Arc<Memory>| memory.turn_count(&id);
         let stored = self.0.memory.run_blocking(count).await?;
-        Ok((stored + 1..=last)
-            .map(|turn| encode_turn(&session.turn_items(turn)))
-            .collect())
+        let mut turns = Vec::new();
+        for turn in stored + 1..=last {
+            let items = session.turn_items(turn);
+            let mut runs = HashMap::new();
+            for item in &items {
+                if let TurnItem::ScriptToolCallOutput(output) = item
+                    && !output.calls.is_empty()
+                    && let Some(run) = session.stored_run(&output.id).await
+                {
+                    runs.insert(output.id.clone(), run);
+                }
+            }
+            turns.push(encode_turn(&items, &runs));
+        }
+        Ok(turns)
     }
 }
 
@@ -323,20 +337,35 @@ fn store_turns(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), 
     Ok(())
 }
 
-/// Returns the items of a turn as JSON lines for the memory, without ids, metadata and logs.
-fn encode_turn(items: &[TurnItem]) -> Vec<u8> {
+/// The most bytes of the arguments or the result of a call in the raw text of a turn.
+const MAX_CALL_BYTES: usize = 4 << 10;
+/// The most bytes of the arguments and results of all calls of a script.
+const MAX_CALLS_BYTES: usize = 64 << 10;
+
+/// Returns the items of a turn as JSON lines for the memory, without ids, metadata and logs. `runs`
+/// are the scripts, whose calls keep their arguments and results.
+fn encode_turn(items: &[TurnItem], runs: &HashMap<String, StoredRun>) -> Vec<u8> {
     let mut raw = Vec::new();
     for item in items {
         let Ok(mut value) = serde_json::to_value(item.without_native()) else {
             continue;
         };
         if let Value::Object(fields) = &mut value {
+            let run = fields.get("id").and_then(Value::as_str);
+            let run = run.and_then(|id| runs.get(id));
             for field in ["metadata", "logs", "id", "native"] {
                 fields.remove(field);
             }
             let calls = fields.get_mut("calls").and_then(Value::as_array_mut);
+            let mut left = MAX_CALLS_BYTES;
             for call in calls.into_iter().flatten().filter_map(Value::as_object_mut) {
+                let id = call.get("id").and_then(Value::as_str);
+                let recorded =
+                    run.and_then(|run| run.calls.iter().find(|made| Some(&*made.id) == id));
                 call.retain(|field, _| matches!(field.as_str(), "tool" | "status" | "error"));
+                if let Some(recorded) = recorded {
+                    add_call_content(call, recorded, &mut left);
+                }
             }
         }
         strip_media(&mut value);
@@ -346,11 +375,28 @@ fn encode_turn(items: &[TurnItem]) -> Vec<u8> {
     raw
 }
 
+/// Adds the arguments and the result of a call, as far as they fit into `left` bytes.
+fn add_call_content(call: &mut Map<String, Value>, recorded: &StoredCall, left: &mut usize) {
+    for (field, value) in [("args", &recorded.args), ("result", &recorded.value)] {
+        let Some(mut value) = value.clone() else {
+            continue;
+        };
+        strip_media(&mut value);
+        let text = truncate_json(&value, MAX_CALL_BYTES.min(*left));
+        if text.len() <= *left
+            && let Ok(value) = serde_json::from_str(&text)
+        {
+            *left -= text.len();
+            call.insert(field.to_owned(), value);
+        }
+    }
+}
+
 /// Replaces the data of images and audio by a placeholder. The session keeps the data.
 fn strip_media(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            let media = fields.contains_key("mime_type");
+            let media = fields.contains_key("mime_type") || fields.contains_key("mimeType");
             for (name, value) in fields {
                 match name.as_str() {
                     "data" if media => *value = Value::from("…"),

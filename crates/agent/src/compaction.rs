@@ -1,15 +1,16 @@
 //! Compacts a conversation that nearly fills the model's context, without asking a model.
 //!
-//! The compacted conversation contains the first and the latest request, the plan, the last steps
-//! unchanged, every run that has not ended, and one line with a handle for each earlier run. The
-//! originals stay in the journal.
+//! The compacted conversation contains the first and the latest request, the plan, every run that
+//! has not ended, one line with a handle for each earlier run, and the last steps unchanged, at
+//! least the newest answer with its results. The originals stay in the journal.
 
+use crate::script_result::{shown_text, text_handle};
 use crate::token_estimate::estimate_tokens;
 use selvedge_journal::StoredRunState;
 use selvedge_protocol::{
     CallStatus, ConversationItem, MessageRole, OutputPart, RunStatus, TurnItem, Usage,
 };
-use selvedge_text::truncate_bytes;
+use selvedge_text::{truncate_bytes, truncate_middle};
 use selvedge_tools::Registry;
 
 use crate::session_record::{SessionStep, SessionStepKind};
@@ -22,6 +23,9 @@ pub(crate) struct CompactedConversation {
     pub(crate) tokens_before: u64,
     pub(crate) tokens_after: u64,
 }
+
+/// The number of tokens that an answer usually does not exceed, whatever the model allows.
+const USUAL_ANSWER_TOKENS: u64 = 8_192;
 
 /// The estimated number of tokens of an image or an audio clip.
 const IMAGE_TOKENS: u64 = 1_500;
@@ -45,10 +49,11 @@ pub(crate) enum CompactionOutcome {
 
 /// Compacts the session if it nearly fills the context.
 pub(crate) async fn compact_if_needed(session: &Session, agent: &Agent) -> CompactionOutcome {
-    let model = &agent.model;
-    let answer = model.max_output_tokens.min(model.context_window / 4);
-    let limit =
-        (model.context_window * agent.options.compact_at_percent / 100).saturating_sub(answer);
+    let window = agent.context_window();
+    // The answer needs room as well, but no more than an answer usually has.
+    let answer = agent.model.max_output_tokens.min(USUAL_ANSWER_TOKENS);
+    let reserve = window * (100 - agent.options.compact_at_percent.min(100)) / 100;
+    let limit = window.saturating_sub(reserve.max(answer.min(window / 4)));
     if estimate_next_request(session, agent) <= limit {
         return CompactionOutcome::Unchanged;
     }
@@ -57,7 +62,7 @@ pub(crate) async fn compact_if_needed(session: &Session, agent: &Agent) -> Compa
     if room < MIN_CONVERSATION_TOKENS {
         return CompactionOutcome::NoRoom { fixed };
     }
-    let shorter = compact_to(session, agent, fixed, room / 2).await;
+    let shorter = compact_to(session, agent, fixed, CompactionRoom::of(room, room / 2)).await;
     shorter.map_or(CompactionOutcome::Unchanged, CompactionOutcome::Compacted)
 }
 
@@ -69,18 +74,39 @@ pub(crate) async fn force_compact(
 ) -> Option<CompactedConversation> {
     let fixed = fixed_tokens(session, agent);
     let conversation = conversation_tokens(session);
-    let room = match agent.model.context_window.saturating_sub(fixed) {
+    let room = match agent.context_window().saturating_sub(fixed) {
         0 => conversation,
         left => conversation.min(left),
     };
-    compact_to(session, agent, fixed, room / 3).await
+    compact_to(
+        session,
+        agent,
+        fixed,
+        CompactionRoom::of(room / 2, room / 3),
+    )
+    .await
+}
+
+/// How large a compacted conversation may be, in tokens.
+#[derive(Debug, Clone, Copy)]
+struct CompactionRoom {
+    /// The most tokens, reached only if the newest results need them.
+    limit: u64,
+    /// The size to aim at.
+    target: u64,
+}
+
+impl CompactionRoom {
+    fn of(limit: u64, target: u64) -> Self {
+        Self { limit, target }
+    }
 }
 
 async fn compact_to(
     session: &Session,
     agent: &Agent,
     fixed: u64,
-    room: u64,
+    room: CompactionRoom,
 ) -> Option<CompactedConversation> {
     // The newest message is never compacted.
     if steps_since_compaction(session.steps()).len() < 2 {
@@ -113,7 +139,7 @@ pub(crate) fn estimate_next_request(session: &Session, agent: &Agent) -> u64 {
 /// the tools.
 fn fixed_tokens(session: &Session, agent: &Agent) -> u64 {
     let estimated =
-        estimate_tokens(&agent.system_prompt(agent.options.mode)) as u64 + agent.tool_tokens;
+        estimate_tokens(&agent.system_prompt(agent.options.mode)) as u64 + agent.tool_tokens();
     // A provider's count includes the fixed part, so the fixed part is not larger.
     let counted = session.steps().iter().filter_map(reported_usage);
     let smallest = counted.map(|usage| usage.input_tokens).min();
@@ -142,13 +168,7 @@ fn estimate_steps(steps: &[SessionStep]) -> u64 {
 
 /// Returns the estimated number of tokens of some items.
 pub(crate) fn estimate_items(items: &[ConversationItem]) -> u64 {
-    let parts = |parts: &[OutputPart]| -> u64 {
-        let one = |part: &OutputPart| match part {
-            OutputPart::Text { text } => estimate_tokens(text) as u64,
-            OutputPart::Image { .. } | OutputPart::Audio { .. } => IMAGE_TOKENS,
-        };
-        parts.iter().map(one).sum()
-    };
+    let parts = estimate_parts;
     let one = |item: &ConversationItem| match item {
         ConversationItem::Message(message) => parts(&message.content),
         ConversationItem::Reasoning(reasoning) => reasoning
@@ -166,18 +186,91 @@ pub(crate) fn estimate_items(items: &[ConversationItem]) -> u64 {
     items.iter().map(|item| one(item) + 4).sum()
 }
 
-async fn build_compacted(session: &Session, agent: &Agent, room: u64) -> Vec<ConversationItem> {
+fn estimate_parts(parts: &[OutputPart]) -> u64 {
+    let one = |part: &OutputPart| match part {
+        OutputPart::Text { text } => estimate_tokens(text) as u64,
+        OutputPart::Image { .. } | OutputPart::Audio { .. } => IMAGE_TOKENS,
+    };
+    parts.iter().map(one).sum()
+}
+
+async fn build_compacted(
+    session: &Session,
+    agent: &Agent,
+    room: CompactionRoom,
+) -> Vec<ConversationItem> {
     let steps = session.steps();
-    let tail = recent_steps(steps_since_compaction(steps), room / 2);
+    let since = steps_since_compaction(steps);
+    let recent = recent_steps(since, room.target / 2);
+    let newest = newest_exchange(since);
+    let tail = if recent.len() < newest.len() {
+        newest
+    } else {
+        recent
+    };
     let before = &steps[..steps.len() - tail.len()];
+    let mut kept: Vec<ConversationItem> = tail
+        .iter()
+        .flat_map(|step| step.request_items.iter().cloned())
+        .collect();
+    shorten_results(&mut kept, room.limit * 3 / 4);
+    let left = room.limit.saturating_sub(estimate_items(&kept));
+    let summary_tokens = (room.target / 2).min(left);
     let registry = agent.harness.orchestrator().registry();
-    let summary = summarize_steps(session, before, registry, (room / 2) as usize * 3).await;
+    let summary = summarize_steps(session, before, registry, summary_tokens as usize * 3).await;
     let mut request_items = vec![ConversationItem::message(MessageRole::User, summary)];
-    request_items.extend(
-        tail.iter()
-            .flat_map(|step| step.request_items.iter().cloned()),
-    );
+    request_items.append(&mut kept);
     request_items
+}
+
+/// Returns the newest answer with its results, or the newest prompt. None of it may be a summary.
+fn newest_exchange(steps: &[SessionStep]) -> &[SessionStep] {
+    let from = steps.iter().rposition(|step| {
+        matches!(
+            step.kind,
+            SessionStepKind::Prompt | SessionStepKind::Answer { .. }
+        )
+    });
+    let summary = steps
+        .iter()
+        .rposition(|step| step.kind == SessionStepKind::Compaction);
+    match from {
+        Some(from) if summary.is_none_or(|summary| summary < from) => &steps[from..],
+        _ => &[],
+    }
+}
+
+/// Shortens the results among the items, each to the same share of its text, if all items need more
+/// than `tokens`.
+fn shorten_results(items: &mut [ConversationItem], tokens: u64) {
+    let all = estimate_items(items);
+    if all <= tokens {
+        return;
+    }
+    let parts_of = |item: &ConversationItem| match item {
+        ConversationItem::FunctionCallOutput(output) => estimate_parts(&output.output),
+        ConversationItem::Message(message) if message.role == MessageRole::User => {
+            estimate_parts(&message.content)
+        }
+        _ => 0,
+    };
+    let results: u64 = items.iter().map(parts_of).sum();
+    let room = tokens.saturating_sub(all - results);
+    for item in items {
+        let parts = match item {
+            ConversationItem::FunctionCallOutput(output) => &mut output.output,
+            ConversationItem::Message(message) if message.role == MessageRole::User => {
+                &mut message.content
+            }
+            _ => continue,
+        };
+        for part in parts {
+            if let OutputPart::Text { text } = part {
+                let bytes = (text.len() as u64 * room / results.max(1)) as usize;
+                *text = truncate_middle(text, bytes);
+            }
+        }
+    }
 }
 
 /// Returns the last steps that fit into `room` tokens. The first of them is a prompt or an answer,
@@ -261,8 +354,8 @@ async fn summarize_steps(
     if cut > 0 {
         events.insert_str(0, &format!("({cut} earlier lines omitted)\n"));
     }
-    text + "\n## Events, oldest first (`await tools.recall({ handle: \"scr_…\" })` \
-            reads a full result)\n"
+    text + "\n## Events, oldest first (`await tools.recall({ handle: \"scr_…\" })` reads a full \
+            result, `scr_…/output` what `text()` showed)\n"
         + &events
         + "\n"
 }
@@ -291,7 +384,15 @@ fn summary_line(turn: u32, item: &TurnItem) -> Option<String> {
             };
             let (id, status, calls) = (&output.id, status_text(output.status), output.calls.len());
             let value = first_line(&value, 160);
-            format!("{id} {status} after {calls} calls: {value}")
+            let shown = shown_text(output);
+            let shown = match shown.len() {
+                0 => String::new(),
+                bytes => {
+                    let (line, handle) = (first_line(&shown, 100), text_handle(id));
+                    format!("; text of {bytes} bytes ({handle}): {line}")
+                }
+            };
+            format!("{id} {status} after {calls} calls: {value}{shown}")
         }
         _ => return None,
     };

@@ -378,7 +378,12 @@ impl AgentTurn<'_> {
                 output.records.iter().for_each(crate::metrics::record_call);
                 let failed = !output.is_success();
                 self.call_records.extend(output.records);
-                Some(text_output(&call.call_id, output.content, failed))
+                let mut result = text_output(&call.call_id, output.content, failed);
+                // A model without images gets the text, which names them.
+                if self.agent.model.images {
+                    result.output.extend(output.images);
+                }
+                Some(result)
             });
             if let Some(output) = output {
                 results.add_call(output);

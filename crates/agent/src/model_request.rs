@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use selvedge_models::{ModelCapability, ModelError, Prompt, ToolCallMode};
 use selvedge_protocol::{
-    ConversationItem, MessageRole, ModelErrorKind, OutputPart, RuntimeEvent, ScriptMode, TurnError,
-    TurnItem, Usage,
+    ConversationItem, MessageRole, ModelErrorKind, OutputPart, RuntimeEvent, TurnError, TurnItem,
+    Usage, WireApi,
 };
 use tracing::Instrument;
 
@@ -29,10 +29,7 @@ impl AgentTurn<'_> {
         }
         self.is_last_round = self.budget.next_round_is_last() && self.budget.spent().requests > 0;
         let history = self.build_history();
-        let mut tools = self.agent.tools.clone();
-        if self.script_mode == ScriptMode::Disabled {
-            tools.retain(|tool| tool.name != crate::prompt::SCRIPT_TOOL_NAME);
-        }
+        let tools = self.agent.request_tools(self.script_mode).to_vec();
         // In the last round the model can only answer. Everything else stays the same, so that
         // prompt caches remain valid.
         let calls = match self.call_mode {
@@ -41,14 +38,35 @@ impl AgentTurn<'_> {
             calls => calls,
         };
         Ok(Prompt {
-            system: self.agent.system_prompt(self.script_mode),
+            system: self.system_prompt(),
             history,
             tools,
             call_mode: calls,
-            max_output_tokens: None,
+            max_output_tokens: self.max_output_tokens(),
             effort: self.agent.options.effort,
             cache_key: Some(self.session.id().to_owned()),
         })
+    }
+
+    /// Returns the system prompt, which ends with what the session stated when it began.
+    fn system_prompt(&self) -> String {
+        let mut system = self.agent.system_prompt(self.script_mode);
+        if let Some(facts) = self.session.opening_facts() {
+            system.push_str(&format!("\n{facts}\n"));
+        }
+        system
+    }
+
+    /// Returns the limit of an answer that has less room in the context than the model's own limit.
+    /// Servers of this API reject a request whose input and answer together do not fit.
+    fn max_output_tokens(&self) -> Option<u64> {
+        const MIN_ANSWER_TOKENS: u64 = 1_024;
+        let agent = self.agent;
+        let used = compaction::estimate_next_request(self.session, agent);
+        let left = agent.context_window().saturating_sub(used);
+        let is_needed = agent.client.provider().wire_api == WireApi::Messages
+            && left < agent.model.max_output_tokens;
+        is_needed.then(|| left.max(MIN_ANSWER_TOKENS))
     }
 
     /// Warns once per turn that the context has no room for a conversation. Compacting would not
@@ -57,7 +75,7 @@ impl AgentTurn<'_> {
         if std::mem::replace(&mut self.no_room_warned, true) {
             return;
         }
-        let window = self.agent.model.context_window;
+        let window = self.agent.context_window();
         let message = format!(
             "the system prompt and the tools take about {fixed} of {window} context tokens, so \
              compacting the conversation does not help; use a model with a larger context or fewer \
@@ -95,7 +113,7 @@ impl AgentTurn<'_> {
             session: self.session.id(),
             turn,
             steps: past,
-            context_window: self.agent.model.context_window,
+            context_window: self.agent.context_window(),
         });
         let newest = history.len();
         history.extend(
@@ -234,7 +252,7 @@ impl AgentTurn<'_> {
             usage: spent.usage,
             cost: spent.cost,
             context_tokens: usage.input_tokens + usage.output_tokens,
-            context_window: self.agent.model.context_window,
+            context_window: self.agent.context_window(),
         });
         Ok(pieces)
     }

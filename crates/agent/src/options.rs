@@ -5,11 +5,15 @@ use std::time::Duration;
 use selvedge_models::Effort;
 use selvedge_protocol::ScriptMode;
 
+use crate::AgentEnvironment;
+
 /// The options of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
     /// The working folder, as scripts and the model see it.
     pub directory: String,
+    /// What the model is told about the sandbox and the project; `None` leaves it out.
+    pub environment: Option<AgentEnvironment>,
     /// Whether scripts run, are only checked, or are disabled.
     pub mode: ScriptMode,
     /// Whether the model is offered structured calls besides scripts.
@@ -74,6 +78,7 @@ impl Default for AgentOptions {
     fn default() -> Self {
         Self {
             directory: String::new(),
+            environment: None,
             mode: ScriptMode::default(),
             tool_offer: AgentToolOffer::default(),
             turn_limits: BudgetLimits {
@@ -83,7 +88,7 @@ impl Default for AgentOptions {
             session_limits: BudgetLimits::default(),
             max_result_tokens: 10_000,
             max_declaration_tokens: 8_000,
-            compact_at_percent: 85,
+            compact_at_percent: 90,
             after_block: AfterBlock::default(),
             effort: None,
             project_instructions: None,

@@ -3,9 +3,13 @@
 
 use selvedge_models::{ModelTool, ModelToolInput};
 use selvedge_protocol::{ScriptMode, WireApi};
-use selvedge_tools::{OfferedShape, OfferedTool, Registry, signatures};
+use selvedge_tools::{
+    OfferInScriptMode, OfferedShape, OfferedTool, Registry, compact_declarations,
+};
 use serde_json::json;
 
+use crate::environment::environment_section;
+use crate::token_estimate::estimate_tokens;
 use crate::{AgentOptions, AgentToolOffer};
 
 /// The name of the tool that runs scripts.
@@ -41,12 +45,8 @@ pub(crate) fn system_prompt(
     if let Some(memory) = memory {
         add(&format!("# Memory\n\n{memory}"));
     }
-    if !settings.directory.is_empty() {
-        add(&format!(
-            "# Environment\n\nThe working folder is {} ({}).",
-            settings.directory,
-            std::env::consts::OS
-        ));
+    if let Some(section) = environment_section(&settings.directory, settings.environment.as_ref()) {
+        add(&section);
     }
     if let Some(project) = &settings.project_instructions {
         add(&format!("# Project instructions\n\n{project}"));
@@ -58,20 +58,30 @@ pub(crate) fn system_prompt(
     text
 }
 
-/// Returns the section about tools: their TypeScript declarations, or a list of names and
-/// descriptions if the declarations exceed `max_tokens`.
+/// Returns the section about tools: their TypeScript declarations. If those exceed `max_tokens`, the
+/// tools of MCP servers, or all tools, are listed by name.
 fn tools_section(registry: &Registry, max_tokens: usize) -> String {
-    let declarations = signatures(registry);
-    if crate::token_estimate::estimate_tokens(&declarations) <= max_tokens {
-        let note = "`return help(\"name\")` explains a tool's fields.";
-        return format!("# Tools\n\n{note}\n\n```ts\n{declarations}```");
+    let declarations = compact_declarations(registry);
+    if estimate_tokens(&declarations) <= max_tokens {
+        return format!("# Tools\n\n{TOOLS_NOTE}\n\n```ts\n{declarations}```");
     }
+    let is_of_server = |name: &str| name.starts_with("mcp.");
+    let built_in = registry.filtered(|spec| !is_of_server(&spec.js_name));
+    let declarations = compact_declarations(&built_in);
+    let left = max_tokens.saturating_sub(estimate_tokens(&declarations));
+    let (declarations, left) = match left {
+        0 => (String::new(), max_tokens),
+        left => (declarations, left),
+    };
+    let listed = registry
+        .iter()
+        .filter(|tool| declarations.is_empty() || is_of_server(&tool.spec.js_name));
     let line = |tool: &std::sync::Arc<selvedge_tools::RegisteredTool>| {
         let first = tool.spec.description.lines().next().unwrap_or_default();
-        format!("tools.{}  // {first}\n", tool.spec.js_name)
+        format!("{}  // {first}\n", tool.spec.js_name)
     };
-    let mut list: String = registry.iter().map(line).collect();
-    let max_bytes = list.floor_char_boundary(max_tokens * 3);
+    let mut list: String = listed.map(line).collect();
+    let max_bytes = list.floor_char_boundary(left * 3);
     if list.len() > max_bytes {
         let cut = list[..max_bytes].rfind('\n').map_or(0, |end| end + 1);
         let omitted = list[cut..].lines().count();
@@ -80,69 +90,97 @@ fn tools_section(registry: &Registry, max_tokens: usize) -> String {
             "// and {omitted} more: `await tools.search(\"what it does\")` finds them\n"
         ));
     }
-    let note = "`return help(\"name\")` returns a tool's types.";
-    format!("# Tools\n\n{note}\n\n```ts\n{list}```")
+    format!("# Tools\n\n{TOOLS_NOTE}\n\n```ts\n{declarations}{list}```")
 }
 
-/// Returns the tools of the API request: `script`, and the offered tools if structured calls are
-/// enabled.
-pub(crate) fn model_tools(
+/// How to read the declarations.
+const TOOLS_NOTE: &str = "Call them as `tools.NAME(args)`. Each returns a promise of the type after \
+    the colon. `return help(\"name\")` describes the fields of a tool.";
+
+/// Returns the tools of the API request if the model may write scripts: `script`, and the offered
+/// tools that are worth a direct call.
+pub(crate) fn tools_with_scripts(
     settings: &AgentOptions,
     offered: &[OfferedTool],
+    registry: &Registry,
     wire: WireApi,
     freeform: bool,
 ) -> Vec<ModelTool> {
-    let script = match wire == WireApi::Responses && freeform {
-        true => ModelTool {
+    let others = offered
+        .iter()
+        .filter(|_| settings.tool_offer == AgentToolOffer::ScriptsAndCalls)
+        .filter(|offered| offered.in_script_mode == OfferInScriptMode::Define)
+        .map(|offered| match registry.get(&offered.tool) {
+            Some(tool) => model_tool(offered.clone().brief(&tool.spec.js_name)),
+            None => model_tool(offered.clone()),
+        });
+    std::iter::once(script_tool(wire, freeform))
+        .chain(others)
+        .collect()
+}
+
+/// Returns the tools of the API request without scripts: all offered tools, fully described.
+pub(crate) fn tools_without_scripts(
+    settings: &AgentOptions,
+    offered: &[OfferedTool],
+) -> Vec<ModelTool> {
+    let offered = offered
+        .iter()
+        .filter(|_| settings.tool_offer == AgentToolOffer::ScriptsAndCalls);
+    offered.cloned().map(model_tool).collect()
+}
+
+fn model_tool(offered: OfferedTool) -> ModelTool {
+    ModelTool {
+        name: wire_name(&offered.name),
+        description: offered.description,
+        input: match offered.shape {
+            OfferedShape::Function { parameters, .. } => ModelToolInput::Schema(parameters),
+            OfferedShape::Freeform {
+                argument,
+                description,
+            } => ModelToolInput::Freeform {
+                argument,
+                description,
+            },
+        },
+    }
+}
+
+/// Returns the definition of the tool `script`.
+fn script_tool(wire: WireApi, freeform: bool) -> ModelTool {
+    let description = SCRIPT_TOOL_DESCRIPTION.trim_end();
+    if wire == WireApi::Responses && freeform {
+        return ModelTool {
             name: SCRIPT_TOOL_NAME.to_owned(),
-            description: SCRIPT_TOOL_DESCRIPTION.trim_end().to_owned(),
+            description: description.to_owned(),
             input: ModelToolInput::Freeform {
                 argument: "code".to_owned(),
                 description: "The script.".to_owned(),
             },
-        },
-        false => ModelTool::function(
-            SCRIPT_TOOL_NAME,
-            SCRIPT_TOOL_DESCRIPTION.trim_end(),
-            json!({
-                "type": "object",
-                "properties": {
-                    "code": {"type": "string", "description": "The script, in TypeScript."},
-                    "timeoutMs": {
-                        "type": "integer",
-                        "description": "Timeout in milliseconds (default 30000).",
-                    },
-                    "resume": {
-                        "type": "string",
-                        "description": "A run to resume (scr_…): completed changes are reused, \
-                                        reads run again.",
-                    },
+        };
+    }
+    ModelTool::function(
+        SCRIPT_TOOL_NAME,
+        description,
+        json!({
+            "type": "object",
+            "properties": {
+                "code": {"type": "string", "description": "The script, in TypeScript."},
+                "timeoutMs": {
+                    "type": "integer",
+                    "description": "Timeout in milliseconds (default 30000).",
                 },
-                "required": ["code"],
-                "additionalProperties": false,
-            }),
-        ),
-    };
-    let others = offered
-        .iter()
-        .filter(|_| settings.tool_offer == AgentToolOffer::ScriptsAndCalls)
-        .map(|offered| ModelTool {
-            name: wire_name(&offered.name),
-            description: offered.description.clone(),
-            input: match &offered.shape {
-                OfferedShape::Function { parameters, .. } => {
-                    ModelToolInput::Schema(parameters.clone())
-                }
-                OfferedShape::Freeform {
-                    argument,
-                    description,
-                } => ModelToolInput::Freeform {
-                    argument: argument.clone(),
-                    description: description.clone(),
+                "resume": {
+                    "type": "string",
+                    "description": "A run to resume (scr_…): completed changes are reused, reads \
+                                    run again.",
                 },
             },
-        });
-    std::iter::once(script).chain(others).collect()
+            "required": ["code"],
+            "additionalProperties": false,
+        }),
+    )
 }
 
 /// Returns the estimated number of tokens of a tool's definition.

@@ -16,7 +16,8 @@ use selvedge_protocol::{
 };
 use selvedge_script::detect::{Segment, detect};
 use selvedge_script::{ResumeInput, named_run_to_resume};
-use selvedge_tools::truncate_result;
+use selvedge_tools::{ToolOutput, image_parts, truncate_result};
+use serde_json::Value;
 
 use crate::AgentError;
 use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId};
@@ -292,7 +293,10 @@ fn recorded_output(run: &str, call: &StoredCall) -> Option<FunctionCallOutput> {
         return None;
     };
     let (text, failed) = match status {
-        CallStatus::Done => (call.value.as_ref().map(ToString::to_string), false),
+        CallStatus::Done => {
+            let output = call.value.clone().map(ToolOutput::from);
+            (output.map(|output| output.text_for_model()), false)
+        }
         CallStatus::Failed => {
             let error = call.error.as_ref();
             (error.map(|error| format!("error: {}", error.message)), true)
@@ -305,7 +309,13 @@ fn recorded_output(run: &str, call: &StoredCall) -> Option<FunctionCallOutput> {
     let shown = call.shown.clone().or(text).unwrap_or_default();
     let handle = format!("{run}/{}", call.id);
     let shown = truncate_result(shown, Some(&recall_hint(&handle)));
-    Some(text_output(&call.id, shown, failed))
+    let mut output = text_output(&call.id, shown, failed);
+    output.output.extend(match &call.value {
+        Some(Value::Array(blocks)) => image_parts(blocks),
+        Some(block) => image_parts(std::slice::from_ref(block)),
+        None => Vec::new(),
+    });
+    Some(output)
 }
 
 /// Returns the text for the model about a call of unknown outcome.

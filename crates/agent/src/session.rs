@@ -30,6 +30,8 @@ pub struct Session {
     delegated: DelegatedUsage,
     /// The values that scripts of the session store.
     pub(crate) script_store: script::ScriptStore,
+    /// What the system prompt states about the beginning of the session.
+    opening_facts: Option<String>,
     /// The number of item ids used in events so far.
     emitted_items: u64,
     /// The number of the last item in the journal.
@@ -161,6 +163,7 @@ impl Session {
             turn_ended: ended,
             delegated: reader.delegated,
             script_store,
+            opening_facts: reader.opening_facts,
             emitted_items: 0,
             last_row_number: written,
         }
@@ -237,8 +240,17 @@ impl Session {
         answer.items.iter().rev().find_map(TurnItem::assistant_text)
     }
 
-    /// Starts a turn with a user message.
-    pub(crate) async fn begin_turn(&mut self, input: TurnInput) -> Result<(), AgentError> {
+    /// Returns what the system prompt states about the beginning of the session.
+    pub(crate) fn opening_facts(&self) -> Option<&str> {
+        self.opening_facts.as_deref()
+    }
+
+    /// Starts a turn with a user message. `facts` are stored if the session states none yet.
+    pub(crate) async fn begin_turn(
+        &mut self,
+        input: TurnInput,
+        facts: Option<String>,
+    ) -> Result<(), AgentError> {
         self.turn_number += 1;
         self.turn_ended = false;
         let item = ConversationItem::Message(Message {
@@ -246,12 +258,17 @@ impl Session {
             content: input.0,
             native: None,
         });
-        self.add_step(
-            SessionStepKind::UserMessage,
-            vec![item.clone().into()],
-            vec![item],
-        )
-        .await
+        let facts = facts.filter(|_| self.opening_facts.is_none());
+        let opening = facts.clone().map(|facts| SessionMark::Opening { facts });
+        let step = SessionStep {
+            turn: self.turn_number,
+            kind: SessionStepKind::UserMessage,
+            items: vec![item.clone().into()],
+            request_items: vec![item],
+        };
+        self.store_step(step, opening).await?;
+        self.opening_facts = self.opening_facts.take().or(facts);
+        Ok(())
     }
 
     /// Adds a step to the session and the journal. If this future is dropped, the step remains in
@@ -268,7 +285,17 @@ impl Session {
             items,
             request_items,
         };
-        let rows = step.rows();
+        self.store_step(step, None).await
+    }
+
+    /// Adds a step, and a mark that follows it.
+    async fn store_step(
+        &mut self,
+        step: SessionStep,
+        mark: Option<SessionMark>,
+    ) -> Result<(), AgentError> {
+        let mut rows = step.rows();
+        rows.extend(mark.map(SessionRow::Mark));
         self.steps.push(step);
         let written = self.append_rows(&rows).await;
         if written.is_err() {

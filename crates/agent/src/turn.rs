@@ -130,7 +130,7 @@ impl Agent {
     ) -> TurnOutcome {
         let begun = match self.interrupt_open_turn(session, options).await {
             Ok(()) => session
-                .begin_turn(input.into())
+                .begin_turn(input.into(), self.opening_facts())
                 .await
                 .map_err(TurnError::from),
             Err(error) => Err(error),

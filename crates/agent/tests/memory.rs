@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use selvedge_agent::{Agent, AgentMemory, AgentMemoryOptions, HistoryStrategyKind, Session};
 use selvedge_journal::Redactor;
-use selvedge_memory::{ANNOUNCEMENT_TURNS, GradientOptions, Memory, get_turn_tool};
+use selvedge_memory::{ANNOUNCEMENT_TURNS, GradientOptions, Level, Memory, get_turn_tool};
 use selvedge_protocol::{TurnEnd, WireApi};
 use support::answer_encoding::{block, text};
 use support::server::{Asked, Server};
@@ -193,6 +193,35 @@ async fn a_fact_of_turn_3_is_recalled_in_turn_400() {
     );
     // The size of requests is bounded.
     assert!(asked.last().unwrap().raw.len() < 2 * asked[100].raw.len());
+}
+
+#[tokio::test]
+async fn raw_turns_keep_arguments_and_results_of_calls_inside_scripts() {
+    let script = "const file = await tools.readFile({ path: 'b.txt' });\n\
+                  await tools.writeFile({ path: 'c.txt', content: 'x'.repeat(9000) });\n\
+                  return 1";
+    let server = Server::start(move |asked| match asked.number {
+        0 => vec![text(&block(script))].into(),
+        _ => vec![text("ok")].into(),
+    })
+    .await;
+    let test = TestAgent::new(WireApi::Chat);
+    let (memory, mut session) = (memory(&test), test.session().await);
+    let agent = agent(&test, &server, &memory, &session);
+    agent.run_turn(&mut session, "go", &test.options()).await;
+    let raw = memory.get_turn(session.id(), "T-1", Level::Raw).unwrap();
+    let output = raw
+        .lines()
+        .find(|line| line.contains("script_tool_call_output"));
+    let output: serde_json::Value = serde_json::from_str(output.unwrap()).unwrap();
+    let calls = &output["calls"];
+    assert_eq!(calls[0]["args"]["path"], "b.txt", "{output}");
+    assert_eq!(calls[0]["result"]["text"], "four\n", "{output}");
+    let content = calls[1]["args"]["content"].as_str().unwrap();
+    assert!(
+        content.contains("bytes left out") && content.len() < 4_100,
+        "{content}"
+    );
 }
 
 #[tokio::test]

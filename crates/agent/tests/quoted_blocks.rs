@@ -49,7 +49,8 @@ async fn a_quoted_block_is_text() {
 async fn a_block_in_reasoning_never_runs() {
     let thought = format!("<think>\nMaybe:\n{}\n</think>\nNo.", block(HOSTILE));
     let without_start = thought.replace("<think>\n", "");
-    for thought in [thought, without_start] {
+    let longer_tag = thought.replace("think>", "thinking>");
+    for thought in [thought, without_start, longer_tag] {
         let (test, items) = turn(WireApi::Chat, vec![vec![text(&thought)]]).await;
         assert!(!has_run(&test));
         assert_eq!(

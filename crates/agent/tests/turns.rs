@@ -41,7 +41,7 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
             "{items:?}"
         );
         let second = text_of(&server.asked()[1].body);
-        assert!(second.contains("\"line\":2"), "{second}");
+        assert!(second.contains("ScriptSyntaxError at 2:"), "{second}");
         // The stored session has the same steps.
         assert_eq!(
             Session::open(&test.journal, session.id())
@@ -712,7 +712,7 @@ async fn a_failed_script_can_be_resumed() {
         "await tools.writeFile({ path: 'log.txt', content: 'once' });\nthrow new Error('oops');";
     let server = Server::start(move |asked| {
         let words = text_of(&asked.body["messages"]);
-        match words.split("\"run\":\"").nth(1).map(|rest| rest[..20].to_owned()) {
+        match words.split("status: error, run ").nth(1).map(|rest| rest[..20].to_owned()) {
             None => vec![text(&block(first))].into(),
             Some(_) if asked.number == 2 => vec![text("done")].into(),
             Some(run) => vec![text(&block(&format!("// @exec: {{\"resume\": \"{run}\"}}\nawait tools.writeFile({{ path: 'log.txt', content: 'once' }});\nreturn 'fine';")))].into(),

@@ -1,10 +1,12 @@
 //! Builds an agent from flags and configuration, for `exec` and the chat.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{
-    AfterBlock, Agent, AgentMemory, AgentOptions, BudgetLimits, ChangeTracker, Session, SubAgents,
+    AfterBlock, Agent, AgentEnvironment, AgentMemory, AgentOptions, BudgetLimits, ChangeTracker,
+    Session, SubAgents,
 };
 use selvedge_mcp::{ElicitationHandler, ServerRequestHandlers, Servers};
 use selvedge_memory::Memory;
@@ -20,6 +22,9 @@ use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::sampling::TurnSampler;
 use crate::setup::CliSetup;
+
+/// How long the start of an agent waits until a server on this machine tells its context window.
+const LOCAL_WINDOW_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Maximum number of requests to the model in a turn, without `--max-rounds`.
 pub(crate) const DEFAULT_MAX_ROUNDS: u32 = 100;
@@ -97,12 +102,8 @@ pub(crate) async fn assemble_agent(
     let memory = match open_memory(setup)? {
         Some(memory) => {
             let small = small_model(&setup.config).await?;
-            Some(memory_for_agent(
-                &setup.config,
-                memory,
-                &choice.model,
-                small,
-            ))
+            let window = context_window(&choice).await?;
+            Some(memory_for_agent(&setup.config, memory, window, small))
         }
         None => None,
     };
@@ -187,6 +188,7 @@ pub(crate) fn build_agent(
     };
     let settings = AgentOptions {
         directory: setup.directory.display().to_string(),
+        environment: Some(environment(setup)),
         mode: modes.resolve(),
         turn_limits: BudgetLimits {
             max_rounds: Some(options.turn_limits.max_rounds.unwrap_or(DEFAULT_MAX_ROUNDS)),
@@ -226,11 +228,14 @@ pub(crate) fn build_agent(
         .harness(options.script_limits, options.approver)
         .with_surface(options.surface);
     let harness = harness.with_tools(servers.script_registry(&setup.built_in_tools()?));
-    let client = ModelClient::new(provider).map_err(|error| Problem::new(error.to_string()))?;
+    let client = ModelClient::new(provider.clone());
+    let client = client.map_err(|error| Problem::new(error.to_string()))?;
+    client.start_window_query(&model);
     let mut agent = Agent::new(client, model, harness, settings).with_offer(offer);
     agent = agent.with_change_tracker(Arc::new(WorkspaceChanges(setup.toolbox.turn_diff.clone())));
     let config = setup.config.clone();
-    agent = agent.with_model_lookup(move |name| providers::model_properties(&config, name));
+    agent =
+        agent.with_model_lookup(move |name| providers::model_properties(&config, &provider, name));
     if let Some(memory) = &memory {
         agent = agent.with_memory(memory);
     }
@@ -238,6 +243,34 @@ pub(crate) fn build_agent(
         Some(agents) => agent.with_sub_agents(agents, setup.journal.clone()),
         None => agent,
     })
+}
+
+/// Returns the context window of a model. Asks its server, but waits only for a server on this
+/// machine, which answers at once.
+pub(crate) async fn context_window(choice: &ModelChoice) -> Result<u64> {
+    let client = ModelClient::new(choice.provider.clone());
+    let client = client.map_err(|error| Problem::new(error.to_string()))?;
+    client.start_window_query(&choice.model);
+    if choice.provider.is_local() {
+        client
+            .wait_for_window(&choice.model, LOCAL_WINDOW_TIMEOUT)
+            .await;
+    }
+    Ok(client.context_window(&choice.model))
+}
+
+/// Returns what the system prompt says about the sandbox and the project.
+fn environment(setup: &CliSetup) -> AgentEnvironment {
+    let workspace = &setup.toolbox.workspace;
+    let now = jiff::Timestamp::now().to_string();
+    AgentEnvironment {
+        sandbox: setup.config.sandbox_mode,
+        network_access: setup.config.sandbox_workspace_write.network_access,
+        protected_paths: workspace.protected_names(),
+        approval: setup.config.approval_policy,
+        date: now.split('T').next().unwrap_or_default().to_owned(),
+        branch: workspace.git_branch(),
+    }
 }
 
 /// Returns an error if a cost limit is invalid or cannot be enforced without prices.

@@ -9,7 +9,7 @@ use selvedge_agent::{AgentMemory, AgentMemoryOptions, HistoryStrategyKind, Small
 use selvedge_config::{Config, MemoryBatch, MemoryStrategy};
 use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{GradientOptions, Memory, MemoryError, SmallModel};
-use selvedge_models::{Model, ModelClient};
+use selvedge_models::ModelClient;
 
 use crate::args::ModelChoiceArgs;
 use crate::problem::Problem;
@@ -43,19 +43,19 @@ pub(crate) fn open_memory_in(home: &Path, config: &Config) -> Result<Memory> {
         .with_built_in_encoder())
 }
 
-/// Connects the memory to an agent with this model, as configured. `small` is the small model,
+/// Connects the memory to an agent whose model has this context window, as configured. `small` is the small model,
 /// which writes summaries and distills lessons.
 pub(crate) fn memory_for_agent(
     config: &Config,
     memory: Arc<Memory>,
-    model: &Model,
+    context_window: u64,
     small: Option<Arc<dyn SmallModel>>,
 ) -> AgentMemory {
     let keys = &config.memory;
     let history = match keys.strategy {
         MemoryStrategy::Gradient => {
             // The other half is left to the current turn.
-            let half = u32::try_from(model.context_window / 2).unwrap_or(u32::MAX);
+            let half = u32::try_from(context_window / 2).unwrap_or(u32::MAX);
             HistoryStrategyKind::Gradient(GradientOptions {
                 budget: keys.history_tokens.min(half),
                 band_shares: keys.level_shares,

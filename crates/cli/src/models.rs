@@ -7,7 +7,7 @@ use anyhow::Result;
 use futures_util::future::join_all;
 use selvedge_models::{
     Model, ModelCapability, ModelClient, ModelError, ModelEvent, ModelTool, Prompt, Provider,
-    ReasoningStyle, ToolCallMode,
+    ReasoningStyle, ToolCallMode, WindowSource,
 };
 use selvedge_protocol::{ConversationItem, MessageRole, ModelErrorKind, Usage};
 use serde::Serialize;
@@ -63,8 +63,8 @@ enum KeyState {
 #[derive(Debug, Serialize)]
 struct ListedModel {
     name: String,
-    /// Whether the built-in table or the configuration has the model. Otherwise the values below
-    /// are defaults.
+    /// Whether the built-in table, the configuration or the provider describes the model. Otherwise
+    /// the values below are defaults.
     known: bool,
     context_window: u64,
     max_output_tokens: u64,
@@ -142,10 +142,12 @@ async fn list_provider(
     });
     let Ok(provider) = ready else { return listed };
     let local = provider.is_local();
-    let names = async { ModelClient::new(provider)?.list_models().await };
-    match tokio::time::timeout(LIST_TIMEOUT, names).await {
-        Ok(Ok(names)) => {
-            let models = names.iter().map(|name| listed_model(name, config));
+    let client = ModelClient::new(provider.clone());
+    let models = async { client?.list_models_with_windows().await };
+    match tokio::time::timeout(LIST_TIMEOUT, models).await {
+        Ok(Ok(models)) => {
+            let models = models.into_iter();
+            let models = models.map(|(name, window)| listed_model(&provider, name, window, config));
             listed.models = models.collect();
         }
         Ok(Err(error)) if local && !is_named && error.kind == ModelErrorKind::Network => {
@@ -160,12 +162,19 @@ async fn list_provider(
     listed
 }
 
-fn listed_model(name: &str, config: &selvedge_config::Config) -> ListedModel {
-    let model = providers::model_properties(config, name);
+/// Describes a model. `window` is the context window that the provider lists.
+fn listed_model(
+    provider: &Provider,
+    name: String,
+    window: Option<u64>,
+    config: &selvedge_config::Config,
+) -> ListedModel {
+    let model = providers::model_properties(config, provider, &name);
+    let window = window.filter(|_| model.window_source != WindowSource::Configured);
     ListedModel {
-        name: name.to_owned(),
-        known: Model::is_in_table(name) || config.models.contains_key(name),
-        context_window: model.context_window,
+        known: Model::is_in_table(&name) || config.models.contains_key(&name) || window.is_some(),
+        name,
+        context_window: window.unwrap_or(model.context_window),
         max_output_tokens: model.max_output_tokens,
         tools: model.tools,
         images: model.images,

@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use selvedge_config::{Config, ModelProvider, SavedRules};
-use selvedge_models::{DiscoveredServer, Effort, Model, Provider, Secret, discover_servers};
+use selvedge_models::{
+    DiscoveredServer, Effort, Model, Provider, Secret, WindowSource, discover_servers,
+};
 use selvedge_protocol::{ModelErrorKind, WireApi};
 
 use crate::args::ModelChoiceArgs;
@@ -64,7 +66,7 @@ async fn choose(
         Some(model) => model,
         None => first_local_model(&provider).await?,
     };
-    let model = model_properties(config, &model);
+    let model = model_properties(config, &provider, &model);
     Ok(ModelChoice {
         provider,
         model,
@@ -129,10 +131,13 @@ fn set_key(provider: Provider, key: Secret) -> Provider {
 }
 
 /// Returns the properties of a model from the built-in table, with the configuration's changes.
-pub(crate) fn model_properties(config: &Config, name: &str) -> Model {
-    let mut model = Model::from_table(name);
+pub(crate) fn model_properties(config: &Config, provider: &Provider, name: &str) -> Model {
+    let mut model = Model::at_provider(provider, name);
     if config.model.as_deref() == Some(name) {
-        model.context_window = config.model_context_window.unwrap_or(model.context_window);
+        if let Some(window) = config.model_context_window {
+            model.context_window = window;
+            model.window_source = WindowSource::Configured;
+        }
         model.max_output_tokens = config
             .model_max_output_tokens
             .unwrap_or(model.max_output_tokens);
@@ -143,6 +148,10 @@ pub(crate) fn model_properties(config: &Config, name: &str) -> Model {
     Model {
         name: model.name,
         context_window: settings.context_window.unwrap_or(model.context_window),
+        window_source: match settings.context_window {
+            Some(_) => WindowSource::Configured,
+            None => model.window_source,
+        },
         max_output_tokens: settings
             .max_output_tokens
             .unwrap_or(model.max_output_tokens),

@@ -1,5 +1,5 @@
-//! The tool `recall`: reads the return value of an earlier run, or of one of its calls, from the
-//! journal.
+//! The tool `recall`: reads the return value of an earlier run, what it showed with `text()`, or the
+//! result of one of its calls, from the journal.
 
 use std::sync::Arc;
 
@@ -10,12 +10,14 @@ use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, spec_of, typed_ca
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use selvedge_agent::shown_text;
+
 use crate::run_access::RunAccess;
 
 /// The arguments of `recall`.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct RecallRunArgs {
-    /// The id of a run (`scr_…`), or of one of its calls (`scr_…/tool_3`).
+    /// A run (`scr_…`), one of its calls (`scr_…/tool_3`), or its `text()` (`scr_…/output`).
     handle: String,
     /// The part of the value to read, as a JSON pointer such as `/items/0/name`.
     pointer: Option<String>,
@@ -41,8 +43,8 @@ pub(crate) struct RecallTool(pub(crate) Arc<Journal>, pub(crate) RunAccess);
 
 impl Tool for RecallTool {
     fn spec(&self) -> ToolSpec {
-        let description =
-            "Reads the return value of an earlier run or of one of its calls, whole or in slices.";
+        let description = "Reads what an earlier run or one of its calls returned, whole or in \
+                           slices.";
         let spec = spec_of::<RecallRunArgs, RecalledRunValue>("recall", description);
         spec.as_read_only()
             .with_positional(&["handle"])
@@ -88,6 +90,11 @@ fn read_value(
     let id = run.summary.id;
     let (source, value) = match call {
         None => (id, run.output.and_then(|output| output.value())),
+        Some(SHOWN_TEXT) => {
+            let shown = run.output.map(|output| shown_text(&output));
+            let shown = shown.filter(|text| !text.is_empty());
+            (format!("`text()` of {id}"), shown.map(Value::String))
+        }
         Some(call) => {
             let found = run.calls.into_iter().find(|found| found.id == call);
             let found =
@@ -103,6 +110,9 @@ fn read_value(
     let limit = args.limit.unwrap_or(usize::MAX);
     Ok(slice(value, args.offset.unwrap_or(0), limit))
 }
+
+/// The last part of the handle of what a run showed with `text()`.
+const SHOWN_TEXT: &str = "output";
 
 fn slice(value: &Value, offset: usize, limit: usize) -> RecalledRunValue {
     let (value, total) = match value {

@@ -1,6 +1,6 @@
 //! Converts a `CallToolResult` of a server into the value that a script receives.
 
-use selvedge_tools::{ToolError, ToolOutput};
+use selvedge_tools::{ToolError, ToolOutput, image_parts};
 use serde_json::{Map, Value, json};
 
 /// Characters of an error message that a script receives.
@@ -27,6 +27,7 @@ pub(crate) fn parse_tool_result(result: Value) -> Result<ToolOutput, ToolError> 
         ));
     }
     let rendering = content_text(&content);
+    let images = image_parts(&content);
     let value = match result.remove("structuredContent") {
         Some(value) if !value.is_null() => value,
         _ => content_value(content),
@@ -34,6 +35,7 @@ pub(crate) fn parse_tool_result(result: Value) -> Result<ToolOutput, ToolError> 
     Ok(ToolOutput {
         value,
         model_text: (!rendering.is_empty()).then_some(rendering),
+        images,
         unconfined_retry: None,
     })
 }
@@ -144,12 +146,12 @@ mod tests {
             );
         }
         let image = json!({"type": "image", "data": "AAAA", "mimeType": "image/png"});
-        assert_eq!(
-            parse_tool_result(json!({"content": [image]}))
-                .unwrap()
-                .value,
-            json!([image])
-        );
+        let shown = parse_tool_result(json!({"content": [image]})).unwrap();
+        assert_eq!(shown.value, json!([image]));
+        let result = json!({"content": [image], "structuredContent": {"width": 3}});
+        let structured = parse_tool_result(result).unwrap();
+        assert_eq!(structured.value, json!({"width": 3}));
+        assert_eq!((shown.images.len(), structured.images), (1, shown.images));
     }
 
     #[test]

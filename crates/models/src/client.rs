@@ -9,6 +9,7 @@ use futures_util::stream::{BoxStream, Stream, StreamExt, unfold};
 use serde_json::Value;
 
 use crate::batch::BatchHttp;
+use crate::context_window::listed_window;
 use crate::request_loop::{NoRetryFlag, RequestLoop};
 use crate::transport::{
     check_response, connection_error, http_client, request_headers, resource_url, timeout_error,
@@ -48,6 +49,10 @@ impl ModelClient {
         }
     }
 
+    pub(crate) fn http(&self) -> &reqwest::Client {
+        &self.http
+    }
+
     /// The provider of this client.
     pub fn provider(&self) -> &Provider {
         &self.provider
@@ -73,6 +78,13 @@ impl ModelClient {
 
     /// Fetches the names of the provider's models, in its order.
     pub async fn list_models(&self) -> Result<Vec<String>, ModelError> {
+        let listed = self.list_models_with_windows().await?;
+        Ok(listed.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Fetches the names of the provider's models, in its order, each with its context window in
+    /// tokens if the provider tells it.
+    pub async fn list_models_with_windows(&self) -> Result<Vec<(String, Option<u64>)>, ModelError> {
         let provider = &*self.provider;
         provider.require_key()?;
         provider.require_accepted_user()?;
@@ -94,8 +106,8 @@ impl ModelClient {
         let names =
             names.ok_or_else(|| ModelError::protocol("the response contains no list of models"))?;
         let name = |model: &Value| {
-            let name = model["id"].as_str().or(model["name"].as_str());
-            name.map(str::to_owned)
+            let name = model["id"].as_str().or(model["name"].as_str())?;
+            Some((name.to_owned(), listed_window(model)))
         };
         Ok(names.iter().filter_map(name).collect())
     }

@@ -2,6 +2,19 @@
 
 use selvedge_protocol::{Prices, ReasoningStyle, ScriptMode};
 
+/// How the context window of a model is known. A server that tells it overrides all but the
+/// configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WindowSource {
+    /// The model is not in the table.
+    #[default]
+    Assumed,
+    /// The built-in table.
+    Table,
+    /// The configuration.
+    Configured,
+}
+
 /// A model, with its limits and capabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
@@ -9,6 +22,8 @@ pub struct Model {
     pub name: String,
     /// Maximum number of tokens of a conversation, including the answer.
     pub context_window: u64,
+    /// How the context window is known.
+    pub window_source: WindowSource,
     /// Maximum number of tokens of an answer.
     pub max_output_tokens: u64,
     /// How reasoning is requested.

@@ -2,7 +2,7 @@
 //!
 //! A model that is not in the table gets common defaults.
 
-use crate::{Model, ReasoningStyle};
+use crate::{Model, Provider, ReasoningStyle, WindowSource};
 
 /// Prefix of the name, context window, longest answer (both in tokens), how reasoning is requested,
 /// and capabilities.
@@ -83,6 +83,8 @@ const MODEL_TABLE: &[ModelRow] = &[
 
 /// Defaults of a model that is not in the table.
 const UNKNOWN_MODEL: ModelRow = ModelRow("", 32_768, 8_192, Omitted, TOOLS_ONLY);
+/// Context window of a model that is not in the table and whose server is not on this machine.
+const UNKNOWN_REMOTE_WINDOW: u64 = 128_000;
 
 impl Model {
     /// Returns the properties of a model from the table, or defaults if it is not there.
@@ -97,6 +99,10 @@ impl Model {
         Self {
             name: name.to_owned(),
             context_window: *window,
+            window_source: match row {
+                Some(_) => WindowSource::Table,
+                None => WindowSource::Assumed,
+            },
             max_output_tokens: *output,
             reasoning: *reasoning,
             tools: capabilities.contains(&TableCapability::Tools),
@@ -108,13 +114,22 @@ impl Model {
         }
     }
 
+    /// Returns the properties of a model of a provider. A model that is not in the table has a
+    /// larger context at a remote provider than on this machine.
+    pub fn at_provider(provider: &Provider, name: &str) -> Self {
+        let model = Self::from_table(name);
+        match model.window_source == WindowSource::Assumed && !provider.is_local() {
+            true => Self {
+                context_window: UNKNOWN_REMOTE_WINDOW,
+                ..model
+            },
+            false => model,
+        }
+    }
+
     /// Whether the table has a row for this name.
     pub fn is_in_table(name: &str) -> bool {
-        Self::from_table(name)
-            != Self {
-                name: name.to_owned(),
-                ..Self::from_table("")
-            }
+        Self::from_table(name).window_source == WindowSource::Table
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use selvedge_tools::{RegisteredTool, Registry, signature};
+use selvedge_tools::{RegisteredTool, Registry, compact_signature};
 
 use crate::help::mcp_server_of;
 
@@ -28,7 +28,7 @@ reads run again.
 /// Lower bound of the bytes per token for code and short English, so that the budget is not
 /// exceeded.
 const MIN_BYTES_PER_TOKEN: usize = 3;
-/// Maximum length of a declaration, in characters. A longer one is reduced to its required fields.
+/// Maximum length of a declaration, in characters. A longer one loses its optional fields.
 const MAX_SIGNATURE_CHARS: usize = 260;
 /// Maximum number of servers that are named if not all tools are declared.
 const MAX_LISTED_SERVERS: usize = 60;
@@ -64,9 +64,12 @@ pub fn script_tool_description(
     let all = registry.len();
     match shown.len() {
         0 if all == 0 => text.push_str("No tools are registered.\n"),
-        count if count == all => text.push_str("Tools (call as `tools.NAME`):\n"),
+        count if count == all => {
+            text.push_str("Tools (call as `tools.NAME`; the type after `:` is awaited):\n")
+        }
         count => text.push_str(&format!(
-            "Tools (call as `tools.NAME`), {count} of {all}; `tools.search` finds the others:\n"
+            "Tools (call as `tools.NAME`; the type after `:` is awaited), {count} of {all}; \
+             `tools.search` finds the others:\n"
         )),
     }
     shown.iter().for_each(|line| text.push_str(line));
@@ -123,16 +126,7 @@ fn ranked_tools<'a>(
 
 /// Declares a tool on one line.
 fn declaration(tool: &RegisteredTool) -> String {
-    let mut line = signature(tool);
-    if line.chars().count() > MAX_SIGNATURE_CHARS {
-        let required = tool.spec.input_schema["required"].as_array();
-        let required = required
-            .into_iter()
-            .flatten()
-            .filter_map(|name| name.as_str());
-        let fields: String = required.take(8).map(|field| format!("{field}, ")).collect();
-        line = format!("{}({{ {fields} … }})", tool.spec.js_name);
-    }
+    let line = compact_signature(tool, MAX_SIGNATURE_CHARS);
     let first = tool.spec.description.split(['\n', '.']).next();
     let first = first.unwrap_or_default().trim();
     let summary: String = first.chars().take(80).collect();

@@ -1,83 +1,168 @@
-//! Shortens a value that is too large to a preview that is still valid JSON.
+//! Shortens a value that is too large to a preview that is still valid JSON: long strings and lists
+//! keep their beginning and their end.
 
+use selvedge_text::truncate_middle;
 use serde_json::{Map, Value};
 
-/// Returns the value as at most `max_bytes` of JSON. Omitted parts are replaced by a text that says
-/// how much is missing.
+/// Lists with at most this many items keep all of them, each shortened. Longer lists lose items in
+/// the middle.
+const MAX_SHARED_ITEMS: usize = 8;
+/// Objects with at most this many fields keep all of them, each shortened.
+const MAX_SHARED_FIELDS: usize = 64;
+/// Depth from which lists and objects are left out.
+const MAX_DEPTH: usize = 32;
+/// Room for the note about omitted items, in bytes.
+const NOTE_BYTES: usize = 40;
+
+/// Returns the value as at most `max_bytes` of JSON, and uses most of them. Omitted parts are
+/// replaced by a text that says how much is missing.
 pub fn truncate_json(value: &Value, max_bytes: usize) -> String {
-    // Halves the limits until the value fits: long strings and lists are shortened first.
-    let mut room = TruncationLimits {
-        max_items: 64,
-        max_chars: (max_bytes / 8).max(16),
-    };
-    loop {
-        let text = truncate_value(value, &room, 0).to_string();
-        if text.len() <= max_bytes || (room.max_items <= 1 && room.max_chars <= 16) {
-            return if text.len() <= max_bytes {
-                text
-            } else {
-                Value::String(format!("… {} bytes of JSON", value.to_string().len())).to_string()
-            };
-        }
-        room = TruncationLimits {
-            max_items: (room.max_items / 2).max(1),
-            max_chars: (room.max_chars / 2).max(16),
-        };
+    let bytes = json_len(value);
+    if bytes <= max_bytes {
+        return value.to_string();
     }
+    // Notes about omitted parts may need more room than there is, so that a second attempt with
+    // less room is necessary.
+    let mut room = max_bytes;
+    while room >= 16 {
+        let text = shorten(value, room, 0).to_string();
+        if text.len() <= max_bytes {
+            return text;
+        }
+        room = (room * max_bytes / text.len()).min(room - 1) * 15 / 16;
+    }
+    Value::String(format!("… {bytes} bytes of JSON")).to_string()
 }
 
-/// Largest number of items in a list or object, and of characters in a string.
-struct TruncationLimits {
-    max_items: usize,
-    max_chars: usize,
-}
-
-fn truncate_value(value: &Value, room: &TruncationLimits, depth: usize) -> Value {
+/// Returns the value in about `room` bytes of JSON.
+fn shorten(value: &Value, room: usize, depth: usize) -> Value {
+    if json_len(value) <= room {
+        return value.clone();
+    }
     match value {
-        Value::String(text) => match text.char_indices().nth(room.max_chars) {
-            Some((end, _)) => Value::String(format!(
-                "{}… ({} more bytes)",
-                &text[..end],
-                text.len() - end
-            )),
-            None => value.clone(),
-        },
-        Value::Array(_) | Value::Object(_) if depth >= 32 => Value::String("…".to_owned()),
-        Value::Array(items) => {
-            let mut kept: Vec<Value> = items
-                .iter()
-                .take(room.max_items)
-                .map(|item| truncate_value(item, room, depth + 1))
-                .collect();
-            if items.len() > room.max_items {
-                kept.push(Value::String(format!(
-                    "… {} more",
-                    items.len() - room.max_items
-                )));
-            }
-            Value::Array(kept)
-        }
-        Value::Object(fields) => {
-            let mut kept: Map<String, Value> = fields
-                .iter()
-                .take(room.max_items)
-                .map(|(key, item)| {
-                    (
-                        key.chars().take(room.max_chars).collect(),
-                        truncate_value(item, room, depth + 1),
-                    )
-                })
-                .collect();
-            if fields.len() > room.max_items {
-                kept.insert(
-                    "…".to_owned(),
-                    Value::String(format!("{} more fields", fields.len() - room.max_items)),
-                );
-            }
-            Value::Object(kept)
-        }
+        Value::String(text) => Value::String(shorten_string(text, room)),
+        Value::Array(_) | Value::Object(_) if depth >= MAX_DEPTH => Value::String("…".to_owned()),
+        Value::Array(items) => shorten_array(items, room, depth),
+        Value::Object(fields) => shorten_object(fields, room, depth),
         other => other.clone(),
     }
+}
+
+/// Returns the text so that it has about `room` bytes as a JSON string. Escapes need more bytes
+/// than the characters they stand for.
+fn shorten_string(text: &str, room: usize) -> String {
+    let escaped = string_len(text).max(1);
+    let bytes = room.saturating_sub(2) * text.len() / escaped;
+    truncate_middle(text, bytes)
+}
+
+fn shorten_array(items: &[Value], room: usize, depth: usize) -> Value {
+    let sizes: Vec<usize> = items.iter().map(|item| json_len(item) + 1).collect();
+    if items.len() <= MAX_SHARED_ITEMS {
+        let share = fair_share(&sizes, room.saturating_sub(2));
+        let shortened = items.iter().map(|item| shorten(item, share, depth + 1));
+        return shortened.collect();
+    }
+    let (head, tail, share) = kept_ends(&sizes, room);
+    let mut kept: Vec<Value> = Vec::with_capacity(head + tail + 1);
+    let ends = items[..head].iter().map(Some).chain([None]);
+    let ends = ends.chain(items[items.len() - tail..].iter().map(Some));
+    kept.extend(ends.map(|item| match item {
+        Some(item) => shorten(item, share, depth + 1),
+        None => Value::String(format!("… {} items left out …", items.len() - head - tail)),
+    }));
+    Value::Array(kept)
+}
+
+fn shorten_object(fields: &Map<String, Value>, room: usize, depth: usize) -> Value {
+    let names: usize = fields.keys().map(|name| string_len(name) + 4).sum();
+    let sizes: Vec<usize> = fields.values().map(json_len).collect();
+    if fields.len() <= MAX_SHARED_FIELDS && names * 2 <= room {
+        let share = fair_share(&sizes, room.saturating_sub(names + 2));
+        let shorten =
+            |(name, item): (&String, &Value)| (name.clone(), shorten(item, share, depth + 1));
+        return Value::Object(fields.iter().map(shorten).collect());
+    }
+    let sizes: Vec<usize> = fields
+        .iter()
+        .map(|(name, item)| string_len(name) + 4 + json_len(item))
+        .collect();
+    let (head, tail, share) = kept_ends(&sizes, room);
+    let mut kept = Map::new();
+    for (at, (name, item)) in fields.iter().enumerate() {
+        if at < head || at >= fields.len() - tail {
+            kept.insert(name.clone(), shorten(item, share, depth + 1));
+        } else if at == head {
+            let note = format!("{} fields left out", fields.len() - head - tail);
+            kept.insert("…".to_owned(), Value::String(note));
+        }
+    }
+    Value::Object(kept)
+}
+
+/// Returns the largest size to which all parts can be limited so that they fit into `room`.
+fn fair_share(sizes: &[usize], room: usize) -> usize {
+    let mut sorted = sizes.to_vec();
+    sorted.sort_unstable();
+    let mut left = room;
+    for (at, size) in sorted.iter().enumerate() {
+        let share = left / (sorted.len() - at);
+        if *size > share {
+            return share;
+        }
+        left -= size;
+    }
+    room
+}
+
+/// Returns how many parts to keep at the beginning and at the end, and the size to which each of
+/// them is limited.
+fn kept_ends(sizes: &[usize], room: usize) -> (usize, usize, usize) {
+    let room = room.saturating_sub(NOTE_BYTES);
+    // One large part must not take the room of all others.
+    let share = (room / 4).max(1);
+    let fitting = |parts: &mut dyn Iterator<Item = &usize>, mut room: usize| {
+        let fits = |size: &&usize| match room.checked_sub(**size.min(&&share)) {
+            Some(rest) => {
+                room = rest;
+                true
+            }
+            None => false,
+        };
+        parts.take_while(fits).count()
+    };
+    let head = fitting(&mut sizes.iter(), room * 2 / 3);
+    let tail = fitting(&mut sizes[head..].iter().rev(), room / 3);
+    (head, tail, share)
+}
+
+/// Returns the number of bytes of the value as JSON.
+fn json_len(value: &Value) -> usize {
+    match value {
+        Value::Null => 4,
+        Value::Bool(value) => 5 - usize::from(*value),
+        Value::Number(number) => number.to_string().len(),
+        Value::String(text) => string_len(text),
+        Value::Array(items) => {
+            let items: usize = items.iter().map(|item| json_len(item) + 1).sum();
+            items.max(1) + 1
+        }
+        Value::Object(fields) => {
+            let field = |(name, item): (&String, &Value)| string_len(name) + 2 + json_len(item);
+            let fields: usize = fields.iter().map(field).sum();
+            fields.max(1) + 1
+        }
+    }
+}
+
+/// Returns the number of bytes of a text as a JSON string.
+fn string_len(text: &str) -> usize {
+    let escaped = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(escaped).sum::<usize>() + 2
 }
 
 #[cfg(test)]
@@ -85,18 +170,67 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn shortened(value: &Value, max: usize) -> Value {
+        let text = truncate_json(value, max);
+        assert!(text.len() <= max, "{} > {max}: {text}", text.len());
+        serde_json::from_str(&text).unwrap()
+    }
+
     #[test]
-    fn previews_are_small_and_valid() {
-        let big = json!({
-            "text": "ü".repeat(200_000),
-            "list": (0..50_000).collect::<Vec<_>>(),
-            "deep": vec![vec![vec!["x"; 10]; 10]; 10],
-        });
-        for max in [64, 1000, 131_072] {
-            let text = truncate_json(&big, max);
-            assert!(text.len() <= max, "{} > {max}", text.len());
-            let _: Value = serde_json::from_str(&text).unwrap();
+    fn the_length_is_that_of_the_serialised_value() {
+        for value in [
+            json!(null),
+            json!([]),
+            json!({}),
+            json!([true, false, 1.5, -3, "a\n\"\u{1}ü"]),
+            json!({"a": [], "b\t": {"c": null}}),
+        ] {
+            assert_eq!(json_len(&value), value.to_string().len(), "{value}");
         }
-        assert!(truncate_json(&big, 131_072).len() > 20_000);
+    }
+
+    #[test]
+    fn previews_are_valid_and_use_most_of_the_limit() {
+        let rows: Vec<Value> = (0..5_000)
+            .map(|n| json!({"n": n, "text": "a row\nof some length"}))
+            .collect();
+        let fields: Map<String, Value> = (0..5_000)
+            .map(|n| (format!("field_{n}"), json!(n)))
+            .collect();
+        let values = [
+            json!("line of a log\n".repeat(20_000)),
+            json!("ü\u{1}".repeat(100_000)),
+            json!({"text": "ü".repeat(200_000), "list": (0..50_000).collect::<Vec<_>>(), "n": 7}),
+            Value::Array(rows),
+            Value::Object(fields),
+            json!([["x".repeat(90_000)], {"y": "y".repeat(90_000)}]),
+        ];
+        for value in &values {
+            for max in [64, 200, 1_000, 36_000, 131_072] {
+                let preview = shortened(value, max);
+                let used = preview.to_string().len();
+                assert!(max < 1_000 || used > max / 2, "{used} of {max}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_beginning_and_the_end_are_kept() {
+        let text = shortened(&json!(format!("START{}END", "x".repeat(50_000))), 1_000);
+        let text = text.as_str().unwrap();
+        assert!(text.starts_with("START") && text.ends_with("END"), "{text}");
+        let list = shortened(&json!((0..10_000).collect::<Vec<_>>()), 1_000);
+        let list = list.as_array().unwrap();
+        assert_eq!((&list[0], list.last().unwrap()), (&json!(0), &json!(9_999)));
+        assert!(
+            list.iter()
+                .any(|item| item.to_string().contains("items left out"))
+        );
+        // A large field does not take the room of the small ones.
+        let object = shortened(
+            &json!({"log": "x".repeat(50_000), "code": 7, "ok": false}),
+            1_000,
+        );
+        assert_eq!((&object["code"], &object["ok"]), (&json!(7), &json!(false)));
     }
 }

@@ -9,7 +9,7 @@ mod visible;
 
 pub use secrets::{Redactor, is_secret_variable};
 pub use stem::stem;
-pub use truncate::{one_line, truncate_bytes, truncate_chars};
+pub use truncate::{one_line, truncate_bytes, truncate_chars, truncate_middle};
 pub use visible::{is_hidden, visible, visible_exact, visible_line};
 
 /// Returns a number with commas between its thousands: `11,320`.

@@ -72,7 +72,7 @@ pub(crate) struct TerminalOutput {
 const MAX_YIELD_TIME: Duration = Duration::from_secs(30);
 
 const DESCRIPTION: &str = "Runs a shell command in a terminal. If it does not exit in time, \
-    it keeps running until the script ends; type into it with write_stdin.";
+    it keeps running until the script (or turn) ends; type into it with write_stdin.";
 
 /// The tool `exec_command`.
 pub(crate) struct ExecCommand(pub(crate) CommandRunner, pub(crate) Terminals);

@@ -1,7 +1,9 @@
 //! Adapts the tools for structured calls to the names and schemas that a model family was trained
 //! on.
 
-use selvedge_tools::{OfferedShape, OfferedTool, RegisteredTool, Registry, offerable_tools};
+use selvedge_tools::{
+    OfferInScriptMode, OfferedShape, OfferedTool, RegisteredTool, Registry, offerable_tools,
+};
 use serde_json::{Value, json};
 
 /// How the tools are offered to one model.
@@ -20,12 +22,12 @@ pub struct ToolsConfig {
 /// The tool with which a model runs commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ShellFlavour {
-    /// `shell` with a program and its arguments as a list.
+    /// `shell` with a program and its arguments as a list, and terminals.
     #[default]
     Argv,
-    /// `shell_command` with one line for bash.
+    /// `shell_command` with one line for bash, and terminals.
     CommandLine,
-    /// `exec_command` and `write_stdin`: terminals that keep running between calls.
+    /// Only terminals, which keep running between calls: `exec_command` and `write_stdin`.
     Terminal,
     /// No such tool.
     None,
@@ -53,6 +55,17 @@ impl Default for ToolsConfig {
     }
 }
 
+/// The tools that are defined for structured calls even if scripts can call them.
+const DIRECT_TOOLS: [&str; 7] = [
+    "apply_patch",
+    "exec",
+    "exec_command",
+    "read_file",
+    "update_plan",
+    "view_image",
+    "write_stdin",
+];
+
 /// The fields of `exec` that `shell_command` offers.
 const SHELL_COMMAND_FIELDS: [&str; 5] = [
     "command",
@@ -76,6 +89,9 @@ impl ToolsConfig {
 
     fn offer_tool(&self, tool: &RegisteredTool) -> Option<OfferedTool> {
         let mut offered = OfferedTool::unmodified(tool);
+        if !DIRECT_TOOLS.contains(&offered.tool.as_str()) {
+            offered.in_script_mode = OfferInScriptMode::DeclareOnly;
+        }
         match (tool.spec.name.as_str(), self.shell, self.patch) {
             ("exec", ShellFlavour::Argv, _) => offered.name = "shell".to_owned(),
             ("exec", ShellFlavour::CommandLine, _) => {
@@ -87,9 +103,7 @@ impl ToolsConfig {
                 offered.adapt = line_to_argv;
             }
             ("exec", _, _) => return None,
-            ("exec_command" | "write_stdin", flavour, _) if flavour != ShellFlavour::Terminal => {
-                return None;
-            }
+            ("exec_command" | "write_stdin", ShellFlavour::None, _) => return None,
             ("apply_patch", _, None) => return None,
             ("apply_patch", _, Some(PatchFlavour::Freeform)) => {
                 offered.shape = OfferedShape::Freeform {

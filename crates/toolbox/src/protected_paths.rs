@@ -148,6 +148,16 @@ impl ProtectedPaths {
         paths
     }
 
+    /// Returns what is protected, as a person would name it: names, and paths relative to `root`.
+    pub(crate) fn display_names(&self, root: &Path) -> Vec<String> {
+        let shown = |path: &PathBuf| {
+            let path = path.strip_prefix(root).unwrap_or(path);
+            path.display().to_string()
+        };
+        let names = self.names.iter().cloned();
+        names.chain(self.paths.iter().map(shown)).collect()
+    }
+
     /// Returns whether the home folder is this folder or lies in it.
     pub(crate) fn contains_home(&self, folder: &Path) -> bool {
         self.home
@@ -233,6 +243,19 @@ pub(crate) fn linked_git_folders(git: &Path) -> Vec<PathBuf> {
         paths.extend(folder.canonicalize());
     }
     paths
+}
+
+/// Returns the branch that is checked out in the repository of a folder. `None` without one, and if
+/// the name has characters that are unusual in a branch: it is shown to models.
+pub(crate) fn git_branch(folder: &Path) -> Option<String> {
+    const MAX_CHARS: usize = 100;
+    let mut repositories = folder.ancestors().map(|above| above.join(".git"));
+    let git = repositories.find(|git| git.symlink_metadata().is_ok())?;
+    let git = linked_git_folders(&git).pop().unwrap_or(git);
+    let head = read_git_pointer(&git.join("HEAD"))?;
+    let branch = head.trim().strip_prefix("ref: refs/heads/")?;
+    let is_usual = |c: char| c.is_ascii_alphanumeric() || "/._-+#@".contains(c);
+    (branch.len() <= MAX_CHARS && branch.chars().all(is_usual)).then(|| branch.to_owned())
 }
 
 /// Reads a file that contains a path. The file may be untrusted, so at most 16 kB are read and a

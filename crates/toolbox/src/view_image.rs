@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
-use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, image_parts, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -74,11 +74,16 @@ impl Tool for ViewImage {
             })
             .await
         };
-        typed_call(args, run, |image: &ViewImageOutput| {
+        let shown = typed_call(args, run, |image: &ViewImageOutput| {
             Some(format!(
                 "{} × {} {}",
                 image.width, image.height, image.mime_type
             ))
+        });
+        Box::pin(async {
+            let mut output = shown.await?;
+            output.images = image_parts(std::slice::from_ref(&output.value));
+            Ok(output)
         })
     }
 }

@@ -12,7 +12,7 @@ use selvedge_protocol::SandboxPolicy;
 use selvedge_tools::ToolError;
 
 use crate::hidden_paths::HiddenPaths;
-use crate::protected_paths::{ProtectedPaths, linked_git_folders};
+use crate::protected_paths::{ProtectedPaths, git_branch, linked_git_folders};
 
 /// The folder that a session works in, and the other paths that its tools can read and write.
 #[derive(Debug, Clone)]
@@ -135,6 +135,16 @@ impl Workspace {
     /// Returns the sandbox policy, which decides what can be written.
     pub fn policy(&self) -> SandboxPolicy {
         self.inner.policy
+    }
+
+    /// Returns the names and paths that stay read-only in writable folders.
+    pub fn protected_names(&self) -> Vec<String> {
+        self.inner.protected.display_names(&self.inner.root)
+    }
+
+    /// Returns the branch of git that is checked out in the workspace.
+    pub fn git_branch(&self) -> Option<String> {
+        git_branch(&self.inner.root)
     }
 
     /// Returns the canonical paths of the writable folders.

@@ -42,7 +42,7 @@ pub use external_cancel::{ExternalCancel, run_until_cancel_requested};
 pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_context};
 pub use names::{camel_case, similar_names, snake_case};
-pub use offered::{OfferedShape, OfferedTool, offerable_tools};
+pub use offered::{OfferInScriptMode, OfferedShape, OfferedTool, offerable_tools};
 pub use orchestrator::{
     ApprovalTiming, BatchReport, CallArguments, CallOutcome, CallRequest, Orchestrator,
 };
@@ -57,6 +57,6 @@ pub use search::ToolSearch;
 pub use tasks::{RecordedTask, TaskContext, TaskQuery, TaskSet};
 pub use tool::{
     CallContext, CallFuture, CallWarnings, FieldCase, PlanReader, Tool, ToolError, ToolOutput,
-    UnconfinedRetry, parse_args, spec_of, typed_call,
+    UnconfinedRetry, image_parts, parse_args, spec_of, typed_call,
 };
-pub use typescript::{declarations, signature, signatures};
+pub use typescript::{compact_declarations, compact_signature, declarations, signature};

@@ -18,6 +18,18 @@ pub struct OfferedTool {
     pub tool: String,
     /// Converts the model's arguments to those of the tool, in place.
     pub adapt: fn(&mut Value),
+    /// Whether requests define the tool for structured calls although scripts can call it.
+    pub in_script_mode: OfferInScriptMode,
+}
+
+/// Whether a tool that scripts can call is also defined for structured calls. A structured call of
+/// a tool that is not defined works as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfferInScriptMode {
+    /// The tool is worth a direct call.
+    Define,
+    /// The tool is only declared for scripts, which saves its definition.
+    DeclareOnly,
 }
 
 /// Form of the arguments of an offered tool.
@@ -56,7 +68,19 @@ impl OfferedTool {
             },
             tool: tool.spec.name.clone(),
             adapt: |_| {},
+            in_script_mode: OfferInScriptMode::Define,
         }
+    }
+
+    /// Returns the offer for a prompt that already declares the tool in TypeScript: a short
+    /// description, and a schema without descriptions.
+    pub fn brief(mut self, declared_as: &str) -> Self {
+        self.description = format!("`tools.{declared_as}` as a structured call.");
+        if let OfferedShape::Function { parameters, strict } = &mut self.shape {
+            let strict = *strict;
+            remove_descriptions(parameters, strict);
+        }
+        self
     }
 
     /// Converts the schema to the form that providers can enforce: every field is required, and
@@ -74,6 +98,50 @@ impl OfferedTool {
 pub fn offerable_tools(registry: &Registry) -> impl Iterator<Item = &RegisteredTool> {
     let tools = registry.iter().map(AsRef::as_ref);
     tools.filter(|tool: &&RegisteredTool| !tool.tool.is_script_only())
+}
+
+/// Removes what a model does not need if it knows the tool: descriptions, defaults and formats, and,
+/// unless the schema is strict, null as an alternative.
+fn remove_descriptions(schema: &mut Value, strict: bool) {
+    match schema {
+        Value::Object(object) => {
+            // The keys of a list of properties are names, and its values are schemas.
+            let is_schema = object.values().any(|value| !value.is_object());
+            for key in [
+                "description",
+                "default",
+                "format",
+                "minimum",
+                "maximum",
+                "title",
+            ] {
+                if is_schema {
+                    object.remove(key);
+                }
+            }
+            if !strict {
+                if object.get("additionalProperties") == Some(&Value::Bool(false)) {
+                    object.remove("additionalProperties");
+                }
+                if let Some(Value::Array(kinds)) = object.get_mut("type") {
+                    kinds.retain(|kind| kind != "null");
+                    if let [kind] = &kinds[..] {
+                        let kind = kind.clone();
+                        object.insert("type".to_owned(), kind);
+                    }
+                }
+            }
+            for value in object.values_mut() {
+                remove_descriptions(value, strict);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                remove_descriptions(item, strict);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Converts a schema to strict form: no additional fields, every field required, optional fields

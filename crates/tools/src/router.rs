@@ -1,6 +1,6 @@
 //! Routes structured calls of a model to tools, and converts the outcomes to text for the model.
 
-use selvedge_protocol::CallRecord;
+use selvedge_protocol::{CallRecord, OutputPart};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -39,6 +39,8 @@ pub struct StructuredOutput {
     pub call_id: String,
     /// Text for the model.
     pub content: String,
+    /// Images for the model, after the text.
+    pub images: Vec<OutputPart>,
     /// Returned value, for programs. `None` if the call failed.
     pub value: Option<Value>,
     /// Records of all attempts; the last one is the outcome.
@@ -187,12 +189,19 @@ fn structured_output(
     hint: Option<String>,
 ) -> StructuredOutput {
     let text = outcome.model_text();
-    let value = outcome.result.ok().map(|output| output.value);
-    let content = text.unwrap_or_else(|| value.as_ref().map(Value::to_string).unwrap_or_default());
+    let (content, images, value) = match outcome.result {
+        Ok(output) => (
+            text.unwrap_or_else(|| output.text_for_model()),
+            output.images,
+            Some(output.value),
+        ),
+        Err(_) => (text.unwrap_or_default(), Vec::new(), None),
+    };
     let records = first_attempts.into_iter().chain([outcome.record]).collect();
     StructuredOutput {
         call_id: outcome.requested_id,
         content: truncate_result(content, hint.as_deref()),
+        images,
         value,
         records,
     }
@@ -201,12 +210,11 @@ fn structured_output(
 impl CallOutcome {
     /// Returns the text that a model reads, with the warnings. `None` if it reads the value.
     pub(crate) fn model_text(&self) -> Option<String> {
-        let text = match &self.result {
+        let mut text = match &self.result {
             Ok(output) if self.warnings.is_empty() => return output.model_text.clone(),
-            Ok(output) => output.model_text.clone(),
-            Err(failure) => Some(failure.text_for_model()),
+            Ok(output) => output.text_for_model(),
+            Err(failure) => failure.text_for_model(),
         };
-        let mut text = text.or_else(|| Some(self.result.as_ref().ok()?.value.to_string()))?;
         for warning in &self.warnings {
             if !text.ends_with('\n') {
                 text.push('\n');

@@ -7,8 +7,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    ApprovalRequirement, CallReach, CallTimeout, ErrorCode, EventSink, Preview, ResultView,
-    ResumeAs, ToolSpec,
+    ApprovalRequirement, CallReach, CallTimeout, ErrorCode, EventSink, OutputPart, Preview,
+    ResultView, ResumeAs, ToolSpec,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -177,8 +177,10 @@ impl CallWarnings {
 pub struct ToolOutput {
     /// Value for scripts.
     pub value: Value,
-    /// Text for models. `None` shows them the value as JSON.
+    /// Text for models. `None` shows them the value: a string as it is, anything else as JSON.
     pub model_text: Option<String>,
+    /// Images for models that call the tool directly, besides the text.
+    pub images: Vec<OutputPart>,
     /// How to retry the call outside its confinement, which seems to have blocked it. The retry
     /// needs approval.
     pub unconfined_retry: Option<UnconfinedRetry>,
@@ -200,6 +202,33 @@ impl ToolOutput {
             .map(Self::from)
             .map_err(|error| ToolError::new(format!("cannot serialise the result: {error}")))
     }
+
+    /// Returns the text of the result for a model.
+    pub fn text_for_model(&self) -> String {
+        match (&self.model_text, &self.value) {
+            (Some(text), _) | (None, Value::String(text)) => text.clone(),
+            (None, value) => value.to_string(),
+        }
+    }
+}
+
+/// Longest image that is sent to a model, in bytes of Base64. Providers reject larger ones.
+const MAX_IMAGE_BYTES: usize = 5 << 20;
+/// Most images of one result that are sent to a model.
+const MAX_IMAGES: usize = 16;
+
+/// Returns the images among content blocks (`{type: "image", data, mimeType}`). Those that are too
+/// large for a model are left out.
+pub fn image_parts(blocks: &[Value]) -> Vec<OutputPart> {
+    let image = |block: &Value| {
+        let field = |name: &str| block.get(name).and_then(Value::as_str);
+        let data = field("data").filter(|data| data.len() <= MAX_IMAGE_BYTES)?;
+        (field("type") == Some("image")).then(|| OutputPart::Image {
+            data: data.to_owned(),
+            mime_type: field("mimeType").unwrap_or("image/png").to_owned(),
+        })
+    };
+    blocks.iter().filter_map(image).take(MAX_IMAGES).collect()
 }
 
 /// Returns the spec of a tool with these types of arguments and result. It may change something,
@@ -276,6 +305,7 @@ impl From<Value> for ToolOutput {
         Self {
             value,
             model_text: None,
+            images: Vec::new(),
             unconfined_retry: None,
         }
     }

@@ -36,23 +36,117 @@ pub fn signature(tool: &RegisteredTool) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the signatures of all tools, each after its description. It is about a third as long as
-/// [`declarations`]; scripts get the descriptions of fields from `help`.
-pub fn signatures(registry: &Registry) -> String {
+/// Returns one line for each tool after its description: `readFile(args: { path: string; }): {…}`.
+/// Every call returns a promise of the type after the colon. It is about a quarter as long as
+/// [`declarations`]: fields have no comments except their defaults, fields that only explain a call
+/// are left out, and a type that several tools share is declared once. `help` describes the fields.
+pub fn compact_declarations(registry: &Registry) -> String {
+    let rendered: Vec<_> = registry
+        .iter()
+        .map(|tool| {
+            let args = one_line(&parameter_types(tool, 0, DocComments::Defaults));
+            let result = one_line(&result_type(tool, 0, DocComments::Defaults));
+            (tool, args, result)
+        })
+        .collect();
+    let mut names: Vec<(String, &str)> = Vec::new();
     let mut out = String::new();
-    for tool in registry.iter() {
-        tool.spec.description.trim().lines().for_each(|line| {
+    for (tool, _, result) in &rendered {
+        let shared = rendered.iter().filter(|(.., other)| other == result);
+        let title = tool
+            .spec
+            .output_schema
+            .as_ref()
+            .and_then(|schema| schema.get("title"));
+        if let Some(name) = title.and_then(Value::as_str)
+            && result.len() > MIN_SHARED_TYPE_CHARS
+            && shared.count() > 1
+            && !names
+                .iter()
+                .any(|(known, text)| known == name || text == result)
+        {
+            names.push((name.to_owned(), result));
+            let _ = writeln!(out, "type {name} = {result}");
+        }
+    }
+    for (tool, args, result) in &rendered {
+        for line in tool.spec.description.trim().lines() {
             let _ = writeln!(out, "// {}", line.trim_end());
-        });
-        let _ = writeln!(out, "tools.{}", signature(tool));
+        }
+        let named = names.iter().find(|(_, text)| text == result);
+        let result = named.map_or(result.as_str(), |(name, _)| name);
+        let _ = writeln!(out, "{}({args}): {result}", tool.spec.js_name);
     }
     out
 }
 
-/// Whether fields have doc comments.
+/// Returns a tool as [`compact_declarations`] does, in at most `max_chars` characters if possible:
+/// optional fields are left out first, then the types of the others, then the result.
+pub fn compact_signature(tool: &RegisteredTool, max_chars: usize) -> String {
+    let name = &tool.spec.js_name;
+    let result = one_line(&result_type(tool, 0, DocComments::Defaults));
+    let whole = one_line(&parameter_types(tool, 0, DocComments::Defaults));
+    let schema = &tool.spec.input_schema;
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let camel_case_fields = tool.tool.field_case() == FieldCase::Camel;
+    let spell = |field: &str| match camel_case_fields {
+        true => camel_case(field),
+        false => field.to_owned(),
+    };
+    let names: String = required
+        .iter()
+        .take(MAX_NAMED_FIELDS)
+        .map(|field| format!("{}, ", spell(field)))
+        .collect();
+    let renderer = TypeScriptRenderer {
+        root: schema,
+        camel_case_fields,
+        doc_comments: DocComments::Defaults,
+        omitted: &[],
+    };
+    let typed: String = required
+        .iter()
+        .filter_map(|field| Some((field, schema.get("properties")?.get(field)?)))
+        .map(|(field, schema)| {
+            let kind = renderer.render(schema, 0, &mut BTreeSet::new());
+            format!("{}: {}; ", property_name(&spell(field)), one_line(&kind))
+        })
+        .collect();
+    let forms = [
+        format!("{name}({whole}): {result}"),
+        format!("{name}(args: {{ {typed}… }}): {result}"),
+        format!("{name}({{ {names}… }}): {result}"),
+    ];
+    let mut forms = forms.into_iter();
+    let fitting = forms.find(|form| form.chars().count() <= max_chars);
+    fitting.unwrap_or_else(|| format!("{name}({{ {names}… }})"))
+}
+
+/// Most fields that a short signature names.
+const MAX_NAMED_FIELDS: usize = 8;
+
+/// Length from which a type that several tools share gets a name.
+const MIN_SHARED_TYPE_CHARS: usize = 40;
+
+fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.replace("; }", " }")
+}
+
+/// Which comments fields have.
 #[derive(Clone, Copy, PartialEq)]
 enum DocComments {
+    /// Descriptions and defaults.
     Include,
+    /// Defaults. Fields that only explain a call are left out.
+    Defaults,
+    /// None.
     Omit,
 }
 
@@ -96,6 +190,10 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
         root: schema,
         camel_case_fields: tool.tool.field_case() == FieldCase::Camel,
         doc_comments: words,
+        omitted: match words {
+            DocComments::Defaults => tool.spec.explanatory,
+            DocComments::Include | DocComments::Omit => &[],
+        },
     };
     let is_required = schema
         .get("required")
@@ -155,6 +253,7 @@ fn result_type(tool: &RegisteredTool, depth: usize, words: DocComments) -> Strin
             root: schema,
             camel_case_fields: false,
             doc_comments: words,
+            omitted: &[],
         }
         .render(schema, depth, &mut BTreeSet::new()),
         None => "unknown".to_owned(),
@@ -166,6 +265,8 @@ struct TypeScriptRenderer<'a> {
     root: &'a Value,
     camel_case_fields: bool,
     doc_comments: DocComments,
+    /// Names of fields that are left out.
+    omitted: &'a [&'a str],
 }
 
 impl TypeScriptRenderer<'_> {
@@ -286,7 +387,10 @@ impl TypeScriptRenderer<'_> {
         };
         let pad = "  ".repeat(depth + 1);
         let mut out = String::from("{\n");
-        for (name, schema) in properties {
+        let shown = properties
+            .iter()
+            .filter(|(name, _)| !self.omitted.contains(&name.as_str()));
+        for (name, schema) in shown {
             if let Some(description) = schema.get("description").and_then(Value::as_str)
                 && self.doc_comments == DocComments::Include
             {
@@ -311,16 +415,34 @@ impl TypeScriptRenderer<'_> {
                 "?"
             };
             let mut kind = self.render(schema, depth + 1, open);
-            if self.doc_comments == DocComments::Omit && !optional.is_empty() {
+            if self.doc_comments != DocComments::Include && !optional.is_empty() {
                 // `?` already says that the field may be absent.
                 kind = kind
                     .strip_suffix(" | null")
                     .map_or(kind.clone(), str::to_owned);
             }
-            let _ = writeln!(out, "{pad}{}{optional}: {kind};", property_name(&spelled));
+            let default = match self.doc_comments {
+                DocComments::Defaults => default_comment(schema),
+                DocComments::Include | DocComments::Omit => String::new(),
+            };
+            let _ = writeln!(
+                out,
+                "{pad}{}{optional}: {kind}{default};",
+                property_name(&spelled)
+            );
         }
         let _ = write!(out, "{}}}", "  ".repeat(depth));
         out
+    }
+}
+
+/// Returns a comment with the default of a field, if it is a number or a word. Other defaults, such
+/// as false or an empty list, are what a reader expects.
+fn default_comment(schema: &Value) -> String {
+    match schema.get("default") {
+        Some(default @ Value::Number(_)) => format!(" /* {default} */"),
+        Some(default @ Value::Bool(true)) => format!(" /* {default} */"),
+        _ => String::new(),
     }
 }
 

@@ -56,13 +56,21 @@ impl Drop for Server {
 impl Server {
     /// Starts a server that answers with the results of `script`.
     pub async fn start(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start_with_window(None, script).await
+    }
+
+    /// Starts a server that also tells the size of its context, as llama.cpp does.
+    pub async fn start_with_window(
+        window: Option<u64>,
+        script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (seen, script) = (asked.clone(), Arc::new(script) as Arc<Script>);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, seen.clone(), script.clone()));
+                tokio::spawn(serve(stream, seen.clone(), script.clone(), window));
             }
         });
         Self { url, asked, task }
@@ -82,10 +90,35 @@ impl Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, script: Arc<Script>) {
+async fn serve(
+    mut stream: TcpStream,
+    seen: Arc<Mutex<Vec<Asked>>>,
+    script: Arc<Script>,
+    window: Option<u64>,
+) {
     let _ = stream.set_nodelay(true);
     let mut bytes = Vec::new();
     while let Some((path, raw)) = request(&mut stream, &mut bytes).await {
+        // Requests about the server are not part of the conversation.
+        if !["/responses", "/completions", "/messages"]
+            .iter()
+            .any(|resource| path.ends_with(resource))
+        {
+            let reply = match window.filter(|_| path == "/props") {
+                Some(window) => {
+                    let props = serde_json::json!({
+                        "default_generation_settings": {"n_ctx": window},
+                    });
+                    let (props, length) = (props.to_string(), props.to_string().len());
+                    format!("HTTP/1.1 200 X\r\ncontent-length: {length}\r\n\r\n{props}")
+                }
+                None => "HTTP/1.1 404 X\r\ncontent-length: 2\r\n\r\n{}".to_owned(),
+            };
+            if stream.write_all(reply.as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
         let asked = {
             let mut seen = seen.lock().unwrap();
             let body = serde_json::from_str(&raw).unwrap_or_default();

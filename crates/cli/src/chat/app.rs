@@ -117,8 +117,9 @@ impl Chat {
             Some(_) => small_model(&setup.config).await?,
             None => None,
         };
-        let memory = memory
-            .map(|memory| memory_for_agent(&setup.config, memory, &choice.model, small.clone()));
+        let window = agent_setup::context_window(&choice).await?;
+        let memory =
+            memory.map(|memory| memory_for_agent(&setup.config, memory, window, small.clone()));
         let (prepared, generation) = (servers.is_empty(), servers.generation());
         let parts = AgentParts {
             choice,
@@ -359,7 +360,7 @@ impl Chat {
 
     pub(super) fn refresh_status(&mut self) {
         self.status.model.clone_from(&self.agent.model().name);
-        self.status.context_window = self.agent.model().context_window;
+        self.status.context_window = self.agent.context_window();
         self.status.sandbox = self.setup.config.sandbox_mode;
         self.status.session_id = self.resumable_session().map(str::to_owned);
     }

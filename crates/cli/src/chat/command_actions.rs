@@ -73,7 +73,7 @@ impl Chat {
 
     fn show_model(&mut self) {
         let (model, provider) = (self.agent.model(), &self.agent.client().provider().name);
-        let (name, window) = (&model.name, model.context_window);
+        let (name, window) = (&model.name, self.agent.context_window());
         self.print_text(format!(
             "{name} ({provider}), context window of {window} tokens"
         ));

@@ -154,7 +154,8 @@ impl Chat {
         let config = &self.setup.config;
         let memory = self.setup.memory.clone();
         let memory = memory.map(|memory| {
-            memory_for_agent(config, memory, &choice.model, self.small_model.clone())
+            let window = choice.model.context_window;
+            memory_for_agent(config, memory, window, self.small_model.clone())
         });
         let servers = self.parts.servers.clone();
         let parts = AgentParts {

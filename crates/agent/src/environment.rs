@@ -1,0 +1,82 @@
+//! The section "Environment" of the system prompt: the folder, and what commands may do there.
+
+use selvedge_protocol::{ApprovalPolicy, SandboxPolicy};
+
+/// What a model has to know about the sandbox and the project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentEnvironment {
+    /// What commands and tools may write.
+    pub sandbox: SandboxPolicy,
+    /// Whether commands in the sandbox reach the network.
+    pub network_access: bool,
+    /// Names and paths that stay read-only in writable folders.
+    pub protected_paths: Vec<String>,
+    /// When calls need approval.
+    pub approval: ApprovalPolicy,
+    /// The date, such as 2026-11-17.
+    pub date: String,
+    /// The branch of git; `None` without a repository.
+    pub branch: Option<String>,
+}
+
+impl AgentEnvironment {
+    /// Returns the facts that change with time. A session states them once, as they were when it
+    /// began, so that prompt caches remain valid.
+    pub(crate) fn changing_facts(&self) -> String {
+        let branch = self.branch.as_ref();
+        let branch = branch.map(|branch| format!(" on git branch `{branch}`"));
+        format!(
+            "This session began on {}{}.",
+            self.date,
+            branch.unwrap_or_default()
+        )
+    }
+
+    /// Returns the rules of the sandbox.
+    fn rules(&self) -> String {
+        let network = match self.network_access {
+            true => "on",
+            false => "off",
+        };
+        let protected = self.protected_paths.join(", ");
+        let rules = match self.sandbox {
+            SandboxPolicy::ReadOnly => {
+                "Sandbox: read-only. Nothing can be written, and commands have no network."
+                    .to_owned()
+            }
+            SandboxPolicy::WorkspaceWrite => format!(
+                "Sandbox: workspace-write. Writable: the working folder, $TMPDIR and /tmp, but \
+                 never {protected}. Network of commands: {network}."
+            ),
+            SandboxPolicy::DangerFullAccess => {
+                return "Sandbox: none. Commands may write everywhere and use the network; be \
+                        careful."
+                    .to_owned();
+            }
+        };
+        let escalation = match self.approval {
+            ApprovalPolicy::Never => "Nothing can be approved: stay within these limits.",
+            ApprovalPolicy::Untrusted | ApprovalPolicy::OnRequest | ApprovalPolicy::OnFailure => {
+                "If a command needs more (network, `git commit`), run it with \
+                 `withEscalatedPermissions: true` and `justification: \"why\"`: the user decides."
+            }
+        };
+        format!("{rules} {escalation}")
+    }
+}
+
+/// Returns the section; `None` if nothing is known.
+pub(crate) fn environment_section(
+    directory: &str,
+    environment: Option<&AgentEnvironment>,
+) -> Option<String> {
+    if directory.is_empty() {
+        return None;
+    }
+    let platform = std::env::consts::OS;
+    let folder = format!("# Environment\n\nThe working folder is {directory} ({platform}).");
+    Some(match environment {
+        Some(environment) => format!("{folder} {}", environment.rules()),
+        None => folder,
+    })
+}
