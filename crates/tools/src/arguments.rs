@@ -347,8 +347,8 @@ pub fn check_partial(
         .validator
         .iter_errors(&args)
         .filter(|error| {
-            // While values are unknown, alternatives of the whole object cannot be decided. Those of
-            // one field can: its value is known, or its errors are dropped below.
+            // While values are unknown, alternatives of the whole object cannot be decided. Those
+            // of one field can: its value is known, or its errors are dropped below.
             let path = error.schema_path().to_string();
             let is_alternative = ["anyOf", "oneOf", "allOf", "if", "then", "else", "not"]
                 .iter()
