@@ -13,6 +13,9 @@ const MAX_CPU_NANOSECONDS: u64 = 2_000_000_000;
 /// Memory that compiling one text may take, in bytes.
 const MAX_BYTES: usize = 256 << 20;
 
+/// How often a text is compiled again that took longer than all before. The shortest time counts.
+const REPETITIONS: usize = 3;
+
 /// The system's allocator, which counts the bytes in use and their peak.
 struct CountingAllocator;
 
@@ -52,7 +55,16 @@ fuzz_target!(|source: &[u8]| {
     PEAK.store(used, Ordering::Relaxed);
     let started = cpu_time();
     let compiled = ScriptCompiler::default().compile_bytes(source, 20_480);
-    let spent = cpu_time() - started;
+    let mut spent = cpu_time() - started;
+    // A virtual machine that is paused counts the pause as CPU time, so a slow text is repeated.
+    for _ in 0..REPETITIONS {
+        if spent <= WORST_CPU.load(Ordering::Relaxed) {
+            break;
+        }
+        let started = cpu_time();
+        let _ = ScriptCompiler::default().compile_bytes(source, 20_480);
+        spent = spent.min(cpu_time() - started);
+    }
     let bytes = PEAK.load(Ordering::Relaxed).saturating_sub(used);
     if let Err(error) = compiled {
         let lines = source.split(|byte| *byte == b'\n').count() as u32;
