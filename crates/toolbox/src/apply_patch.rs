@@ -233,8 +233,8 @@ fn apply(
     })
 }
 
-/// Returns the files whose whole content the call gives, relative to the workspace; none if the patch
-/// cannot be parsed.
+/// Returns the files whose whole content the call gives, relative to the workspace; none if the
+/// patch cannot be parsed.
 fn replaced_files(args: &ApplyPatchArgs) -> Vec<PathBuf> {
     let base = PathBuf::from(args.cwd.as_deref().unwrap_or_default());
     let Some(text) = &args.patch else {

@@ -23,7 +23,7 @@ use crate::walk::{
 /// The file names to search for.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct FileSearchArgs {
-    /// A glob if it has `*`, `?` or `[`, such as `*.test.ts` or `docs/**/*.md`, with the rules of
+    /// A glob if it has `*`, `?` or `[`, such as `*.test.ts` or `docs/*.md`, with the rules of
     /// `.gitignore`; else letters of the path in order.
     pattern: String,
     /// Maximum number of files.

@@ -39,8 +39,8 @@ const MAX_SKIPPED_FILES: usize = 20;
 pub(crate) struct GrepFilesArgs {
     /// Regular expression in ripgrep's syntax.
     pattern: String,
-    /// Search only files whose path matches this glob, such as `*.rs` or `src/**`, with the rules of
-    /// `.gitignore`.
+    /// Search only files whose path matches this glob, such as `*.rs` or `src/**`, with the rules
+    /// of `.gitignore`.
     include: Option<String>,
     /// File or folder to search, relative to the workspace.
     #[serde(default = "default_folder")]

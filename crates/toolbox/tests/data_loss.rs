@@ -1,5 +1,5 @@
-//! Scripts that read, change and write files lose nothing silently: whole files by default, warnings
-//! at limits, and no overwriting after an incomplete read.
+//! Scripts that read, change and write files lose nothing silently: whole files by default,
+//! warnings at limits, and no overwriting after an incomplete read.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "data_loss/edits.rs"]
