@@ -230,7 +230,7 @@ fn run_unasked(lab: &Lab, line: &str) -> Result<Verdict> {
         "return await tools.exec({{ command: ['bash', '-c', {}] }})",
         serde_json::to_string(line)?
     );
-    let all = [&["run", "--json", "-"], NO_WALL].concat();
+    let all = [&["run", "--json", "-"], UNCONFINED].concat();
     let mut command = lab.selvedge(&all);
     command.env("HOME", home);
     let seen = observe(command, &source)?;

@@ -228,7 +228,7 @@ fn newest_exchange(steps: &[SessionStep]) -> &[SessionStep] {
     let from = steps.iter().rposition(|step| {
         matches!(
             step.kind,
-            SessionStepKind::Prompt | SessionStepKind::Answer { .. }
+            SessionStepKind::UserMessage | SessionStepKind::Answer { .. }
         )
     });
     let summary = steps

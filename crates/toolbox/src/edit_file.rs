@@ -52,7 +52,7 @@ pub(crate) struct EditFile(pub(crate) Workspace, pub(crate) TurnDiffTracker);
 
 /// An edit that is ready to be written.
 struct PlannedEdit {
-    slot: TargetFile,
+    target_file: TargetFile,
     mode: FileMode,
     before: Vec<u8>,
     after: Vec<u8>,
@@ -76,7 +76,7 @@ impl Tool for EditFile {
     fn preview(&self, args: &Value) -> Preview {
         let planned = parse_args(args.clone()).and_then(|args| plan(&self.0, &args));
         let view = planned.map(|edit| {
-            let path = &edit.slot.display_path;
+            let path = &edit.target_file.display_path;
             PreviewContent::Diff(file_diff(path, path, Some(&edit.before), Some(&edit.after)))
         });
         Preview {
@@ -115,14 +115,14 @@ fn edit(
 ) -> Result<EditFileOutput, ToolError> {
     let _write_lock = workspace.lock_changes();
     let edit = plan(workspace, args)?;
-    edit.slot.check_writable()?;
+    edit.target_file.check_writable()?;
     turn_diff.before_write(&workspace.absolute(&args.path, None));
     commit(&[FileWrite {
-        slot: &edit.slot,
+        target_file: &edit.target_file,
         content: Some((edit.after.as_slice(), edit.mode)),
     }])?;
     Ok(EditFileOutput {
-        path: edit.slot.display_path,
+        path: edit.target_file.display_path,
         replacements: edit.lines.len(),
         lines: edit.lines,
     })
@@ -130,13 +130,13 @@ fn edit(
 
 /// Reads the file and applies the edit in memory.
 fn plan(workspace: &Workspace, args: &EditFileArgs) -> Result<PlannedEdit, ToolError> {
-    let slot = workspace.target_file(&workspace.absolute(&args.path, None), LinkMode::Follow)?;
-    let shown = &slot.display_path;
+    let target_file = workspace.target_file(&workspace.absolute(&args.path, None), LinkMode::Follow)?;
+    let shown = &target_file.display_path;
     if args.old.is_empty() {
         return Err(ToolError::new("`old` is empty")
             .suggest("give the text to replace; write a whole file with writeFile"));
     }
-    let Some((before, mode)) = slot.read()? else {
+    let Some((before, mode)) = target_file.read()? else {
         return Err(ToolError::new(format!("{shown} does not exist"))
             .suggest("find the file with fileSearch, or create it with writeFile"));
     };
@@ -173,7 +173,7 @@ fn plan(workspace: &Workspace, args: &EditFileArgs) -> Result<PlannedEdit, ToolE
     }
     after.extend_from_slice(&before[copied..]);
     Ok(PlannedEdit {
-        slot,
+        target_file,
         mode,
         before,
         after,

@@ -242,6 +242,7 @@ pub(crate) fn type_text(schema: &Value, root: &Value) -> String {
         root,
         camel_case_fields: true,
         doc_comments: DocComments::Omit,
+        omitted: &[],
     };
     let text = renderer.render(schema, 0, &mut BTreeSet::new());
     text.split_whitespace().collect::<Vec<_>>().join(" ")
