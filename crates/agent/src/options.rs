@@ -12,7 +12,7 @@ use crate::AgentEnvironment;
 pub struct AgentOptions {
     /// The working folder, as scripts and the model see it.
     pub directory: String,
-    /// What the model is told about the sandbox and the project; `None` leaves it out.
+    /// What the system prompt says about the sandbox and the project; `None` leaves it out.
     pub environment: Option<AgentEnvironment>,
     /// Whether scripts run, are only checked, or are disabled.
     pub mode: ScriptMode,

@@ -58,8 +58,8 @@ pub(crate) fn system_prompt(
     text
 }
 
-/// Returns the section about tools: their TypeScript declarations. If those exceed `max_tokens`, the
-/// tools of MCP servers, or all tools, are listed by name.
+/// Returns the section about tools: their TypeScript declarations. If those exceed `max_tokens`,
+/// the tools of MCP servers, or all tools, are listed by name.
 fn tools_section(registry: &Registry, max_tokens: usize) -> String {
     let declarations = compact_declarations(registry);
     if estimate_tokens(&declarations) <= max_tokens {

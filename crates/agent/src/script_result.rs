@@ -13,6 +13,8 @@ use serde_json::Value;
 /// Results of calls up to this size are part of the result of a failed script, in bytes of JSON.
 /// Larger ones are listed by their handles.
 const MAX_PARTIAL_RESULT_BYTES: usize = 400;
+/// Sections up to this size are rarely cut, so that no room is reserved for their handles.
+const MIN_CUT_BYTES: usize = 64;
 /// More bytes than a token has on average, in any text.
 const MAX_BYTES_PER_TOKEN: usize = 8;
 
@@ -121,6 +123,7 @@ fn truncated_text(sections: &[ResultSection], bytes: usize) -> String {
         .sum();
     let handles: usize = sections
         .iter()
+        .filter(|section| section.len() > MIN_CUT_BYTES)
         .filter_map(|section| section.handle.as_ref())
         .map(|handle| handle.len() + 90)
         .sum();

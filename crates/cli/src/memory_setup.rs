@@ -43,8 +43,8 @@ pub(crate) fn open_memory_in(home: &Path, config: &Config) -> Result<Memory> {
         .with_built_in_encoder())
 }
 
-/// Connects the memory to an agent whose model has this context window, as configured. `small` is the small model,
-/// which writes summaries and distills lessons.
+/// Connects the memory to an agent whose model has this context window, as configured. `small` is
+/// the small model, which writes summaries and distills lessons.
 pub(crate) fn memory_for_agent(
     config: &Config,
     memory: Arc<Memory>,

@@ -1,5 +1,5 @@
-//! The tool `recall`: reads the return value of an earlier run, what it showed with `text()`, or the
-//! result of one of its calls, from the journal.
+//! The tool `recall`: reads from the journal what an earlier run returned or showed with `text()`,
+//! or the result of one of its calls.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Asks a server how large the context window of a model is. Servers that a user runs decide it when
-//! they start, and gateways know models that the built-in table does not have.
+//! Asks a server how large the context window of a model is. Servers that a user runs decide it
+//! when they start, and gateways know models that the built-in table does not have.
 //!
 //! A query is made once per process for each server and model, in the background. Until it is
 //! answered, and if the server does not tell, the value of the model applies.

@@ -100,8 +100,8 @@ pub fn offerable_tools(registry: &Registry) -> impl Iterator<Item = &RegisteredT
     tools.filter(|tool: &&RegisteredTool| !tool.tool.is_script_only())
 }
 
-/// Removes what a model does not need if it knows the tool: descriptions, defaults and formats, and,
-/// unless the schema is strict, null as an alternative.
+/// Removes what a model does not need if it knows the tool: descriptions, defaults and formats,
+/// and, unless the schema is strict, null as an alternative.
 fn remove_descriptions(schema: &mut Value, strict: bool) {
     match schema {
         Value::Object(object) => {

@@ -36,7 +36,7 @@ pub fn signature(tool: &RegisteredTool) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns one line for each tool after its description: `readFile(args: { path: string; }): {…}`.
+/// Returns one line for each tool after its description: `name(args: { id: string }): {…}`.
 /// Every call returns a promise of the type after the colon. It is about a quarter as long as
 /// [`declarations`]: fields have no comments except their defaults, fields that only explain a call
 /// are left out, and a type that several tools share is declared once. `help` describes the fields.
@@ -146,7 +146,7 @@ enum DocComments {
     Include,
     /// Defaults. Fields that only explain a call are left out.
     Defaults,
-    /// None.
+    /// No comments.
     Omit,
 }
 
