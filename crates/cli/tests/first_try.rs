@@ -138,9 +138,10 @@ impl RecordedTask {
 
     /// Fails unless the task was done.
     fn check_result(&self, work: &Path, events: &[Value]) {
-        let message = events.iter().rev().find(|event| {
-            event["type"] == "item.completed" && event["item"]["type"] == "message"
-        });
+        let message = events
+            .iter()
+            .rev()
+            .find(|event| event["type"] == "item.completed" && event["item"]["type"] == "message");
         let answer = message.map_or(String::new(), |event| event["item"].to_string());
         for word in &self.answer {
             assert!(answer.contains(word.as_str()), "{}: {answer}", self.name);

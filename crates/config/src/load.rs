@@ -201,7 +201,7 @@ mod tests {
             request_max_retries = 1
             stream_idle_timeout_ms = 5000
             requires_openai_auth = false
-            script_harness = "dry-run"
+            script_mode = "dry-run"
             [models."o3"]
             context_window = 1000
             prices = { input = 2.0, output = 8.0 }
@@ -220,10 +220,7 @@ mod tests {
         assert_eq!(provider.wire_api, Some(selvedge_protocol::WireApi::Chat));
         assert_eq!(provider.query_params["api-version"], "2026-01-01");
         assert_eq!(
-            (
-                provider.retries.request_max_retries,
-                provider.script_harness
-            ),
+            (provider.retries.request_max_retries, provider.script_mode),
             (1, Some(ScriptMode::DryRun))
         );
         assert_eq!(config.models["o3"].prices.unwrap().output, 8.0);

@@ -366,7 +366,7 @@ fn a_command_has_exited_although_its_background_processes_still_run() {
             CommandExit {
                 reason: ExitReason::Code(7),
                 has_background_processes: true,
-                network_denied: matches!(wall, ConfinementMode::Confined(_)).then_some(false),
+                network_denied: matches!(mode, ConfinementMode::Confined(_)).then_some(false),
             }
         );
         drop(child);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use selvedge_protocol::{
-    ApprovalRequirement, CallReach, CallTimeout, McpApproval, Preview, ResultView, ResumeAs, ToolSpec,
+    ApprovalRequirement, CallReach, CallTimeout, McpApproval, Preview, ResultView, ResumeAs,
+    ToolSpec,
 };
 use selvedge_tools::{CallContext, CallFuture, FieldCase, Risk, Tool, ToolError};
 use serde_json::{Map, Value, json};

@@ -25,7 +25,8 @@ use crate::recording::{Recorder, Recording};
 use crate::replay_calls::ReplayAnswers;
 use crate::run::ScriptRun;
 use crate::run_output::{
-    CLAIMED_BY_OTHER_WARNING, dry_run_output, fill_result, preflight_error, rejected_output, set_duration,
+    CLAIMED_BY_OTHER_WARNING, dry_run_output, fill_result, preflight_error, rejected_output,
+    set_duration,
 };
 use crate::run_record::RunRecord;
 use crate::state::RunExit;

@@ -54,7 +54,7 @@ mod tests {
                 argv: vec!["touch".to_owned(), "written".to_owned()],
                 cwd: None,
                 env: BTreeMap::new(),
-                unconfined_justification: None,
+                run_unconfined: false,
             };
             let stdio = ChildStdio::Streams {
                 stdin: null().into(),

@@ -130,7 +130,8 @@ fn edit(
 
 /// Reads the file and applies the edit in memory.
 fn plan(workspace: &Workspace, args: &EditFileArgs) -> Result<PlannedEdit, ToolError> {
-    let target_file = workspace.target_file(&workspace.absolute(&args.path, None), LinkMode::Follow)?;
+    let target_file =
+        workspace.target_file(&workspace.absolute(&args.path, None), LinkMode::Follow)?;
     let shown = &target_file.display_path;
     if args.old.is_empty() {
         return Err(ToolError::new("`old` is empty")

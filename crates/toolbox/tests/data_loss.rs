@@ -16,7 +16,7 @@ use selvedge_tools::{Scope, ScopeLimits, StructuredCall, StructuredOutput, decla
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use support::{Desk, router};
+use support::{TestToolbox, router};
 
 /// Returns numbered lines of text: `line 1`, `line 2`, …
 fn lines(count: usize) -> String {
@@ -24,27 +24,30 @@ fn lines(count: usize) -> String {
 }
 
 /// Runs a script that must succeed. Returns its value and its warnings.
-fn run(desk: &Desk, source: &str) -> (Value, Vec<String>) {
-    let output = desk.script(source);
+fn run(fixture: &TestToolbox, source: &str) -> (Value, Vec<String>) {
+    let output = fixture.script(source);
     assert_eq!(output.error, None, "{source}");
     (output.value().unwrap_or_default(), output.warnings)
 }
 
 /// Runs a script that must fail. Returns the message and the suggestions.
-fn failure(desk: &Desk, source: &str) -> String {
-    let output = desk.script(source);
+fn failure(fixture: &TestToolbox, source: &str) -> String {
+    let output = fixture.script(source);
     let error = output.error.unwrap_or_else(|| panic!("no error: {source}"));
     format!("{}\n{}", error.message, error.suggestions.join("\n"))
 }
 
 /// Makes structured calls one after the other in one turn.
-fn turn(desk: &Desk, calls: &[(&str, Value)]) -> Vec<StructuredOutput> {
+fn turn(fixture: &TestToolbox, calls: &[(&str, Value)]) -> Vec<StructuredOutput> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
-    let router = router(desk.orchestrator(&desk.toolbox()), &ToolsConfig::default());
+    let router = router(
+        fixture.orchestrator(&fixture.toolbox()),
+        &ToolsConfig::default(),
+    );
     let limits = ScopeLimits::from(&Limits::default());
     let scope = Scope::new(
         "turn".into(),
@@ -65,34 +68,34 @@ fn turn(desk: &Desk, calls: &[(&str, Value)]) -> Vec<StructuredOutput> {
 
 #[test]
 fn a_long_file_that_is_read_changed_and_written_keeps_all_lines() {
-    let desk = Desk::new();
-    desk.write("work/long.py", lines(4306));
+    let fixture = TestToolbox::new();
+    fixture.write("work/long.py", lines(4306));
     let (value, warnings) = run(
-        &desk,
+        &fixture,
         "const { text } = await tools.readFile({ path: 'long.py' });
          await tools.writeFile({ path: 'long.py', content: text.replace('line 7\\n', 'seven\\n') });
          return (await tools.readFile({ path: 'long.py' })).totalLines",
     );
     assert_eq!((value, warnings), (json!(4306), vec![]));
-    let written = desk.read("work/long.py");
+    let written = fixture.read("work/long.py");
     assert_eq!(written, lines(4306).replace("line 7\n", "seven\n"));
 }
 
 #[test]
 fn a_file_of_eight_megabytes_is_read_whole_and_a_longer_one_warns() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     let line = format!("{}\n", "x".repeat(1023));
-    desk.write("work/eight", line.repeat(8 << 10));
-    desk.write("work/nine", line.repeat(9 << 10));
+    fixture.write("work/eight", line.repeat(8 << 10));
+    fixture.write("work/nine", line.repeat(9 << 10));
     // One line, as in minified code.
-    desk.write("work/one_line", "y".repeat(6 << 20));
+    fixture.write("work/one_line", "y".repeat(6 << 20));
     let source = "const out = [];
          for (const path of ['eight', 'nine', 'one_line']) {
            const f = await tools.readFile({ path });
            out.push([f.text.length, f.totalLines, f.truncated, f.cut]);
          }
          return out";
-    let (value, warnings) = run(&desk, source);
+    let (value, warnings) = run(&fixture, source);
     assert_eq!(
         value,
         json!([
@@ -109,15 +112,15 @@ fn a_file_of_eight_megabytes_is_read_whole_and_a_longer_one_warns() {
 
 #[test]
 fn a_structured_call_reads_two_thousand_lines_and_says_so() {
-    let desk = Desk::new();
-    desk.write("work/long.txt", "x\n".repeat(4306));
+    let fixture = TestToolbox::new();
+    fixture.write("work/long.txt", "x\n".repeat(4306));
     for (args, last) in [
         (json!({"path": "long.txt"}), 2000),
         // Other spellings of the field count too.
         (json!({"file_path": "long.txt", "max_lines": 3}), 3),
         (json!({"filePath": "long.txt", "endLine": 5}), 5),
     ] {
-        let output = turn(&desk, &[("read_file", args.clone())]).remove(0);
+        let output = turn(&fixture, &[("read_file", args.clone())]).remove(0);
         let text = output.value.as_ref().unwrap()["text"].as_str().unwrap();
         assert_eq!(text.lines().count(), last, "{args}");
         let next = format!("more lines: continue with offset {}", last + 1);
@@ -127,10 +130,10 @@ fn a_structured_call_reads_two_thousand_lines_and_says_so() {
 
 #[test]
 fn content_is_raw_and_numbered_has_the_line_numbers() {
-    let desk = Desk::new();
-    desk.write("work/a.txt", lines(14).replace("line 13", "a\u{2028}b\r"));
+    let fixture = TestToolbox::new();
+    fixture.write("work/a.txt", lines(14).replace("line 13", "a\u{2028}b\r"));
     let (value, _) = run(
-        &desk,
+        &fixture,
         "const f = await tools.readFile({ path: 'a.txt', offset: 12 });
          const { numbered } = f;
          return [f.content === f.text, numbered, f.numbered === numbered, Object.keys(f),
@@ -158,7 +161,7 @@ fn content_is_raw_and_numbered_has_the_line_numbers() {
     assert_eq!(value[5]["content"], value[5]["text"]);
     assert_eq!(value[6], json!(true));
     let (empty, _) = run(
-        &desk,
+        &fixture,
         "await tools.writeFile({ path: 'e', content: '' });
          const f = await tools.readFile({ path: 'e' }); return [f.text, f.content, f.numbered]",
     );
@@ -167,10 +170,10 @@ fn content_is_raw_and_numbered_has_the_line_numbers() {
 
 #[test]
 fn a_tool_has_the_same_views_under_each_of_its_names() {
-    let desk = Desk::new();
-    desk.write("work/a.txt", lines(3));
+    let fixture = TestToolbox::new();
+    fixture.write("work/a.txt", lines(3));
     let (value, warnings) = run(
-        &desk,
+        &fixture,
         "const names = ['readFile', 'read_file'];
          const all = await Promise.all(names.map((name) => tools[name]({ path: 'a.txt', limit: 1 })));
          return all.map((f) => f.numbered)",
@@ -183,8 +186,8 @@ fn a_tool_has_the_same_views_under_each_of_its_names() {
 
 #[test]
 fn defaults_are_in_the_declarations() {
-    let desk = Desk::new();
-    let orchestrator = desk.orchestrator(&desk.toolbox());
+    let fixture = TestToolbox::new();
+    let orchestrator = fixture.orchestrator(&fixture.toolbox());
     let text = declarations(orchestrator.registry());
     for (tool, part) in [
         ("listDir", "Maximum number of entries. (default 2000)"),

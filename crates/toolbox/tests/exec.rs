@@ -243,7 +243,8 @@ fn a_string_is_a_command_line_for_a_shell() {
         "exec('cat', {cwd: '.'}) && await tools.exec('echo $N', {env: {N: '2'}})",
         "shell({command: 'expr 1 + 1'})",
     ] {
-        let output = TestToolbox::new().script(&format!("return (await tools.{call}).stdout.trim()"));
+        let output =
+            TestToolbox::new().script(&format!("return (await tools.{call}).stdout.trim()"));
         assert_eq!(
             output.value(),
             Some(json!("2")),

@@ -7,7 +7,7 @@ use selvedge_script::Harness;
 use serde_json::{Value, json};
 
 use super::{failure, turn};
-use crate::support::{BOTH, Desk, Person, Way, both_ways};
+use crate::support::{BOTH, Person, TestToolbox, Way, both_ways};
 
 #[test]
 fn an_edit_replaces_exactly_one_place() {
@@ -75,15 +75,15 @@ fn an_edit_replaces_exactly_one_place() {
     ];
     for way in BOTH {
         for (content, args, expected, result) in cases {
-            let desk = Desk::new();
-            desk.write("work/f", content);
+            let fixture = TestToolbox::new();
+            fixture.write("work/f", content);
             let mut args = args.clone();
             args["path"] = json!("f");
-            let ran = desk.call(way, "edit_file", &args);
+            let ran = fixture.call(way, "edit_file", &args);
             assert_eq!(ran.error, None, "{args}");
             assert_eq!(ran.value.as_ref(), Some(result), "{args}");
             assert_eq!(
-                std::fs::read(desk.path("work/f")).unwrap(),
+                std::fs::read(fixture.path("work/f")).unwrap(),
                 *expected,
                 "{args}"
             );
@@ -145,27 +145,27 @@ fn an_edit_that_does_not_apply_says_what_to_change() {
             "wide is not UTF-8 but utf-16le",
         ),
     ];
-    let desk = Desk::new();
-    desk.write("work/f", source);
-    desk.write("work/wide", b"\xff\xfea\0");
-    desk.write("work/folder/a", "a");
+    let fixture = TestToolbox::new();
+    fixture.write("work/f", source);
+    fixture.write("work/wide", b"\xff\xfea\0");
+    fixture.write("work/folder/a", "a");
     for (mut args, part) in cases {
         if args.get("path").is_none() {
             args["path"] = json!("f");
         }
-        let error = failure(&desk, &format!("return await tools.editFile({args})"));
+        let error = failure(&fixture, &format!("return await tools.editFile({args})"));
         assert!(error.contains(part), "{args}: {error}");
-        assert_eq!(desk.read("work/f"), source);
+        assert_eq!(fixture.read("work/f"), source);
     }
 }
 
 #[test]
 fn an_edit_is_approved_and_shown_like_a_write() {
-    let mut desk = Desk::new();
-    desk.policy = ApprovalPolicy::Untrusted;
-    desk.person = Person::who_says(CallDecision::Once);
-    desk.write("work/f", "one\ntwo\n");
-    let ran = desk.call(
+    let mut fixture = TestToolbox::new();
+    fixture.policy = ApprovalPolicy::Untrusted;
+    fixture.person = Person::who_says(CallDecision::Once);
+    fixture.write("work/f", "one\ntwo\n");
+    let ran = fixture.call(
         Way::Script,
         "editFile",
         &json!({"path": "f", "old": "two", "new": "2"}),
@@ -182,14 +182,14 @@ fn an_edit_is_approved_and_shown_like_a_write() {
 
 #[test]
 fn an_edit_is_part_of_a_turns_diff_and_result_text() {
-    let desk = Desk::new();
-    desk.write("work/f", "one\ntwo\n");
+    let fixture = TestToolbox::new();
+    fixture.write("work/f", "one\ntwo\n");
     let args = json!({"path": "f", "old": "two", "new": "2"});
-    let output = turn(&desk, &[("edit_file", args)]).remove(0);
+    let output = turn(&fixture, &[("edit_file", args)]).remove(0);
     assert_eq!(output.content, "edited f: 1 replacement at line 2");
-    let toolbox = desk.toolbox();
+    let toolbox = fixture.toolbox();
     toolbox.turn_diff.begin_turn();
-    let harness = Harness::new(desk.orchestrator(&toolbox)).unwrap();
+    let harness = Harness::new(fixture.orchestrator(&toolbox)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -203,11 +203,11 @@ fn an_edit_is_part_of_a_turns_diff_and_result_text() {
 #[test]
 fn an_edit_obeys_the_same_rules_as_a_write() {
     let make = || {
-        let desk = Desk::new();
+        let fixture = TestToolbox::new();
         for path in ["work/.vscode/tasks.json", "work/.git/config", "work/f"] {
-            desk.write(path, "before");
+            fixture.write(path, "before");
         }
-        desk
+        fixture
     };
     let edit = |path: &str| json!({"path": path, "old": "before", "new": "after"});
     for (path, part) in [
@@ -215,7 +215,7 @@ fn an_edit_obeys_the_same_rules_as_a_write() {
         (".git/config", "is protected"),
         ("../outside/file.txt", "is outside the workspace"),
     ] {
-        let args = |_: &Desk| json!({"path": path, "old": "outside", "new": "x"});
+        let args = |_: &TestToolbox| json!({"path": path, "old": "outside", "new": "x"});
         both_ways(make, "edit_file", args, |_, ran| {
             let message = ran.error.as_ref().map(|(_, message)| message.as_str());
             assert!(
@@ -225,30 +225,30 @@ fn an_edit_obeys_the_same_rules_as_a_write() {
         });
     }
     let read_only = || {
-        let mut desk = make();
-        desk.sandbox = SandboxPolicy::ReadOnly;
-        desk
+        let mut fixture = make();
+        fixture.sandbox = SandboxPolicy::ReadOnly;
+        fixture
     };
     both_ways(
         read_only,
         "edit_file",
         |_| edit("f"),
-        |desk, ran| {
+        |fixture, ran| {
             assert!(ran.error.is_some());
-            assert_eq!(desk.read("work/f"), "before");
+            assert_eq!(fixture.read("work/f"), "before");
         },
     );
     // The mode stays, and a link is followed.
-    let desk = make();
+    let fixture = make();
     let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(desk.path("work/f"), mode).unwrap();
-    std::os::unix::fs::symlink("f", desk.path("work/link")).unwrap();
+    std::fs::set_permissions(fixture.path("work/f"), mode).unwrap();
+    std::os::unix::fs::symlink("f", fixture.path("work/link")).unwrap();
     assert_eq!(
-        desk.call(Way::Script, "editFile", &edit("link")).error,
+        fixture.call(Way::Script, "editFile", &edit("link")).error,
         None
     );
-    assert_eq!(desk.read("work/f"), "after");
-    let metadata = desk.path("work/f").metadata().unwrap();
+    assert_eq!(fixture.read("work/f"), "after");
+    let metadata = fixture.path("work/f").metadata().unwrap();
     assert_eq!(metadata.permissions().mode() & 0o777, 0o755);
-    assert!(desk.path("work/link").is_symlink());
+    assert!(fixture.path("work/link").is_symlink());
 }

@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 
 use super::{lines, run, turn};
-use crate::support::Desk;
+use crate::support::TestToolbox;
 
 #[test]
 fn a_search_with_more_matches_than_its_limit_warns() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     for (name, count) in [("a", 5000), ("b", 5000), ("c/d", 1320)] {
-        desk.write(&format!("work/{name}.txt"), lines(count));
+        fixture.write(&format!("work/{name}.txt"), lines(count));
     }
     let (value, warnings) = run(
-        &desk,
+        &fixture,
         "const hits = await tools.grepFiles({ pattern: 'line' });
          return [hits.length, hits[0], hits.at(-1)]",
     );
@@ -20,11 +20,11 @@ fn a_search_with_more_matches_than_its_limit_warns() {
     assert_eq!(value, json!([2000, hit(1), hit(2000)]));
     assert_eq!(warnings, ["grepFiles: 2,000 of 11,320 matches"]);
     let (value, warnings) = run(
-        &desk,
+        &fixture,
         "return (await tools.grepFiles({ pattern: 'line', limit: 20000 })).length",
     );
     assert_eq!((value, warnings), (json!(11320), vec![]));
-    let output = turn(&desk, &[("grep_files", json!({"pattern": "line"}))]).remove(0);
+    let output = turn(&fixture, &[("grep_files", json!({"pattern": "line"}))]).remove(0);
     assert_eq!(output.value.unwrap().as_array().unwrap().len(), 100);
     let end = "warning: grep_files: 100 of 11,320 matches";
     assert!(output.content.ends_with(end), "{}", output.content);
@@ -32,12 +32,12 @@ fn a_search_with_more_matches_than_its_limit_warns() {
 
 #[test]
 fn a_search_for_an_endless_number_of_matches_stops_counting() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     for name in 0..13 {
-        desk.write(&format!("work/{name}.txt"), "x\n".repeat(10_000));
+        fixture.write(&format!("work/{name}.txt"), "x\n".repeat(10_000));
     }
     let (value, warnings) = run(
-        &desk,
+        &fixture,
         "return (await tools.grepFiles({ pattern: 'x', limit: 3 })).length",
     );
     assert_eq!(value, json!(3));
@@ -46,10 +46,10 @@ fn a_search_for_an_endless_number_of_matches_stops_counting() {
 
 #[test]
 fn a_matching_line_that_is_cut_warns() {
-    let desk = Desk::new();
-    desk.write("work/min.js", "x".repeat(5000));
+    let fixture = TestToolbox::new();
+    fixture.write("work/min.js", "x".repeat(5000));
     let (value, warnings) = run(
-        &desk,
+        &fixture,
         "return (await tools.grepFiles({ pattern: 'x' }))[0].text.length",
     );
     assert_eq!(value, json!(2000));
@@ -61,20 +61,20 @@ fn a_matching_line_that_is_cut_warns() {
 
 #[test]
 fn a_folder_with_two_thousand_files_is_listed_whole() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     for n in 0..2000 {
-        desk.write(&format!("work/many/{n:04}.rs"), "");
+        fixture.write(&format!("work/many/{n:04}.rs"), "");
     }
     let all = "const [l, s, g] = [await tools.listDir({ path: 'many' }),
                  await tools.fileSearch({ pattern: '*.rs' }), await tools.fileSearch({ pattern: 'rs' })];
                return [l.entries.length, l.truncated, s.length, g.length]";
-    let (value, warnings) = run(&desk, all);
+    let (value, warnings) = run(&fixture, all);
     assert_eq!(
         (value, warnings),
         (json!([2000, false, 2000, 2000]), vec![])
     );
-    desk.write("work/many/one more.rs", "");
-    let (value, warnings) = run(&desk, all);
+    fixture.write("work/many/one more.rs", "");
+    let (value, warnings) = run(&fixture, all);
     assert_eq!(value, json!([2000, true, 2000, 2000]));
     assert_eq!(
         warnings,
@@ -94,7 +94,7 @@ fn a_folder_with_two_thousand_files_is_listed_whole() {
             "files",
         ),
     ] {
-        let output = turn(&desk, &[(tool, args)]).remove(0);
+        let output = turn(&fixture, &[(tool, args)]).remove(0);
         let end = format!("warning: {tool}: {count} of 2,001 {what}");
         assert!(output.content.ends_with(&end), "{}", output.content);
     }
@@ -102,10 +102,10 @@ fn a_folder_with_two_thousand_files_is_listed_whole() {
 
 #[test]
 fn many_warnings_are_counted() {
-    let desk = Desk::new();
-    desk.write("work/a.txt", lines(30));
+    let fixture = TestToolbox::new();
+    fixture.write("work/a.txt", lines(30));
     let (_, warnings) = run(
-        &desk,
+        &fixture,
         "for (let limit = 1; limit < 26; limit++) await tools.grepFiles({ pattern: 'line', limit })",
     );
     assert_eq!(warnings.len(), 21);
@@ -115,7 +115,7 @@ fn many_warnings_are_counted() {
 
 #[test]
 fn globs_with_a_slash_follow_the_rules_of_gitignore() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     for path in [
         "docs/a.md",
         "docs/plugins/x.md",
@@ -124,7 +124,7 @@ fn globs_with_a_slash_follow_the_rules_of_gitignore() {
         "pkg/docs/b.md",
         "pkg/docs/c.txt",
     ] {
-        desk.write(&format!("work/{path}"), "text\n");
+        fixture.write(&format!("work/{path}"), "text\n");
     }
     let docs_only = ["docs/a.md"];
     let below_docs = ["docs/a.md", "docs/plugins/deep/y.md", "docs/plugins/x.md"];
@@ -150,7 +150,7 @@ fn globs_with_a_slash_follow_the_rules_of_gitignore() {
     ];
     for (glob, expected) in cases {
         let (value, _) = run(
-            &desk,
+            &fixture,
             &format!(
                 "const found = await tools.fileSearch({{ pattern: '{glob}' }});
                  const hits = await tools.grepFiles({{ pattern: 'text', include: '{glob}' }});
@@ -161,7 +161,7 @@ fn globs_with_a_slash_follow_the_rules_of_gitignore() {
     }
     // A slash only at the end does not bind the glob to the folder of the search.
     let (value, _) = run(
-        &desk,
+        &fixture,
         "const found = await tools.fileSearch({ pattern: '*.md', exclude: ['docs/'] });
          const listed = await tools.listDir({ recursive: true, pattern: 'docs/*' });
          return [found.map(f => f.path), listed.entries.map(e => e.path)]",
@@ -171,12 +171,12 @@ fn globs_with_a_slash_follow_the_rules_of_gitignore() {
 
 #[test]
 fn entries_have_size_and_time_and_can_be_sorted() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     for (name, size, day) in [("small", 1, 3), ("large", 3000, 1), ("sub/middle", 20, 2)] {
-        desk.write(&format!("work/s/{name}"), "x".repeat(size));
+        fixture.write(&format!("work/s/{name}"), "x".repeat(size));
         let file = std::fs::File::options()
             .write(true)
-            .open(desk.path(&format!("work/s/{name}")))
+            .open(fixture.path(&format!("work/s/{name}")))
             .unwrap();
         let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(86_400 * day);
         file.set_modified(time).unwrap();
@@ -186,7 +186,7 @@ fn entries_have_size_and_time_and_can_be_sorted() {
             "const {{ entries, content }} = await tools.listDir({{ path: 's', pattern: '*l*', {args} }});
              return [entries.map(e => [e.path, e.kind, e.size, e.modified]), content]"
         );
-        run(&desk, &source).0
+        run(&fixture, &source).0
     };
     let (small, large, middle) = (
         json!(["s/small", "file", 1, "1970-01-04T00:00:00.000Z"]),
@@ -208,9 +208,9 @@ fn entries_have_size_and_time_and_can_be_sorted() {
 
 #[test]
 fn output_of_a_command_that_is_left_out_warns() {
-    let desk = Desk::new();
+    let fixture = TestToolbox::new();
     let (value, warnings) = run(
-        &desk,
+        &fixture,
         "const { stdout } = await tools.exec({ command: ['head', '-c', '362144', '/dev/zero'] });
          return stdout.length < 362144",
     );

@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use super::{failure, lines, run, turn};
-use crate::support::Desk;
+use crate::support::TestToolbox;
 
-fn desk() -> Desk {
-    let desk = Desk::new();
-    desk.write("work/long.txt", lines(4306));
-    desk.write("work/latin1.txt", b"caf\xe9 au lait\n");
-    desk
+fn fixture() -> TestToolbox {
+    let fixture = TestToolbox::new();
+    fixture.write("work/long.txt", lines(4306));
+    fixture.write("work/latin1.txt", b"caf\xe9 au lait\n");
+    fixture
 }
 
 #[test]
@@ -44,15 +44,15 @@ fn an_incomplete_read_prevents_overwriting() {
         ),
     ];
     for (read, write, message) in cases {
-        let desk = desk();
-        let error = failure(&desk, &format!("{read}{write}"));
+        let fixture = fixture();
+        let error = failure(&fixture, &format!("{read}{write}"));
         assert!(error.starts_with(message), "{write}: {error}");
         assert!(
             error.contains("editFile") && error.contains("hunks"),
             "{error}"
         );
-        assert_eq!(desk.read("work/long.txt"), lines(4306));
-        let bytes = std::fs::read(desk.path("work/latin1.txt")).unwrap();
+        assert_eq!(fixture.read("work/long.txt"), lines(4306));
+        let bytes = std::fs::read(fixture.path("work/latin1.txt")).unwrap();
         assert_eq!(bytes, b"caf\xe9 au lait\n");
     }
 }
@@ -94,17 +94,17 @@ fn other_writes_after_an_incomplete_read_work() {
              await tools.writeFile({ path: 'long.txt', content: whole.text.replace('line 3\\n', 'three\\n') })",
         ),
     ] {
-        let desk = desk();
-        run(&desk, &format!("{peek}{script}"));
+        let fixture = fixture();
+        run(&fixture, &format!("{peek}{script}"));
         let expected = lines(4306).replace("line 3\n", "three\n");
-        assert!(desk.read("work/long.txt") == expected, "{what}");
+        assert!(fixture.read("work/long.txt") == expected, "{what}");
     }
 }
 
 #[test]
 fn a_part_of_another_version_of_the_file_does_not_complete_a_read() {
     let error = failure(
-        &desk(),
+        &fixture(),
         "const a = await tools.readFile({ path: 'long.txt', limit: 9 });
          await tools.editFile({ path: 'long.txt', old: 'line 4306', new: 'the last line' });
          const b = await tools.readFile({ path: 'long.txt', offset: 10 });
@@ -118,9 +118,9 @@ fn a_part_of_another_version_of_the_file_does_not_complete_a_read() {
 
 #[test]
 fn the_structured_calls_of_a_turn_are_one_run() {
-    let desk = desk();
+    let fixture = fixture();
     let outputs = turn(
-        &desk,
+        &fixture,
         &[
             ("read_file", json!({"path": "long.txt"})),
             (
@@ -145,7 +145,7 @@ fn the_structured_calls_of_a_turn_are_one_run() {
     assert!(outputs[3].is_success(), "{}", outputs[3].content);
     // Another run does not know of the read.
     let again = turn(
-        &desk,
+        &fixture,
         &[("write_file", json!({"path": "long.txt", "content": "x\n"}))],
     );
     assert!(again[0].is_success());
@@ -154,7 +154,7 @@ fn the_structured_calls_of_a_turn_are_one_run() {
 #[test]
 fn a_lossy_read_warns() {
     let source = "return (await tools.readFile({ path: 'latin1.txt' })).lossy";
-    let (_, warnings) = run(&desk(), source);
+    let (_, warnings) = run(&fixture(), source);
     assert_eq!(
         warnings,
         ["readFile: latin1.txt is not valid UTF-8; its invalid bytes are replaced in `text`"]
@@ -164,7 +164,7 @@ fn a_lossy_read_warns() {
 #[test]
 fn the_error_of_a_replacement_says_that_it_takes_the_whole_file() {
     let error = failure(
-        &desk(),
+        &fixture(),
         "await tools.applyPatch({ path: 'long.txt', originalContent: 'line 5\\n', updatedContent: 'five\\n' })",
     );
     for part in [
