@@ -101,7 +101,7 @@ impl ModelClient {
         });
         let (props, show, list) = tokio::join!(
             self.fetch_json(&at_root, "props", None),
-            self.fetch_json(&at_root, "api/show", Some(json!({"model": model}))),
+            self.fetch_from_ollama(&at_root, model),
             self.fetch_json(self.provider(), "models", None),
         );
         let window = props
@@ -109,6 +109,15 @@ impl ModelClient {
             .or_else(|| window_of_show(&show?))
             .or_else(|| window_in_list(&list?, model));
         window.filter(|window| BELIEVED_WINDOWS.contains(window))
+    }
+
+    /// Fetches the description of a model from Ollama. No other server gets the POST request, which
+    /// some would take for a prompt.
+    async fn fetch_from_ollama(&self, root: &Provider, model: &str) -> Option<Value> {
+        let version = self.fetch_json(root, "api/version", None).await?;
+        version["version"].as_str()?;
+        let body = json!({"model": model});
+        self.fetch_json(root, "api/show", Some(body)).await
     }
 
     /// Fetches a small JSON document; with `body` by POST. `None` if anything fails.

@@ -126,7 +126,11 @@ async fn servers_report_the_window_of_a_model() {
         ),
         ("another document", "/props", json!([1, 2]), 131_072),
     ] {
-        let running = Server::start(vec![(path, answer.to_string())]);
+        let mut answers = vec![(path, answer.to_string())];
+        if path == "/api/show" {
+            answers.push(("/api/version", json!({"version": "0.12.0"}).to_string()));
+        }
+        let running = Server::start(answers);
         let window = reported(&running, &Model::from_table("qwen3")).await;
         assert_eq!(window, expected, "{server}");
     }
@@ -149,7 +153,8 @@ async fn a_server_is_asked_once_for_a_model_and_not_if_the_size_is_configured() 
     paths.sort();
     assert_eq!(
         paths,
-        ["/api/show {\"model\":\"tiny\"}", "/props ", "/v1/models "]
+        ["/api/version ", "/props ", "/v1/models "],
+        "only Ollama gets a POST request"
     );
 }
 
