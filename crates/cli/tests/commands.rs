@@ -1002,7 +1002,9 @@ fn a_tool_blocked_in_a_system_call_does_not_block_the_exit() {
         .unwrap();
     assert_eq!(held, "held\n");
     let script = "return await tools.exec({ command: ['./program'] })";
-    let seen = workspace.run(&["run", "-q", "--timeout", "500ms", "-e", script]);
+    let limit = "[script_harness.limits]\nmax_timeout_ms = 500\n";
+    workspace.write("home/config.toml", limit);
+    let seen = workspace.run(&["run", "-q", "-e", script]);
     assert!(
         seen.status == 1 && seen.err.contains("ScriptTimeoutError"),
         "{seen:?}"

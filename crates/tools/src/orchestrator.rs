@@ -498,7 +498,7 @@ impl Orchestrator {
             parent_id: scope.id.clone(),
             call_id: request.id.clone(),
             tool: name.clone(),
-            args_summary: summarise_args(&args),
+            args_summary: summarise_args(&args, tool.spec.structured_defaults),
         });
         let started = Instant::now();
         let timeout = &tool.spec.timeout;
