@@ -130,11 +130,14 @@ impl Harness {
             return dry_run_output(output, report, started);
         }
         let max_bytes = self.limits.max_source_bytes;
-        let (compiled, cache_hit) =
-            match self.compiler.compile_off_executor(source, max_bytes).await {
-                Ok(compiled) => compiled,
-                Err(error) => return rejected_output(output, error, started),
-            };
+        let registry = Some(self.orchestrator.registry());
+        let compiled = self
+            .compiler
+            .compile_off_executor(source, max_bytes, registry);
+        let (compiled, cache_hit) = match compiled.await {
+            Ok(compiled) => compiled,
+            Err(error) => return rejected_output(output, error, started),
+        };
         output.metadata.cache_hit = cache_hit;
         if let Some(error) = preflight_error(preflight::check(&compiled, &self.orchestrator)) {
             return rejected_output(output, error, started);
@@ -190,7 +193,7 @@ impl Harness {
         let started = Instant::now();
         let suspension = Suspension::from_bytes(&suspended.state)?;
         let compiler = &self.compiler;
-        let compiled = compiler.compile_off_executor(source.as_bytes(), usize::MAX);
+        let compiled = compiler.compile_off_executor(source.as_bytes(), usize::MAX, None);
         let compiled = compiled.await;
         let (compiled, cache_hit) =
             compiled.map_err(|error| RestoreError::Compile(error.message))?;

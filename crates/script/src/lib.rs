@@ -47,6 +47,7 @@ mod suspension;
 mod teardown;
 mod tool_description;
 mod truncate_json;
+mod typecheck;
 mod unicode;
 
 pub use analysis::ToolMentions;

@@ -13,6 +13,7 @@ use crate::analysis::{StaticArgs, StaticObject};
 use crate::compile::CompiledScript;
 use crate::globals::is_global;
 use crate::hints;
+use crate::typecheck::{MistakeKind, TypeMistake};
 
 /// Maximum number of errors of one script that are looked for.
 const MAX_REPORTED_ERRORS: usize = 50;
@@ -120,12 +121,41 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
         }
         report.calls.push(planned_call(&tool.spec, at.line, object));
     }
+    let mistakes = compiled.type_mistakes(orchestrator.registry());
+    let found = mistakes
+        .iter()
+        .map(|mistake| type_error(mistake, compiled, orchestrator));
+    report.errors.extend(found);
+    report
+        .errors
+        .sort_by_key(|error| (error.line, error.column));
     let bare = compiled.bare_calls.iter();
     let bare =
         bare.filter_map(|(name, at)| missing_prefix_error(name, *at, compiled, orchestrator));
     report.errors.extend(bare);
     report.valid = report.errors.is_empty();
     report
+}
+
+/// Returns the error for a mistake that the type check found.
+fn type_error(
+    mistake: &TypeMistake,
+    compiled: &CompiledScript,
+    orchestrator: &Orchestrator,
+) -> ScriptError {
+    let (code, phase) = match mistake.kind {
+        MistakeKind::Argument => (ErrorCode::ToolValidationError, Phase::Parsing),
+        MistakeKind::Property | MistakeKind::Await | MistakeKind::Readonly => {
+            (ErrorCode::ScriptTypeError, Phase::Preflight)
+        }
+    };
+    let at = compiled.position_of_offset(mistake.offset);
+    let mut error = ScriptError::new(code, phase, mistake.message.clone()).at(at.line, at.column);
+    let tool = mistake.tool.as_ref();
+    let tool = tool.and_then(|name| orchestrator.registry().get(name));
+    error.tool_name = tool.map(|tool| tool.spec.name.clone());
+    error.suggestions = mistake.suggestions.clone();
+    error.with("mistake", mistake.kind.as_str())
 }
 
 /// Returns the error for a tool that is called without `tools.` before its name.

@@ -67,7 +67,7 @@ pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: 
     };
     // A script that the engine cannot parse never ran.
     output.status = match error.phase {
-        Phase::Parsing => RunStatus::Rejected,
+        Phase::Parsing | Phase::Preflight => RunStatus::Rejected,
         _ => RunStatus::Error,
     };
     output.error = Some(error);

@@ -26,6 +26,7 @@ mod policy;
 mod prior;
 mod registry;
 mod router;
+mod schema_type;
 mod scope;
 mod search;
 mod supervise;
@@ -50,8 +51,9 @@ pub use policy::{PolicyVerdict, Risk, apply_policy};
 pub use prior::{
     DecisionError, PriorCall, PriorCalls, PriorOutcome, PriorProgress, ResumeDecision,
 };
-pub use registry::{RegisteredTool, Registry, RegistryError, ToolLookup};
+pub use registry::{RegisteredTool, Registry, RegistryError, RegistryIdentity, ToolLookup};
 pub use router::{ResultHint, StructuredCall, StructuredOutput, ToolRouter, truncate_result};
+pub use schema_type::{SchemaField, SchemaObject, SchemaType, ToolTypes};
 pub use scope::{Scope, ScopeLimits, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy};
 pub use search::ToolSearch;
 pub use tasks::{RecordedTask, TaskContext, TaskQuery, TaskSet};

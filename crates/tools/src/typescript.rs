@@ -56,6 +56,49 @@ enum DocComments {
     Omit,
 }
 
+/// Which types are declared as `readonly`, which `tsc` enforces. Declarations for models omit it:
+/// their instructions say that results are frozen.
+#[derive(Clone, Copy, PartialEq)]
+enum ReadonlyTypes {
+    /// None.
+    None,
+    /// Lists, so that an argument may be a list from a result.
+    Lists,
+    /// Lists and fields: results are frozen.
+    All,
+}
+
+impl ReadonlyTypes {
+    fn of(words: DocComments, wanted: Self) -> Self {
+        match words {
+            DocComments::Include => wanted,
+            DocComments::Omit => Self::None,
+        }
+    }
+
+    fn before_list(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Lists | Self::All => "readonly ",
+        }
+    }
+
+    fn before_field(self) -> &'static str {
+        match self {
+            Self::All => "readonly ",
+            Self::None | Self::Lists => "",
+        }
+    }
+
+    /// Returns the type of an object whose fields have this type.
+    fn record(self, value: &str) -> String {
+        match self {
+            Self::All => format!("Readonly<Record<string, {value}>>"),
+            Self::None | Self::Lists => format!("Record<string, {value}>"),
+        }
+    }
+}
+
 /// Tools and nested namespaces with a common prefix.
 #[derive(Default)]
 struct DeclarationNamespace<'a> {
@@ -96,6 +139,7 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
         root: schema,
         camel_case_fields: tool.tool.field_case() == FieldCase::Camel,
         doc_comments: words,
+        readonly: ReadonlyTypes::of(words, ReadonlyTypes::Lists),
     };
     let required = schema
         .get("required")
@@ -121,6 +165,7 @@ fn result_type(tool: &RegisteredTool, depth: usize, words: DocComments) -> Strin
             root: schema,
             camel_case_fields: false,
             doc_comments: words,
+            readonly: ReadonlyTypes::of(words, ReadonlyTypes::All),
         }
         .render(schema, depth, &mut BTreeSet::new()),
         None => "unknown".to_owned(),
@@ -132,6 +177,7 @@ struct TypeScriptRenderer<'a> {
     root: &'a Value,
     camel_case_fields: bool,
     doc_comments: DocComments,
+    readonly: ReadonlyTypes,
 }
 
 impl TypeScriptRenderer<'_> {
@@ -210,16 +256,17 @@ impl TypeScriptRenderer<'_> {
                         .iter()
                         .map(|item| self.render(item, depth, open))
                         .collect();
-                    return format!("[{}]", parts.join(", "));
+                    return format!("{}[{}]", self.readonly.before_list(), parts.join(", "));
                 }
                 let item = object.get("items").map_or_else(
                     || "unknown".to_owned(),
                     |items| self.render(items, depth, open),
                 );
-                if item.contains(" | ") || item.contains(" & ") {
-                    format!("({item})[]")
+                let readonly = self.readonly.before_list();
+                if item.contains(" | ") || item.contains(" & ") || item.starts_with("readonly ") {
+                    format!("{readonly}({item})[]")
                 } else {
-                    format!("{item}[]")
+                    format!("{readonly}{item}[]")
                 }
             }
             "object" => self.render_object(object, depth, open),
@@ -245,9 +292,9 @@ impl TypeScriptRenderer<'_> {
             return match object.get("additionalProperties") {
                 Some(Value::Bool(false)) => "{}".to_owned(),
                 Some(schema @ Value::Object(_)) => {
-                    format!("Record<string, {}>", self.render(schema, depth, open))
+                    self.readonly.record(&self.render(schema, depth, open))
                 }
-                _ => "Record<string, unknown>".to_owned(),
+                _ => self.readonly.record("unknown"),
             };
         };
         let pad = "  ".repeat(depth + 1);
@@ -283,7 +330,9 @@ impl TypeScriptRenderer<'_> {
                     .strip_suffix(" | null")
                     .map_or(kind.clone(), str::to_owned);
             }
-            let _ = writeln!(out, "{pad}{}{optional}: {kind};", property_name(&spelled));
+            let readonly = self.readonly.before_field();
+            let name = property_name(&spelled);
+            let _ = writeln!(out, "{pad}{readonly}{name}{optional}: {kind};");
         }
         let _ = write!(out, "{}}}", "  ".repeat(depth));
         out
