@@ -60,8 +60,9 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
     });
     let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
     calls.sort_by_key(|seen| seen.offset);
+    let mut errors: Vec<(u32, ScriptError)> = Vec::new();
     for seen in calls {
-        if report.errors.len() >= MAX_REPORTED_ERRORS {
+        if errors.len() >= MAX_REPORTED_ERRORS {
             break;
         }
         let at = compiled.position_of_offset(seen.offset);
@@ -77,7 +78,7 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
                     .at(at.line, at.column);
                 error.tool_name = Some(seen.path.clone());
                 error.suggestions = failure.suggestions;
-                report.errors.push(error);
+                errors.push((seen.offset, error));
                 continue;
             }
         };
@@ -85,7 +86,7 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
             StaticArgs::Object(object) => object,
             StaticArgs::Literal(value) if tool.spec.positional.is_empty() && !value.is_null() => {
                 let error = not_an_object_error(tool, value).at(at.line, at.column);
-                report.errors.push(error);
+                errors.push((seen.offset, error));
                 continue;
             }
             StaticArgs::Literal(_) | StaticArgs::Other => {
@@ -117,18 +118,19 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
                     .at(position.line, position.column);
             error.tool_name = Some(tool.spec.name.clone());
             error.suggestions = problem.suggestions;
-            report.errors.push(error);
+            errors.push((seen.offset, error));
         }
         report.calls.push(planned_call(&tool.spec, at.line, object));
     }
     let mistakes = compiled.type_mistakes(orchestrator.registry());
-    let found = mistakes
-        .iter()
-        .map(|mistake| type_error(mistake, compiled, orchestrator));
-    report.errors.extend(found);
-    report
-        .errors
-        .sort_by_key(|error| (error.line, error.column));
+    let found = mistakes.iter().map(|mistake| {
+        let error = type_error(mistake, compiled, orchestrator);
+        (mistake.offset, error)
+    });
+    errors.extend(found);
+    // All errors of one call stay together, in their order.
+    errors.sort_by_key(|(offset, _)| *offset);
+    report.errors = errors.into_iter().map(|(_, error)| error).collect();
     let bare = compiled.bare_calls.iter();
     let bare =
         bare.filter_map(|(name, at)| missing_prefix_error(name, *at, compiled, orchestrator));

@@ -13,6 +13,9 @@ use crate::teardown::EndedRun;
 use crate::truncate_json::truncate_json;
 use crate::unicode::replace_lone_surrogates;
 
+/// Maximum number of further mistakes in the suggestions of an error.
+const MAX_FURTHER_MISTAKES: usize = 5;
+
 /// Warning of a run that another process has taken over.
 pub(crate) const TAKEN_OVER_WARNING: &str =
     "another process answered the approval request and continues the script";
@@ -100,7 +103,8 @@ pub(crate) fn dry_run_output(
     output
 }
 
-/// Returns the first error of a check, with the others in its metadata.
+/// Returns the first error of a check, with the others in its metadata, and further mistakes of
+/// types in its suggestions.
 pub(crate) fn preflight_error(report: Preflight) -> Option<ScriptError> {
     let others: Vec<Value> = report
         .errors
@@ -116,7 +120,15 @@ pub(crate) fn preflight_error(report: Preflight) -> Option<ScriptError> {
             })
         })
         .collect();
-    let first = report.errors.into_iter().next()?;
+    // Some surfaces show suggestions, but no metadata.
+    let mistakes = report.errors.iter().skip(1);
+    let mistakes = mistakes.filter(|error| error.code == ErrorCode::ScriptTypeError);
+    let further: Vec<String> = mistakes
+        .take(MAX_FURTHER_MISTAKES)
+        .map(|error| format!("also line {}: {}", error.line.unwrap_or(0), error.message))
+        .collect();
+    let mut first = report.errors.into_iter().next()?;
+    first.suggestions.extend(further);
     Some(if others.is_empty() {
         first
     } else {

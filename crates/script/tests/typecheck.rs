@@ -40,6 +40,20 @@ struct SearchArgs {
     limit: Option<u32>,
 }
 
+#[derive(Deserialize, JsonSchema)]
+#[allow(dead_code)]
+struct RecallArgs {
+    handle: String,
+    pointer: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema, Default)]
+struct RecalledValue {
+    value: serde_json::Value,
+    total: Option<u64>,
+    truncated: bool,
+}
+
 #[derive(Serialize, JsonSchema)]
 struct FoundTool {
     name: String,
@@ -60,6 +74,10 @@ fn registry() -> Registry {
         .register(tool("search", "Finds tools.", |_: SearchArgs| async {
             Ok(Vec::<FoundTool>::new())
         }))
+        .unwrap();
+    let recall = |_: RecallArgs| async { Ok(RecalledValue::default()) };
+    registry
+        .register(tool("recall", "Reads a result.", recall))
         .unwrap();
     for name in ["mcp.github.list_issues", "mcp.github.create_issue"] {
         let server_tool = tool(name, "Uses issues.", |args: serde_json::Value| async {
@@ -199,7 +217,7 @@ fn findings_agree_with_tsc() {
     let (mut tallies, mut total) = (BTreeMap::<ScriptGroup, Tally>::new(), 0);
     for (groups, registry) in [
         (
-            &[ScriptGroup::Models, ScriptGroup::Hostile][..],
+            &[ScriptGroup::Models][..],
             support::registry(&Arc::default()),
         ),
         (
@@ -235,11 +253,8 @@ fn findings_agree_with_tsc() {
         tally.print(&format!("{group:?}"));
         reported += tally.reported;
         wrong += tally.unconfirmed.len();
-        // Attacks are not what models write: what they do to `{}` and prototypes is no mistake.
-        if *group != ScriptGroup::Hostile {
-            expected += tally.expected;
-            missed += tally.missed.len();
-        }
+        expected += tally.expected;
+        missed += tally.missed.len();
     }
     let recall = 1.0 - f64::from(missed as u32) / f64::from(expected as u32);
     eprintln!(
@@ -274,6 +289,21 @@ fn findings_in_mutated_scripts_agree_with_tsc() {
         "reported mistakes that tsc does not confirm"
     );
     assert!(tally.recall() >= 0.9, "recall {}", tally.recall());
+}
+
+/// Some attacks make `tsc` use all memory, so it does not judge them. They are no type mistakes.
+#[test]
+fn nothing_is_reported_in_hostile_scripts() {
+    let harness = harness(support::registry(&Arc::default()));
+    let scripts = corpus::all().into_iter();
+    let hostile = scripts.filter(|script| script.group == ScriptGroup::Hostile);
+    let mut reported = Vec::new();
+    for script in compiled(hostile.collect()) {
+        let found = findings(&harness, &script.code).into_iter();
+        let inferred = found.filter(|finding| finding.is_inferred);
+        reported.extend(inferred.map(|finding| format!("{}: {finding:?}", script.name)));
+    }
+    assert!(reported.is_empty(), "{reported:#?}");
 }
 
 /// Needs no `tsc`: the corpus says itself which scripts have a mistake, and where.

@@ -66,6 +66,7 @@ impl<'a> TypeChecker<'a> {
             TSType::TSTypeLiteral(it) => self.annotated_object(&it.members),
             TSType::TSTypeReference(it) => self.named_type(it),
             TSType::TSTypeQuery(it) => self.queried_type(it),
+            TSType::TSIndexedAccessType(it) => self.indexed_type(&it.object_type, &it.index_type),
             _ => TypeId::UNKNOWN,
         }
     }
@@ -115,6 +116,20 @@ impl<'a> TypeChecker<'a> {
         match object.fields.is_empty() && object.others.is_none() {
             true => TypeId::UNKNOWN,
             false => self.types.add_object(object),
+        }
+    }
+
+    /// Returns the type of `T[number]` and `T["field"]`.
+    fn indexed_type(&mut self, object: &'a TSType<'a>, index: &'a TSType<'a>) -> TypeId {
+        let object = self.annotated_type(object);
+        let index = self.annotated_type(index);
+        match (self.types.get(object).clone(), self.types.get(index)) {
+            (Type::Array { element, .. }, Type::Number) => element,
+            (Type::Object(_) | Type::Result(_), Type::Literal(name)) => {
+                let name = *name;
+                self.property_type(object, name).unwrap_or(TypeId::UNKNOWN)
+            }
+            _ => TypeId::UNKNOWN,
         }
     }
 

@@ -32,14 +32,17 @@ impl<'a> TypeChecker<'a> {
     ) -> TypeId {
         let name = member.property.name.as_str();
         let receiver = self.types.non_nullish(object);
-        if let Type::Global(global) = *self.types.get(receiver) {
+        let property = self.property(receiver, name);
+        if let (Type::Global(global), Property::Found(_)) = (self.types.get(receiver), property) {
+            let global = *global;
             return self.global_method(call, global, name);
         }
-        match self.property(receiver, name) {
+        match property {
             Property::Missing => {
                 self.report_missing(Some(&member.object), receiver, name, member.property.span);
                 self.infer_arguments(&call.arguments);
-                TypeId::UNKNOWN
+                // The call throws.
+                self.after_mistake(TypeId::NEVER)
             }
             Property::Found(property) => {
                 let known = self.built_in_method(call, member, receiver, name);

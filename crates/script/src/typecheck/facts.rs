@@ -29,8 +29,8 @@ pub(super) enum AssignedValue<'a> {
     Value(&'a Expression<'a>),
     /// A number.
     Number,
-    /// A number or a string, as `+=` gives.
-    NumberOrString,
+    /// The sum with the value of an expression, as `+=` gives.
+    Sum(&'a Expression<'a>),
     /// Any value.
     Unknown,
 }
@@ -156,7 +156,7 @@ impl<'a> FactCollector<'a> {
             | AssignmentOperator::LogicalAnd
             | AssignmentOperator::LogicalOr
             | AssignmentOperator::LogicalNullish => AssignedValue::Value(&assignment.right),
-            AssignmentOperator::Addition => AssignedValue::NumberOrString,
+            AssignmentOperator::Addition => AssignedValue::Sum(&assignment.right),
             _ => AssignedValue::Number,
         };
         match &assignment.left {

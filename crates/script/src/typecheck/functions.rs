@@ -142,7 +142,14 @@ impl<'a> TypeChecker<'a> {
                     types.push(self.types.widened(found));
                 }
                 AssignedValue::Number => types.push(TypeId::NUMBER),
-                AssignedValue::NumberOrString => types.extend([TypeId::NUMBER, TypeId::STRING]),
+                AssignedValue::Sum(expression) => {
+                    let added = self.speculate(expression);
+                    match (so_far, added) {
+                        (TypeId::STRING, _) => types.push(TypeId::STRING),
+                        (TypeId::NUMBER, TypeId::NUMBER) => types.push(TypeId::NUMBER),
+                        _ => types.extend([TypeId::NUMBER, TypeId::STRING]),
+                    }
+                }
                 AssignedValue::Unknown => types.push(TypeId::UNKNOWN),
             }
         }

@@ -199,6 +199,10 @@ pub(super) fn property_names(kind: &Type<'_>) -> Vec<&'static str> {
         Type::Set(_) => SET_PROPERTIES.into(),
         Type::Iterator(_) => ITERATOR_PROPERTIES.into(),
         Type::Method => METHOD_PROPERTIES.into(),
+        Type::Global(name) => {
+            let known = static_properties(name);
+            known.map_or(Vec::new(), |known| known.split(' ').collect())
+        }
         _ => Vec::new(),
     }
 }
@@ -232,8 +236,17 @@ impl<'a> TypeChecker<'a> {
             Property::Found(found) => found,
             Property::Missing => {
                 self.report_missing(Some(expression), object, name, at);
-                TypeId::UNKNOWN
+                self.after_mistake(TypeId::UNDEFINED)
             }
+        }
+    }
+
+    /// Returns the type of an expression with a mistake. Where a mistake is only looked for later,
+    /// it is what the expression gives when it runs; else unknown, so that it is reported once.
+    pub(super) fn after_mistake(&self, when_run: TypeId) -> TypeId {
+        match self.speculation {
+            0 => TypeId::UNKNOWN,
+            _ => when_run,
         }
     }
 
@@ -382,6 +395,10 @@ impl<'a> TypeChecker<'a> {
             | Type::Set(_)
             | Type::Iterator(_)
             | Type::Method => self.built_in_property(&kind, name),
+            Type::Global(global) => match static_properties(global) {
+                Some(known) if !known.split(' ').any(|known| known == name) => Property::Missing,
+                _ => UNKNOWN,
+            },
             _ => UNKNOWN,
         }
     }
@@ -429,6 +446,35 @@ impl<'a> TypeChecker<'a> {
             ToolLookup::NotFound(_) => TypeId::UNKNOWN,
         }
     }
+}
+
+/// Returns the properties of a global object, separated by spaces, if they are listed here.
+fn static_properties(global: &str) -> Option<&'static str> {
+    Some(match global {
+        "Promise" => {
+            "all allSettled any race reject resolve try withResolvers prototype name length"
+        }
+        "JSON" => "parse stringify rawJSON isRawJSON",
+        "Date" => "now parse UTC prototype name length",
+        "Object" => {
+            "assign create defineProperties defineProperty entries freeze fromEntries \
+             getOwnPropertyDescriptor getOwnPropertyDescriptors getOwnPropertyNames \
+             getOwnPropertySymbols getPrototypeOf groupBy hasOwn is isExtensible isFrozen isSealed \
+             keys preventExtensions seal setPrototypeOf values prototype name length"
+        }
+        "Array" => "from fromAsync isArray of prototype name length",
+        "Number" => {
+            "EPSILON MAX_SAFE_INTEGER MAX_VALUE MIN_SAFE_INTEGER MIN_VALUE NEGATIVE_INFINITY \
+             NaN POSITIVE_INFINITY isFinite isInteger isNaN isSafeInteger parseFloat parseInt \
+             prototype name length"
+        }
+        "Math" => {
+            "E LN10 LN2 LOG10E LOG2E PI SQRT1_2 SQRT2 abs acos acosh asin asinh atan atan2 atanh \
+             cbrt ceil clz32 cos cosh exp expm1 f16round floor fround hypot imul log log10 log1p \
+             log2 max min pow random round sign sin sinh sqrt sumPrecise tan tanh trunc"
+        }
+        _ => return None,
+    })
 }
 
 /// Whether a name is a position in a list.

@@ -228,6 +228,7 @@ impl<'a> TypeChecker<'a> {
                 };
                 (whose, origin.map(|object| object.tool.to_owned()))
             }
+            Type::Global(name) => (format!("`{name}` has no such property"), None),
             _ => (format!("it is {}", self.name_of(kind)), None),
         }
     }
@@ -290,14 +291,15 @@ impl<'a> TypeChecker<'a> {
             true => super::members::property_names(self.types.get(kind)),
             false => fields,
         };
-        let near = similar_names(name, fields.iter().copied())
-            .into_iter()
-            .next();
-        near.or_else(|| {
-            let (_, known) = SYNONYMS.iter().find(|(synonym, _)| *synonym == name)?;
-            let known = known.iter().find(|known| fields.contains(known));
-            known.map(|known| (*known).to_owned())
-        })
+        let synonym = SYNONYMS.iter().find(|(synonym, _)| *synonym == name);
+        let synonym = synonym.and_then(|(_, known)| {
+            let mut known = known.iter();
+            known.find(|known| fields.contains(known))
+        });
+        match synonym {
+            Some(known) => Some((*known).to_owned()),
+            None => similar_names(name, fields).into_iter().next(),
+        }
     }
 
     /// Returns the field of an object that is a list, if there is exactly one.

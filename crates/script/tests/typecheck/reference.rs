@@ -87,7 +87,11 @@ pub fn diagnostics(registry: &Registry, scripts: &[&CorpusScript]) -> Vec<Option
     // If there is a syntax error, `tsc` reports nothing else about any file.
     let errors = loop {
         let errors = run_tsc(dir.path());
-        if errors.is_empty() || errors.iter().any(|error| error.code >= 2000) {
+        if errors.is_empty()
+            || errors
+                .iter()
+                .any(|error| (2000..8000).contains(&error.code))
+        {
             break errors;
         }
         for error in errors {
@@ -193,7 +197,7 @@ fn is_after_tools(source: &str, line: u32, column: u32) -> bool {
     let word = before
         .rsplit(|c: char| !c.is_alphanumeric() && c != '.' && c != '_')
         .next();
-    word.is_some_and(|word| word == "tools" || word.starts_with("tools.mcp"))
+    word.is_some_and(|word| word == "tools" || word.starts_with("tools."))
 }
 
 /// The arguments of a call `tools.x(…)`: line and column of both ends.
