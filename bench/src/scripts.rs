@@ -16,6 +16,7 @@ use crate::table::BenchTable;
 pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
     measure_compile(table)?;
     measure_preflight(table)?;
+    measure_type_check(table)?;
     measure_run(table)?;
     measure_journal(table)?;
     measure_process(table)
@@ -113,6 +114,57 @@ fn measure_preflight(table: &mut BenchTable) -> Result<()> {
         "",
         "≤ 0.5 ms",
         samples.p50() <= 0.5,
+    );
+    Ok(())
+}
+
+/// Measures the check of a compiled script of 100 lines with the built-in tools. The registry is
+/// new each time, so that nothing of the check is cached, and the script is parsed again.
+fn measure_type_check(table: &mut BenchTable) -> Result<()> {
+    let part = r#"
+const hitsN = await tools.grepFiles({ pattern: "TODO", include: "*.rs", limit: 500 });
+const pathsN = [...new Set(hitsN.filter((hit) => hit.line > 3).map((hit) => hit.path))];
+const filesN = await Promise.all(pathsN.map((path) => tools.readFile({ path })));
+const rowsN: { path: string; lines: number }[] = [];
+for (const [i, file] of filesN.entries()) {
+  if (file.truncated) continue;
+  const longest = file.text.split("\n").reduce((a, b) => (a.length > b.length ? a : b), "");
+  rowsN.push({ path: pathsN[i], lines: file.totalLines + longest.length });
+}
+const runN = await tools.exec({ command: ["wc", "-l", ...rowsN.map((row) => row.path)] });
+if (runN.exitCode !== 0) text(`${runN.stderr} ${rowsN.toSorted((a, b) => a.lines - b.lines)[0]?.path}`);
+"#;
+    let source: String = (0..9).map(|n| part.replace('N', &n.to_string())).collect();
+    let dir = tempfile::tempdir()?;
+    let workspace = selvedge_toolbox::Workspace::open(
+        dir.path(),
+        selvedge_protocol::SandboxPolicy::ReadOnly,
+        &[],
+    )?;
+    let mut registry = Registry::new();
+    selvedge_toolbox::Toolbox::new(workspace).register(&mut registry)?;
+    let harness = Harness::with_lazy_runtime(Orchestrator::new(registry.clone()));
+    let mut samples = Samples::default();
+    for _ in 0..1000 {
+        let mut changed = registry.clone();
+        changed.add_alias("changed", "exec");
+        let harness = harness.clone().with_tools(changed);
+        let start = Instant::now();
+        let report = harness.check(source.as_bytes());
+        samples.extend([elapsed_ms(start)]);
+        anyhow::ensure!(report.valid, "{:?}", report.errors);
+    }
+    let lines = source.lines().count();
+    let per_100_lines = samples.p50() * 100.0 / lines as f64;
+    table.add_row(
+        "type check: 100 lines, with parsing and pre-flight",
+        format!(
+            "{per_100_lines:.3} ms (p99 of {lines} lines: {:.3})",
+            samples.p99()
+        ),
+        "",
+        "≤ 0.5 ms",
+        per_100_lines <= 0.5,
     );
     Ok(())
 }

@@ -8,8 +8,10 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Detection, compilation and pre-flight. Nothing ran.
+    /// Detection and compilation, and the check of tool calls. Nothing ran.
     Parsing,
+    /// The type check. Nothing ran.
+    Preflight,
     /// The script was running.
     Executing,
     /// The script had ended; its result was being serialised.

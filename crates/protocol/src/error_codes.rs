@@ -8,6 +8,10 @@ error_codes! {
     /// The script was rejected before it ran: too large, not UTF-8, a banned construct, a malformed
     /// block, or scripts are disabled.
     ScriptRejectedError, Yes;
+    /// The type check found a certain mistake before the script ran: a property that a result does
+    /// not have, a missing `await`, or a change of a frozen result. `metadata.otherErrors` lists
+    /// further mistakes.
+    ScriptTypeError, Yes;
     /// The script threw an exception and did not catch it. The exception's name is in
     /// `metadata.name`.
     ScriptRuntimeError, Yes;

@@ -8,8 +8,8 @@ use oxc_ast::ast::{
     ConditionalExpression, Decorator, Expression, ExpressionStatement, Function,
     IdentifierReference, IfStatement, ImportExpression, ImportMeta, LogicalExpression,
     MemberExpression, ModuleDeclaration, NewExpression, ObjectExpression, ObjectPropertyKind,
-    Program, PropertyKind, Statement, StaticMemberExpression, TSImportEqualsDeclaration,
-    TSModuleBlock, UnaryExpression, UnaryOperator, VariableDeclarator,
+    Program, PropertyKind, Statement, TSImportEqualsDeclaration, TSModuleBlock, UnaryExpression,
+    UnaryOperator, VariableDeclarator,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_semantic::{ScopeFlags, Scoping, SymbolFlags, SymbolId};
@@ -118,8 +118,6 @@ pub(crate) struct ScriptFindings {
     pub(crate) bare_calls: Vec<(String, u32)>,
     /// Assignments to constants: name and position.
     pub(crate) assigned_constants: Vec<(String, Span)>,
-    /// Fields read from a call that is not awaited: tool, field, position.
-    pub(crate) unawaited_fields: Vec<(String, String, Span)>,
     pub(crate) mentions: ToolMentions,
 }
 
@@ -404,19 +402,6 @@ impl<'a> Visit<'a> for ScriptAnalyzer<'_> {
         walk::walk_logical_expression(self, it);
     }
 
-    fn visit_static_member_expression(&mut self, it: &StaticMemberExpression<'a>) {
-        if let Expression::CallExpression(call) = it.object.get_inner_expression()
-            && let Some((path, false)) = self.tool_path(&call.callee)
-            && !["then", "catch", "finally"].contains(&it.property.name.as_str())
-            // `tools.spawn.exec` returns a task, not a promise.
-            && path != SPAWN_TOOL
-        {
-            let field = it.property.name.to_string();
-            self.findings.unawaited_fields.push((path, field, it.span));
-        }
-        walk::walk_static_member_expression(self, it);
-    }
-
     fn visit_call_expression(&mut self, it: &CallExpression<'a>) {
         if let Expression::Identifier(callee) = it.callee.get_inner_expression()
             && self.is_global(callee)
@@ -562,7 +547,7 @@ fn static_args(arguments: &[Argument<'_>]) -> StaticArgs {
     }
 }
 
-fn object_fields(object: &ObjectExpression<'_>) -> StaticObject {
+pub(crate) fn object_fields(object: &ObjectExpression<'_>) -> StaticObject {
     let mut fields = StaticObject::default();
     for property in &object.properties {
         let ObjectPropertyKind::ObjectProperty(property) = property else {
@@ -585,7 +570,7 @@ fn object_fields(object: &ObjectExpression<'_>) -> StaticObject {
 }
 
 /// Returns the value of an expression that is a literal.
-fn literal_value(expression: &Expression<'_>) -> Option<Value> {
+pub(crate) fn literal_value(expression: &Expression<'_>) -> Option<Value> {
     match expression.get_inner_expression() {
         Expression::StringLiteral(text) => Some(Value::String(text.value.to_string())),
         Expression::TemplateLiteral(template) if template.expressions.is_empty() => {

@@ -14,12 +14,13 @@ use oxc_ast::builder::AstBuilder;
 use oxc_ast_visit::{Visit, VisitMut, walk_mut};
 use oxc_codegen::{Codegen, CodegenOptions, CommentOptions};
 use oxc_diagnostics::OxcDiagnostic;
-use oxc_parser::{ParseOptions, Parser};
-use oxc_semantic::{SemanticBuilder, SymbolFlags};
+use oxc_parser::{ParseOptions, Parser, ParserReturn};
+use oxc_semantic::{Scoping, SemanticBuilder, SymbolFlags};
 use oxc_span::{SPAN, SourceType};
 use oxc_transformer::{TransformOptions, Transformer};
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::Position;
+use selvedge_tools::{Registry, RegistryIdentity};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
@@ -29,6 +30,7 @@ use crate::globals::is_global;
 use crate::parse_cost::bound_parse_cost;
 use crate::positions::{LineStarts, PositionMap};
 use crate::pragma::Pragma;
+use crate::typecheck::{TypeMistake, find_mistakes};
 
 /// Number of compiled scripts in the cache.
 const MAX_CACHED_SCRIPTS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
@@ -66,9 +68,40 @@ pub struct CompiledScript {
     pub(crate) undeclared_names: BTreeSet<String>,
     lines: LineStarts,
     position_map: PositionMap,
+    type_check: Mutex<Option<TypeCheck>>,
+}
+
+/// The result of the type check against one registry.
+#[derive(Debug, Clone)]
+struct TypeCheck {
+    registry: RegistryIdentity,
+    mistakes: Arc<[TypeMistake]>,
 }
 
 impl CompiledScript {
+    /// Returns the mistakes that the type check against a registry finds. The result of the last
+    /// registry is cached.
+    pub(crate) fn type_mistakes(&self, registry: &Registry) -> Arc<[TypeMistake]> {
+        let mut cached = self
+            .type_check
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*cached
+            && registry.has_identity(&known.registry)
+        {
+            return known.mistakes.clone();
+        }
+        let checked = stacker::grow(stack_bytes(&self.source), || {
+            let allocator = Allocator::default();
+            let parsed = parse(&allocator, &self.source);
+            let built = SemanticBuilder::new_compiler().build(&parsed.program);
+            type_check(&parsed.program, &built.semantic.into_scoping(), registry)
+        });
+        let mistakes = checked.mistakes.clone();
+        *cached = Some(checked);
+        mistakes
+    }
+
     /// Maps a position in the compiled code to the script as written.
     pub(crate) fn original_position(&self, compiled: Position) -> Option<Position> {
         self.position_map.original_position(compiled)
@@ -103,7 +136,7 @@ impl ScriptCompiler {
     ) -> Result<(Arc<CompiledScript>, bool), ScriptError> {
         match self.look_up(source, max_bytes)? {
             CacheLookup::Hit(compiled) => Ok((compiled, true)),
-            CacheLookup::Miss(script) => Ok((self.compile_new(&script)?, false)),
+            CacheLookup::Miss(script) => Ok((self.compile_new(&script, None)?, false)),
         }
     }
 
@@ -138,27 +171,33 @@ impl ScriptCompiler {
         }))
     }
 
-    fn compile_new(&self, script: &NewScript<'_>) -> Result<Arc<CompiledScript>, ScriptError> {
+    fn compile_new(
+        &self,
+        script: &NewScript<'_>,
+        registry: Option<&Registry>,
+    ) -> Result<Arc<CompiledScript>, ScriptError> {
         let sha256 = selvedge_text::hex(&script.key);
-        let stack = (1 << 20) + script.source.len() * STACK_BYTES_PER_SOURCE_BYTE;
-        let compiled = stacker::grow(stack, || compile_source(&script.source, sha256))?;
+        let compiled = stacker::grow(stack_bytes(&script.source), || {
+            compile_source(&script.source, sha256, registry)
+        })?;
         let compiled = Arc::new(compiled);
         self.lock_cache().put(script.key, compiled.clone());
         Ok(compiled)
     }
 
     /// Compiles a script from bytes without blocking the async executor: a costly one is compiled
-    /// on another thread, in turn.
+    /// on another thread, in turn. With a registry, the types of a new script are checked, too.
     pub(crate) async fn compile_async(
         self: &Arc<Self>,
         source: &[u8],
         max_bytes: usize,
+        registry: Option<&Registry>,
     ) -> Result<(Arc<CompiledScript>, bool), ScriptError> {
         static COSTLY: Semaphore = Semaphore::const_new(MAX_CONCURRENT_COSTLY);
         let script = match self.look_up(utf8_text(source)?, max_bytes)? {
             CacheLookup::Hit(compiled) => return Ok((compiled, true)),
             CacheLookup::Miss(script) if script.parse_cost <= MAX_INLINE_COST => {
-                return Ok((self.compile_new(&script)?, false));
+                return Ok((self.compile_new(&script, registry)?, false));
             }
             CacheLookup::Miss(script) => NewScript {
                 source: Cow::Owned(script.source.into_owned()),
@@ -166,8 +205,9 @@ impl ScriptCompiler {
             },
         };
         let _turn = COSTLY.acquire().await;
-        let compiler = self.clone();
-        let compiled = tokio::task::spawn_blocking(move || compiler.compile_new(&script));
+        let (compiler, registry) = (self.clone(), registry.cloned());
+        let compiled =
+            tokio::task::spawn_blocking(move || compiler.compile_new(&script, registry.as_ref()));
         match compiled.await {
             Ok(compiled) => Ok((compiled?, false)),
             Err(error) => Err(rejected_error(format!("cannot compile: {error}"))),
@@ -235,7 +275,35 @@ fn strip_markdown_fence(source: &str) -> Cow<'_, str> {
     }
 }
 
-fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, ScriptError> {
+/// Returns the native stack that parsing a script may need.
+fn stack_bytes(source: &str) -> usize {
+    (1 << 20) + source.len() * STACK_BYTES_PER_SOURCE_BYTE
+}
+
+fn parse<'a>(allocator: &'a Allocator, source: &'a str) -> ParserReturn<'a> {
+    let options = ParseOptions {
+        parse_regular_expression: true,
+        allow_return_outside_function: true,
+        ..ParseOptions::default()
+    };
+    let source_type = SourceType::ts().with_module(true);
+    Parser::new(allocator, source, source_type)
+        .with_options(options)
+        .parse()
+}
+
+fn type_check(program: &Program<'_>, scoping: &Scoping, registry: &Registry) -> TypeCheck {
+    TypeCheck {
+        registry: registry.identity(),
+        mistakes: find_mistakes(program, scoping, registry).into(),
+    }
+}
+
+fn compile_source(
+    source: &str,
+    sha256: String,
+    registry: Option<&Registry>,
+) -> Result<CompiledScript, ScriptError> {
     let lines = LineStarts::new(source);
     let pragma = Pragma::parse(source)?;
     let at = |error: ScriptError, offset: u32| {
@@ -257,15 +325,7 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
     };
 
     let allocator = Allocator::default();
-    let options = ParseOptions {
-        parse_regular_expression: true,
-        allow_return_outside_function: true,
-        ..ParseOptions::default()
-    };
-    let source_type = SourceType::ts().with_module(true);
-    let parsed = Parser::new(&allocator, source, source_type)
-        .with_options(options)
-        .parse();
+    let parsed = parse(&allocator, source);
     if let Some(diagnostic) = parsed.diagnostics.errors().next() {
         let error = syntax_error(diagnostic);
         let offset = diagnostic.labels.first().map(|label| label.offset());
@@ -303,13 +363,7 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
         let error = invalid(format!("`{name}` is a const and cannot be changed"));
         return Err(at(error, span.start).suggest(format!("declare it with `let {name}`")));
     }
-    if let Some((tool, field, span)) = findings.unawaited_fields.first() {
-        let error = rejected_error(format!(
-            "`.{field}` is read from a call that is not awaited"
-        ));
-        let instead = format!("write (await tools.{tool}(…)).{field}");
-        return Err(at(error, span.start).suggest(instead));
-    }
+    let checked = registry.map(|registry| type_check(&program, &scoping, registry));
     // `declare const github: …` describes a global, it does not declare a variable.
     let is_ambient = |symbol| scoping.symbol_flags(symbol).contains(SymbolFlags::Ambient);
     let (ambient, variables): (Vec<_>, Vec<_>) =
@@ -356,6 +410,7 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
         undeclared_names: unresolved,
         lines,
         position_map: map,
+        type_check: Mutex::new(checked),
     })
 }
 

@@ -129,7 +129,11 @@ impl Harness {
             return dry_run_output(output, report, started);
         }
         let max_bytes = self.limits.max_source_bytes;
-        let (compiled, cache_hit) = match self.compiler.compile_async(source, max_bytes).await {
+        let registry = Some(self.orchestrator.registry());
+        let compiled = self
+            .compiler
+            .compile_async(source, max_bytes, registry);
+        let (compiled, cache_hit) = match compiled.await {
             Ok(compiled) => compiled,
             Err(error) => return rejected_output(output, error, started),
         };
@@ -188,7 +192,7 @@ impl Harness {
         let started = Instant::now();
         let suspension = Suspension::from_bytes(&suspended.state)?;
         let compiler = &self.compiler;
-        let compiled = compiler.compile_async(source.as_bytes(), usize::MAX);
+        let compiled = compiler.compile_async(source.as_bytes(), usize::MAX, None);
         let compiled = compiled.await;
         let (compiled, cache_hit) =
             compiled.map_err(|error| RestoreError::Compile(error.message))?;

@@ -52,7 +52,9 @@ declare function exit(): never;
 declare function yield_control(): void;
 declare function setTimeout(callback: (...args: any[]) => void, ms?: number, ...args: unknown[]): number;
 declare function clearTimeout(id: number): void;
-declare function structuredClone<T>(value: T): T;
+/** Returns a deep copy, which can be changed: results are frozen. */
+declare function structuredClone<T>(value: T): MutableCopy<T>;
+type MutableCopy<T> = T extends object ? { -readonly [K in keyof T]: MutableCopy<T[K]> } : T;
 /** Standard URL parser (WHATWG). */
 declare class URL {
   constructor(url: string | URL, base?: string | URL);

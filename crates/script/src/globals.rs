@@ -1,6 +1,6 @@
 //! The globals of scripts, and the tools that can be called through them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use selvedge_protocol::ErrorCode;
@@ -17,6 +17,26 @@ pub static GLOBAL_DECLARATIONS: LazyLock<String> = LazyLock::new(|| {
         .chain(classes)
         .collect()
 });
+
+/// Returns the fields of a global object, such as `context`, if its declaration lists them.
+pub(crate) fn global_fields(name: &str) -> Option<&'static [&'static str]> {
+    static FIELDS: LazyLock<HashMap<&'static str, Vec<&'static str>>> = LazyLock::new(|| {
+        let objects = GLOBAL_DECLARATIONS.split("\ndeclare const ").skip(1);
+        let objects = objects.filter_map(|text| text.split_once(": {\n"));
+        let fields = objects.map(|(name, body)| {
+            let lines = body.lines().take_while(|line| *line != "};");
+            let fields = lines.filter_map(|line| {
+                let field = line.strip_prefix("  ")?;
+                let field = field.strip_prefix("readonly ").unwrap_or(field);
+                let end = field.find(|c: char| !c.is_alphanumeric())?;
+                (end > 0).then(|| &field[..end])
+            });
+            (name, fields.collect())
+        });
+        fields.filter(|(name, _)| !name.contains(' ')).collect()
+    });
+    FIELDS.get(name).map(Vec::as_slice)
+}
 
 /// Globals of ECMAScript and of the sandbox that [`GLOBAL_DECLARATIONS`] does not declare.
 const STANDARD_GLOBALS: &str = "\
@@ -81,4 +101,17 @@ pub fn script_declarations(registry: &Registry) -> String {
         ));
     }
     text + &GLOBAL_DECLARATIONS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_the_context_are_known() {
+        let fields = global_fields("context").unwrap();
+        assert!(fields.contains(&"workingDirectory") && fields.contains(&"emitProgress"));
+        assert!(!fields.contains(&"timeoutMs"), "{fields:?}");
+        assert_eq!(global_fields("console"), None);
+    }
 }

@@ -151,7 +151,10 @@ impl Harness {
     /// Checks a script, and returns whether its compiled form was cached.
     pub(crate) async fn compile_and_check(&self, source: &[u8]) -> (Preflight, bool) {
         let max_bytes = self.limits.max_source_bytes;
-        let compiled = self.compiler.compile_async(source, max_bytes);
+        let registry = Some(self.orchestrator.registry());
+        let compiled = self
+            .compiler
+            .compile_async(source, max_bytes, registry);
         self.check_compiled(compiled.await)
     }
 
@@ -180,7 +183,7 @@ impl Harness {
     /// script to the cache of compiled scripts.
     pub async fn mentioned_tools(&self, source: &[u8]) -> ToolMentions {
         Arc::new(ScriptCompiler::default())
-            .compile_async(source, self.limits.max_source_bytes)
+            .compile_async(source, self.limits.max_source_bytes, None)
             .await
             .map(|(compiled, _)| compiled.mentions.clone())
             .unwrap_or_default()
@@ -200,7 +203,7 @@ impl Harness {
     }
 
     pub(crate) async fn compile(&self, source: &[u8]) -> Result<Arc<CompiledScript>, ScriptError> {
-        let compiled = self.compiler.compile_async(source, usize::MAX);
+        let compiled = self.compiler.compile_async(source, usize::MAX, None);
         Ok(compiled.await?.0)
     }
 }

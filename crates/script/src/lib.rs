@@ -49,6 +49,7 @@ mod teardown;
 mod tool_description;
 mod top_level;
 mod truncate_json;
+mod typecheck;
 mod unicode;
 
 pub use analysis::ToolMentions;

@@ -15,6 +15,7 @@ use crate::analysis::{StaticArgs, StaticObject};
 use crate::compile::CompiledScript;
 use crate::globals::{is_global, tool_namespace};
 use crate::hints;
+use crate::typecheck::{MistakeKind, TypeMistake};
 
 /// After this many errors, no further call is checked.
 const MAX_REPORTED_ERRORS: usize = 50;
@@ -60,8 +61,9 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
     });
     let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
     calls.sort_by_key(|seen| seen.offset);
+    let mut errors: Vec<(u32, ScriptError)> = Vec::new();
     for seen in calls {
-        if report.errors.len() >= MAX_REPORTED_ERRORS {
+        if errors.len() >= MAX_REPORTED_ERRORS {
             break;
         }
         let at = compiled.position_of_offset(seen.offset);
@@ -77,7 +79,7 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
                     .at(at.line, at.column);
                 error.tool_name = Some(seen.path.clone());
                 error.suggestions = failure.suggestions;
-                report.errors.push(error);
+                errors.push((seen.offset, error));
                 continue;
             }
         };
@@ -92,7 +94,7 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
             }
             Err(problem) => {
                 let error = argument_error(tool, problem).at(at.line, at.column);
-                report.errors.push(error);
+                errors.push((seen.offset, error));
                 continue;
             }
         };
@@ -112,18 +114,48 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
                 _ => offset.map_or(at, |offset| compiled.position_of_offset(offset)),
             };
             let error = argument_error(tool, problem).at(position.line, position.column);
-            report.errors.push(error);
+            errors.push((seen.offset, error));
         }
         report
             .calls
             .push(planned_call(&tool.spec, at.line, &object));
     }
+    let mistakes = compiled.type_mistakes(orchestrator.registry());
+    let found = mistakes.iter().map(|mistake| {
+        let error = type_error(mistake, compiled, orchestrator);
+        (mistake.offset, error)
+    });
+    errors.extend(found);
+    // All errors of one call stay together, in their order.
+    errors.sort_by_key(|(offset, _)| *offset);
+    report.errors = errors.into_iter().map(|(_, error)| error).collect();
     let bare = compiled.bare_calls.iter();
     let bare =
         bare.filter_map(|(name, at)| missing_prefix_error(name, *at, compiled, orchestrator));
     report.errors.extend(bare);
     report.valid = report.errors.is_empty();
     report
+}
+
+/// Returns the error for a mistake that the type check found.
+fn type_error(
+    mistake: &TypeMistake,
+    compiled: &CompiledScript,
+    orchestrator: &Orchestrator,
+) -> ScriptError {
+    let (code, phase) = match mistake.kind {
+        MistakeKind::Argument => (ErrorCode::ToolValidationError, Phase::Parsing),
+        MistakeKind::Property | MistakeKind::Await | MistakeKind::Readonly => {
+            (ErrorCode::ScriptTypeError, Phase::Preflight)
+        }
+    };
+    let at = compiled.position_of_offset(mistake.offset);
+    let mut error = ScriptError::new(code, phase, mistake.message.clone()).at(at.line, at.column);
+    let tool = mistake.tool.as_ref();
+    let tool = tool.and_then(|name| orchestrator.registry().get(name));
+    error.tool_name = tool.map(|tool| tool.spec.name.clone());
+    error.suggestions = mistake.suggestions.clone();
+    error.with("mistake", mistake.kind.as_str())
 }
 
 /// Returns the error for a tool that is called without `tools.` before its name.

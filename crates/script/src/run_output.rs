@@ -14,6 +14,9 @@ use crate::teardown::EndedRun;
 use crate::truncate_json::truncate_json;
 use crate::unicode::replace_lone_surrogates;
 
+/// Maximum number of further mistakes in the suggestions of an error.
+const MAX_FURTHER_MISTAKES: usize = 5;
+
 /// Warning of a run that another process has claimed, to continue or to cancel it.
 pub(crate) const CLAIMED_BY_OTHER_WARNING: &str =
     "another process has claimed the run, to continue or to cancel it";
@@ -75,7 +78,7 @@ pub(crate) fn fill_result(
     };
     // A script that the engine cannot parse never ran.
     output.status = match error.phase {
-        Phase::Parsing => RunStatus::Rejected,
+        Phase::Parsing | Phase::Preflight => RunStatus::Rejected,
         _ => RunStatus::Error,
     };
     output.error = Some(error);
@@ -108,7 +111,8 @@ pub(crate) fn dry_run_output(
     output
 }
 
-/// Returns the first error of a check, with the others in its metadata.
+/// Returns the first error of a check, with the others in its metadata, and further mistakes of
+/// types in its suggestions.
 pub(crate) fn preflight_error(report: Preflight) -> Option<ScriptError> {
     let others: Vec<Value> = report
         .errors
@@ -124,7 +128,15 @@ pub(crate) fn preflight_error(report: Preflight) -> Option<ScriptError> {
             })
         })
         .collect();
-    let first = report.errors.into_iter().next()?;
+    // Some surfaces show suggestions, but no metadata.
+    let mistakes = report.errors.iter().skip(1);
+    let mistakes = mistakes.filter(|error| error.code == ErrorCode::ScriptTypeError);
+    let further: Vec<String> = mistakes
+        .take(MAX_FURTHER_MISTAKES)
+        .map(|error| format!("also line {}: {}", error.line.unwrap_or(0), error.message))
+        .collect();
+    let mut first = report.errors.into_iter().next()?;
+    first.suggestions.extend(further);
     Some(if others.is_empty() {
         first
     } else {

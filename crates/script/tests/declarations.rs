@@ -37,6 +37,14 @@ async function main() {
   await tools.readFile({ path: "a", lines: 3 });
   // @ts-expect-error: there is no such tool
   await tools.readFiles({ path: "a" });
+  // @ts-expect-error: results are frozen
+  found.sort();
+  // @ts-expect-error: results are frozen
+  file.text = "changed";
+  const copy = structuredClone(found);
+  copy.sort();
+  copy[0].path = "changed";
+  await tools.exec({ command: paths.length > 0 ? Object.freeze(["ls"]) : copy.map((f) => f.path) });
   // @ts-expect-error: the context is read-only
   context.turnId = "x";
   const budget: number = context.sandbox.remainingToolBudget;

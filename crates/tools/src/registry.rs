@@ -1,12 +1,13 @@
 //! The registry of tools, which finds a tool by any spelling of its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use selvedge_protocol::ToolSpec;
 
 use crate::arguments::ArgumentChecker;
 use crate::names::similar_names;
+use crate::schema_type::ToolTypes;
 use crate::search::ToolIndex;
 use crate::{Tool, snake_case};
 
@@ -14,6 +15,10 @@ use crate::{Tool, snake_case};
 /// script keeps its tools while MCP servers start and stop.
 #[derive(Clone, Default)]
 pub struct Registry(Arc<RegistryTables>);
+
+/// Identifies a registry without keeping it alive.
+#[derive(Clone)]
+pub struct RegistryIdentity(Weak<RegistryTables>);
 
 #[derive(Clone, Default)]
 struct RegistryTables {
@@ -41,6 +46,7 @@ pub struct RegisteredTool {
     pub spec: ToolSpec,
     checker: OnceLock<Result<ArgumentChecker, String>>,
     raw: OnceLock<Option<Arc<RegisteredTool>>>,
+    types: OnceLock<ToolTypes>,
 }
 
 /// Result of looking up a name.
@@ -160,6 +166,17 @@ impl Registry {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Returns the identity of this registry. A change gives it another one.
+    pub fn identity(&self) -> RegistryIdentity {
+        RegistryIdentity(Arc::downgrade(&self.0))
+    }
+
+    /// Returns whether a registry is an unchanged clone of the one with this identity.
+    pub fn has_identity(&self, identity: &RegistryIdentity) -> bool {
+        // `Arc::make_mut` moves tables that have an identity, so an address stands for a state.
+        std::ptr::eq(Arc::as_ptr(&self.0), identity.0.as_ptr())
+    }
+
     /// Returns the tools that match the text best, the best first.
     pub fn search(&self, words: &str, limit: usize) -> Vec<&Arc<RegisteredTool>> {
         let index = self
@@ -276,6 +293,7 @@ impl RegisteredTool {
             spec,
             checker: OnceLock::new(),
             raw: OnceLock::new(),
+            types: OnceLock::new(),
         }
     }
 
@@ -289,6 +307,12 @@ impl RegisteredTool {
         self.raw.get_or_init(raw).as_ref()
     }
 
+    /// Returns the types of arguments and result. They are read from the schemas on first use, once
+    /// for all scripts and all registries with this tool.
+    pub fn types(&self) -> &ToolTypes {
+        self.types.get_or_init(|| ToolTypes::of(self))
+    }
+
     /// Returns the checker of arguments. It is created on first use, because most tools of a large
     /// catalogue are never called.
     pub(crate) fn checker(&self) -> Result<&ArgumentChecker, &str> {
@@ -296,6 +320,12 @@ impl RegisteredTool {
             .get_or_init(|| ArgumentChecker::new(&self.spec))
             .as_ref()
             .map_err(String::as_str)
+    }
+}
+
+impl std::fmt::Debug for RegistryIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("RegistryIdentity").finish_non_exhaustive()
     }
 }
 

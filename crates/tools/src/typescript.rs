@@ -150,6 +150,49 @@ enum DocComments {
     Omit,
 }
 
+/// Which types are declared as `readonly`, which `tsc` enforces. Declarations for models omit it:
+/// their instructions say that results are frozen.
+#[derive(Clone, Copy, PartialEq)]
+enum ReadonlyTypes {
+    /// None.
+    None,
+    /// Lists, so that an argument may be a list from a result.
+    Lists,
+    /// Lists and fields: results are frozen.
+    All,
+}
+
+impl ReadonlyTypes {
+    fn of(words: DocComments, wanted: Self) -> Self {
+        match words {
+            DocComments::Include => wanted,
+            DocComments::Defaults | DocComments::Omit => Self::None,
+        }
+    }
+
+    fn before_list(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Lists | Self::All => "readonly ",
+        }
+    }
+
+    fn before_field(self) -> &'static str {
+        match self {
+            Self::All => "readonly ",
+            Self::None | Self::Lists => "",
+        }
+    }
+
+    /// Returns the type of an object whose fields have this type.
+    fn record(self, value: &str) -> String {
+        match self {
+            Self::All => format!("Readonly<Record<string, {value}>>"),
+            Self::None | Self::Lists => format!("Record<string, {value}>"),
+        }
+    }
+}
+
 /// Tools and nested namespaces with a common prefix.
 #[derive(Default)]
 struct DeclarationNamespace<'a> {
@@ -194,6 +237,7 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
             DocComments::Defaults => tool.spec.explanatory,
             DocComments::Include | DocComments::Omit => &[],
         },
+        readonly: ReadonlyTypes::of(words, ReadonlyTypes::Lists),
     };
     let is_required = schema
         .get("required")
@@ -243,6 +287,7 @@ pub(crate) fn type_text(schema: &Value, root: &Value) -> String {
         camel_case_fields: true,
         doc_comments: DocComments::Omit,
         omitted: &[],
+        readonly: ReadonlyTypes::None,
     };
     let text = renderer.render(schema, 0, &mut BTreeSet::new());
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -255,6 +300,7 @@ fn result_type(tool: &RegisteredTool, depth: usize, words: DocComments) -> Strin
             camel_case_fields: false,
             doc_comments: words,
             omitted: &[],
+            readonly: ReadonlyTypes::of(words, ReadonlyTypes::All),
         }
         .render(schema, depth, &mut BTreeSet::new()),
         None => "unknown".to_owned(),
@@ -268,6 +314,7 @@ struct TypeScriptRenderer<'a> {
     doc_comments: DocComments,
     /// Names of fields that are left out.
     omitted: &'a [&'a str],
+    readonly: ReadonlyTypes,
 }
 
 impl TypeScriptRenderer<'_> {
@@ -346,16 +393,17 @@ impl TypeScriptRenderer<'_> {
                         .iter()
                         .map(|item| self.render(item, depth, open))
                         .collect();
-                    return format!("[{}]", parts.join(", "));
+                    return format!("{}[{}]", self.readonly.before_list(), parts.join(", "));
                 }
                 let item = object.get("items").map_or_else(
                     || "unknown".to_owned(),
                     |items| self.render(items, depth, open),
                 );
-                if item.contains(" | ") || item.contains(" & ") {
-                    format!("({item})[]")
+                let readonly = self.readonly.before_list();
+                if item.contains(" | ") || item.contains(" & ") || item.starts_with("readonly ") {
+                    format!("{readonly}({item})[]")
                 } else {
-                    format!("{item}[]")
+                    format!("{readonly}{item}[]")
                 }
             }
             "object" => self.render_object(object, depth, open),
@@ -381,9 +429,9 @@ impl TypeScriptRenderer<'_> {
             return match object.get("additionalProperties") {
                 Some(Value::Bool(false)) => "{}".to_owned(),
                 Some(schema @ Value::Object(_)) => {
-                    format!("Record<string, {}>", self.render(schema, depth, open))
+                    self.readonly.record(&self.render(schema, depth, open))
                 }
-                _ => "Record<string, unknown>".to_owned(),
+                _ => self.readonly.record("unknown"),
             };
         };
         let pad = "  ".repeat(depth + 1);
@@ -426,10 +474,11 @@ impl TypeScriptRenderer<'_> {
                 DocComments::Defaults => default_comment(schema),
                 DocComments::Include | DocComments::Omit => String::new(),
             };
+            let readonly = self.readonly.before_field();
+            let name = property_name(&spelled);
             let _ = writeln!(
                 out,
-                "{pad}{}{optional}: {kind}{default};",
-                property_name(&spelled)
+                "{pad}{readonly}{name}{optional}: {kind}{default};"
             );
         }
         let _ = write!(out, "{}}}", "  ".repeat(depth));

@@ -1,0 +1,488 @@
+//! Properties: which a type has, and their types.
+
+use oxc_ast::ast::{ComputedMemberExpression, Expression, StaticMemberExpression};
+use oxc_span::{GetSpan, Span};
+use selvedge_protocol::SPAWN_TOOL;
+use selvedge_tools::ToolLookup;
+
+use super::TypeChecker;
+use super::types::{ByAddress, Type, TypeId};
+
+/// Properties of every value except `null` and `undefined`. `__proto__` and its relatives exist,
+/// though `tsc` does not know them.
+const OBJECT_PROPERTIES: [&str; 12] = [
+    "constructor",
+    "hasOwnProperty",
+    "isPrototypeOf",
+    "propertyIsEnumerable",
+    "toLocaleString",
+    "toString",
+    "valueOf",
+    "__proto__",
+    "__defineGetter__",
+    "__defineSetter__",
+    "__lookupGetter__",
+    "__lookupSetter__",
+];
+
+/// Properties of lists. `groups`, `index` and `input` belong to matches of a regular expression,
+/// which are lists of strings here.
+pub(super) const ARRAY_PROPERTIES: [&str; 42] = [
+    "length",
+    "at",
+    "concat",
+    "copyWithin",
+    "entries",
+    "every",
+    "fill",
+    "filter",
+    "find",
+    "findIndex",
+    "findLast",
+    "findLastIndex",
+    "flat",
+    "flatMap",
+    "forEach",
+    "includes",
+    "indexOf",
+    "join",
+    "keys",
+    "lastIndexOf",
+    "map",
+    "pop",
+    "push",
+    "reduce",
+    "reduceRight",
+    "reverse",
+    "shift",
+    "slice",
+    "some",
+    "sort",
+    "splice",
+    "toLocaleString",
+    "toReversed",
+    "toSorted",
+    "toSpliced",
+    "toString",
+    "unshift",
+    "values",
+    "with",
+    "groups",
+    "index",
+    "input",
+];
+
+const STRING_PROPERTIES: [&str; 51] = [
+    "length",
+    "anchor",
+    "at",
+    "big",
+    "blink",
+    "bold",
+    "charAt",
+    "charCodeAt",
+    "codePointAt",
+    "concat",
+    "endsWith",
+    "fixed",
+    "fontcolor",
+    "fontsize",
+    "includes",
+    "indexOf",
+    "isWellFormed",
+    "italics",
+    "lastIndexOf",
+    "link",
+    "localeCompare",
+    "match",
+    "matchAll",
+    "normalize",
+    "padEnd",
+    "padStart",
+    "repeat",
+    "replace",
+    "replaceAll",
+    "search",
+    "slice",
+    "small",
+    "split",
+    "startsWith",
+    "strike",
+    "sub",
+    "substr",
+    "substring",
+    "sup",
+    "toLocaleLowerCase",
+    "toLocaleUpperCase",
+    "toLowerCase",
+    "toString",
+    "toUpperCase",
+    "toWellFormed",
+    "trim",
+    "trimEnd",
+    "trimLeft",
+    "trimRight",
+    "trimStart",
+    "valueOf",
+];
+
+const NUMBER_PROPERTIES: [&str; 6] = [
+    "toExponential",
+    "toFixed",
+    "toLocaleString",
+    "toPrecision",
+    "toString",
+    "valueOf",
+];
+
+const PROMISE_PROPERTIES: [&str; 3] = ["then", "catch", "finally"];
+
+const MAP_PROPERTIES: [&str; 12] = [
+    "size",
+    "get",
+    "set",
+    "has",
+    "delete",
+    "clear",
+    "keys",
+    "values",
+    "entries",
+    "forEach",
+    "getOrInsert",
+    "getOrInsertComputed",
+];
+
+const SET_PROPERTIES: [&str; 16] = [
+    "size",
+    "add",
+    "has",
+    "delete",
+    "clear",
+    "keys",
+    "values",
+    "entries",
+    "forEach",
+    "union",
+    "intersection",
+    "difference",
+    "symmetricDifference",
+    "isSubsetOf",
+    "isSupersetOf",
+    "isDisjointFrom",
+];
+
+const ITERATOR_PROPERTIES: [&str; 14] = [
+    "next", "return", "throw", "map", "filter", "take", "drop", "flatMap", "reduce", "toArray",
+    "forEach", "some", "every", "find",
+];
+
+const METHOD_PROPERTIES: [&str; 8] = [
+    "apply",
+    "call",
+    "bind",
+    "length",
+    "name",
+    "prototype",
+    "arguments",
+    "caller",
+];
+
+/// Returns the properties of a built-in type.
+pub(super) fn property_names(kind: &Type<'_>) -> Vec<&'static str> {
+    match kind {
+        Type::Array { .. } | Type::Tuple { .. } => ARRAY_PROPERTIES.into(),
+        Type::String | Type::Literal(_) => STRING_PROPERTIES.into(),
+        Type::Number => NUMBER_PROPERTIES.into(),
+        Type::Boolean => vec!["valueOf", "toString"],
+        Type::Promise(_) => PROMISE_PROPERTIES.into(),
+        Type::Map(..) => MAP_PROPERTIES.into(),
+        Type::Set(_) => SET_PROPERTIES.into(),
+        Type::Iterator(_) => ITERATOR_PROPERTIES.into(),
+        Type::Method => METHOD_PROPERTIES.into(),
+        Type::Global(name) => {
+            let known = static_properties(name);
+            known.map_or(Vec::new(), |known| known.split(' ').collect())
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Result of looking up a property.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Property {
+    /// It exists, or nothing is known.
+    Found(TypeId),
+    /// No part of the type has it.
+    Missing,
+}
+
+impl<'a> TypeChecker<'a> {
+    /// Infers `object.name`, and reports the property if it does not exist.
+    pub(super) fn static_member(&mut self, member: &'a StaticMemberExpression<'a>) -> TypeId {
+        let object = self.infer(&member.object);
+        let (name, at) = (member.property.name.as_str(), member.property.span);
+        self.read_property(&member.object, object, name, at)
+    }
+
+    /// Returns the type of a property, and reports it if it does not exist.
+    pub(super) fn read_property(
+        &mut self,
+        expression: &'a Expression<'a>,
+        object: TypeId,
+        name: &str,
+        at: Span,
+    ) -> TypeId {
+        match self.property(object, name) {
+            Property::Found(found) => found,
+            Property::Missing => {
+                self.report_missing(Some(expression), object, name, at);
+                self.after_mistake(TypeId::UNDEFINED)
+            }
+        }
+    }
+
+    /// Returns the type of an expression with a mistake. Where a mistake is only looked for later,
+    /// it is what the expression gives when it runs; else unknown, so that it is reported once.
+    pub(super) fn after_mistake(&self, when_run: TypeId) -> TypeId {
+        match self.speculation {
+            0 => TypeId::UNKNOWN,
+            _ => when_run,
+        }
+    }
+
+    /// Infers `object[key]`.
+    pub(super) fn computed_member(&mut self, member: &'a ComputedMemberExpression<'a>) -> TypeId {
+        let object = self.infer(&member.object);
+        let key = self.infer(&member.expression);
+        match member.expression.get_inner_expression() {
+            Expression::StringLiteral(name) => {
+                let at = member.expression.span();
+                self.read_property(&member.object, object, name.value.as_str(), at)
+            }
+            Expression::NumericLiteral(number) => {
+                let index = number.value;
+                let found = self.indexed(object, Some(index).filter(|index| *index >= 0.0));
+                if let (None, Some(name)) = (found, index_name(index)) {
+                    self.report_missing(
+                        Some(&member.object),
+                        object,
+                        &name,
+                        member.expression.span(),
+                    );
+                }
+                found.unwrap_or(TypeId::UNKNOWN)
+            }
+            _ if key == TypeId::NUMBER => self.indexed(object, None).unwrap_or(TypeId::UNKNOWN),
+            _ => self.by_key(object),
+        }
+    }
+
+    /// Returns the type of an element, or `None` if no part of the type has elements.
+    fn indexed(&mut self, object: TypeId, index: Option<f64>) -> Option<TypeId> {
+        let object = self.types.non_nullish(object);
+        let mut found = Vec::new();
+        for part in self.types.parts(object).iter() {
+            match self.types.get(*part).clone() {
+                Type::Array { element, .. } => found.push(element),
+                Type::Tuple { elements, .. } => match index {
+                    // A position after the end is `undefined`; that is not reported.
+                    Some(index) => found.push(
+                        elements
+                            .get(index as usize)
+                            .copied()
+                            .unwrap_or(TypeId::UNKNOWN),
+                    ),
+                    None => found.extend(elements.iter()),
+                },
+                Type::String | Type::Literal(_) => found.push(TypeId::STRING),
+                Type::Result(object) if object.schema.0.others.is_none() => {}
+                Type::Promise(_) => {}
+                _ => found.push(self.by_key(*part)),
+            }
+        }
+        match found.is_empty() {
+            true if object == TypeId::NEVER => Some(TypeId::UNKNOWN),
+            true => None,
+            false => Some(self.types.union(found)),
+        }
+    }
+
+    /// Returns the type of a field whose name is computed.
+    fn by_key(&mut self, object: TypeId) -> TypeId {
+        let object = self.types.non_nullish(object);
+        let parts = self.types.parts(object);
+        let found: Vec<TypeId> = parts
+            .iter()
+            .map(|part| match self.types.get(*part).clone() {
+                Type::Object(id) if self.types.object(id).fields.is_empty() => {
+                    self.types.object(id).others.unwrap_or(TypeId::UNKNOWN)
+                }
+                Type::Result(object) if object.schema.0.fields.is_empty() => {
+                    let found = self.types.result_field(&object, "*");
+                    found.unwrap_or(TypeId::UNKNOWN)
+                }
+                _ => TypeId::UNKNOWN,
+            })
+            .collect();
+        self.types.union(found)
+    }
+
+    /// Returns the type of a property if it exists.
+    pub(super) fn property_type(&mut self, object: TypeId, name: &str) -> Option<TypeId> {
+        match self.property(object, name) {
+            Property::Found(found) => Some(found),
+            Property::Missing => None,
+        }
+    }
+
+    /// Looks up a property of a type. Of a union, at least one part must have it.
+    pub(super) fn property(&mut self, object: TypeId, name: &str) -> Property {
+        let object = self.types.non_nullish(object);
+        if object == TypeId::NEVER {
+            return Property::Found(TypeId::UNKNOWN);
+        }
+        let mut found = Vec::new();
+        for part in self.types.parts(object).iter() {
+            if let Property::Found(part) = self.property_of_part(*part, name) {
+                found.push(part);
+            }
+        }
+        match found.is_empty() {
+            true => Property::Missing,
+            false => Property::Found(self.types.union(found)),
+        }
+    }
+
+    fn property_of_part(&mut self, part: TypeId, name: &str) -> Property {
+        const UNKNOWN: Property = Property::Found(TypeId::UNKNOWN);
+        if OBJECT_PROPERTIES.contains(&name) {
+            return UNKNOWN;
+        }
+        let kind = self.types.get(part).clone();
+        match &kind {
+            Type::Result(object) => match self.types.result_field(object, name) {
+                Some(found) => Property::Found(found),
+                None if self.facts.tested_names.contains(name) => UNKNOWN,
+                None => Property::Missing,
+            },
+            Type::Object(id) => {
+                let object = self.types.object(*id);
+                let is_assigned = !object.annotated && self.facts.added_names.contains(name);
+                match object.field(name).or(object.others) {
+                    Some(_) if is_assigned => UNKNOWN,
+                    Some(found) => Property::Found(found),
+                    None if self.facts.may_be_added(name) => UNKNOWN,
+                    None => Property::Missing,
+                }
+            }
+            Type::Namespace(prefix) => {
+                Property::Found(self.tool_member(&format!("{prefix}{name}")))
+            }
+            Type::Tool(tool) if name == "raw" => {
+                let raw = tool.0.raw();
+                Property::Found(raw.map_or(TypeId::UNKNOWN, |raw| {
+                    self.types.add(Type::Tool(ByAddress(raw)))
+                }))
+            }
+            Type::Array { .. }
+            | Type::Tuple { .. }
+            | Type::String
+            | Type::Literal(_)
+            | Type::Number
+            | Type::Boolean
+            | Type::Promise(_)
+            | Type::Map(..)
+            | Type::Set(_)
+            | Type::Iterator(_)
+            | Type::Method => self.built_in_property(&kind, name),
+            Type::Global(global) => match static_properties(global) {
+                Some(known) if !known.split(' ').any(|known| known == name) => Property::Missing,
+                _ => UNKNOWN,
+            },
+            _ => UNKNOWN,
+        }
+    }
+
+    fn built_in_property(&mut self, kind: &Type<'a>, name: &str) -> Property {
+        let is_list = matches!(kind, Type::Array { .. } | Type::Tuple { .. });
+        let exists = property_names(kind).contains(&name)
+            || (is_list && is_index(name))
+            || self.facts.tested_names.contains(name);
+        match name {
+            _ if !exists => Property::Missing,
+            "length" | "size" => Property::Found(TypeId::NUMBER),
+            "groups" | "index" | "input" => Property::Found(TypeId::UNKNOWN),
+            _ if self.facts.tested_names.contains(name) || is_index(name) => {
+                Property::Found(TypeId::UNKNOWN)
+            }
+            _ => Property::Found(self.types.add(Type::Method)),
+        }
+    }
+
+    /// Returns the type of the global `tools`, a server, or another root of tools.
+    pub(super) fn tool_global(&mut self, name: &str) -> Option<TypeId> {
+        let listed = super::TOOL_GLOBALS
+            .iter()
+            .find(|(global, _)| *global == name);
+        if let Some((_, prefix)) = listed {
+            return Some(self.types.add(Type::Namespace((*prefix).into())));
+        }
+        let server = format!("mcp.{name}");
+        let is_server = !crate::globals::is_global(name) && self.registry.is_namespace(&server);
+        is_server.then(|| self.types.add(Type::Namespace(format!("{server}.").into())))
+    }
+
+    /// Returns the type of a path below `tools`. A path that is not a tool is reported by another
+    /// check.
+    fn tool_member(&mut self, path: &str) -> TypeId {
+        // A task is not a promise.
+        if path == SPAWN_TOOL || path.split('.').next() == Some("spawn") {
+            return TypeId::UNKNOWN;
+        }
+        let registry = self.registry;
+        match registry.look_up(path) {
+            ToolLookup::Tool(tool) => self.types.add(Type::Tool(ByAddress(tool))),
+            ToolLookup::Namespace => self.types.add(Type::Namespace(format!("{path}.").into())),
+            ToolLookup::NotFound(_) => TypeId::UNKNOWN,
+        }
+    }
+}
+
+/// Returns the properties of a global object, separated by spaces, if they are listed here.
+fn static_properties(global: &str) -> Option<&'static str> {
+    Some(match global {
+        "Promise" => {
+            "all allSettled any race reject resolve try withResolvers prototype name length"
+        }
+        "JSON" => "parse stringify rawJSON isRawJSON",
+        "Date" => "now parse UTC prototype name length",
+        "Object" => {
+            "assign create defineProperties defineProperty entries freeze fromEntries \
+             getOwnPropertyDescriptor getOwnPropertyDescriptors getOwnPropertyNames \
+             getOwnPropertySymbols getPrototypeOf groupBy hasOwn is isExtensible isFrozen isSealed \
+             keys preventExtensions seal setPrototypeOf values prototype name length"
+        }
+        "Array" => "from fromAsync isArray of prototype name length",
+        "Number" => {
+            "EPSILON MAX_SAFE_INTEGER MAX_VALUE MIN_SAFE_INTEGER MIN_VALUE NEGATIVE_INFINITY \
+             NaN POSITIVE_INFINITY isFinite isInteger isNaN isSafeInteger parseFloat parseInt \
+             prototype name length"
+        }
+        "Math" => {
+            "E LN10 LN2 LOG10E LOG2E PI SQRT1_2 SQRT2 abs acos acosh asin asinh atan atan2 atanh \
+             cbrt ceil clz32 cos cosh exp expm1 f16round floor fround hypot imul log log10 log1p \
+             log2 max min pow random round sign sin sinh sqrt sumPrecise tan tanh trunc"
+        }
+        _ => return None,
+    })
+}
+
+/// Whether a name is a position in a list.
+fn is_index(name: &str) -> bool {
+    name.parse::<u32>().is_ok()
+}
+
+/// Returns the name of a position in a list.
+fn index_name(index: f64) -> Option<String> {
+    (index >= 0.0 && index.fract() == 0.0 && index < 1e6).then(|| format!("{index}"))
+}

@@ -1,0 +1,297 @@
+//! What conditions say about the values that they test.
+//!
+//! Only variables and parameters that are never reassigned are narrowed. Removing parts of a type
+//! can only make the check stricter about unions; what matters is that a test for a type which the
+//! value cannot have leaves nothing to report: `typeof r === "string" ? r.trim() : r.stdout`.
+
+use oxc_ast::ast::{
+    BinaryExpression, BinaryOperator, CallExpression, ChainElement, Expression, LogicalOperator,
+    TSType, UnaryOperator,
+};
+use oxc_semantic::SymbolId;
+
+use super::TypeChecker;
+use super::facts::symbol_of;
+use super::types::{Type, TypeId};
+
+/// Maximum length of a path that is narrowed.
+const MAX_PATH: usize = 4;
+
+/// The type of a variable, or of a path below it, in a part of the script.
+#[derive(Debug, Clone)]
+pub(super) struct Narrowing<'a> {
+    reference: Reference<'a>,
+    kind: TypeId,
+}
+
+/// A variable or a path such as `r.entries`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Reference<'a> {
+    root: SymbolId,
+    path: Vec<&'a str>,
+}
+
+impl<'a> TypeChecker<'a> {
+    /// Returns what is known about an expression here: the narrowed type, or the type itself.
+    pub(super) fn narrowed(&mut self, expression: &'a Expression<'a>, kind: TypeId) -> TypeId {
+        if self.narrowings.is_empty()
+            || !matches!(
+                expression,
+                Expression::Identifier(_) | Expression::StaticMemberExpression(_)
+            )
+        {
+            return kind;
+        }
+        let Some(reference) = self.reference(expression) else {
+            return kind;
+        };
+        let mut known = self.narrowings.iter().rev();
+        let known = known.find(|narrowing| narrowing.reference == reference);
+        known.map_or(kind, |narrowing| narrowing.kind)
+    }
+
+    fn reference(&self, expression: &Expression<'a>) -> Option<Reference<'a>> {
+        let mut path = Vec::new();
+        let mut expression = expression.get_inner_expression();
+        loop {
+            match expression {
+                Expression::Identifier(name) => {
+                    let root = symbol_of(self.scoping, name)?;
+                    let is_fixed = !self.facts.assignments.contains_key(&root);
+                    path.reverse();
+                    return is_fixed.then_some(Reference { root, path });
+                }
+                Expression::StaticMemberExpression(member) if path.len() < MAX_PATH => {
+                    let name = member.property.name.as_str();
+                    if self.facts.added_names.contains(name) {
+                        return None;
+                    }
+                    path.push(name);
+                    expression = member.object.get_inner_expression();
+                }
+                Expression::ChainExpression(chain) => {
+                    let ChainElement::StaticMemberExpression(member) = &chain.expression else {
+                        return None;
+                    };
+                    path.push(member.property.name.as_str());
+                    expression = member.object.get_inner_expression();
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Adds what holds if a condition is true or false.
+    pub(super) fn narrow(&mut self, test: &'a Expression<'a>, holds: bool) {
+        if !self.take_step() {
+            return;
+        }
+        match test.get_inner_expression() {
+            Expression::UnaryExpression(it) if it.operator == UnaryOperator::LogicalNot => {
+                self.narrow(&it.argument, !holds);
+            }
+            Expression::LogicalExpression(it) => match (it.operator, holds) {
+                (LogicalOperator::And, true) | (LogicalOperator::Or, false) => {
+                    self.narrow(&it.left, holds);
+                    self.narrow(&it.right, holds);
+                }
+                _ => {}
+            },
+            Expression::BinaryExpression(it) => self.narrow_by_comparison(it, holds),
+            Expression::CallExpression(call) => self.narrow_by_call(call, holds),
+            expression => self.narrow_reference(expression, |part| match holds {
+                true => !matches!(part, Type::Null | Type::Undefined),
+                false => can_be_falsy(part),
+            }),
+        }
+    }
+
+    /// Keeps the parts of a variable's type for which `keep` returns true.
+    fn narrow_reference(
+        &mut self,
+        expression: &'a Expression<'a>,
+        keep: impl FnMut(&Type<'a>) -> bool,
+    ) {
+        let Some(reference) = self.reference(expression) else {
+            return;
+        };
+        let kind = self.peek(expression);
+        let kind = self.types.filter_parts(kind, keep);
+        self.narrowings.push(Narrowing { reference, kind });
+    }
+
+    /// Infers a type without reporting mistakes.
+    pub(super) fn peek(&mut self, expression: &'a Expression<'a>) -> TypeId {
+        self.speculation += 1;
+        let kind = self.infer(expression.get_inner_expression());
+        self.speculation -= 1;
+        kind
+    }
+
+    fn forget(&mut self, expression: &'a Expression<'a>) {
+        if let Some(reference) = self.reference(expression) {
+            let kind = TypeId::UNKNOWN;
+            self.narrowings.push(Narrowing { reference, kind });
+        }
+    }
+
+    fn narrow_by_comparison(&mut self, it: &'a BinaryExpression<'a>, holds: bool) {
+        if it.operator == BinaryOperator::Instanceof {
+            if holds {
+                self.forget(&it.left);
+            }
+            return;
+        }
+        if !it.operator.is_equality() {
+            return;
+        }
+        let is_negated = matches!(
+            it.operator,
+            BinaryOperator::Inequality | BinaryOperator::StrictInequality
+        );
+        let is_strict = matches!(
+            it.operator,
+            BinaryOperator::StrictEquality | BinaryOperator::StrictInequality
+        );
+        let equal = holds != is_negated;
+        let (left, right) = (
+            it.left.get_inner_expression(),
+            it.right.get_inner_expression(),
+        );
+        match (left, right) {
+            (Expression::UnaryExpression(test), Expression::StringLiteral(name))
+                if test.operator == UnaryOperator::Typeof =>
+            {
+                let name = name.value.as_str();
+                self.narrow_reference(&test.argument, |part| {
+                    *part == Type::Unknown || (type_name(part) == name) == equal
+                });
+            }
+            (value, Expression::NullLiteral(_)) => {
+                self.narrow_reference(value, |part| {
+                    let same = *part == Type::Null || (!is_strict && *part == Type::Undefined);
+                    *part == Type::Unknown || same == equal
+                });
+            }
+            (value, Expression::Identifier(name)) if name.name == "undefined" => {
+                self.narrow_reference(value, |part| {
+                    let same = *part == Type::Undefined || (!is_strict && *part == Type::Null);
+                    *part == Type::Unknown || same == equal
+                });
+            }
+            (Expression::StaticMemberExpression(member), Expression::StringLiteral(text)) => {
+                let (field, text) = (member.property.name.as_str(), text.value.as_str());
+                self.narrow_by_field(&member.object, field, text, equal);
+            }
+            _ => {}
+        }
+    }
+
+    /// Narrows `r` by `r.status === "fulfilled"`.
+    fn narrow_by_field(
+        &mut self,
+        object: &'a Expression<'a>,
+        field: &'a str,
+        text: &'a str,
+        equal: bool,
+    ) {
+        let Some(reference) = self.reference(object) else {
+            return;
+        };
+        let kind = self.peek(object);
+        let parts = self.types.parts(kind);
+        let kept: Vec<TypeId> = parts
+            .iter()
+            .copied()
+            .filter(|part| {
+                let found = self.property_type(*part, field);
+                match found.map(|found| self.types.get(found)) {
+                    Some(Type::Literal(known)) => (*known == text) == equal,
+                    _ => true,
+                }
+            })
+            .collect();
+        let kind = self.types.union(kept);
+        self.narrowings.push(Narrowing { reference, kind });
+    }
+
+    fn narrow_by_call(&mut self, call: &'a CallExpression<'a>, holds: bool) {
+        let first = call
+            .arguments
+            .first()
+            .and_then(|first| first.as_expression());
+        let Some(first) = first else {
+            return;
+        };
+        if call.callee.is_specific_member_access("Array", "isArray") {
+            let is_list = |part: &Type<'_>| matches!(part, Type::Array { .. } | Type::Tuple { .. });
+            let kind = self.peek(first);
+            let parts = self.types.parts(kind);
+            // For `tsc`, a read-only list that passes this test is a list of anything.
+            let can_be_changed = |part: &TypeId| match self.types.get(*part) {
+                Type::Array { frozen, .. } | Type::Tuple { frozen, .. } => !frozen,
+                _ => false,
+            };
+            return match holds && !parts.iter().any(can_be_changed) {
+                true => self.forget(first),
+                false => self.narrow_reference(first, |part| {
+                    *part == Type::Unknown || is_list(part) == holds
+                }),
+            };
+        }
+        if self.is_type_guard(&call.callee) {
+            for argument in &call.arguments {
+                if let Some(argument) = argument.as_expression() {
+                    self.forget(argument);
+                }
+            }
+        }
+    }
+
+    /// Whether a function of the script declares that it tests a type: `x is T`.
+    fn is_type_guard(&self, callee: &Expression<'a>) -> bool {
+        let Expression::Identifier(name) = callee else {
+            return false;
+        };
+        let Some(symbol) = symbol_of(self.scoping, name) else {
+            return false;
+        };
+        let returned = match self.facts.functions.get(&symbol) {
+            Some(function) => function.return_type.as_ref(),
+            None => match self
+                .constant(symbol)
+                .and_then(|it| it.declarator.init.as_ref())
+            {
+                Some(Expression::ArrowFunctionExpression(arrow)) => arrow.return_type.as_ref(),
+                Some(Expression::FunctionExpression(function)) => function.return_type.as_ref(),
+                _ => None,
+            },
+        };
+        returned.is_some_and(|it| matches!(it.type_annotation, TSType::TSTypePredicate(_)))
+    }
+}
+
+fn can_be_falsy(kind: &Type<'_>) -> bool {
+    matches!(
+        kind,
+        Type::Unknown
+            | Type::Undefined
+            | Type::Null
+            | Type::Boolean
+            | Type::Number
+            | Type::String
+            | Type::Literal(_)
+    )
+}
+
+/// Returns what `typeof` gives for a value.
+fn type_name(kind: &Type<'_>) -> &'static str {
+    match kind {
+        Type::Undefined => "undefined",
+        Type::Boolean => "boolean",
+        Type::Number => "number",
+        Type::String | Type::Literal(_) => "string",
+        Type::Function { .. } | Type::Method | Type::Tool(_) | Type::Global(_) => "function",
+        _ => "object",
+    }
+}
