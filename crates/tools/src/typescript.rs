@@ -109,6 +109,7 @@ pub fn compact_signature(tool: &RegisteredTool, max_chars: usize) -> String {
         camel_case_fields,
         doc_comments: DocComments::Defaults,
         omitted: &[],
+        readonly: ReadonlyTypes::None,
     };
     let typed: String = required
         .iter()

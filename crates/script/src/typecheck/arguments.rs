@@ -45,7 +45,8 @@ impl<'a> TypeChecker<'a> {
             arguments => {
                 self.infer_arguments(arguments);
                 let spread = arguments.iter().any(Argument::is_spread);
-                if !spread && arguments.len() > tool.spec.positional.len().max(1) {
+                // An object with further fields may follow the fields that are given by position.
+                if !spread && arguments.len() > tool.spec.positional_fields().len() + 1 {
                     let message = "takes one object with named fields, got several arguments";
                     self.report_argument(tool, call.arguments[1].span(), message.to_owned());
                 }
