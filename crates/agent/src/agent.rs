@@ -245,8 +245,11 @@ impl Agent {
             .turn_hook
             .as_ref()
             .and_then(|hook| hook.memory_section());
-        let system =
-            |mode| prompt::system_prompt(&self.options, orchestrator.registry(), mode, note);
+        let limits = self.harness.limits();
+        let system = |mode| {
+            let registry = orchestrator.registry();
+            prompt::system_prompt(&self.options, registry, mode, limits, note)
+        };
         self.system_prompts = Arc::new(
             [
                 ScriptMode::Disabled,

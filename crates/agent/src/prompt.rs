@@ -2,7 +2,7 @@
 //! that the model may call.
 
 use selvedge_models::{ModelTool, ModelToolInput};
-use selvedge_protocol::{ScriptMode, WireApi};
+use selvedge_protocol::{Limits, ScriptMode, WireApi};
 use selvedge_tools::{
     OfferInScriptMode, OfferedShape, OfferedTool, Registry, compact_declarations,
 };
@@ -27,6 +27,7 @@ pub(crate) fn system_prompt(
     settings: &AgentOptions,
     registry: &Registry,
     mode: ScriptMode,
+    limits: &Limits,
     memory: Option<&str>,
 ) -> String {
     let mut text = AGENT_PROMPT.trim_end().to_owned();
@@ -36,6 +37,7 @@ pub(crate) fn system_prompt(
     };
     if mode != ScriptMode::Disabled {
         add(SCRIPTS_PROMPT);
+        add(&call_limits_note(limits));
         add(FAILURES_PROMPT);
         add(&tools_section(registry, settings.max_declaration_tokens));
     }
@@ -56,6 +58,18 @@ pub(crate) fn system_prompt(
     }
     text.push('\n');
     text
+}
+
+/// Returns the sentence about the limits that scripts meet first.
+fn call_limits_note(limits: &Limits) -> String {
+    format!(
+        "A script can make {} calls of commands, the web, MCP servers and agents, and {} others: \
+         for more files use one `grepFiles` or one command. Its own limit is {} s without the time \
+         of its calls. `help()` lists all limits.",
+        limits.max_tool_calls,
+        limits.max_file_calls,
+        limits.timeout_ms.div_ceil(1000)
+    )
 }
 
 /// Returns the section about tools: their TypeScript declarations. If those exceed `max_tokens`,

@@ -216,8 +216,8 @@ async fn a_tool_is_described_once() {
     // Every tool is declared with its result.
     let system = text_of(&asked[0].body["messages"][0]);
     for declaration in [
-        "listDir(args?: { path?: string; ",
-        "agents.launch.sync(args: { prompt: string; ",
+        "listDir(args?: string | { path?: string; ",
+        "agents.launch.sync(args: string | { prompt: string; ",
         "text: string; ",
         "exitCode: number; stdout: string; ",
     ] {

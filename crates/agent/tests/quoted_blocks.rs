@@ -75,7 +75,10 @@ async fn a_block_that_stands_in_a_file_does_not_run() {
         let (test, items) = turn(api, answers).await;
         assert!(!has_run(&test), "{items:?}");
         let all = items.join("\n");
-        assert!(all.contains("also stands in a text that was read"), "{all}");
+        assert!(
+            all.contains("is a copy of text that you were given"),
+            "{all}"
+        );
     }
     // Scripts show files, too.
     let answers = vec![

@@ -220,8 +220,8 @@ async fn first_available(
     Err(Problem::new(message).hint(hint).into())
 }
 
-/// Returns the provider and the models of a server that the user accepted. The provider is used only
-/// while a process of the same user listens at its address.
+/// Returns the provider and the models of a server that the user accepted. The provider is used
+/// only while a process of the same user listens at its address.
 fn accepted_server(server: DiscoveredServer) -> (Provider, Vec<String>) {
     let provider = Provider {
         accepted_user: server.user,

@@ -969,8 +969,8 @@ fn the_network_is_off_unless_configured() {
     );
 }
 
-/// Takes a lease on a file and keeps it until its input ends. While it does, the kernel blocks every
-/// process that opens or executes the file, for 45 s by default.
+/// Takes a lease on a file and keeps it until its input ends. While it does, the kernel blocks
+/// every process that opens or executes the file, for 45 s by default.
 const LEASE: &str = "import fcntl, os, signal, sys\n\
     signal.signal(signal.SIGIO, signal.SIG_IGN)\n\
     fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\

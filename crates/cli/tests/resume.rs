@@ -78,16 +78,22 @@ fn workspace_with(config: &str, then: &str) -> TestWorkspace {
 /// written. A further `pay` would end at once.
 fn interrupted(config: &str, call: &str) -> (TestWorkspace, String) {
     let workspace = workspace_with(config, "test -e quick || sleep 60");
-    let source = format!("await {call}");
+    let id = kill_after_effect(&workspace, &["-e", &format!("await {call}")]);
+    (workspace, id)
+}
+
+/// Starts a run, and kills it as soon as its command has written a line. Returns the run's id.
+fn kill_after_effect(workspace: &TestWorkspace, args: &[&str]) -> String {
+    let before = effect_count(workspace);
     let mut child = workspace
-        .command(&["run", "-q", "-e", &source])
+        .command(&[&["run", "-q"], args].concat())
         .spawn()
         .unwrap();
-    until(|| effect_count(&workspace) > 0 || child.try_wait().unwrap().is_some());
+    until(|| effect_count(workspace) > before || child.try_wait().unwrap().is_some());
     assert!(child.try_wait().unwrap().is_none());
     child.kill().unwrap();
     child.wait().unwrap();
-    let id = last(&workspace);
+    let id = last(workspace);
     let shown = || {
         workspace
             .command(&["runs", "show", &id])
@@ -97,7 +103,7 @@ fn interrupted(config: &str, call: &str) -> (TestWorkspace, String) {
     };
     until(|| !String::from_utf8(shown()).unwrap().contains("running"));
     std::fs::write(workspace.work().join("quick"), "").unwrap();
-    (workspace, id)
+    id
 }
 
 fn until(mut condition: impl FnMut() -> bool) {

@@ -198,7 +198,7 @@ fn an_answer_after_another_process_answered_has_no_effect() {
     terminal.answer("1");
     let (status, output) = terminal.wait_for_exit();
     assert!(
-        status == 1 && output.contains("another process answered"),
+        status == 1 && output.contains("another process has claimed the run"),
         "{output}"
     );
     assert!(

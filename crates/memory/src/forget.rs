@@ -32,7 +32,7 @@ impl Memory {
                 ..
             } = require_session(connection, session)?;
             let lessons = forget_lessons(connection, id, 1, turns)?;
-            for table in ["turns", "levels", "columns", "vectors"] {
+            for table in ["turns", "levels", "turn_metrics", "vectors"] {
                 let sql = format!("DELETE FROM memory_{table} WHERE id >= ?1 AND id < ?2");
                 connection.execute(&sql, params![id << 32, (id + 1) << 32])?;
             }

@@ -130,9 +130,7 @@ impl Harness {
         }
         let max_bytes = self.limits.max_source_bytes;
         let registry = Some(self.orchestrator.registry());
-        let compiled = self
-            .compiler
-            .compile_async(source, max_bytes, registry);
+        let compiled = self.compiler.compile_async(source, max_bytes, registry);
         let (compiled, cache_hit) = match compiled.await {
             Ok(compiled) => compiled,
             Err(error) => return rejected_output(output, error, started),

@@ -152,9 +152,7 @@ impl Harness {
     pub(crate) async fn compile_and_check(&self, source: &[u8]) -> (Preflight, bool) {
         let max_bytes = self.limits.max_source_bytes;
         let registry = Some(self.orchestrator.registry());
-        let compiled = self
-            .compiler
-            .compile_async(source, max_bytes, registry);
+        let compiled = self.compiler.compile_async(source, max_bytes, registry);
         self.check_compiled(compiled.await)
     }
 

@@ -462,17 +462,23 @@ impl Reading {
         Ok(())
     }
 
-    fn slash(&mut self, source: &str) -> Result<Step, &'static str> {
-        let start = self.at;
-        let divides = matches!(self.previous, Previous::Operand) && !self.new_line;
-        let is_regex = matches!(
+    /// Whether an operand follows the previous token: `!` is an operator, `/` starts a regular
+    /// expression.
+    fn expects_operand(&self) -> bool {
+        matches!(
             self.previous,
             Previous::Start
                 | Previous::Prefix
                 | Previous::TypePrefix
                 | Previous::Operator
                 | Previous::TypeOperator
-        );
+        )
+    }
+
+    fn slash(&mut self, source: &str) -> Result<Step, &'static str> {
+        let start = self.at;
+        let divides = matches!(self.previous, Previous::Operand) && !self.new_line;
+        let is_regex = self.expects_operand();
         let step = if divides {
             self.finish_operator("/");
             Step::Token
@@ -564,6 +570,7 @@ impl Reading {
             "=" | "|" | "&" | "-" | "..." | "*" | "@" => {
                 self.finish_affix(operator, Previous::TypeOperator);
             }
+            "!" if self.expects_operand() => self.finish_affix(operator, Previous::Operator),
             "!" => self.finish_affix(operator, Previous::Affix),
             "++" | "--" => {
                 self.finish_operator(operator);

@@ -44,12 +44,7 @@ mod tests {
             (CommandAccess::ReadOnly, false),
             (CommandAccess::Full, true),
         ] {
-            let null = || {
-                std::fs::File::options()
-                    .write(true)
-                    .open("/dev/null")
-                    .unwrap()
-            };
+            let (reader, writer) = std::io::pipe().unwrap();
             let request = CommandRequest {
                 argv: vec!["touch".to_owned(), "written".to_owned()],
                 cwd: None,
@@ -57,9 +52,9 @@ mod tests {
                 run_unconfined: false,
             };
             let stdio = ChildStdio::Streams {
-                stdin: null().into(),
-                stdout: null().into(),
-                stderr: null().into(),
+                stdin: reader.into(),
+                stdout: writer.try_clone().unwrap().into(),
+                stderr: writer.into(),
             };
             let mut child = runner.spawn(&request, access, stdio).unwrap();
             child.wait_exit().unwrap();

@@ -37,7 +37,7 @@ pub(crate) struct ListDirArgs {
     #[serde(default = "default_limit")]
     #[schemars(range(min = 1))]
     limit: usize,
-    /// Number of levels; 2 if neither this nor `recursive` is given.
+    /// Number of levels; 1 if neither this nor `recursive` is given.
     #[schemars(range(min = 1))]
     depth: Option<usize>,
     /// True for all levels, false for the first level only.
@@ -65,7 +65,7 @@ impl ListDirArgs {
             (Some(depth), _) => depth,
             (None, Some(true)) => MAX_RECURSIVE_DEPTH,
             (None, Some(false)) => 1,
-            (None, None) => 2,
+            (None, None) => 1,
         }
     }
 }

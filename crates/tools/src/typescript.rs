@@ -477,10 +477,7 @@ impl TypeScriptRenderer<'_> {
             };
             let readonly = self.readonly.before_field();
             let name = property_name(&spelled);
-            let _ = writeln!(
-                out,
-                "{pad}{readonly}{name}{optional}: {kind}{default};"
-            );
+            let _ = writeln!(out, "{pad}{readonly}{name}{optional}: {kind}{default};");
         }
         let _ = write!(out, "{}}}", "  ".repeat(depth));
         out

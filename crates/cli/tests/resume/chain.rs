@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::support::TestWorkspace;
 use crate::{
-    PAY, SPAWN, code, effect_count, failed, interrupted, last, newest, resume, run,
-    status_and_stderr, workspace_with,
+    PAY, SPAWN, code, effect_count, failed, interrupted, kill_after_effect, last, newest, resume,
+    run, status_and_stderr, workspace_with,
 };
 
 fn echo(word: &str) -> String {
@@ -99,15 +99,8 @@ fn an_interrupted_repetition_must_be_decided_under_its_own_id() {
     let (workspace, first) = interrupted("", PAY);
     std::fs::remove_file(workspace.work().join("quick")).unwrap();
     let repeat = format!("resume.repeat('{first}/tool_1'); await {PAY}");
-    let output = run(
-        &workspace,
-        &["--timeout", "1s", "--resume", &first, "-e", &repeat],
-    );
-    assert_eq!(
-        (status_and_stderr(&output).0, effect_count(&workspace)),
-        (1, 2)
-    );
-    let second = last(&workspace);
+    let second = kill_after_effect(&workspace, &["--resume", &first, "-e", &repeat]);
+    assert_eq!(effect_count(&workspace), 2);
     let error = resume(&workspace, &first, &repeat);
     assert_eq!(code(&error), "OutcomeUnknownError");
     let undecided = &error["error"]["metadata"]["undecided"];

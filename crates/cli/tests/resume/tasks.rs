@@ -41,7 +41,10 @@ fn an_interrupted_task_is_undecided() {
     let shown = String::from_utf8(shown.stdout).unwrap();
     for line in [
         format!("the outcome of {task} (spawn.exec) is unknown: check what it changed"),
-        format!("run `selvedge run FILE --resume {id}` to reuse the results"),
+        format!(
+            "run `selvedge run FILE --resume {id}` with a script that decides the calls of \
+             unknown outcome"
+        ),
     ] {
         assert!(shown.contains(&line), "{shown}");
     }
