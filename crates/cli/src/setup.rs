@@ -24,7 +24,7 @@ use crate::instructions::{InstructionUse, instruction_files};
 use crate::problem::Problem;
 use crate::recall::RecallTool;
 use crate::run_access::McpRunAccess;
-use crate::variables_never_inherited::{project_server_variables, secret_environment};
+use crate::secret_environment::{project_server_variables, variables_never_inherited};
 
 /// Everything that a command needs to run scripts.
 pub(crate) struct CliSetup {
