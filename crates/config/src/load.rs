@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(
             (
                 provider.retries.request_max_retries,
-                provider.script_harness
+                provider.script_mode
             ),
             (1, Some(ScriptMode::DryRun))
         );
