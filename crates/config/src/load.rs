@@ -201,7 +201,7 @@ mod tests {
             request_max_retries = 1
             stream_idle_timeout_ms = 5000
             requires_openai_auth = false
-            script_harness = "dry-run"
+            script_mode = "dry-run"
             [models."o3"]
             context_window = 1000
             prices = { input = 2.0, output = 8.0 }
