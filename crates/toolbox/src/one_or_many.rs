@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::command_safety::command_line;
 
@@ -32,7 +31,8 @@ impl OneOrMany {
     }
 
     /// Returns the strings in a field of the arguments. Empty if the field has another type.
-    pub(crate) fn from_field(args: &Value, field: &str) -> Vec<String> {
+    #[cfg(feature = "web")]
+    pub(crate) fn from_field(args: &serde_json::Value, field: &str) -> Vec<String> {
         serde_json::from_value(args[field].clone()).map_or_else(|_| Vec::new(), Self::into_vec)
     }
 }
