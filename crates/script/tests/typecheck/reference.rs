@@ -50,7 +50,7 @@ fn tsc() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin/tsc")
 }
 
-/// Whether TypeScript is installed. Its absence is a failure in CI, and a note elsewhere.
+/// Whether TypeScript is installed. Its absence is a failure in CI, and a note otherwise.
 pub fn is_installed() -> bool {
     let installed = tsc().exists();
     if !installed {
