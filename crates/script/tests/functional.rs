@@ -746,7 +746,7 @@ fn f24_wrong_arguments_are_rejected_before_anything_runs() {
     }
     assert!(fixture.seen.patches.lock().unwrap().is_empty());
     // Arguments that are only known at run time fail when the call is made, and can be caught.
-    let source = "const args = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { \
+    let source = "const args: any = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { \
         return [e.name, e.suggestions] }";
     assert_eq!(
         fixture.value(source),

@@ -179,8 +179,8 @@ impl<'a> TypeChecker<'a> {
             .iter()
             .map(|part| self.types.widened(*part))
             .collect();
-        // `[a, b]` is a tuple where it is destructured or given to `Promise.all`. Elsewhere its
-        // elements have the same type, and every use of a tuple is a use of such a list.
+        // `[a, b]` is a tuple where it is destructured or given to `Promise.all`. In other places
+        // its elements have the same type, and every use of a tuple is a use of such a list.
         if spread.is_empty() && (1..=12).contains(&elements.len()) {
             return self.types.tuple(&widened);
         }

@@ -11,7 +11,7 @@ impl<'a> TypeChecker<'a> {
     pub(super) fn global_call(&mut self, call: &'a CallExpression<'a>, name: &'a str) -> TypeId {
         if name == "structuredClone" {
             let value = self.argument(&call.arguments, 0);
-            return self.types.thawed(value);
+            return self.types.mutable_copy(value);
         }
         match name {
             "parseInt" | "parseFloat" | "encodeURIComponent" => {

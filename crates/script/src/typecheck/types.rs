@@ -373,14 +373,15 @@ impl<'a> TypeTable<'a> {
     }
 
     /// Returns the type of a deep copy, which can be changed.
-    pub(super) fn thawed(&mut self, id: TypeId) -> TypeId {
+    pub(super) fn mutable_copy(&mut self, id: TypeId) -> TypeId {
         self.map_parts(id, |types, part| match types.get(part).clone() {
             Type::Array { element, .. } => {
-                let element = types.thawed(element);
+                let element = types.mutable_copy(element);
                 types.array(element)
             }
             Type::Tuple { elements, .. } => {
-                let elements: Vec<TypeId> = elements.iter().map(|e| types.thawed(*e)).collect();
+                let elements: Vec<TypeId> =
+                    elements.iter().map(|e| types.mutable_copy(*e)).collect();
                 types.tuple(&elements)
             }
             Type::Result(object) => types.add(Type::Result(ResultObject {
