@@ -164,7 +164,7 @@ fn listed_model(name: &str, config: &selvedge_config::Config) -> ListedModel {
     let model = providers::model_properties(config, name);
     ListedModel {
         name: name.to_owned(),
-        known: Model::is_in_table(name) || config.models.contains_key(name),
+        known: Model::is_in_table(name) || providers::model_settings(config, name).is_some(),
         context_window: model.context_window,
         max_output_tokens: model.max_output_tokens,
         tools: model.tools,

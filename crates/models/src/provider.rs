@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use selvedge_protocol::{ModelOrigin, RetryLimits, ScriptMode, WireApi};
+use selvedge_protocol::{LimitOverrides, ModelOrigin, RetryLimits, ScriptMode, WireApi};
 
 /// A provider of models.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +35,8 @@ pub struct Provider {
     pub default_model: Option<String>,
     /// Whether scripts run with the provider's models; `None` uses the global setting.
     pub script_mode: Option<ScriptMode>,
+    /// Limits of scripts with the provider's models that differ from the global ones.
+    pub script_limits: LimitOverrides,
     /// Pack of tools for the provider's models; `None` uses the global setting.
     pub tool_pack: Option<String>,
 }
@@ -86,6 +88,7 @@ impl Provider {
             output_limit: OutputLimitField::default(),
             default_model: None,
             script_mode: None,
+            script_limits: LimitOverrides::default(),
             tool_pack: None,
         }
     }

@@ -40,11 +40,11 @@ pub use ledger::{
     CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend,
     UnrecordedStart, first_attempt_id, retry_call_id,
 };
-pub use limits::{Limits, ScriptMode, ScriptModeLevels};
+pub use limits::{LimitOverrides, Limits, ScriptMode, ScriptModeLevels};
 pub use settings::{
-    CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables, McpApproval,
-    McpSampling, McpServerOptions, Prices, Retention, RetryLimits, Thinking, ToolPack,
-    WeakerConfinement,
+    BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables,
+    McpApproval, McpSampling, McpServerOptions, PatchFlavour, Prices, Retention, RetryLimits,
+    ShellFlavour, Thinking, ToolPack, WeakerConfinement,
 };
 pub use spec::{ApprovalRequirement, SPAWN_TOOL, ToolSpec};
 pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};
