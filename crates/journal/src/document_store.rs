@@ -31,56 +31,12 @@ struct DocumentDescription {
 
 impl DocumentStore for Journal {
     fn save(&self, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
-        if document.content.len() > MAX_DOCUMENT_BYTES {
-            return Err(LedgerError::Failed(format!(
-                "a document can have at most {} MB",
-                MAX_DOCUMENT_BYTES >> 20
-            )));
-        }
-        let about = DocumentDescription {
-            title: document.title.to_owned(),
-            source: document.source.to_owned(),
-            media_type: document.media_type.to_owned(),
-        };
-        let bytes = document.content.len() as i64;
-        let (key, saved_ms) = self.write(|connection| {
-            make_room(connection, bytes)?;
-            let (about, content) = (
-                self.payloads.put_json(connection, &about)?,
-                self.payloads.put(connection, document.content)?,
-            );
-            let saved_ms = now_ms();
-            let mut insert = connection.prepare_cached(
-                "INSERT OR IGNORE INTO cabinet (key, kind, origin, about, content, bytes, saved_ms)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            )?;
-            let origin = self.source_hash(document.kind, document.source);
-            for _ in 0..MAX_KEY_ATTEMPTS {
-                let key = new_document_key();
-                let kind = document.kind.as_str();
-                if insert.execute(params![key, kind, origin, about, content, bytes, saved_ms])? == 1
-                {
-                    return Ok((key, saved_ms));
-                }
-            }
-            Err(JournalError::Damaged(
-                "every random document key is already used".into(),
-            ))
-        })?;
-        let DocumentDescription {
-            title,
-            source,
-            media_type,
-        } = about;
-        Ok(DocumentInfo {
-            key,
-            kind: document.kind,
-            title,
-            source,
-            media_type,
-            bytes: bytes as u64,
-            saved_ms,
-        })
+        let keys = std::iter::repeat_with(new_document_key).take(MAX_KEY_ATTEMPTS);
+        self.save_under_first_free(keys, document)
+    }
+
+    fn save_as(&self, key: &str, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
+        self.save_under_first_free(std::iter::once(key.to_owned()), document)
     }
 
     fn get(&self, key: &str) -> Result<Option<Document>, LedgerError> {
@@ -117,6 +73,63 @@ impl DocumentStore for Journal {
 }
 
 impl Journal {
+    /// Stores a document under the first of these keys that no document has.
+    fn save_under_first_free(
+        &self,
+        keys: impl Iterator<Item = String>,
+        document: &NewDocument<'_>,
+    ) -> Result<DocumentInfo, LedgerError> {
+        if document.content.len() > MAX_DOCUMENT_BYTES {
+            return Err(LedgerError::Failed(format!(
+                "a document can have at most {} MB",
+                MAX_DOCUMENT_BYTES >> 20
+            )));
+        }
+        let about = DocumentDescription {
+            title: document.title.to_owned(),
+            source: document.source.to_owned(),
+            media_type: document.media_type.to_owned(),
+        };
+        let bytes = document.content.len() as i64;
+        let (key, saved_ms) = self.write(|connection| {
+            make_room(connection, bytes)?;
+            let (about, content) = (
+                self.payloads.put_json(connection, &about)?,
+                self.payloads.put(connection, document.content)?,
+            );
+            let saved_ms = now_ms();
+            let mut insert = connection.prepare_cached(
+                "INSERT OR IGNORE INTO cabinet (key, kind, origin, about, content, bytes, saved_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?;
+            let origin = self.source_hash(document.kind, document.source);
+            for key in keys {
+                let kind = document.kind.as_str();
+                if insert.execute(params![key, kind, origin, about, content, bytes, saved_ms])? == 1
+                {
+                    return Ok((key, saved_ms));
+                }
+            }
+            Err(JournalError::Damaged(
+                "every document key that was tried is already used".into(),
+            ))
+        })?;
+        let DocumentDescription {
+            title,
+            source,
+            media_type,
+        } = about;
+        Ok(DocumentInfo {
+            key,
+            kind: document.kind,
+            title,
+            source,
+            media_type,
+            bytes: bytes as u64,
+            saved_ms,
+        })
+    }
+
     /// Removes expired documents and returns how many there were.
     pub(crate) fn remove_expired_documents(&self) -> Result<usize, JournalError> {
         self.write(|connection| {
