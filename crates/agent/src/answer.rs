@@ -247,8 +247,12 @@ impl AnswerReader<'_> {
                 }
                 Segment::EndOfReasoning(_) => self.turn_into_reasoning(item),
                 Segment::Script(block) => {
+                    let language = block.language();
                     self.end_plain_text(item);
-                    self.push_script(item, block.code, AnswerScriptForm::Block, None);
+                    let (call_id, form) = (new_id("call"), AnswerScriptForm::Block);
+                    let mut script = self.build_script(block.code, &call_id, form, None);
+                    script.item.language = language.to_owned();
+                    self.push_script(item, script);
                     if self.after_block == AfterBlock::Stop {
                         self.drop_text_after_block(item, &block.raw);
                         return StreamControl::Stop;
@@ -256,7 +260,9 @@ impl AnswerReader<'_> {
                 }
                 Segment::Malformed { raw, problem } => {
                     self.end_plain_text(item);
-                    self.push_script(item, raw, form, Some(malformed_block_error(problem)));
+                    let error = Some(malformed_block_error(problem));
+                    let script = self.build_script(raw, &new_id("call"), form, error);
+                    self.push_script(item, script);
                 }
             }
         }
@@ -364,19 +370,11 @@ impl AnswerReader<'_> {
         }
     }
 
-    fn push_script(
-        &mut self,
-        item: u32,
-        code: String,
-        form: AnswerScriptForm,
-        error: Option<ScriptError>,
-    ) {
-        let call_id = new_id("call");
-        let piece = AnswerPiece::Script(self.build_script(code, &call_id, form, error));
+    fn push_script(&mut self, item: u32, script: AnswerScript) {
         self.emit_live = false;
         let state = self.items.entry(item).or_default();
         state.pieces.push(PieceWithItemId {
-            piece,
+            piece: AnswerPiece::Script(script),
             item_id: None,
         });
     }

@@ -58,6 +58,7 @@
 
 mod agent;
 mod agent_memory;
+mod agent_model;
 mod answer;
 mod budget;
 mod change_tracker;
@@ -87,6 +88,7 @@ mod turn_hook;
 
 pub use agent::Agent;
 pub use agent_memory::{AgentMemory, AgentMemoryOptions, HistoryMode};
+pub use agent_model::AgentModel;
 pub use change_tracker::ChangeTracker;
 pub use error::AgentError;
 pub use history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
@@ -94,9 +96,10 @@ pub use options::{AfterBlock, AgentOptions, AgentToolOffer, BudgetLimits};
 pub use recovery::cancelled_output;
 pub use resume::{ResumeError, find_run_to_resume, read_resume_input, recorded_task};
 pub use sampling::{TurnSamplingRequest, TurnSamplingResponse};
+pub use selvedge_protocol::BlockOrder;
 pub use session::{Session, TurnInput};
 pub use session_record::{SessionStep, SessionStepKind};
 pub use small_model::SmallModelClient;
-pub use sub_agents::SubAgents;
+pub use sub_agents::{BackgroundPolicy, SubAgents};
 pub use turn::{TurnOptions, TurnOutcome};
 pub use turn_hook::TurnHook;

@@ -47,6 +47,7 @@ impl AgentTurn<'_> {
             call_mode: calls,
             max_output_tokens: None,
             effort: self.agent.options.effort,
+            web_search: self.agent.options.provider_web_search,
             cache_key: Some(self.session.id().to_owned()),
         })
     }

@@ -100,6 +100,7 @@ pub(crate) fn model_tools(
                 argument: "code".to_owned(),
                 description: "The script.".to_owned(),
             },
+            strict: false,
         },
         false => ModelTool::function(
             SCRIPT_TOOL_NAME,
@@ -129,6 +130,7 @@ pub(crate) fn model_tools(
         .map(|offered| ModelTool {
             name: wire_name(&offered.name),
             description: offered.description.clone(),
+            strict: matches!(offered.shape, OfferedShape::Function { strict: true, .. }),
             input: match &offered.shape {
                 OfferedShape::Function { parameters, .. } => {
                     ModelToolInput::Schema(parameters.clone())
