@@ -584,25 +584,3 @@ fn the_client_is_notified_of_new_tools() {
         "{tools}"
     );
 }
-
-#[test]
-fn the_log_has_spans_and_counters_of_each_script() {
-    let workspace = TestWorkspace::new();
-    let log = workspace.home().join("log.jsonl");
-    let mut client = Client::start(&workspace, &["--log", log.to_str().unwrap()], json!({}));
-    client.value("return 1");
-    client.value("return (await tools.listDir({ path: '.' })).entries.length");
-    client.close();
-    let text = std::fs::read_to_string(&log).unwrap();
-    let lines: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let count = |name: &str| {
-        let metrics = lines.iter().filter(|line| line["fields"]["metric"] == name);
-        metrics.count()
-    };
-    assert_eq!((count("runs"), count("calls")), (2, 1), "{text}");
-    let spans = lines.iter().filter(|line| line["span"]["name"] == "script");
-    assert!(spans.count() >= 2, "{text}");
-}

@@ -66,7 +66,7 @@ fn commands_are_offered_and_completed() {
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.type_text("/");
-    terminal.wait_for("1 of 11");
+    terminal.wait_for("1 of 12");
     terminal.type_text("app");
     terminal.wait_for("▸ /approvals");
     terminal.type_text("\t");
