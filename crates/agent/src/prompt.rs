@@ -134,6 +134,7 @@ fn model_tool(offered: OfferedTool) -> ModelTool {
     ModelTool {
         name: wire_name(&offered.name),
         description: offered.description,
+        strict: matches!(offered.shape, OfferedShape::Function { strict: true, .. }),
         input: match offered.shape {
             OfferedShape::Function { parameters, .. } => ModelToolInput::Schema(parameters),
             OfferedShape::Freeform {
@@ -158,6 +159,7 @@ fn script_tool(wire: WireApi, freeform: bool) -> ModelTool {
                 argument: "code".to_owned(),
                 description: "The script.".to_owned(),
             },
+            strict: false,
         };
     }
     ModelTool::function(
