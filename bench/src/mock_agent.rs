@@ -44,5 +44,5 @@ pub(crate) fn mock_agent(
         ..settings
     };
     let agent = Agent::new(client, Model::from_table("gpt-4o"), harness, settings);
-    Ok(agent.with_offer(|registry, _| ToolsConfig::default().offer(registry)))
+    Ok(agent.with_offer(|registry, _, _| ToolsConfig::default().offer(registry)))
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use selvedge_journal::Journal;
-use selvedge_models::{Model, ModelClient, ModelTool};
-use selvedge_protocol::ScriptMode;
+use selvedge_models::{Model, ModelClient, ModelTool, Provider};
+use selvedge_protocol::{ScriptMode, ToolSpec};
 use selvedge_script::Harness;
-use selvedge_tools::{OfferedTool, Orchestrator, Registry, ToolRouter, offerable_tools};
+use selvedge_tools::{OfferedTool, Orchestrator, Registry, ToolError, ToolRouter, offerable_tools};
 
+use crate::agent_model::{AgentModel, ModelLookup};
 use crate::budget::Budget;
 use crate::history::{HistoryStrategy, RegularHistory};
 use crate::script_result::recall_hint;
@@ -18,8 +19,8 @@ use crate::{
     compaction, prompt,
 };
 
-/// Returns the tools of a registry that a model is offered for structured calls.
-type OfferToolsFn = dyn Fn(&Registry, &Model) -> Vec<OfferedTool> + Send + Sync;
+/// Returns the tools of a registry that a model of a provider is offered for structured calls.
+type OfferToolsFn = dyn Fn(&Registry, &Model, &Provider) -> Vec<OfferedTool> + Send + Sync;
 
 /// Runs turns of sessions. Scripts, structured calls and sub-agents share one orchestrator, and
 /// therefore one gate and one journal. Cheap to clone.
@@ -37,8 +38,8 @@ pub struct Agent {
     /// The budget of the agent that launched this one; `None` if a person started this agent.
     pub(crate) budget: Option<Budget>,
     pub(crate) depth: u32,
-    /// Returns what is known about a model, by its name.
-    pub(crate) model_lookup: Arc<dyn Fn(&str) -> Model + Send + Sync>,
+    /// Finds the models that scripts name.
+    pub(crate) model_lookup: Arc<ModelLookup>,
     offer: Arc<OfferToolsFn>,
     /// The tools of requests in which the model may write scripts.
     tools_with_scripts: Vec<ModelTool>,
@@ -64,8 +65,10 @@ impl Agent {
             sub_agents: SubAgents::default(),
             budget: None,
             depth: 0,
-            model_lookup: Arc::new(Model::from_table),
-            offer: Arc::new(|registry, _| {
+            model_lookup: Arc::new(|own, name| {
+                Ok(AgentModel::new(own.clone(), Model::from_table(name)))
+            }),
+            offer: Arc::new(|registry, _, _| {
                 let tools = offerable_tools(registry);
                 tools.map(OfferedTool::unmodified).collect()
             }),
@@ -80,7 +83,7 @@ impl Agent {
     /// that can be offered is offered unmodified.
     pub fn with_offer(
         mut self,
-        offer: impl Fn(&Registry, &Model) -> Vec<OfferedTool> + Send + Sync + 'static,
+        offer: impl Fn(&Registry, &Model, &Provider) -> Vec<OfferedTool> + Send + Sync + 'static,
     ) -> Self {
         self.offer = Arc::new(offer);
         self.rebuild_prompts_and_tools()
@@ -125,16 +128,33 @@ impl Agent {
         self
     }
 
+    /// Sets the model that a script chose, with its limits and tools. The mode can only become
+    /// stricter.
+    pub(crate) fn with_chosen_model(mut self, chosen: AgentModel) -> Self {
+        let mode = self.options.mode;
+        self.options.mode = chosen.script_mode().map_or(mode, |own| own.min(mode));
+        if let Some(limits) = &chosen.limits {
+            self.harness = self.harness.with_limits(limits.clone());
+        }
+        let agent = self.with_model(chosen.client, chosen.model);
+        match chosen.tool_filter {
+            Some(filter) => agent.with_tools_where(|spec| filter(spec)),
+            None => agent,
+        }
+    }
+
     /// Sets another model for later turns.
     pub fn with_model(mut self, client: ModelClient, model: Model) -> Self {
         (self.client, self.model) = (client, model);
         self.rebuild_prompts_and_tools()
     }
 
-    /// Sets the lookup for models that scripts name when they launch agents.
+    /// Sets the lookup for models that scripts name when they launch agents or ask questions. Its
+    /// first argument is the client of this agent's provider. By default a name is a model of that
+    /// provider.
     pub fn with_model_lookup(
         mut self,
-        models: impl Fn(&str) -> Model + Send + Sync + 'static,
+        models: impl Fn(&ModelClient, &str) -> Result<AgentModel, ToolError> + Send + Sync + 'static,
     ) -> Self {
         self.model_lookup = Arc::new(models);
         self
@@ -220,8 +240,14 @@ impl Agent {
         self.with_orchestrator(orchestrator)
     }
 
+    /// Keeps only some of the tools.
+    pub(crate) fn with_tools_where(self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
+        let orchestrator = self.harness.orchestrator().clone();
+        self.with_orchestrator(orchestrator.with_tools_where(keep))
+    }
+
     /// Sets another orchestrator, and with it other tools.
-    pub(crate) fn with_orchestrator(mut self, orchestrator: Orchestrator) -> Self {
+    fn with_orchestrator(mut self, orchestrator: Orchestrator) -> Self {
         self.harness = self.harness.with_orchestrator(orchestrator);
         self.rebuild_prompts_and_tools()
     }
@@ -229,7 +255,7 @@ impl Agent {
     /// Rebuilds the system prompts and the offered tools after a change of the agent.
     fn rebuild_prompts_and_tools(mut self) -> Self {
         let orchestrator = self.harness.orchestrator();
-        let offered = (self.offer)(orchestrator.registry(), &self.model);
+        let offered = (self.offer)(orchestrator.registry(), &self.model, self.client.provider());
         self.router = ToolRouter::new(orchestrator.clone(), offered).with_result_hint(recall_hint);
         let wire = self.client.provider().wire_api;
         let offered = self.router.offered();

@@ -251,8 +251,12 @@ impl AnswerReader<'_> {
                 }
                 Segment::EndOfReasoning(_) => self.reclassify_as_reasoning(item_index),
                 Segment::Script(block) => {
+                    let language = block.language();
                     self.end_plain_text(item_index);
-                    self.push_script(item_index, block.code, AnswerScriptForm::Block, None);
+                    let (call_id, form) = (new_id("call"), AnswerScriptForm::Block);
+                    let mut script = self.build_script(block.code, &call_id, form, None);
+                    script.item.language = language.to_owned();
+                    self.push_script(item_index, script);
                     if self.after_block == AfterBlock::Stop {
                         self.drop_text_after_block(item_index, &block.raw);
                         return StreamControl::Stop;
@@ -260,7 +264,9 @@ impl AnswerReader<'_> {
                 }
                 Segment::Malformed { raw, problem } => {
                     self.end_plain_text(item_index);
-                    self.push_script(item_index, raw, form, Some(malformed_block_error(problem)));
+                    let error = Some(malformed_block_error(problem));
+                    let script = self.build_script(raw, &new_id("call"), form, error);
+                    self.push_script(item_index, script);
                 }
             }
         }
@@ -369,19 +375,11 @@ impl AnswerReader<'_> {
         }
     }
 
-    fn push_script(
-        &mut self,
-        item_index: u32,
-        code: String,
-        form: AnswerScriptForm,
-        error: Option<ScriptError>,
-    ) {
-        let call_id = new_id("call");
-        let piece = AnswerPiece::Script(self.build_script(code, &call_id, form, error));
+    fn push_script(&mut self, item_index: u32, script: AnswerScript) {
         self.emit_live = false;
         let state = self.items.entry(item_index).or_default();
         state.pieces.push(PieceWithItemId {
-            piece,
+            piece: AnswerPiece::Script(script),
             item_id: None,
         });
     }

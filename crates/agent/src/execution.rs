@@ -1,15 +1,19 @@
 //! Runs the scripts and structured calls of an answer, in the order in which the model wrote them.
 
+use futures_util::future::join_all;
 use selvedge_journal::{JournalError, StoredRun};
 use selvedge_protocol::{
     CallRecord, CallStatus, ConversationItem, ErrorCode, FunctionCall, FunctionCallOutput, Message,
     MessageRole, OutputPart, Phase, RunStart, RunStatus, RuntimeEvent, ScriptError, ScriptMode,
     ScriptToolCallOutput, TurnItem, new_id,
 };
-use selvedge_script::{Pragma, RestoreInput, ResumeInput, RunOptions, ScriptContext};
+use selvedge_script::{
+    Pragma, RestoreInput, ResumeInput, RunOptions, ScriptContext, record_call_metrics,
+};
 use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
 use tracing::Instrument;
 
+use crate::BlockOrder;
 use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId};
 use crate::recovery::{self, RecordedScript};
 use crate::resume::{ResumeError, resume_input, resume_input_of_run};
@@ -89,13 +93,15 @@ impl AnswerResults {
 }
 
 impl AgentTurn<'_> {
-    /// Runs the scripts and calls among the pieces. Consecutive calls form one batch. Emits each
-    /// piece that was not emitted before, and each result after its script or call. Stops after a
-    /// script that was suspended.
+    /// Runs the scripts and calls among the pieces. Consecutive calls form one batch, and so do
+    /// scripts between calls if the options say so. Emits each piece that was not emitted before,
+    /// and each result after its script or call. Stops after a script that was suspended.
     pub(crate) async fn run_pieces(&mut self, pieces: Vec<PieceWithItemId>) -> AnswerResults {
         let mut results = AnswerResults::default();
         let mut batch = Vec::new();
-        for PieceWithItemId { piece, item_id: id } in pieces {
+        let mut scripts = Vec::new();
+        let mut pieces = pieces.into_iter().peekable();
+        while let Some(PieceWithItemId { piece, item_id: id }) = pieces.next() {
             match piece {
                 AnswerPiece::Other(item) => self.emit_unless_emitted(id, item.into()),
                 AnswerPiece::Text(text) => self.emit_unless_emitted(
@@ -113,12 +119,15 @@ impl AgentTurn<'_> {
                     self.run_structured_calls(std::mem::take(&mut batch), &mut results)
                         .await;
                     self.emit_unless_emitted(id, TurnItem::ScriptToolCall(script.item.clone()));
-                    let form = script.form;
-                    let max_tokens = self.max_result_tokens(&script.item.source_code);
-                    let output = self.run_script(script).await;
-                    results.add_script(form, output, max_tokens);
-                    self.emit_last_result(&results);
+                    scripts.push(script);
                 }
+            }
+            let next_is_call =
+                matches!(pieces.peek(), Some(next) if matches!(next.piece, AnswerPiece::Call(_)));
+            let parallel = self.agent.options.block_order == BlockOrder::Parallel;
+            if !parallel || next_is_call || pieces.peek().is_none() {
+                self.run_scripts(std::mem::take(&mut scripts), &mut results)
+                    .await;
             }
             if results.suspended {
                 return results;
@@ -126,6 +135,28 @@ impl AgentTurn<'_> {
         }
         self.run_structured_calls(batch, &mut results).await;
         results
+    }
+
+    /// Runs scripts of an answer at the same time, and adds and emits their results in order.
+    async fn run_scripts(&mut self, scripts: Vec<AnswerScript>, results: &mut AnswerResults) {
+        let mut runs = Vec::new();
+        for script in scripts {
+            let recorded = self.recorded_results.scripts.remove(&script.item.id);
+            let max_tokens = self.max_result_tokens(&script.item.source_code);
+            runs.push((script, recorded, max_tokens));
+        }
+        let turn = &*self;
+        let outputs = join_all(
+            runs.into_iter()
+                .map(async |(script, recorded, max_tokens)| {
+                    let form = script.form;
+                    (form, turn.run_script(script, recorded).await, max_tokens)
+                }),
+        );
+        for (form, output, max_tokens) in outputs.await {
+            results.add_script(form, output, max_tokens);
+            self.emit_last_result(results);
+        }
     }
 
     /// Returns how many tokens of a script's result the model gets. A script can lower the limit.
@@ -163,7 +194,11 @@ impl AgentTurn<'_> {
 
     /// Runs a script of an answer. If an earlier process already ran it, its recorded output is
     /// used, or the run is resumed.
-    async fn run_script(&mut self, written: AnswerScript) -> ScriptToolCallOutput {
+    async fn run_script(
+        &self,
+        written: AnswerScript,
+        recorded: Option<RecordedScript>,
+    ) -> ScriptToolCallOutput {
         let item = written.item;
         let source = &item.source_code;
         if let Some(error) = written.error {
@@ -171,7 +206,7 @@ impl AgentTurn<'_> {
         }
         let mut options = self.run_options(&item.id, &item.call_id);
         options.timeout = written.timeout;
-        match self.recorded_results.scripts.remove(&item.id) {
+        match recorded {
             Some(RecordedScript::Ended(output)) => return *output,
             Some(RecordedScript::Died { resume }) => {
                 // A turn that is being closed runs nothing, so the recorded calls are reported.
@@ -182,7 +217,7 @@ impl AgentTurn<'_> {
                 }
                 options.id = Some(new_id("scr"));
                 options.resume = Some(resume);
-                return self.run_instrumented(source, options).await;
+                return self.run_with_sub_agents(source, options).await;
             }
             Some(RecordedScript::Suspended(run)) => {
                 options.id = Some(run.summary.id.clone());
@@ -204,34 +239,19 @@ impl AgentTurn<'_> {
                 Err(error) => return rejected_output(&item.id, &item.call_id, error),
             }
         }
-        self.run_instrumented(source, options).await
+        self.run_with_sub_agents(source, options).await
     }
 
-    /// Runs a script with a tracing span and metrics.
-    pub(crate) async fn run_instrumented(
-        &self,
-        source: &str,
-        options: RunOptions,
-    ) -> ScriptToolCallOutput {
-        let span = tracing::info_span!(
-            "script",
-            run = options.id.as_deref(),
-            mode = self.script_mode.as_str(),
-            status = tracing::field::Empty,
-            calls = tracing::field::Empty
-        );
+    /// Runs a script whose calls may launch sub-agents.
+    async fn run_with_sub_agents(&self, source: &str, options: RunOptions) -> ScriptToolCallOutput {
         let id = options.id.clone().unwrap_or_default();
         self.agent.sub_agents.register_run(&id, self.turn_context());
         let output = self
             .agent
             .harness
             .run_with(source.as_bytes(), options)
-            .instrument(span.clone())
             .await;
         self.agent.sub_agents.unregister_run(&id);
-        span.record("status", tracing::field::debug(output.status));
-        span.record("calls", output.metadata.tool_calls_made);
-        crate::metrics::record_script(self.script_mode, &output);
         output
     }
 
@@ -375,7 +395,7 @@ impl AgentTurn<'_> {
         for (call, known) in calls.iter().zip(outputs) {
             let output = known.or_else(|| {
                 let output = new_outputs.next()?;
-                output.records.iter().for_each(crate::metrics::record_call);
+                output.records.iter().for_each(record_call_metrics);
                 let failed = !output.is_success();
                 self.call_records.extend(output.records);
                 let mut result = text_output(&call.call_id, output.content, failed);

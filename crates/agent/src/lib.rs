@@ -58,6 +58,7 @@
 
 mod agent;
 mod agent_memory;
+mod agent_model;
 mod answer;
 mod budget;
 mod change_tracker;
@@ -88,6 +89,7 @@ mod turn_hook;
 
 pub use agent::Agent;
 pub use agent_memory::{AgentMemory, AgentMemoryOptions, HistoryStrategyKind};
+pub use agent_model::AgentModel;
 pub use change_tracker::ChangeTracker;
 pub use environment::AgentEnvironment;
 pub use error::AgentError;
@@ -97,9 +99,10 @@ pub use recovery::cancelled_output;
 pub use resume::{ChainEnd, ResumeError, recorded_task, resume_input, resume_input_of_run};
 pub use sampling::{TurnSamplingRequest, TurnSamplingResponse};
 pub use script_result::shown_text;
+pub use selvedge_protocol::BlockOrder;
 pub use session::{Session, TurnInput};
 pub use session_record::{SessionStep, SessionStepKind};
 pub use small_model::SmallModelClient;
-pub use sub_agents::SubAgents;
+pub use sub_agents::{BackgroundPolicy, SubAgents};
 pub use turn::{TurnOptions, TurnOutcome};
 pub use turn_hook::TurnHook;

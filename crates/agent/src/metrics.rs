@@ -1,4 +1,4 @@
-//! Metrics of turns, model requests, scripts and calls, emitted as `tracing` events with the target
+//! Metrics of turns and model requests, emitted as `tracing` events with the target
 //! `selvedge::metrics`. A subscriber aggregates them.
 //!
 //! Each event has the fields `metric` and `value`, and labels as further fields.
@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use selvedge_models::ModelError;
-use selvedge_protocol::{CallRecord, ScriptMode, ScriptToolCallOutput, TurnEnd, TurnError, Usage};
+use selvedge_protocol::{TurnEnd, TurnError, Usage};
 use tracing::{Level, event};
 
 const METRICS_TARGET: &str = "selvedge::metrics";
@@ -38,35 +38,6 @@ pub(crate) fn record_model_request(usage: &Usage, duration: Duration) {
 pub(crate) fn record_model_error(error: &ModelError) {
     let kind = error.kind.as_str();
     event!(target: METRICS_TARGET, Level::DEBUG, metric = "model_errors", value = 1u64, kind);
-}
-
-pub(crate) fn record_script(mode: ScriptMode, output: &ScriptToolCallOutput) {
-    let mode = mode.as_str();
-    let outcome = tracing::field::debug(output.status);
-    event!(target: METRICS_TARGET, Level::DEBUG, metric = "runs", value = 1u64, mode, outcome);
-    let duration_ms = output.metadata.duration_ms;
-    event!(target: METRICS_TARGET, Level::DEBUG, metric = "run_ms", value = duration_ms, mode);
-    let cache = if output.metadata.cache_hit {
-        "hit"
-    } else {
-        "miss"
-    };
-    event!(target: METRICS_TARGET, Level::DEBUG, metric = "compiles", value = 1u64, cache);
-    if let Some(error) = &output.error {
-        let code = error.code.as_str();
-        event!(target: METRICS_TARGET, Level::DEBUG, metric = "script_errors", value = 1u64, code);
-    }
-    output.calls.iter().for_each(record_call);
-}
-
-pub(crate) fn record_call(call: &CallRecord) {
-    let (tool, outcome) = (call.tool.as_str(), call.status.as_str());
-    event!(target: METRICS_TARGET, Level::DEBUG, metric = "calls", value = 1u64, tool, outcome);
-    event!(target: METRICS_TARGET, Level::DEBUG, metric = "call_ms", value = call.duration_ms, tool);
-    if let Some(error) = &call.error {
-        let code = error.code.as_str();
-        event!(target: METRICS_TARGET, Level::DEBUG, metric = "call_errors", value = 1u64, code);
-    }
 }
 
 fn as_ms(time: Duration) -> f64 {

@@ -44,6 +44,7 @@ impl AgentTurn<'_> {
             call_mode: calls,
             max_output_tokens: self.max_output_tokens(),
             effort: self.agent.options.effort,
+            web_search: self.agent.options.provider_web_search,
             cache_key: Some(self.session.id().to_owned()),
         })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use selvedge_models::Effort;
-use selvedge_protocol::ScriptMode;
+use selvedge_protocol::{BlockOrder, ScriptMode};
 
 use crate::AgentEnvironment;
 
@@ -31,6 +31,10 @@ pub struct AgentOptions {
     pub compact_at_percent: u64,
     /// What happens when a script block ends and the model continues to write.
     pub after_block: AfterBlock,
+    /// Whether several script blocks of one answer run one after the other.
+    pub block_order: BlockOrder,
+    /// Whether the model may use its provider's own web search, where the API has one.
+    pub provider_web_search: bool,
     /// The reasoning effort; `None` uses the default of the model.
     pub effort: Option<Effort>,
     /// Instructions of the project, such as its AGENTS.md, for the system prompt.
@@ -90,6 +94,8 @@ impl Default for AgentOptions {
             max_declaration_tokens: 8_000,
             compact_at_percent: 90,
             after_block: AfterBlock::default(),
+            block_order: BlockOrder::default(),
+            provider_web_search: false,
             effort: None,
             project_instructions: None,
             extra_instructions: None,

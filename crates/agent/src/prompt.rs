@@ -148,6 +148,7 @@ fn model_tool(offered: OfferedTool) -> ModelTool {
     ModelTool {
         name: wire_name(&offered.name),
         description: offered.description,
+        strict: matches!(offered.shape, OfferedShape::Function { strict: true, .. }),
         input: match offered.shape {
             OfferedShape::Function { parameters, .. } => ModelToolInput::Schema(parameters),
             OfferedShape::Freeform {
@@ -172,6 +173,7 @@ fn script_tool(wire: WireApi, freeform: bool) -> ModelTool {
                 argument: "code".to_owned(),
                 description: "The script.".to_owned(),
             },
+            strict: false,
         };
     }
     ModelTool::function(

@@ -3,29 +3,35 @@
 //! requests count against that agent's budget.
 
 mod arguments;
+mod background;
+mod launch;
+mod recorded;
+mod tasks;
 mod tools;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use futures_util::FutureExt;
 use selvedge_journal::Journal;
 use selvedge_models::{Model, ModelClient, ModelEvent, Prompt};
 use selvedge_protocol::{
-    ConversationItem, DocumentKind, DocumentStore, EventSink, Ledger, Limits, MessageRole,
-    NewDocument, RunStart, RunStatus, RuntimeEvent, ScriptToolCallOutput, TurnEnd, TurnError,
-    Usage, new_id,
+    ConversationItem, DocumentStore, EventSink, Limits, MessageRole, ScriptMode, TurnEnd, Usage,
+    new_document_key, new_id,
 };
-use selvedge_tools::{CallContext, ToolError, camel_case, snake_case};
+use selvedge_tools::{CallContext, Registry, ToolError, camel_case, snake_case};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::arguments::{
     LaunchAgentArgs, LaunchAgentOutput, LaunchedAgentId, LlmChatArgs, LlmChatOutput, SubAgentStatus,
 };
+pub use self::background::BackgroundPolicy;
+pub(crate) use self::background::TurnBackground;
+use self::background::{BackgroundAgent, BackgroundAgents};
+use self::launch::{AgentResultDocument, PreparedSubAgent};
+use crate::agent_model::AgentModel;
 use crate::budget::Budget;
-use crate::{Agent, BudgetLimits, Session, TurnOptions};
+use crate::{Agent, BudgetLimits, Session};
 
 /// The tools that launch sub-agents. Register them first, create the agent with that registry, then
 /// pass them to [`Agent::with_sub_agents`]. Clones share their state.
@@ -39,6 +45,9 @@ struct SubAgentsInner {
     cabinet: OnceLock<Arc<dyn DocumentStore>>,
     /// The turns that are running, by the id of the run that their calls belong to.
     active_runs: Mutex<HashMap<String, TurnContext>>,
+    background: BackgroundAgents,
+    /// The budgets of sessions in which an agent or a task was started that can outlive its turn.
+    session_budgets: Mutex<HashMap<String, Budget>>,
 }
 
 /// The agent from which sub-agents are copied, and the journal for their sessions.
@@ -53,22 +62,18 @@ pub(crate) struct TurnContext {
     pub(crate) budget: Budget,
     /// The number of agents above this one: 0 for an agent that a person started.
     pub(crate) depth: u32,
+    /// Whether the scripts of the turn run. Sub-agents can have a stricter mode, but no other.
+    pub(crate) script_mode: ScriptMode,
+    /// The tools of the agent. Its sub-agents can have fewer, but no others.
+    pub(crate) tools: Registry,
     /// Suspends scripts that wait for a person.
     pub(crate) caller_gone: CancellationToken,
     /// Cancels the turn.
     pub(crate) turn_cancel: CancellationToken,
     pub(crate) session: String,
-    pub(crate) background: BackgroundAgents,
-}
-
-/// The sub-agents that run in the background of a turn. Clones share their state.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct BackgroundAgents(Arc<Mutex<BackgroundAgentsState>>);
-
-#[derive(Debug, Default)]
-struct BackgroundAgentsState {
-    running: JoinSet<()>,
-    results: HashMap<String, watch::Receiver<Option<LaunchAgentOutput>>>,
+    /// The budget of the whole session; `None` in a sub-agent.
+    pub(crate) session_budget: Option<Budget>,
+    pub(crate) background: TurnBackground,
 }
 
 impl SubAgents {
@@ -92,29 +97,20 @@ impl SubAgents {
         lock(&self.0.active_runs).remove(run);
     }
 
+    /// Ends the session: cancels the agents that run in the background, and waits a limited time
+    /// until they stop. Returns how many were running.
+    pub async fn end(&self) -> usize {
+        self.0.background.stop().await
+    }
+
+    /// Returns the budget of a session, if agents that outlive their turn spend from it.
+    pub(crate) fn session_budget(&self, session: &str) -> Option<Budget> {
+        lock(&self.0.session_budgets).get(session).cloned()
+    }
+
     /// Returns the template of sub-agents and the context of the turn that a run belongs to.
     pub(crate) fn active_turn(&self, run: &str) -> Option<(Arc<SubAgentTemplate>, TurnContext)> {
         self.0.active_turn(run)
-    }
-}
-
-impl BackgroundAgents {
-    /// Waits for agents that were cancelled, and aborts those that take too long.
-    pub(crate) async fn wait_or_abort(&self) {
-        const STOP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
-        let mut running = std::mem::take(&mut self.lock().running);
-        let ended = async { while running.join_next().await.is_some() {} };
-        if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
-            running.abort_all();
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lock().running.is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BackgroundAgentsState> {
-        lock(&self.0)
     }
 }
 
@@ -148,22 +144,19 @@ impl SubAgentsInner {
         if let Some(end) = context.budget.reached_limit() {
             return Err(budget_error(end));
         }
-        let agent = &template.agent;
-        let model = args
-            .model
-            .as_deref()
-            .map_or_else(|| agent.model.clone(), |name| (agent.model_lookup)(name));
+        let AgentModel { client, model, .. } = template.find_model(args.model.as_deref())?;
         check_prices_known(&context.budget, &model)?;
+        let question = self.question_text(args.prompt, args.prompt_keys).await?;
         let prompt = Prompt {
             system: args.system.unwrap_or_default(),
-            history: vec![ConversationItem::message(MessageRole::User, args.prompt)],
+            history: vec![ConversationItem::message(MessageRole::User, question)],
             max_output_tokens: args.max_output_tokens,
             ..Prompt::default()
         };
         let (text, usage) = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(ToolError::new("the call was cancelled")),
-            answered = ask_for_text(&agent.client, &prompt, &model) => answered?,
+            answered = ask_for_text(&client, &prompt, &model) => answered?,
         };
         context
             .budget
@@ -173,6 +166,28 @@ impl SubAgentsInner {
             input_tokens: usage.input_tokens,
             output_tokens: usage.output_tokens,
         })
+    }
+
+    /// Returns the text of a question: the stored prompts in order, then `prompt`.
+    async fn question_text(
+        &self,
+        prompt: Option<String>,
+        keys: Option<Vec<String>>,
+    ) -> Result<String, ToolError> {
+        let keys = keys.unwrap_or_default();
+        if keys.is_empty() {
+            return prompt.ok_or_else(|| {
+                ToolError::new("the question is missing: pass `prompt` or `promptKeys`")
+            });
+        }
+        let no_cabinet = || ToolError::new("there is no File Cabinet here");
+        let cabinet = self.cabinet.get().cloned().ok_or_else(no_cabinet)?;
+        let read = move || keys.iter().map(|key| stored_text(&*cabinet, key)).collect();
+        let stored = tokio::task::spawn_blocking(read).await;
+        let stored: Result<Vec<String>, ToolError> =
+            stored.map_err(|error| ToolError::new(error.to_string()))?;
+        let parts: Vec<String> = stored?.into_iter().chain(prompt).collect();
+        Ok(parts.join("\n\n"))
     }
 
     async fn prepare_launch(
@@ -191,7 +206,13 @@ impl SubAgentsInner {
         if let Some(end) = context.budget.reached_limit() {
             return Err(budget_error(end));
         }
+        let chosen = template.find_model(args.model.as_deref())?;
+        check_prices_known(&context.budget, &chosen.model)?;
         let mut agent = template.agent.clone();
+        agent.options.mode = context.script_mode;
+        if args.model.is_some() {
+            agent = agent.with_chosen_model(chosen);
+        }
         agent.options.turn_limits = BudgetLimits {
             max_rounds: args.max_rounds.or(Some(50)),
             max_tokens: args.max_tokens,
@@ -208,26 +229,11 @@ impl SubAgentsInner {
             abort_grace_ms,
             ..limits
         });
-        if let Some(model) = &args.model {
-            agent.model = (agent.model_lookup)(model);
+        if context.depth > 0 {
+            agent = agent.with_tools_where(|spec| context.tools.get(&spec.name).is_some());
         }
-        check_prices_known(&context.budget, &agent.model)?;
         if let Some(tools) = &args.tools {
-            let orchestrator = agent
-                .harness
-                .orchestrator()
-                .clone()
-                .with_tools_where(|spec| {
-                    let (name, camel) = (&spec.name, camel_case(&spec.name));
-                    tools
-                        .iter()
-                        .any(|tool| snake_case(tool) == *name || camel == *tool)
-                });
-            if orchestrator.registry().iter().next().is_none() {
-                return Err(ToolError::new("none of the tools in `tools` exists")
-                    .suggest("omit `tools` to allow all tools"));
-            }
-            agent = agent.with_orchestrator(orchestrator);
+            agent = restrict_tools(agent, tools)?;
         }
         let session = match &template.journal {
             Some(journal) => {
@@ -245,6 +251,7 @@ impl SubAgentsInner {
             caller_gone: context.caller_gone,
             shared: self.clone(),
             launched_by: (call.scope_id.clone(), call.id.clone()),
+            file_key: None,
         })
     }
 
@@ -254,30 +261,62 @@ impl SubAgentsInner {
         call: &CallContext,
     ) -> Result<LaunchedAgentId, ToolError> {
         let (_, context) = self.turn_of_call(call)?;
-        let launch = self.prepare_launch(args, call).await?;
+        let mut launch = self.prepare_launch(args, call).await?;
         let agent_id = launch.id.clone();
+        let file_key = self.cabinet.get().map(|_| new_document_key());
+        launch.file_key.clone_from(&file_key);
+        self.keep_session_budget(&context);
+        let cancel = self.background.cancel.child_token();
+        let events = context.background.events_of_turn(call.events.clone());
         let (done, result) = watch::channel(None);
-        let (cancel, events) = (context.turn_cancel.child_token(), call.events.clone());
-        let mut tasks = context.background.lock();
-        tasks.results.insert(agent_id.clone(), result);
-        let failed = agent_id.clone();
-        tasks.running.spawn(async move {
-            let launched = launch.run(cancel, events).await;
-            let _ = done.send(Some(launched.unwrap_or_else(|error| LaunchAgentOutput {
-                agent_id: failed,
+        let (shared, stop) = (self.clone(), cancel.clone());
+        let running = tokio::spawn(async move {
+            done.send_replace(Some(shared.run_in_background(launch, stop, events).await));
+        });
+        let agent = BackgroundAgent {
+            launched_in: context.session.clone(),
+            cancel,
+            abort: running.abort_handle(),
+            result,
+        };
+        context.background.add(agent.clone());
+        self.background.add(agent_id.clone(), agent);
+        Ok(LaunchedAgentId { agent_id, file_key })
+    }
+
+    /// Runs an agent until it ends. Its result is stored under its key, also if it failed.
+    async fn run_in_background(
+        &self,
+        launch: PreparedSubAgent,
+        cancel: CancellationToken,
+        events: EventSink,
+    ) -> LaunchAgentOutput {
+        let document = AgentResultDocument {
+            agent_id: launch.id.clone(),
+            prompt: launch.prompt.clone(),
+            file_key: launch.file_key.clone(),
+        };
+        let (agent_id, session_id) = (launch.id.clone(), launch.session.id().to_owned());
+        match launch.run(cancel, events).await {
+            Ok(output) => output,
+            Err(error) => LaunchAgentOutput {
+                file_key: document.store(self, error.message.clone()).await,
+                agent_id,
+                session_id,
                 status: SubAgentStatus::Failed,
                 message: error.message,
                 ..LaunchAgentOutput::default()
-            })));
-        });
-        Ok(LaunchedAgentId { agent_id })
+            },
+        }
     }
 
     async fn wait(&self, id: &str, call: &CallContext) -> Result<LaunchAgentOutput, ToolError> {
-        let (_, context) = self.turn_of_call(call)?;
-        let result = context.background.lock().results.get(id).cloned();
-        let mut result = result
-            .ok_or_else(|| ToolError::new(format!("no agent `{id}` was launched in this turn")))?;
+        let (template, context) = self.turn_of_call(call)?;
+        let Some(mut result) = self.background.result_of(id, &context.session) else {
+            return self
+                .recorded_result(template.journal.as_ref(), id, &context.session)
+                .await;
+        };
         let done = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(ToolError::new("the wait was cancelled")),
@@ -285,142 +324,52 @@ impl SubAgentsInner {
         };
         done.ok_or_else(|| ToolError::new("the agent was cancelled"))
     }
+
+    /// Keeps the budget of a session, so that later turns count what its agents spend meanwhile.
+    fn keep_session_budget(&self, context: &TurnContext) {
+        if let Some(budget) = &context.session_budget {
+            lock(&self.session_budgets).insert(context.session.clone(), budget.clone());
+        }
+    }
 }
 
-/// A sub-agent that is ready to run.
-struct PreparedSubAgent {
-    id: String,
-    agent: Agent,
-    session: Session,
-    prompt: String,
-    caller_gone: CancellationToken,
-    shared: Arc<SubAgentsInner>,
-    /// The ids of the run and of the call that launched the agent.
-    launched_by: (String, String),
-}
-
-impl PreparedSubAgent {
-    async fn run(
-        mut self,
-        cancel: CancellationToken,
-        events: EventSink,
-    ) -> Result<LaunchAgentOutput, ToolError> {
-        let ledger = self.agent.harness.orchestrator().ledger().cloned();
-        let mut ending = SubAgentRunGuard {
-            ledger: ledger.clone(),
-            id: self.id.clone(),
-        };
-        if let Some(ledger) = &ledger {
-            let begin = ledger.record_run_start(RunStart {
-                id: &self.id,
-                source: &self.prompt,
-                directory: &self.agent.options.directory,
-                session: self.session.id(),
-                seed: "0",
-                resumes: None,
-                saved_config: "",
-            });
-            if let Err(error) = begin.await {
-                ending.ledger = None;
-                let message = format!("cannot record the agent: {error}");
-                return Err(ToolError::new(message));
-            }
+impl SubAgentTemplate {
+    /// Returns the model that a script named, or the agent's own.
+    fn find_model(&self, name: Option<&str>) -> Result<AgentModel, ToolError> {
+        let agent = &self.agent;
+        match name {
+            Some(name) => (agent.model_lookup)(&agent.client, name),
+            None => Ok(AgentModel::new(agent.client.clone(), agent.model.clone())),
         }
-        let (parent_id, call_id) = self.launched_by;
-        let session_id = self.session.id().to_owned();
-        events.emit(RuntimeEvent::AgentStarted {
-            agent_id: self.id.clone(),
-            parent_id,
-            call_id,
-            session_id,
-        });
-        let options = TurnOptions {
-            cancel,
-            caller_gone: self.caller_gone,
-            events: sub_agent_events(events),
-            ..TurnOptions::default()
-        };
-        // Boxed, because an agent can launch agents.
-        let turn = self
-            .agent
-            .run_turn(&mut self.session, self.prompt.as_str(), &options);
-        let outcome = Box::pin(turn).await;
-        if let Some(ledger) = ending.ledger.take() {
-            let mut output = ScriptToolCallOutput::new(&self.id, "");
-            output.status = match outcome.end {
-                Ok(TurnEnd::Stop) => RunStatus::Completed,
-                _ => RunStatus::Error,
-            };
-            output.output_json = serde_json::to_string(&outcome.message).ok();
-            ledger
-                .record_run_end(&output, None)
-                .await
-                .map_err(|error| {
-                    ToolError::new(format!("cannot record the end of the agent: {error}"))
-                })?;
-        }
-        let status = match outcome.end {
-            // The agent may have changed something before it was cancelled.
-            Ok(TurnEnd::Interrupted) => {
-                return Err(ToolError::new("the agent was cancelled").outcome_unknown());
-            }
-            Ok(end) => SubAgentStatus::Ended(end),
-            Err(TurnError { kind, message }) => {
-                let message = format!("the agent failed ({kind}): {message}");
-                return Err(ToolError::new(message).outcome_unknown());
-            }
-        };
-        let message = outcome.message.unwrap_or_default();
-        let title = self.prompt.lines().next().unwrap_or_default();
-        let title: String = title.chars().take(80).collect();
-        let file_key = match self.shared.cabinet.get().cloned() {
-            Some(cabinet) => store_result(cabinet, title, message.clone()).await,
-            None => None,
-        };
-        Ok(LaunchAgentOutput {
-            agent_id: self.id,
-            session_id: self.session.id().to_owned(),
-            status,
-            message,
-            file_key,
-            input_tokens: outcome.usage.input_tokens,
-            output_tokens: outcome.usage.output_tokens,
-        })
     }
 }
 
-/// Stores the last message of an agent in the File Cabinet, and returns its key.
-async fn store_result(
-    cabinet: Arc<dyn DocumentStore>,
-    title: String,
-    message: String,
-) -> Option<String> {
-    let keep = move || {
-        cabinet.save(&NewDocument {
-            kind: DocumentKind::Result,
-            title: &title,
-            source: "",
-            media_type: "text/plain",
-            content: message.as_bytes(),
-        })
-    };
-    Some(tokio::task::spawn_blocking(keep).await.ok()?.ok()?.key)
-}
-
-/// Records the end of an agent whose future is dropped before it ends.
-struct SubAgentRunGuard {
-    ledger: Option<Arc<dyn Ledger>>,
-    id: String,
-}
-
-impl Drop for SubAgentRunGuard {
-    fn drop(&mut self) {
-        if let Some(ledger) = &self.ledger {
-            let output = ScriptToolCallOutput::new(&self.id, "");
-            // If this fails, the run counts as died once this process ends.
-            let _ = ledger.record_run_end(&output, None).now_or_never();
-        }
+/// Returns the agent with only these of its tools. Fails if it has none of them.
+fn restrict_tools(agent: Agent, names: &[String]) -> Result<Agent, ToolError> {
+    let agent = agent.with_tools_where(|spec| {
+        let (name, camel) = (&spec.name, camel_case(&spec.name));
+        let is_named = |wanted: &String| snake_case(wanted) == *name || camel == *wanted;
+        names.iter().any(is_named)
+    });
+    match agent.harness.orchestrator().registry().is_empty() {
+        true => Err(ToolError::new("none of the tools in `tools` exists")
+            .suggest("omit `tools` to allow all tools")),
+        false => Ok(agent),
     }
+}
+
+/// Returns the text of a stored prompt or document.
+fn stored_text(cabinet: &dyn DocumentStore, key: &str) -> Result<String, ToolError> {
+    let found = cabinet
+        .get(key)
+        .map_err(|error| ToolError::new(format!("cannot access the File Cabinet: {error}")))?;
+    let found = found.ok_or_else(|| {
+        ToolError::new(format!(
+            "no document in the File Cabinet has the key `{key}`"
+        ))
+        .suggest("use a key that prompts.save or saveToFc returned in the last 30 days")
+    })?;
+    String::from_utf8(found.content).map_err(|_| ToolError::new(format!("{key} is not text")))
 }
 
 /// Asks a model and returns the text of its answer and the tokens used.
@@ -459,25 +408,4 @@ pub(crate) fn check_prices_known(budget: &Budget, model: &Model) -> Result<(), T
         model.name
     );
     Err(ToolError::new(message).suggest("omit `model`"))
-}
-
-/// Returns a sink that forwards the events of a sub-agent's scripts, calls and approvals, which
-/// carry the id of their run. Its messages, turns and plans are dropped, because observers would
-/// attribute them to the parent agent.
-fn sub_agent_events(events: EventSink) -> EventSink {
-    EventSink::new(move |event| match event {
-        RuntimeEvent::ThreadStarted { .. }
-        | RuntimeEvent::TurnStarted { .. }
-        | RuntimeEvent::ItemStarted { .. }
-        | RuntimeEvent::ItemUpdated { .. }
-        | RuntimeEvent::ItemCompleted { .. }
-        | RuntimeEvent::ItemDropped { .. }
-        | RuntimeEvent::ThreadCompacted { .. }
-        | RuntimeEvent::UsageUpdated { .. }
-        | RuntimeEvent::PlanUpdated { .. }
-        | RuntimeEvent::DiffUpdated { .. }
-        | RuntimeEvent::TurnCompleted { .. }
-        | RuntimeEvent::TurnFailed { .. } => {}
-        other => events.emit(other),
-    })
 }

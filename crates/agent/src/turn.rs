@@ -16,7 +16,7 @@ use crate::budget::{Budget, BudgetSpent};
 use crate::execution::AnswerResults;
 use crate::recovery::RecordedResults;
 use crate::session_record::{DelegatedUsage, SessionStep, SessionStepKind};
-use crate::sub_agents::{BackgroundAgents, TurnContext};
+use crate::sub_agents::{BackgroundPolicy, TurnBackground, TurnContext};
 use crate::turn_documents::TurnDocuments;
 use crate::{Agent, Session, TurnInput, metrics};
 
@@ -35,6 +35,8 @@ pub struct TurnOptions {
     /// The configuration of the tools, stored with each run so that a restore or replay can create
     /// the same tools.
     pub saved_config: String,
+    /// What happens to agents that still run in the background when the turn ends.
+    pub background: BackgroundPolicy,
 }
 
 /// The result of a turn.
@@ -116,7 +118,9 @@ pub(crate) struct AgentTurn<'a> {
     /// The recorded results of an answer that an earlier process did not finish.
     pub(crate) recorded_results: RecordedResults,
     /// The agents that run in the background.
-    background: BackgroundAgents,
+    background: TurnBackground,
+    /// The budget of the session; `None` in a sub-agent.
+    session_budget: Option<Budget>,
 }
 
 impl Agent {
@@ -167,9 +171,10 @@ impl Agent {
         }
         let mut turn = AgentTurn::new(self, session, options);
         let end = turn.run_with_time_limit().instrument(span.clone()).await;
-        turn.stop_children().await;
+        turn.end_children(&end).await;
         self.emit_changes(&options.events).await;
         let spent @ BudgetSpent { usage, cost, .. } = turn.budget.spent();
+        let session_spent = turn.session_budget.as_ref().map(Budget::spent);
         let documents = turn.documents.take();
         drop(turn);
         span.record("end", tracing::field::debug(&end));
@@ -183,7 +188,10 @@ impl Agent {
         let ended = match stays_open {
             true => Ok(()),
             false => {
-                let delegated = delegated_usage(spent, session);
+                let delegated = match session_spent {
+                    Some(all) => unrecorded_usage(all, session.total_spent()),
+                    None => delegated_usage(spent, session),
+                };
                 session.end_turn(end.clone(), delegated).await
             }
         };
@@ -231,7 +239,7 @@ impl Agent {
         stopped.cancel.cancel();
         let mut turn = AgentTurn::new(self, session, &stopped);
         let settled = turn.finish_unfinished_answer().await;
-        turn.stop_children().await;
+        turn.end_children(&Ok(TurnEnd::Interrupted)).await;
         drop(turn);
         if let Err(error) = settled
             && matches!(error.kind, TurnErrorKind::Journal | TurnErrorKind::InUse)
@@ -252,10 +260,15 @@ impl<'a> AgentTurn<'a> {
             usage,
             cost: Some(cost),
         };
-        let budget = agent
-            .budget
-            .clone()
-            .unwrap_or_else(|| Budget::new(agent.options.session_limits, spent));
+        let (budget, session_budget) = match &agent.budget {
+            Some(launcher) => (launcher.clone(), None),
+            None => {
+                // Agents of earlier turns may still spend from the budget of the session.
+                let known = agent.sub_agents.session_budget(session.id());
+                let own = known.unwrap_or_else(|| Budget::new(agent.options.session_limits, spent));
+                (own.clone(), Some(own))
+            }
+        };
         let so_far = spent_in_turn(session.steps(), session.turn_number());
         let documents = TurnDocuments::default();
         Self {
@@ -280,7 +293,8 @@ impl<'a> AgentTurn<'a> {
             call_records: Vec::new(),
             ledger_call_ids: Vec::new(),
             recorded_results: RecordedResults::default(),
-            background: BackgroundAgents::default(),
+            background: TurnBackground::default(),
+            session_budget,
         }
     }
 
@@ -397,11 +411,17 @@ impl<'a> AgentTurn<'a> {
         self.hook_text = hook.before_turn(self.session, &prompt).await;
     }
 
-    /// Stops the background agents and the structured calls of the turn.
-    async fn stop_children(&mut self) {
-        if !self.background.is_empty() {
-            self.turn_cancel.cancel();
-            self.background.wait_or_abort().await;
+    /// Ends the structured calls of the turn, and its background agents as the options say. They
+    /// are stopped if the turn did not end by itself.
+    async fn end_children(&mut self, end: &Result<TurnEnd, TurnError>) {
+        let ended_by_itself = !matches!(
+            end,
+            Err(_) | Ok(TurnEnd::Interrupted | TurnEnd::Suspended | TurnEnd::MaxTime)
+        );
+        match self.options.background {
+            _ if !ended_by_itself => self.background.stop().await,
+            BackgroundPolicy::Wait => self.background.wait(&self.options.cancel).await,
+            BackgroundPolicy::Detach => self.background.detach(),
         }
         self.end_structured_scope().await;
     }
@@ -410,9 +430,12 @@ impl<'a> AgentTurn<'a> {
         TurnContext {
             budget: self.budget.clone(),
             depth: self.agent.depth,
+            script_mode: self.script_mode,
+            tools: self.agent.harness.orchestrator().registry().clone(),
             caller_gone: self.options.caller_gone.clone(),
             turn_cancel: self.turn_cancel.clone(),
             session: self.session.id().to_owned(),
+            session_budget: self.session_budget.clone(),
             background: self.background.clone(),
         }
     }
@@ -436,10 +459,15 @@ fn spent_in_turn(steps: &[SessionStep], turn: u32) -> BudgetSpent {
 /// Returns the part of a turn's spending that its own answers do not account for.
 fn delegated_usage(all: BudgetSpent, session: &Session) -> DelegatedUsage {
     let own = spent_in_turn(session.steps(), session.turn_number());
-    let cost = (all.cost.unwrap_or(0.0) - own.cost.unwrap_or(0.0)).max(0.0);
+    unrecorded_usage(all, (own.usage, own.cost.unwrap_or(0.0)))
+}
+
+/// Returns the part of `all` that is not recorded yet.
+fn unrecorded_usage(all: BudgetSpent, (usage, cost): (Usage, f64)) -> DelegatedUsage {
+    let cost = (all.cost.unwrap_or(0.0) - cost).max(0.0);
     // The cost was added up in another order, so a tiny difference is a rounding error.
     DelegatedUsage {
-        usage: all.usage.saturating_sub(&own.usage),
+        usage: all.usage.saturating_sub(&usage),
         cost: if cost < 1e-9 { 0.0 } else { cost },
     }
 }
@@ -465,6 +493,7 @@ impl Drop for AgentTurn<'_> {
     /// Stops what the turn started, also if its future is dropped.
     fn drop(&mut self) {
         self.turn_cancel.cancel();
+        self.background.cancel();
         let _ = self.end_structured_scope().now_or_never();
     }
 }

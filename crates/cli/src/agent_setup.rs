@@ -10,11 +10,12 @@ use selvedge_agent::{
 };
 use selvedge_mcp::{ElicitationHandler, ServerRequestHandlers, Servers};
 use selvedge_memory::Memory;
-use selvedge_models::{Model, ModelClient};
+use selvedge_models::{Model, ModelClient, Provider};
 use selvedge_protocol::{LimitSurface, ScriptModeSettings, WireApi};
 use selvedge_toolbox::{PatchFlavour, ToolsConfig, TurnDiffTracker};
 use selvedge_tools::{Approver, Registry};
 
+use crate::agent_models::ScriptModels;
 use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
 use crate::instructions::{InstructionUse, ProjectInstructions, read_instructions};
 use crate::memory_setup::{memory_for_agent, small_model};
@@ -61,6 +62,9 @@ pub(crate) fn setup_with_sub_agents(workspace: &WorkspaceArgs) -> Result<CliSetu
     }
     let agents = SubAgents::default();
     agents.store_results_in(setup.toolbox.cabinet.clone());
+    if let Some(tasks) = &setup.tasks {
+        agents.allow_in_tasks(tasks);
+    }
     setup.sub_agents = Some(agents);
     Ok(setup)
 }
@@ -164,6 +168,13 @@ pub(crate) fn build_agent(
     parts: AgentParts,
 ) -> Result<Agent> {
     check_cost_limits(setup, options.turn_limits, &parts.choice)?;
+    setup.model_limits = {
+        let ModelChoice {
+            provider, model, ..
+        } = &parts.choice;
+        provider.script_limits.with(&model.script_limits)
+    };
+    let script_models = ScriptModels::new(&setup.config, options.script_limits, &parts.choice);
     let AgentParts {
         choice: ModelChoice {
             provider,
@@ -205,22 +216,26 @@ pub(crate) fn build_agent(
             true => AfterBlock::Stop,
             false => AfterBlock::Continue,
         },
+        block_order: setup.config.script_harness.blocks,
+        provider_web_search: setup.config.features.web_search,
         effort,
         // Files that are not used were reported when the setup was made.
         project_instructions: project_instructions(setup).text,
         extra_instructions: options.instructions,
         ..AgentOptions::default()
     };
-    let wire = provider.wire_api;
-    let offer = move |registry: &Registry, model: &Model| {
-        let freeform = wire == WireApi::Responses && model.freeform_tools;
+    let offer = move |registry: &Registry, model: &Model, provider: &Provider| {
+        let freeform = provider.wire_api == WireApi::Responses && model.freeform_tools;
+        let patch = match model.patch {
+            Some(PatchFlavour::Freeform) | None if freeform => PatchFlavour::Freeform,
+            Some(PatchFlavour::Freeform) | None => PatchFlavour::Text,
+            Some(chosen) => chosen,
+        };
         let config = ToolsConfig {
-            patch: Some(match freeform {
-                true => PatchFlavour::Freeform,
-                false => PatchFlavour::Text,
-            }),
+            shell: model.shell,
+            patch: Some(patch),
             view_image: model.images,
-            ..ToolsConfig::default()
+            strict: model.strict_schemas && provider.wire_api != WireApi::Messages,
         };
         config.offer(registry)
     };
@@ -233,9 +248,7 @@ pub(crate) fn build_agent(
     client.start_window_query(&model);
     let mut agent = Agent::new(client, model, harness, settings).with_offer(offer);
     agent = agent.with_change_tracker(Arc::new(WorkspaceChanges(setup.toolbox.turn_diff.clone())));
-    let config = setup.config.clone();
-    agent =
-        agent.with_model_lookup(move |name| providers::model_properties(&config, &provider, name));
+    agent = agent.with_model_lookup(move |own, name| script_models.find(own, name));
     if let Some(memory) = &memory {
         agent = agent.with_memory(memory);
     }

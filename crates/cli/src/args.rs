@@ -223,7 +223,7 @@ pub(crate) struct TurnLimitArgs {
 }
 
 /// Limits of one script.
-#[derive(Debug, Args, Default)]
+#[derive(Debug, Clone, Args, Default)]
 #[command(next_help_heading = "Script limits")]
 pub(crate) struct ScriptLimitArgs {
     /// Maximum time without its calls, such as 500ms, 30s or 5m [default: 30s]

@@ -7,6 +7,7 @@
 #[macro_use]
 mod output;
 
+mod agent_models;
 mod agent_setup;
 mod approval_question;
 mod args;

@@ -11,7 +11,6 @@ use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{GradientOptions, Memory, MemoryError, SmallModel};
 use selvedge_models::ModelClient;
 
-use crate::args::ModelChoiceArgs;
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::setup::CliSetup;
@@ -81,10 +80,7 @@ pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallM
     let Some(name) = &config.memory.model else {
         return Ok(None);
     };
-    let args = ModelChoiceArgs {
-        model: Some(name.clone()),
-        provider: None,
-    };
+    let args = providers::split_model_name(config, name)?;
     let ModelChoice {
         provider, model, ..
     } = providers::choose_model(config, &args).await?;

@@ -172,7 +172,9 @@ fn listed_model(
     let model = providers::model_properties(config, provider, &name);
     let window = window.filter(|_| model.window_source != WindowSource::Configured);
     ListedModel {
-        known: Model::is_in_table(&name) || config.models.contains_key(&name) || window.is_some(),
+        known: Model::is_in_table(&name)
+            || providers::model_settings(config, &name).is_some()
+            || window.is_some(),
         name,
         context_window: window.unwrap_or(model.context_window),
         max_output_tokens: model.max_output_tokens,

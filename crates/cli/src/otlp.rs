@@ -27,7 +27,7 @@ const ENDPOINT_VARIABLES: [&str; 3] = [
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 ];
-/// The tracing target of metric events, which `selvedge_agent` emits.
+/// The tracing target of metric events.
 const METRICS_TARGET: &str = "selvedge::metrics";
 
 /// The exporters for spans and metrics. Dropping it sends what remains.

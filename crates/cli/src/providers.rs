@@ -1,7 +1,7 @@
 //! Chooses the provider and the model from flags, configuration, environment and keyring.
 
 use anyhow::Result;
-use selvedge_config::{Config, ModelProvider, SavedRules};
+use selvedge_config::{Config, ModelProvider, ModelScriptSettings, ModelSettings, SavedRules};
 use selvedge_models::{
     DiscoveredServer, Effort, Model, Provider, Secret, WindowSource, discover_servers,
 };
@@ -93,6 +93,17 @@ pub(crate) fn all_providers(config: &Config) -> Result<Vec<Provider>> {
     Ok(all)
 }
 
+/// Splits the name of a model: `provider/model` names both if there is such a provider.
+pub(crate) fn split_model_name(config: &Config, name: &str) -> Result<ModelChoiceArgs> {
+    let all = all_providers(config)?;
+    let split = name.split_once('/');
+    let split = split.filter(|(provider, _)| all.iter().any(|known| known.name == *provider));
+    Ok(ModelChoiceArgs {
+        provider: split.map(|(provider, _)| provider.to_owned()),
+        model: Some(split.map_or(name, |(_, model)| model).to_owned()),
+    })
+}
+
 /// Returns the provider of this name.
 pub(crate) fn find_provider(all: &[Provider], name: &str) -> Result<Provider> {
     let found = all.iter().find(|provider| provider.name == name).cloned();
@@ -142,9 +153,10 @@ pub(crate) fn model_properties(config: &Config, provider: &Provider, name: &str)
             .model_max_output_tokens
             .unwrap_or(model.max_output_tokens);
     }
-    let Some(settings) = config.models.get(name) else {
+    let Some(settings) = model_settings(config, name) else {
         return model;
     };
+    let scripts = settings.script_harness.as_ref();
     Model {
         name: model.name,
         context_window: settings.context_window.unwrap_or(model.context_window),
@@ -159,10 +171,26 @@ pub(crate) fn model_properties(config: &Config, provider: &Provider, name: &str)
         tools: settings.tools.unwrap_or(model.tools),
         freeform_tools: settings.freeform_tools.unwrap_or(model.freeform_tools),
         images: settings.images.unwrap_or(model.images),
+        shell: settings.shell.unwrap_or(model.shell),
+        patch: settings.patch.or(model.patch),
+        strict_schemas: settings.strict_schemas.unwrap_or(model.strict_schemas),
         prices: settings.prices,
-        script_mode: settings.script_mode,
+        script_mode: scripts.and_then(ModelScriptSettings::mode),
+        script_limits: scripts.map(ModelScriptSettings::limits).unwrap_or_default(),
         tool_pack: settings.tool_pack.clone(),
     }
+}
+
+/// Returns the configured settings of a model: those of its name, else those of the longest name
+/// with a final `*` that matches.
+pub(crate) fn model_settings<'c>(config: &'c Config, name: &str) -> Option<&'c ModelSettings> {
+    let families = config.models.iter().filter_map(|(pattern, settings)| {
+        let prefix = pattern.strip_suffix('*')?;
+        name.starts_with(prefix).then_some((prefix.len(), settings))
+    });
+    let family = || families.max_by_key(|(len, _)| *len);
+    let own = config.models.get(name);
+    own.or_else(|| family().map(|(_, settings)| settings))
 }
 
 /// Returns the variables that contain keys. They are never passed to commands.
@@ -268,6 +296,7 @@ fn configure_provider(
             );
         }
     };
+    let scripts = settings.script_harness.as_ref();
     let mut provider = Provider {
         accepted_user: base.accepted_user,
         base_url: settings.base_url.clone().unwrap_or(base.base_url),
@@ -276,7 +305,10 @@ fn configure_provider(
         key_header: settings.key_header.clone().or(base.key_header),
         retries: settings.retries,
         default_model: settings.model.clone().or(base.default_model),
-        script_mode: settings.script_mode.or(base.script_mode),
+        script_mode: scripts
+            .and_then(ModelScriptSettings::mode)
+            .or(base.script_mode),
+        script_limits: scripts.map(ModelScriptSettings::limits).unwrap_or_default(),
         tool_pack: settings.tool_pack.clone().or(base.tool_pack),
         query: settings.query_params.clone(),
         name: base.name,

@@ -9,11 +9,11 @@ use selvedge_confine::UnixSocketAccess;
 use selvedge_files::ProjectFiles;
 use selvedge_journal::Journal;
 use selvedge_memory::Memory;
-use selvedge_protocol::{Limits, SandboxPolicy, ScriptModeSettings, ToolSpec};
+use selvedge_protocol::{LimitOverrides, Limits, SandboxPolicy, ScriptModeSettings, ToolSpec};
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
-    CommandRules, CommandSettings, PackError, ToolPacks, Toolbox, Workspace, WorkspacePaths,
-    command_tasks, refused_ignore_files,
+    CommandRules, CommandSettings, PackError, PackSelection, ToolPacks, Toolbox, Workspace,
+    WorkspacePaths, command_tasks, refused_ignore_files,
 };
 use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
 use std::sync::Arc;
@@ -53,6 +53,8 @@ pub(crate) struct CliSetup {
     pub(crate) mcp_run_access: Option<McpRunAccess>,
     /// Background tasks; `None` unless the configuration enables them.
     pub(crate) tasks: Option<TaskSet>,
+    /// The limits that the provider and the model of the agent change.
+    pub(crate) model_limits: LimitOverrides,
 }
 
 /// The configuration, and the folder that it applies to.
@@ -229,6 +231,7 @@ impl CliSetup {
             sub_agents: None,
             mcp_run_access: None,
             tasks,
+            model_limits: LimitOverrides::default(),
         })
     }
 
@@ -274,22 +277,10 @@ impl CliSetup {
     /// applied in [`Servers::script_registry`](selvedge_mcp::Servers::script_registry), through
     /// which every command gets its tools.
     pub(crate) fn tool_filter(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
-        let packs = self.packs();
-        let pack = match &self.config.tool_pack {
-            None => None,
-            Some(name) => Some(packs.resolve(name).map_err(|error| {
-                let hint = match &error {
-                    PackError::Unknown { similar: near, .. } if !near.is_empty() => {
-                        format!("did you mean {}?", near.join(" or "))
-                    }
-                    _ => {
-                        let names: Vec<&str> = packs.names().into_iter().collect();
-                        format!("use one of {}", names.join(", "))
-                    }
-                };
-                Problem::new(error.to_string()).hint(hint)
-            })?),
-        };
+        let pack = self.config.tool_pack.as_ref();
+        let pack = pack
+            .map(|name| resolve_pack(&self.config, name))
+            .transpose()?;
         let exposed = self.config.script_harness.expose.tools.clone();
         Ok(move |spec: &ToolSpec| {
             let named = |names: &Vec<String>| {
@@ -438,13 +429,19 @@ impl CliSetup {
         }
     }
 
-    fn packs(&self) -> ToolPacks {
-        ToolPacks::with_custom(self.config.tool_packs.clone())
+    /// Returns the limits of scripts: the configuration, with what the provider and the model
+    /// change, and with the flags.
+    pub(crate) fn limits(&self, args: &ScriptLimitArgs) -> Limits {
+        Self::limits_of_model(&self.config, &self.model_limits, args)
     }
 
-    /// Returns the limits of scripts: the configuration with the flags.
-    pub(crate) fn limits(&self, args: &ScriptLimitArgs) -> Limits {
-        let mut limits = self.config.script_harness.limits.clone();
+    /// Returns the limits of scripts with a model that changes these limits.
+    pub(crate) fn limits_of_model(
+        config: &Config,
+        changed: &LimitOverrides,
+        args: &ScriptLimitArgs,
+    ) -> Limits {
+        let mut limits = changed.apply(config.script_harness.limits.clone());
         if let Some(timeout) = args.timeout {
             limits.timeout_ms = timeout.as_millis() as u64;
             limits.max_timeout_ms = limits.max_timeout_ms.max(limits.timeout_ms);
@@ -512,6 +509,23 @@ impl CliSetup {
             ..ScriptContext::default()
         }
     }
+}
+
+/// Returns the tools of a pack.
+pub(crate) fn resolve_pack(config: &Config, name: &str) -> Result<PackSelection, Problem> {
+    let packs = ToolPacks::with_custom(config.tool_packs.clone());
+    packs.resolve(name).map_err(|error| {
+        let hint = match &error {
+            PackError::Unknown { similar: near, .. } if !near.is_empty() => {
+                format!("did you mean {}?", near.join(" or "))
+            }
+            _ => {
+                let names: Vec<&str> = packs.names().into_iter().collect();
+                format!("use one of {}", names.join(", "))
+            }
+        };
+        Problem::new(error.to_string()).hint(hint)
+    })
 }
 
 /// Returns Selvedge's own folders. The default one stays private if SELVEDGE_HOME names another.

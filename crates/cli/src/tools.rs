@@ -1,15 +1,54 @@
-//! `selvedge tools`: lists the tools that scripts can call.
+//! `selvedge tools`: lists the tools that scripts can call, and where each is available.
 
 use anyhow::Result;
+use selvedge_agent::SubAgents;
 use selvedge_mcp::ServerRequestHandlers;
+use selvedge_protocol::ToolSpec;
+use selvedge_toolbox::command_tasks;
+use selvedge_tools::Registry;
+use serde::Serialize;
 
 use crate::CliStatus;
 use crate::args::ToolsArgs;
 use crate::output::{print_json_text, print_line, print_text};
 use crate::setup::CliSetup;
 
+/// A tool as the list shows it.
+#[derive(Debug, Serialize)]
+struct ListedTool {
+    #[serde(flatten)]
+    spec: ToolSpec,
+    available: ToolAvailability,
+}
+
+/// Where scripts can call a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum ToolAvailability {
+    /// In every script.
+    Always,
+    /// In the scripts of an agent: `selvedge exec` and the chat.
+    AgentTurn,
+    /// If `script_harness.expose.enable_spawn` is set.
+    EnableSpawn,
+    /// If `script_harness.expose.enable_http` is set.
+    EnableHttp,
+}
+
+impl ToolAvailability {
+    /// Returns the mark behind a tool in the list.
+    fn mark(self) -> &'static str {
+        match self {
+            Self::Always => "",
+            Self::AgentTurn => "  [in agent turns]",
+            Self::EnableSpawn => "  [with script_harness.expose.enable_spawn]",
+            Self::EnableHttp => "  [with script_harness.expose.enable_http]",
+        }
+    }
+}
+
 pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
-    let setup = CliSetup::new(&args.workspace)?.with_journal_if_possible(&args.workspace);
+    let mut setup = CliSetup::new(&args.workspace)?.with_journal_if_possible(&args.workspace);
     let servers = setup.servers(ServerRequestHandlers::default())?;
     let tools = setup.built_in_tools()?;
     let registry = crate::run::runtime()?.block_on(async {
@@ -18,24 +57,62 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
         servers.stop().await;
         registry
     });
-    if args.json {
-        let specs: Vec<_> = registry.iter().map(|tool| &tool.spec).collect();
-        print_json_text(&serde_json::to_string_pretty(&specs)?)?;
-    } else if args.ts {
+    if args.ts {
         print_text(selvedge_script::script_declarations(&registry).trim_end())?;
-    } else {
-        let width = registry
-            .iter()
-            .map(|tool| tool.spec.js_name.len())
-            .max()
-            .unwrap_or(0);
-        for tool in registry.iter() {
-            let first = tool.spec.description.lines().next().unwrap_or_default();
-            print_line(&format!("tools.{:width$}  {first}", tool.spec.js_name))?;
-        }
-        if registry.is_empty() {
-            eprint_line!("note: no tools are registered");
-        }
+        return Ok(CliStatus::Success);
+    }
+    let listed = all_tools(&registry, &mut setup)?;
+    if args.json {
+        print_json_text(&serde_json::to_string_pretty(&listed)?)?;
+        return Ok(CliStatus::Success);
+    }
+    let names = listed.iter().map(|tool| tool.spec.js_name.len());
+    let width = names.max().unwrap_or(0);
+    for ListedTool { spec, available } in &listed {
+        let first = spec.description.lines().next().unwrap_or_default();
+        let mark = available.mark();
+        print_line(&format!("tools.{:width$}  {first}{mark}", spec.js_name))?;
+    }
+    if listed.is_empty() {
+        eprint_line!("note: no tools are registered");
     }
     Ok(CliStatus::Success)
+}
+
+/// Returns the tools of a registry, and those that exist only in other places or with other
+/// settings, by name.
+fn all_tools(registry: &Registry, setup: &mut CliSetup) -> Result<Vec<ListedTool>> {
+    let mut in_turns = Registry::new();
+    SubAgents::default().register(&mut in_turns)?;
+    let mut tasks = Registry::new();
+    command_tasks().register(&mut tasks)?;
+    setup.toolbox.offer_http = true;
+    let mut with_http = Registry::new();
+    setup.toolbox.register(&mut with_http)?;
+
+    let is_included = setup.tool_filter()?;
+    let is_new = |spec: &ToolSpec| registry.get(&spec.name).is_none() && is_included(spec);
+    let specs = |registry: &Registry| -> Vec<ToolSpec> {
+        registry.iter().map(|tool| tool.spec.clone()).collect()
+    };
+    let mut listed = Vec::new();
+    let mut add = |specs: Vec<ToolSpec>, available| {
+        let tools = specs.into_iter();
+        listed.extend(tools.map(|spec| ListedTool { spec, available }));
+    };
+    add(specs(registry), ToolAvailability::Always);
+    for (mut others, available) in [
+        (specs(&in_turns), ToolAvailability::AgentTurn),
+        (
+            vec![selvedge_memory::get_turn_spec()],
+            ToolAvailability::AgentTurn,
+        ),
+        (specs(&tasks), ToolAvailability::EnableSpawn),
+        (specs(&with_http), ToolAvailability::EnableHttp),
+    ] {
+        others.retain(is_new);
+        add(others, available);
+    }
+    listed.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+    Ok(listed)
 }

@@ -1038,3 +1038,77 @@ fn an_ignore_file_that_is_a_pipe_does_not_block_a_search() {
         })
     );
 }
+
+#[test]
+fn tools_lists_every_tool_and_where_it_is_available() {
+    let workspace = TestWorkspace::new();
+    let seen = workspace.run(&["tools"]);
+    let line = |name: &str| {
+        let prefix = format!("tools.{name} ");
+        let mut lines = seen.out.lines();
+        lines
+            .find(|line| line.starts_with(&prefix))
+            .unwrap_or_else(|| panic!("no {name} in {}", seen.out))
+            .to_owned()
+    };
+    for (name, mark) in [
+        ("agents.launch.async", "[in agent turns]"),
+        ("agents.llm.chat", "[in agent turns]"),
+        ("history.getTurn", "[in agent turns]"),
+        ("spawn.exec", "[with script_harness.expose.enable_spawn]"),
+        ("http", "[with script_harness.expose.enable_http]"),
+    ] {
+        assert!(line(name).ends_with(mark), "{}", line(name));
+    }
+    assert!(!line("readFile").contains('['));
+    workspace.write(
+        "home/config.toml",
+        "[script_harness.expose]\nenable_spawn = true\n",
+    );
+    let listed = workspace.run(&["tools", "--json"]).json();
+    let available = |name: &str| {
+        let mut tools = listed.as_array().unwrap().iter();
+        tools.find(|tool| tool["name"] == name).unwrap()["available"].clone()
+    };
+    assert_eq!(
+        ["read_file", "spawn.exec", "agents.wait", "http"].map(available),
+        ["always", "always", "agent-turn", "enable-http"]
+    );
+}
+
+#[test]
+fn the_log_of_a_run_has_spans_and_counters() {
+    let workspace = TestWorkspace::new();
+    workspace.write("project/a.txt", "one\n");
+    let log = workspace.dir.path().join("log.jsonl");
+    let log_path = log.to_str().unwrap();
+    let script = "return (await tools.readFile({ path: 'a.txt' })).text";
+    workspace.run(&["--log", log_path, "run", "-e", script]);
+    let lines: Vec<Value> = std::fs::read_to_string(&log)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let metric = |name: &str| {
+        let mut fields = lines.iter().map(|line| &line["fields"]);
+        fields.find(|fields| fields["metric"] == name).cloned()
+    };
+    let runs = metric("runs").unwrap_or_else(|| panic!("{lines:#?}"));
+    assert_eq!(
+        (&runs["mode"], &runs["value"]),
+        (&json!("enabled"), &json!(1))
+    );
+    let calls = metric("calls").unwrap();
+    assert_eq!(
+        (&calls["tool"], &calls["outcome"]),
+        (&json!("read_file"), &json!("done"))
+    );
+    let span = lines.iter().find(|line| line["span"]["name"] == "script");
+    let span = span.unwrap_or_else(|| panic!("{lines:#?}"));
+    assert!(span["span"]["run"].as_str().unwrap().starts_with("scr_"));
+    assert_eq!(span["span"]["calls"], 1);
+    let call = lines
+        .iter()
+        .find(|line| line["span"]["name"] == "tool_call");
+    assert_eq!(call.unwrap()["spans"][0]["name"], "script");
+}

@@ -247,11 +247,14 @@ fn help() -> String {
 }
 
 fn tools() -> String {
-    let specs: Vec<selvedge_protocol::ToolSpec> =
+    let listed: Vec<serde_json::Value> =
         serde_json::from_str(&selvedge(&["tools", "--json"])).unwrap();
-    let mut table =
-        String::from("| in scripts | what it does | reads only | approval |\n|---|---|---|---|\n");
-    for spec in &specs {
+    let mut table = String::from(
+        "| in scripts | what it does | reads only | approval | available |\n|---|---|---|---|---|\n",
+    );
+    for tool in listed {
+        let available = tool["available"].as_str().unwrap().to_owned();
+        let spec: selvedge_protocol::ToolSpec = serde_json::from_value(tool).unwrap();
         let first = spec.description.lines().next().unwrap_or_default();
         let reads = if spec.read_only { "yes" } else { "no" };
         let approval = match spec.approval {
@@ -259,7 +262,7 @@ fn tools() -> String {
             other => other.as_str(),
         };
         table.push_str(&format!(
-            "| `tools.{}` | {first} | {reads} | {approval} |\n",
+            "| `tools.{}` | {first} | {reads} | {approval} | {available} |\n",
             spec.js_name
         ));
     }

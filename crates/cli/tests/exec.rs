@@ -9,6 +9,9 @@ mod answer_encoding;
 #[path = "../../agent/tests/support/server.rs"]
 mod server;
 
+#[path = "exec/models.rs"]
+mod models;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -39,8 +42,9 @@ impl Fixture {
         std::fs::write(dir.path().join("work/a.txt"), "one\ntwo\n").unwrap();
         let config = format!(
             "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n\
-             [model_providers.keyed]\nbase_url = \"{}\"\nenv_key = \"SELVEDGE_TEST_KEY\"\n",
-            server.url, server.url
+             [model_providers.keyed]\nbase_url = \"{}\"\nenv_key = \"SELVEDGE_TEST_KEY\"\n\
+             [model_providers.keyless]\nbase_url = \"{}\"\n",
+            server.url, server.url, server.url
         );
         std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
         Self {

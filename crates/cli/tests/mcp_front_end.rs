@@ -1,4 +1,5 @@
-//! Hostile scripts do not keep `selvedge mcp serve` from answering others.
+//! Hostile scripts do not keep `selvedge mcp serve` from answering others, and its log counts every
+//! script.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -25,4 +26,26 @@ fn scripts_that_are_hard_to_parse_do_not_delay_others() {
         let error = &answer["result"]["structuredContent"]["error"];
         assert_ne!(*error, Value::Null, "{answer}");
     }
+}
+
+#[test]
+fn the_log_has_spans_and_counters_of_each_script() {
+    let workspace = TestWorkspace::new();
+    let log = workspace.home().join("log.jsonl");
+    let mut client = Client::start(&workspace, &["--log", log.to_str().unwrap()], json!({}));
+    client.value("return 1");
+    client.value("return (await tools.listDir({ path: '.' })).entries.length");
+    client.close();
+    let text = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let count = |name: &str| {
+        let metrics = lines.iter().filter(|line| line["fields"]["metric"] == name);
+        metrics.count()
+    };
+    assert_eq!((count("runs"), count("calls")), (2, 1), "{text}");
+    let spans = lines.iter().filter(|line| line["span"]["name"] == "script");
+    assert!(spans.count() >= 2, "{text}");
 }

@@ -103,6 +103,11 @@ impl FileCheck<'_> {
     }
 
     fn value(&mut self, schema: &Value, key: &str, value: &Spanned<DeValue<'_>>) {
+        let is_table = matches!(value.get_ref(), DeValue::Table(_));
+        let mut alternatives = schema["anyOf"].as_array().into_iter().flatten();
+        if let Some(chosen) = alternatives.find(|form| has_type(form, "object") == is_table) {
+            return self.value(chosen, key, value);
+        }
         let (at, got) = (value.span().start, value.get_ref());
         let is_valid = match got {
             DeValue::Table(table) if has_type(schema, "object") => {

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    ApprovalPolicy, CommandLimits, Durability, Effort, EnvironmentPolicy, Limits, McpServerOptions,
-    Prices, ReasoningStyle, Retention, RetryLimits, SandboxPolicy, ScriptMode, ToolPack,
-    WeakerConfinement, WireApi,
+    ApprovalPolicy, BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy,
+    LimitOverrides, Limits, McpServerOptions, PatchFlavour, Prices, ReasoningStyle, Retention,
+    RetryLimits, SandboxPolicy, ScriptMode, ShellFlavour, ToolPack, WeakerConfinement, WireApi,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,8 @@ pub struct Config {
     pub model_max_output_tokens: Option<u64>,
     /// Additional providers, and changes to the built-in ones, by name.
     pub model_providers: BTreeMap<String, ModelProvider>,
-    /// Properties of models that differ from the built-in table, by model name.
+    /// Properties of models that differ from the built-in table, by model name. A name that ends
+    /// with `*` means all models whose names start like this.
     pub models: BTreeMap<String, ModelSettings>,
     /// When a call needs your approval.
     pub approval_policy: ApprovalPolicy,
@@ -66,8 +67,19 @@ pub struct Config {
     pub memory: MemorySettings,
     /// Limits of an agent session.
     pub agent: AgentSettings,
+    /// Features of providers to use.
+    pub features: FeatureSettings,
     /// How scripts run.
     pub script_harness: ScriptHarnessSettings,
+}
+
+/// Features of providers to use.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FeatureSettings {
+    /// Let the model search the web with its provider's own search, where the API has one
+    /// (`responses`, `messages`). The search runs at the provider, without approval.
+    pub web_search: bool,
 }
 
 /// Limits of an agent session.
@@ -156,8 +168,9 @@ pub struct ModelProvider {
     /// How often a request is repeated, and how long a streamed answer may pause.
     #[serde(flatten)]
     pub retries: RetryLimits,
-    /// Whether scripts run with its models. Defaults to `script_harness.mode`.
-    pub script_mode: Option<ScriptMode>,
+    /// How scripts run with its models: a mode, or a table with `mode` and `limits`, which has the
+    /// keys of `script_harness.limits`. A key that is not set keeps the value of `script_harness`.
+    pub script_harness: Option<ModelScriptSettings>,
     /// The tool pack its models get. Defaults to `tool_pack`.
     pub tool_pack: Option<String>,
 }
@@ -176,14 +189,56 @@ pub struct ModelSettings {
     pub freeform_tools: Option<bool>,
     /// Whether it reads images.
     pub images: Option<bool>,
+    /// The tool with which it runs commands in structured calls.
+    pub shell: Option<ShellFlavour>,
+    /// The form in which it writes patches in structured calls. Defaults to `freeform` if it takes
+    /// such tools, else to `text`.
+    pub patch: Option<PatchFlavour>,
+    /// Whether the provider enforces the schemas of structured calls (`responses`, `chat`).
+    pub strict_schemas: Option<bool>,
     /// How a request asks it to reason.
     pub reasoning: Option<ReasoningStyle>,
     /// Prices per million tokens.
     pub prices: Option<Prices>,
-    /// Whether scripts run with it. Defaults to the provider's `script_mode`.
-    pub script_mode: Option<ScriptMode>,
+    /// How scripts run with it, in the same form. A key that is not set keeps the value of the
+    /// provider's `script_harness`.
+    pub script_harness: Option<ModelScriptSettings>,
     /// The tool pack it gets. Defaults to the provider's `tool_pack`.
     pub tool_pack: Option<String>,
+}
+
+/// How scripts run with the models of a provider, or with one model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ModelScriptSettings {
+    /// Whether scripts run.
+    Mode(ScriptMode),
+    /// Whether scripts run, and their limits.
+    Table {
+        /// Whether scripts run.
+        mode: Option<ScriptMode>,
+        /// Limits of one script run.
+        #[serde(default)]
+        limits: LimitOverrides,
+    },
+}
+
+impl ModelScriptSettings {
+    /// Returns the mode, if it is set.
+    pub fn mode(&self) -> Option<ScriptMode> {
+        match self {
+            Self::Mode(mode) => Some(*mode),
+            Self::Table { mode, .. } => *mode,
+        }
+    }
+
+    /// Returns the limits that are set.
+    pub fn limits(&self) -> LimitOverrides {
+        match self {
+            Self::Mode(_) => LimitOverrides::default(),
+            Self::Table { limits, .. } => limits.clone(),
+        }
+    }
 }
 
 /// An MCP server: `command` starts a program, `url` names a server that is already running.
@@ -232,8 +287,8 @@ pub struct MemorySettings {
     pub recall_timeout_ms: u64,
     /// Tokens of a prompt for the results of that search and for the announcement board.
     pub recall_tokens: u32,
-    /// A small model that writes summaries, filters search results and extracts lessons. If not
-    /// set, fixed rules do.
+    /// A small model that writes summaries, filters search results and extracts lessons, or
+    /// `provider/model`. If not set, fixed rules do.
     pub model: Option<String>,
     /// Whether lessons are extracted with the provider's batch API, which answers within a day and
     /// costs less.
@@ -340,6 +395,8 @@ pub struct SandboxSettings {
 pub struct ScriptHarnessSettings {
     /// Whether scripts run.
     pub mode: ScriptMode,
+    /// In which order several script blocks of one answer run.
+    pub blocks: BlockOrder,
     /// Wait for calls that a script did not await, instead of cancelling them when it ends.
     pub allow_detached_promises: bool,
     /// Limits of one script run.

@@ -201,7 +201,7 @@ mod tests {
             request_max_retries = 1
             stream_idle_timeout_ms = 5000
             requires_openai_auth = false
-            script_mode = "dry-run"
+            script_harness = "dry-run"
             [models."o3"]
             context_window = 1000
             prices = { input = 2.0, output = 8.0 }
@@ -220,7 +220,10 @@ mod tests {
         assert_eq!(provider.wire_api, Some(selvedge_protocol::WireApi::Chat));
         assert_eq!(provider.query_params["api-version"], "2026-01-01");
         assert_eq!(
-            (provider.retries.request_max_retries, provider.script_mode),
+            (
+                provider.retries.request_max_retries,
+                provider.script_harness.as_ref().and_then(|it| it.mode())
+            ),
             (1, Some(ScriptMode::DryRun))
         );
         assert_eq!(config.models["o3"].prices.unwrap().output, 8.0);
@@ -261,6 +264,21 @@ mod tests {
                 "approval_policy = \"sometimes\"\n",
                 "error: config.toml:1: approval_policy must be \"untrusted\", \"on-request\", \
                  \"on-failure\" or \"never\", got \"sometimes\"",
+            ),
+            (
+                "[model_providers.x.script_harness]\nmode = \"sometimes\"\n",
+                "error: config.toml:2: model_providers.x.script_harness.mode must be \
+                 \"disabled\", \"dry-run\" or \"enabled\", got \"sometimes\"",
+            ),
+            (
+                "[models.x]\nscript_harness = 3\n",
+                "error: config.toml:2: models.x.script_harness must be \"disabled\", \
+                 \"dry-run\" or \"enabled\", got 3",
+            ),
+            (
+                "[model_providers.x.script_harness.limits]\nmemory = 3\n",
+                "warning: config.toml:2: unknown key \
+                 `model_providers.x.script_harness.limits.memory`; did you mean `memory_mb`?",
             ),
             (
                 "[script_harness.limits]\nmemory_mb = 4096\n",

@@ -35,16 +35,16 @@ fn normalise(schema: &mut Schema) {
         let kind = kinds.iter().find(|kind| **kind != "null").cloned();
         schema.insert("type".to_owned(), kind.unwrap_or_default());
     }
-    if let Some(Value::Array(alternatives)) = schema.remove("anyOf") {
+    if let Some(Value::Array(mut alternatives)) = schema.remove("anyOf") {
+        alternatives.retain(|schema| schema["type"] != "null");
         let object = schema.ensure_object();
-        let schemas = alternatives
-            .into_iter()
-            .filter(|schema| schema["type"] != "null");
-        for (key, value) in schemas
-            .filter_map(|schema| schema.as_object().cloned())
-            .flatten()
-        {
-            object.entry(key).or_insert(value);
+        match alternatives.as_slice() {
+            [Value::Object(only)] => {
+                for (key, value) in only.clone() {
+                    object.entry(key).or_insert(value);
+                }
+            }
+            _ => _ = object.insert("anyOf".to_owned(), Value::Array(alternatives)),
         }
     }
 }

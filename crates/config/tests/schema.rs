@@ -33,6 +33,9 @@ fn the_documented_example_matches_the_schema() {
         json!({"script_harness": {"limits": {"memory": 3}}}),
         json!({"script_harness": {"limits": {"memory_mb": 4096}}}),
         json!({"approval_policy": "sometimes"}),
+        json!({"model_providers": {"x": {"script_harness": "sometimes"}}}),
+        json!({"model_providers": {"x": {"script_harness": {"limits": {"memory": 3}}}}}),
+        json!({"models": {"x": {"script_harness": {"limits": {"memory_mb": 4096}}}}}),
         json!({"mcp_servers": {"x": {"tool_timeout_sec": 0}}}),
     ] {
         assert!(!validator.is_valid(&wrong), "{wrong}");

@@ -38,6 +38,10 @@ impl DocumentStore for Journal {
         self.save_document(document, &DocumentOwner::default())
     }
 
+    fn save_as(&self, key: &str, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
+        self.save_document_as(key, document, &DocumentOwner::default())
+    }
+
     fn get(&self, key: &str) -> Result<Option<Document>, LedgerError> {
         self.get_document(key, &DocumentOwner::default())
     }
@@ -76,6 +80,10 @@ struct OwnedDocuments {
 impl DocumentStore for OwnedDocuments {
     fn save(&self, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
         self.journal.save_document(document, &self.owner)
+    }
+
+    fn save_as(&self, key: &str, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
+        self.journal.save_document_as(key, document, &self.owner)
     }
 
     fn get(&self, key: &str) -> Result<Option<Document>, LedgerError> {
@@ -119,6 +127,26 @@ impl Journal {
         document: &NewDocument<'_>,
         owner: &DocumentOwner,
     ) -> Result<DocumentInfo, LedgerError> {
+        let keys = std::iter::repeat_with(new_document_key).take(MAX_KEY_ATTEMPTS);
+        self.save_under_first_free(keys, document, owner)
+    }
+
+    fn save_document_as(
+        &self,
+        key: &str,
+        document: &NewDocument<'_>,
+        owner: &DocumentOwner,
+    ) -> Result<DocumentInfo, LedgerError> {
+        self.save_under_first_free(std::iter::once(key.to_owned()), document, owner)
+    }
+
+    /// Stores a document under the first of these keys that no document of the owner has.
+    fn save_under_first_free(
+        &self,
+        keys: impl Iterator<Item = String>,
+        document: &NewDocument<'_>,
+        owner: &DocumentOwner,
+    ) -> Result<DocumentInfo, LedgerError> {
         if document.content.len() > MAX_DOCUMENT_BYTES {
             return Err(LedgerError::Failed(format!(
                 "a document can have at most {} MB",
@@ -143,8 +171,7 @@ impl Journal {
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             )?;
             let origin = self.source_hash(document.kind, document.source, owner);
-            for _ in 0..MAX_KEY_ATTEMPTS {
-                let key = new_document_key();
+            for key in keys {
                 let kind = document.kind.as_str();
                 let stored = format!("{key}{}", owner.0);
                 let row = params![stored, kind, origin, about, content, bytes, saved_ms];
@@ -153,7 +180,7 @@ impl Journal {
                 }
             }
             Err(JournalError::Damaged(
-                "every random document key is already used".into(),
+                "every document key that was tried is already used".into(),
             ))
         })?;
         let DocumentDescription {

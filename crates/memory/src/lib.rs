@@ -96,5 +96,5 @@ pub use recall::{MEMORY_PROMPT, RecallRequest, RecalledMemory};
 pub use search::{MemoryHit, MemoryQuery};
 pub use stats::{MemoryStats, SessionStats};
 pub use store::{AppendedTurn, Memory, StoredTurn};
-pub use tool::get_turn_tool;
+pub use tool::{get_turn_spec, get_turn_tool};
 pub use vectors::Encoder;

@@ -45,18 +45,23 @@ pub fn get_turn_tool(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
 /// The tool `history.get_turn` of a session.
 struct GetTurnTool(Arc<Memory>, String);
 
+/// Returns the description of the tool `history.get_turn`.
+pub fn get_turn_spec() -> ToolSpec {
+    let description =
+        "Returns an earlier turn of this session in more detail, by the name in its tag.";
+    let spec = spec_of::<GetTurnArgs, GetTurnOutput>("history.get_turn", description);
+    ToolSpec {
+        aliases: vec![("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")],
+        ..spec
+            .as_read_only()
+            .with_positional(&["turn", "level"])
+            .with_reach(CallReach::Local)
+    }
+}
+
 impl Tool for GetTurnTool {
     fn spec(&self) -> ToolSpec {
-        let description =
-            "Returns an earlier turn of this session in more detail, by the name in its tag.";
-        let spec = spec_of::<GetTurnArgs, GetTurnOutput>("history.get_turn", description);
-        ToolSpec {
-            aliases: vec![("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")],
-            ..spec
-                .as_read_only()
-                .with_positional(&["turn", "level"])
-                .with_reach(CallReach::Local)
-        }
+        get_turn_spec()
     }
 
     fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {

@@ -1,6 +1,8 @@
 //! Properties of a model.
 
-use selvedge_protocol::{Prices, ReasoningStyle, ScriptMode};
+use selvedge_protocol::{
+    LimitOverrides, PatchFlavour, Prices, ReasoningStyle, ScriptMode, ShellFlavour,
+};
 
 /// How the context window of a model is known. A server that tells it overrides all but the
 /// configuration.
@@ -34,10 +36,19 @@ pub struct Model {
     pub freeform_tools: bool,
     /// Whether the model accepts images.
     pub images: bool,
+    /// The tool with which the model runs commands in structured calls.
+    pub shell: ShellFlavour,
+    /// The form in which the model writes patches in structured calls; `None` chooses by
+    /// `freeform_tools`.
+    pub patch: Option<PatchFlavour>,
+    /// Whether the provider enforces the schemas of structured calls. Messages cannot.
+    pub strict_schemas: bool,
     /// Prices of tokens; `None` if they are not configured.
     pub prices: Option<Prices>,
     /// Whether scripts run with this model; `None` uses the setting of the provider.
     pub script_mode: Option<ScriptMode>,
+    /// Limits of scripts with this model that differ from those of the provider.
+    pub script_limits: LimitOverrides,
     /// Pack of tools for this model; `None` uses the setting of the provider.
     pub tool_pack: Option<String>,
 }

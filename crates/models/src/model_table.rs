@@ -2,6 +2,8 @@
 //!
 //! A model that is not in the table gets common defaults.
 
+use selvedge_protocol::{LimitOverrides, ShellFlavour};
+
 use crate::{Model, Provider, ReasoningStyle, WindowSource};
 
 /// Prefix of the name, context window, longest answer (both in tokens), how reasoning is requested,
@@ -19,6 +21,8 @@ enum TableCapability {
     Tools,
     Freeform,
     Images,
+    /// The family was trained on `shell_command`, with one line for a shell.
+    CommandLine,
 }
 
 const TOOLS_AND_IMAGES: &[TableCapability] = &[TableCapability::Tools, TableCapability::Images];
@@ -27,6 +31,12 @@ const ALL_CAPABILITIES: &[TableCapability] = &[
     TableCapability::Freeform,
     TableCapability::Images,
 ];
+const SHELL_LINES: &[TableCapability] = &[
+    TableCapability::Tools,
+    TableCapability::Freeform,
+    TableCapability::Images,
+    TableCapability::CommandLine,
+];
 const TOOLS_ONLY: &[TableCapability] = &[TableCapability::Tools];
 
 use ReasoningStyle::{Adaptive, Budget, Effort, Omitted};
@@ -34,14 +44,14 @@ use ReasoningStyle::{Adaptive, Budget, Effort, Omitted};
 /// A prefix comes after the longer ones that start with it.
 #[rustfmt::skip]
 const MODEL_TABLE: &[ModelRow] = &[
-    ModelRow("gpt-6",              1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
+    ModelRow("gpt-6",              1_050_000, 128_000, Effort,   SHELL_LINES),
     ModelRow("gpt-5-chat",           128_000,  16_384, Omitted,   TOOLS_AND_IMAGES),
-    ModelRow("gpt-5.6",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
-    ModelRow("gpt-5.5",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
-    ModelRow("gpt-5.4-mini",         400_000, 128_000, Effort,   ALL_CAPABILITIES),
-    ModelRow("gpt-5.4-nano",         400_000, 128_000, Effort,   ALL_CAPABILITIES),
-    ModelRow("gpt-5.4",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
-    ModelRow("gpt-5.3-codex-spark",  128_000,  32_768, Effort,   ALL_CAPABILITIES),
+    ModelRow("gpt-5.6",            1_050_000, 128_000, Effort,   SHELL_LINES),
+    ModelRow("gpt-5.5",            1_050_000, 128_000, Effort,   SHELL_LINES),
+    ModelRow("gpt-5.4-mini",         400_000, 128_000, Effort,   SHELL_LINES),
+    ModelRow("gpt-5.4-nano",         400_000, 128_000, Effort,   SHELL_LINES),
+    ModelRow("gpt-5.4",            1_050_000, 128_000, Effort,   SHELL_LINES),
+    ModelRow("gpt-5.3-codex-spark",  128_000,  32_768, Effort,   SHELL_LINES),
     ModelRow("gpt-5",                400_000, 128_000, Effort,   ALL_CAPABILITIES),
     ModelRow("codex-mini",           200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
     ModelRow("gpt-oss",              131_072,  32_768, Effort,   TOOLS_ONLY),
@@ -108,8 +118,15 @@ impl Model {
             tools: capabilities.contains(&TableCapability::Tools),
             freeform_tools: capabilities.contains(&TableCapability::Freeform),
             images: capabilities.contains(&TableCapability::Images),
+            shell: match capabilities.contains(&TableCapability::CommandLine) {
+                true => ShellFlavour::CommandLine,
+                false => ShellFlavour::default(),
+            },
+            patch: None,
+            strict_schemas: false,
             prices: None,
             script_mode: None,
+            script_limits: LimitOverrides::default(),
             tool_pack: None,
         }
     }
@@ -151,6 +168,14 @@ mod tests {
     fn names_with_vendor_path_or_suffix_are_found() {
         assert_eq!(Model::from_table("openai/gpt-5.5").reasoning, Effort);
         assert!(Model::from_table("gpt-5.5").freeform_tools);
+        assert_eq!(
+            ["gpt-5.5", "gpt-5", "claude-sonnet-5"].map(|name| Model::from_table(name).shell),
+            [
+                ShellFlavour::CommandLine,
+                ShellFlavour::Argv,
+                ShellFlavour::Argv
+            ]
+        );
         assert_eq!(
             Model::from_table("anthropic/claude-opus-4.7").max_output_tokens,
             128_000

@@ -18,6 +18,8 @@ pub struct Prompt {
     pub max_output_tokens: Option<u64>,
     /// Reasoning effort; `None` uses the default of the model.
     pub effort: Option<Effort>,
+    /// Whether the model may use the provider's own web search. Chat has none.
+    pub web_search: bool,
     /// Key that is the same for all requests of a conversation, for the provider's prompt cache.
     pub cache_key: Option<String>,
 }
@@ -31,6 +33,9 @@ pub struct ModelTool {
     pub description: String,
     /// Form of the tool's input.
     pub input: ModelToolInput,
+    /// Whether the provider enforces the schema, in which every field must be required. Messages
+    /// ignores this.
+    pub strict: bool,
 }
 
 /// Form of a tool's input.
@@ -73,6 +78,7 @@ impl ModelTool {
             name: name.into(),
             description: description.into(),
             input: ModelToolInput::Schema(schema),
+            strict: false,
         }
     }
 

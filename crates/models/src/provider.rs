@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ModelError;
 use crate::port_owner::port_owner;
-use selvedge_protocol::{ModelOrigin, RetryLimits, ScriptMode, WireApi};
+use selvedge_protocol::{LimitOverrides, ModelOrigin, RetryLimits, ScriptMode, WireApi};
 
 /// A provider of models.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +40,8 @@ pub struct Provider {
     pub default_model: Option<String>,
     /// Whether scripts run with the provider's models; `None` uses the global setting.
     pub script_mode: Option<ScriptMode>,
+    /// Limits of scripts with the provider's models that differ from the global ones.
+    pub script_limits: LimitOverrides,
     /// Pack of tools for the provider's models; `None` uses the global setting.
     pub tool_pack: Option<String>,
 }
@@ -92,6 +94,7 @@ impl Provider {
             default_model: None,
             accepted_user: None,
             script_mode: None,
+            script_limits: LimitOverrides::default(),
             tool_pack: None,
         }
     }

@@ -95,6 +95,7 @@ fn a_freeform_tool_is_a_function_where_freeform_is_unsupported() {
     let script = ModelTool {
         name: "script".into(),
         description: "Runs a script.".into(),
+        strict: false,
         input: ModelToolInput::Freeform {
             argument: "code".into(),
             description: "TypeScript.".into(),
@@ -569,6 +570,7 @@ fn settings_are_sent_in_the_fields_of_each_api() {
         call_mode: ToolCallMode::Single,
         max_output_tokens: Some(3000),
         effort: Some(Effort::High),
+        web_search: false,
         cache_key: Some("thread".into()),
     };
     let with_reasoning = |reasoning| Model {
@@ -745,4 +747,45 @@ fn a_longer_history_keeps_the_prefix_of_the_request() {
             "{short} {long}"
         );
     }
+}
+
+#[test]
+fn the_provider_is_asked_to_search_the_web_where_its_api_can() {
+    let prompt = Prompt {
+        history: vec![user("What is new?")],
+        web_search: true,
+        ..Prompt::default()
+    };
+    assert_eq!(
+        body(&prompt, WireApi::Responses)["tools"],
+        json!([{"type": "web_search"}])
+    );
+    let tools = without_breakpoints(body(&prompt, WireApi::Messages)["tools"].clone());
+    assert_eq!(
+        tools,
+        json!([{"type": "web_search_20250305", "name": "web_search"}])
+    );
+    assert_eq!(body(&prompt, WireApi::Chat)["tools"], Value::Null);
+}
+
+#[test]
+fn strict_tools_are_marked_where_the_api_enforces_schemas() {
+    let mut tool = ModelTool::function("add", "Adds.", json!({"type": "object"}));
+    let definition = |tool: &ModelTool, wire| {
+        let prompt = Prompt {
+            history: vec![user("go")],
+            tools: vec![tool.clone()],
+            ..Prompt::default()
+        };
+        body(&prompt, wire)["tools"][0].clone()
+    };
+    assert_eq!(definition(&tool, WireApi::Responses)["strict"], false);
+    assert_eq!(
+        definition(&tool, WireApi::Chat)["function"]["strict"],
+        Value::Null
+    );
+    tool.strict = true;
+    assert_eq!(definition(&tool, WireApi::Responses)["strict"], true);
+    assert_eq!(definition(&tool, WireApi::Chat)["function"]["strict"], true);
+    assert_eq!(definition(&tool, WireApi::Messages)["strict"], Value::Null);
 }

@@ -14,6 +14,9 @@ pub const DOCUMENT_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 pub trait DocumentStore: Send + Sync {
     /// Stores a document and returns its metadata with the new key.
     fn save(&self, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError>;
+    /// Stores a document under a key that [`new_document_key`](crate::new_document_key) made
+    /// earlier, and returns its metadata. Fails if a document has this key.
+    fn save_as(&self, key: &str, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError>;
     /// Returns the document with this key, or `None` if it does not exist or has expired.
     fn get(&self, key: &str) -> Result<Option<Document>, LedgerError>;
     /// Returns the newest document of this kind and source that is not older than `max_age`.

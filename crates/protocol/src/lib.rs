@@ -40,11 +40,11 @@ pub use ledger::{
     CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend, StartDetails,
     first_attempt_id, retry_call_id,
 };
-pub use limits::{LimitKind, LimitSurface, Limits, ScriptMode, ScriptModeSettings};
+pub use limits::{LimitKind, LimitOverrides, LimitSurface, Limits, ScriptMode, ScriptModeSettings};
 pub use settings::{
-    CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables, McpApproval,
-    McpSampling, McpServerOptions, Prices, ReasoningStyle, Retention, RetryLimits, ToolPack,
-    WeakerConfinement,
+    BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables,
+    McpApproval, McpSampling, McpServerOptions, PatchFlavour, Prices, ReasoningStyle, Retention,
+    RetryLimits, ShellFlavour, ToolPack, WeakerConfinement,
 };
 pub use spec::{ApprovalRequirement, CallReach, CallTimeout, ResultView, SPAWN_TOOL, ToolSpec};
 pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// Limits of one script run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -269,8 +270,73 @@ fn format_millis(ms: u64) -> String {
     }
 }
 
-/// Whether scripts run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+/// Limits that differ from those of [`Limits`] for some models. A limit that is not set keeps its
+/// value.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
+pub struct LimitOverrides(Map<String, Value>);
+
+impl LimitOverrides {
+    /// Returns `limits` with the limits that are set here.
+    pub fn apply(&self, limits: Limits) -> Limits {
+        // Values of the wrong type were refused when the overrides were created.
+        overlay(&limits, &self.0).unwrap_or(limits)
+    }
+
+    /// Returns these overrides with those of `narrower`, which have precedence.
+    pub fn with(&self, narrower: &Self) -> Self {
+        let mut all = self.0.clone();
+        all.extend(narrower.0.clone());
+        Self(all)
+    }
+}
+
+fn overlay(limits: &Limits, overrides: &Map<String, Value>) -> Result<Limits, serde_json::Error> {
+    let mut all = serde_json::to_value(limits)?;
+    if let Some(all) = all.as_object_mut() {
+        all.extend(overrides.clone());
+    }
+    serde_json::from_value(all)
+}
+
+impl TryFrom<Map<String, Value>> for LimitOverrides {
+    type Error = serde_json::Error;
+
+    /// Fails if a value has not the type of its limit.
+    fn try_from(overrides: Map<String, Value>) -> Result<Self, Self::Error> {
+        overlay(&Limits::default(), &overrides)?;
+        Ok(Self(overrides))
+    }
+}
+
+impl From<LimitOverrides> for Map<String, Value> {
+    fn from(overrides: LimitOverrides) -> Self {
+        overrides.0
+    }
+}
+
+impl JsonSchema for LimitOverrides {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "LimitOverrides".into()
+    }
+
+    /// The keys of [`Limits`], without their defaults.
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = Limits::json_schema(generator);
+        let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+        for property in properties.into_iter().flat_map(Map::values_mut) {
+            if let Some(property) = property.as_object_mut() {
+                property.remove("default");
+            }
+        }
+        schema
+    }
+}
+
+/// Whether scripts run. A later variant allows more.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScriptMode {
     /// Reject scripts.
@@ -311,5 +377,42 @@ impl ScriptModeSettings {
             .or(self.model_or_provider)
             .or(self.global)
             .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn overrides(value: Value) -> LimitOverrides {
+        serde_json::from_value(value).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn overrides_change_only_the_limits_that_they_set() {
+        let global = Limits {
+            memory_mb: 12,
+            ..Limits::default()
+        };
+        let provider = overrides(json!({"timeout_ms": 5, "max_tool_calls": 3}));
+        let model = overrides(json!({"timeout_ms": 7}));
+        let expected = Limits {
+            timeout_ms: 7,
+            max_tool_calls: 3,
+            ..global.clone()
+        };
+        assert_eq!(provider.with(&model).apply(global.clone()), expected);
+        assert_eq!(LimitOverrides::default().apply(global.clone()), global);
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused() {
+        for wrong in [
+            json!({"max_tool_calls": 4_294_967_296_u64}),
+            json!({"memory_mb": "1"}),
+        ] {
+            assert!(serde_json::from_value::<LimitOverrides>(wrong).is_err());
+        }
     }
 }

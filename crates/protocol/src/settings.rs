@@ -88,6 +88,44 @@ pub enum ReasoningStyle {
     Budget,
 }
 
+/// In which order several script blocks of one answer run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum BlockOrder {
+    /// One after the other.
+    #[default]
+    Sequential,
+    /// At the same time.
+    Parallel,
+}
+
+/// The tool with which a model runs commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShellFlavour {
+    /// `shell` with a program and its arguments as a list, and terminals.
+    #[default]
+    Argv,
+    /// `shell_command` with one line for bash, and terminals.
+    CommandLine,
+    /// Only terminals, which keep running between calls: `exec_command` and `write_stdin`.
+    Terminal,
+    /// No such tool.
+    None,
+}
+
+/// The format in which a model writes patches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PatchFlavour {
+    /// Plain text instead of JSON arguments, for APIs with freeform tools.
+    Freeform,
+    /// The patch as one string field.
+    Text,
+    /// A path with the old and the new content.
+    Json,
+}
+
 /// Prices per million tokens, in any one currency.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Prices {

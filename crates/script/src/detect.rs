@@ -39,6 +39,18 @@ pub struct ScriptBlock {
     pub raw: String,
 }
 
+impl ScriptBlock {
+    /// Returns the language that the block names: `js` or `ts`, which is also the language of a
+    /// block that names none.
+    pub fn language(&self) -> &'static str {
+        let info = self.raw.trim_start_matches('`');
+        match info.starts_with("js") || info.starts_with("javascript") {
+            true => "js",
+            false => "ts",
+        }
+    }
+}
+
 /// How a block is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BlockFormat {

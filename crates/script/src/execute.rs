@@ -110,8 +110,12 @@ impl RunAttempt {
 }
 
 impl Harness {
-    /// Runs a script with these options.
-    pub async fn run_with(&self, source: &[u8], options: RunOptions) -> ScriptToolCallOutput {
+    /// Runs a script with these options, without a span and metrics.
+    pub(crate) async fn run_unobserved(
+        &self,
+        source: &[u8],
+        options: RunOptions,
+    ) -> ScriptToolCallOutput {
         let started = Instant::now();
         let id = options.id.clone().unwrap_or_else(|| new_id("scr"));
         let call_id = options.call_id.clone().unwrap_or_else(|| new_id("call"));
@@ -178,10 +182,8 @@ impl Harness {
         self.record_and_emit_end(output, &launch, options).await
     }
 
-    /// Restores a suspended run, which another process may have suspended, and runs it to its end.
-    /// The caller must have claimed the run in the journal. [`RunOptions::resume`] is for runs that
-    /// have ended.
-    pub async fn restore_suspended(
+    /// Restores a suspended run as [`Harness::restore_suspended`] does, without a span and metrics.
+    pub(crate) async fn restore_unobserved(
         &self,
         source: &str,
         suspended: &RestoreInput,

@@ -23,6 +23,10 @@ pub(crate) struct InMemoryCabinet(Mutex<VecDeque<Document>>);
 
 impl DocumentStore for InMemoryCabinet {
     fn save(&self, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
+        self.save_as(&new_document_key(), document)
+    }
+
+    fn save_as(&self, key: &str, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
         let bytes = document.content.len();
         if bytes > MAX_TOTAL_BYTES {
             return Err(LedgerError::Failed(format!(
@@ -31,7 +35,7 @@ impl DocumentStore for InMemoryCabinet {
             )));
         }
         let entry = DocumentInfo {
-            key: new_document_key(),
+            key: key.to_owned(),
             kind: document.kind,
             title: document.title.to_owned(),
             source: document.source.to_owned(),
@@ -40,6 +44,9 @@ impl DocumentStore for InMemoryCabinet {
             saved_ms: now_ms(),
         };
         let mut all = self.lock_documents();
+        if all.iter().any(|document| document.info.key == key) {
+            return Err(LedgerError::Failed(format!("a document has the key {key}")));
+        }
         while all.len() >= MAX_DOCUMENTS
             || all
                 .iter()
@@ -119,6 +126,7 @@ pub(crate) fn get_document(
             "no document in the File Cabinet has the key `{key}`"
         ))
         .suggest("use a fileKey that saveToFc or fetchUrl returned in the last 30 days")
+        .suggest("the fileKey of agents.launch.async exists when its agent has ended")
     })
 }
 

@@ -62,8 +62,9 @@ pub use command_safety::{
 };
 pub use commands::{CommandRule, CommandRules, CommandRunner, CommandSettings, SaveCommandRule};
 pub use ignore_rules::refused_ignore_files;
-pub use offer::{PatchFlavour, ShellFlavour, ToolsConfig};
+pub use offer::ToolsConfig;
 pub use packs::{PackError, PackSelection, ToolPacks};
+pub use selvedge_protocol::{PatchFlavour, ShellFlavour};
 pub use turn_diff::{ChangeKind, ChangedFile, TurnDiffTracker, WorkspaceDiff};
 pub use update_plan::SharedPlan;
 #[cfg(feature = "web")]

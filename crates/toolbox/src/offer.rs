@@ -1,6 +1,7 @@
 //! Adapts the tools for structured calls to the names and schemas that a model family was trained
 //! on.
 
+use selvedge_protocol::{PatchFlavour, ShellFlavour};
 use selvedge_tools::{
     OfferInScriptMode, OfferedShape, OfferedTool, RegisteredTool, Registry, offerable_tools,
 };
@@ -17,31 +18,6 @@ pub struct ToolsConfig {
     pub view_image: bool,
     /// Whether to use strict schemas: every field is required, and optional fields accept null.
     pub strict: bool,
-}
-
-/// The tool with which a model runs commands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ShellFlavour {
-    /// `shell` with a program and its arguments as a list, and terminals.
-    #[default]
-    Argv,
-    /// `shell_command` with one line for bash, and terminals.
-    CommandLine,
-    /// Only terminals, which keep running between calls: `exec_command` and `write_stdin`.
-    Terminal,
-    /// No such tool.
-    None,
-}
-
-/// The format in which a model writes patches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PatchFlavour {
-    /// Plain text instead of JSON arguments, for APIs with freeform tools.
-    Freeform,
-    /// The patch as one string field.
-    Text,
-    /// A path with the old and the new content.
-    Json,
 }
 
 impl Default for ToolsConfig {

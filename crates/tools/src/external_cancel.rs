@@ -29,19 +29,22 @@ pub async fn run_until_cancel_requested<T>(
     scope: &Scope,
     mut run: Pin<&mut impl Future<Output = T>>,
 ) -> (T, ExternalCancel) {
-    let Some(ledger) = ledger else {
-        return (run.await, ExternalCancel::NotRequested);
-    };
-    let cancel_requested = async {
-        tokio::time::sleep(FIRST_CHECK_DELAY).await;
-        while !ledger.is_cancel_requested(&scope.id).await {
-            tokio::time::sleep(CHECK_INTERVAL).await;
-        }
-    };
     tokio::select! {
         biased;
         ended = &mut run => return (ended, ExternalCancel::NotRequested),
-        () = cancel_requested => scope.cancel.cancel(),
+        () = until_cancel_requested(ledger, &scope.id) => scope.cancel.cancel(),
     }
     (run.await, ExternalCancel::Requested)
+}
+
+/// Completes when another process requests that the run with this id is cancelled. Never completes
+/// without a ledger.
+pub async fn until_cancel_requested(ledger: Option<&Arc<dyn Ledger>>, id: &str) {
+    let Some(ledger) = ledger else {
+        return std::future::pending().await;
+    };
+    tokio::time::sleep(FIRST_CHECK_DELAY).await;
+    while !ledger.is_cancel_requested(id).await {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
 }

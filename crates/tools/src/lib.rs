@@ -39,7 +39,7 @@ pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, object_from
 pub use call_gate::{
     ApprovalTimeLimit, Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard,
 };
-pub use external_cancel::{ExternalCancel, run_until_cancel_requested};
+pub use external_cancel::{ExternalCancel, run_until_cancel_requested, until_cancel_requested};
 pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_context};
 pub use names::{camel_case, similar_names, snake_case};

@@ -6,6 +6,7 @@
 mod spawn_call;
 mod spawn_tools;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -49,6 +50,7 @@ struct TaskSetInner {
     cancel: CancellationToken,
     recorded_lookup: OnceLock<Box<RecordedTaskLookup>>,
     access: OnceLock<Box<TaskAccess>>,
+    start_hook: OnceLock<Box<TaskStartHook>>,
     /// Tool that a task calls if the script names none, and example arguments of `spawn`.
     default_task: Option<(String, String)>,
 }
@@ -60,6 +62,10 @@ type RecordedTaskLookup =
 
 /// Decides whether the run with the first id may use a task of the session with the second id.
 type TaskAccess = dyn Fn(&str, &str) -> bool + Send + Sync;
+
+/// Called with the id of a run and that of the task it starts. The returned value is dropped when
+/// the task has ended.
+type TaskStartHook = dyn Fn(&str, &str) -> Box<dyn Any + Send> + Send + Sync;
 
 /// A call that waits for a task or cancels it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,6 +153,16 @@ impl TaskSet {
     /// Later calls have no effect.
     pub fn set_access(&self, may_use: impl Fn(&str, &str) -> bool + Send + Sync + 'static) {
         let _ = self.0.access.set(Box::new(may_use));
+    }
+
+    /// Sets the function to call before a task starts, with the id of the run that starts it and
+    /// that of the task. Its result is dropped when the task has ended. Later calls have no effect.
+    pub fn set_start_hook<G: Send + 'static>(
+        &self,
+        hook: impl Fn(&str, &str) -> G + Send + Sync + 'static,
+    ) {
+        let hook = move |run: &str, task: &str| Box::new(hook(run, task)) as Box<dyn Any + Send>;
+        let _ = self.0.start_hook.set(Box::new(hook));
     }
 
     /// Returns the number of running tasks.
@@ -331,6 +347,8 @@ impl TaskSet {
             cancel,
         };
         let (record_sender, recorded) = oneshot::channel();
+        let hook = self.0.start_hook.get();
+        let hook_guard = hook.map(|hook| hook(spawn.run_id(), &scope.id));
         // The task starts once it is recorded, also if the script is cancelled meanwhile.
         runtime.spawn(async move {
             // A task that is not recorded must not start.
@@ -340,6 +358,7 @@ impl TaskSet {
                 Ok(()) => run_task(&context, &scope, request).await,
                 Err(failure) => Err(failure),
             };
+            drop(hook_guard);
             sender.send_replace(Some(result));
         });
         let dropped = |_| Err(ToolError::new("the task was dropped before it started").into());

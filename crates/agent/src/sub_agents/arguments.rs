@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 /// One question to a model.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct LlmChatArgs {
-    /// The question.
-    pub(super) prompt: String,
+    /// The question. With `promptKeys`, the end of it.
+    pub(super) prompt: Option<String>,
+    /// Keys of stored prompts or documents (prompts.save, fileKey) that begin the question.
+    pub(super) prompt_keys: Option<Vec<String>>,
     /// The system prompt.
     pub(super) system: Option<String>,
-    /// Another model of the same provider.
+    /// Another model, or `provider/model`.
     pub(super) model: Option<String>,
     /// Maximum number of tokens of the answer.
     pub(super) max_output_tokens: Option<u64>,
@@ -36,7 +38,7 @@ pub(super) struct LaunchAgentArgs {
     pub(super) prompt: String,
     /// Names of the tools that the agent may use; all tools by default.
     pub(super) tools: Option<Vec<String>>,
-    /// Another model of the same provider.
+    /// Another model, or `provider/model`.
     pub(super) model: Option<String>,
     /// Maximum number of model requests (default 50).
     pub(super) max_rounds: Option<u32>,
@@ -79,8 +81,10 @@ pub(super) enum SubAgentStatus {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LaunchedAgentId {
-    /// The id of the agent, for `agents.wait`.
+    /// The id of the agent, for `agents.wait` in this turn or a later one.
     pub(super) agent_id: String,
+    /// The key of its result in the File Cabinet, which is stored when it ends.
+    pub(super) file_key: Option<String>,
 }
 
 /// The agent to wait for.

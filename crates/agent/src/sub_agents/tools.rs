@@ -77,14 +77,14 @@ struct LaunchAgentInBackground(WeakSubAgents);
 
 impl Tool for LaunchAgentInBackground {
     fn spec(&self) -> ToolSpec {
-        let description = "Launches an agent in the background, at most until this turn ends. \
-            agents.wait returns its result.";
+        let description = "Launches an agent in the background and returns at once. It can outlive \
+            this turn. agents.wait(agentId) returns its result, which is also stored under fileKey.";
         spec_of::<LaunchAgentArgs, LaunchedAgentId>("agents.launch.async", description)
             .with_positional(&["prompt"])
             .with_reach(CallReach::Agent)
     }
 
-    /// The agent ends with its turn, and what it has changed is not recorded with this call.
+    /// What the agent changes is not recorded with this call.
     fn resume_as(&self, _: &Value) -> ResumeAs {
         ResumeAs::Undecided
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_agent::{Agent, AgentOptions, Session, SubAgents, TurnOptions};
+use selvedge_agent::{Agent, AgentModel, AgentOptions, Session, SubAgents, TurnOptions};
 use selvedge_journal::Journal;
 use selvedge_models::{Model, ModelClient, Prices, Provider};
 use selvedge_protocol::{
@@ -82,7 +82,9 @@ impl TestAgent {
         let work =
             Workspace::open_with_writable(&self.work(), SandboxPolicy::WorkspaceWrite, &[], &[])
                 .unwrap();
-        Toolbox::new(work).register(&mut registry).unwrap();
+        let mut toolbox = Toolbox::new(work);
+        toolbox.cabinet = self.journal.clone();
+        toolbox.register(&mut registry).unwrap();
         agents.register(&mut registry).unwrap();
         #[derive(serde::Deserialize, schemars::JsonSchema)]
         struct Nothing {}
@@ -97,6 +99,7 @@ impl TestAgent {
 
     pub fn agent(&self, server: &Server) -> Agent {
         let agents = SubAgents::default();
+        agents.store_results_in(self.journal.clone());
         let mut orchestrator = Orchestrator::new(self.registry(&agents))
             .with_policy(self.policy)
             .with_ledger(self.journal.clone());
@@ -117,16 +120,19 @@ impl TestAgent {
             ..Prices::default()
         });
         Agent::new(self.client(server), self.model.clone(), harness, settings)
-            .with_offer(|registry, model| {
+            .with_offer(|registry, model, _| {
                 let config = ToolsConfig {
                     view_image: model.images,
                     ..ToolsConfig::default()
                 };
                 config.offer(registry)
             })
-            .with_model_lookup(move |name| Model {
-                prices: priced.filter(|_| name == "priced"),
-                ..Model::from_table(name)
+            .with_model_lookup(move |own, name| {
+                let model = Model {
+                    prices: priced.filter(|_| name == "priced"),
+                    ..Model::from_table(name)
+                };
+                Ok(AgentModel::new(own.clone(), model))
             })
             .with_sub_agents(&agents, Some(self.journal.clone()))
     }

@@ -10,7 +10,7 @@ use crossterm::event::Event as InputEvent;
 use ratatui_core::text::Span;
 use selvedge_agent::{Agent, Session, TurnOptions};
 use selvedge_memory::SmallModel;
-use selvedge_protocol::RuntimeEvent;
+use selvedge_protocol::{RuntimeEvent, ScriptMode};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::approval_prompt::ApprovalPrompt;
@@ -82,6 +82,8 @@ pub(crate) struct Chat {
     pub(super) status: StatusLine,
     /// Usage and cost in US dollars of the session's earlier turns.
     pub(super) spent_before_turn: (selvedge_protocol::Usage, f64),
+    /// The mode that `/mode` set for the next turns.
+    pub(super) script_mode: Option<ScriptMode>,
     /// Text shown in place of the status line until the next key.
     pub(super) notice: Option<String>,
     /// When Ctrl-C was pressed while no turn was running and the input was empty.
@@ -155,6 +157,7 @@ impl Chat {
             last_thinking: None,
             status: StatusLine::default(),
             spent_before_turn: Default::default(),
+            script_mode: None,
             notice: None,
             ctrl_c_pressed_at: None,
             theme,
@@ -393,6 +396,15 @@ impl Chat {
             };
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
         }
+        let agents = self.setup.sub_agents.clone().unwrap_or_default();
+        let stopped = match agents.end().await {
+            0 => None,
+            1 => Some("stopped 1 agent that was still running in the background".to_owned()),
+            running => Some(format!(
+                "stopped {running} agents that were still running in the background"
+            )),
+        };
+        self.print_rows(stopped.map(StyledRow::dim));
         let finished = std::mem::take(&mut self.finished_rows);
         // Errors are ignored: the terminal may be closed.
         let _ = self.screen.paint(finished, Default::default());

@@ -9,13 +9,14 @@ use selvedge_protocol::ApprovalPolicy;
 use selvedge_toolbox::WorkspaceDiff;
 
 use super::app::Chat;
-use super::commands::{self, KEY_BINDINGS, SLASH_COMMANDS, SlashCommand, describe_policy};
+use super::commands::{
+    self, KEY_BINDINGS, SCRIPT_MODES, SLASH_COMMANDS, SlashCommand, describe_policy,
+};
 use super::conversation::wait_here;
 use super::diff;
 use super::rows::{StyledRow, sanitize_line};
 use super::turn_view::thinking_text_rows;
 use super::updates::ChatUpdate;
-use crate::args::ModelChoiceArgs;
 use crate::problem::Problem;
 use crate::providers;
 use crate::runs::{format_age, format_calls};
@@ -38,6 +39,13 @@ impl Chat {
             SlashCommand::Approvals(None) => {
                 let (name, meaning) = describe_policy(self.setup.config.approval_policy);
                 self.print_text(format!("{name}: {meaning}"));
+            }
+            SlashCommand::Mode(mode) => {
+                self.script_mode = mode.or(self.script_mode);
+                let mode = self.script_mode.unwrap_or(self.agent.options().mode);
+                let named = SCRIPT_MODES.iter().find(|(known, _)| *known == mode);
+                let meaning = named.map_or("", |(_, meaning)| meaning);
+                self.print_text(format!("{}: {meaning}", mode.as_str()));
             }
             SlashCommand::Diff => self.compute_session_diff(),
             SlashCommand::Continue(None) => self.list_sessions(),
@@ -80,14 +88,12 @@ impl Chat {
     }
 
     fn switch_model(&mut self, name: &str) {
-        // `provider/model` names both if such a provider is configured.
-        let split = name.split_once('/');
-        let split = split.filter(|(provider, _)| self.is_provider(provider));
-        let (provider, model) = split.unwrap_or((&self.agent.client().provider().name, name));
-        let args = ModelChoiceArgs {
-            model: Some(model.to_owned()),
-            provider: Some(provider.to_owned()),
+        let mut args = match providers::split_model_name(&self.setup.config, name) {
+            Ok(args) => args,
+            Err(error) => return self.print_error(&error),
         };
+        let own = || self.agent.client().provider().name.clone();
+        args.provider.get_or_insert_with(own);
         // Provider and model are both known, so the future needs no network and is ready at once.
         let choice = futures_util::FutureExt::now_or_never(providers::choose_model(
             &self.setup.config,
@@ -99,11 +105,6 @@ impl Chat {
             Ok(()) => self.show_model(),
             Err(error) => self.print_error(&error),
         }
-    }
-
-    fn is_provider(&self, name: &str) -> bool {
-        providers::all_providers(&self.setup.config)
-            .is_ok_and(|all| all.iter().any(|provider| provider.name == name))
     }
 
     fn switch_policy(&mut self, policy: ApprovalPolicy) {

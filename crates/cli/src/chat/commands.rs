@@ -1,12 +1,13 @@
 //! The slash commands and keys of the chat: their names, their help, and the parser for commands.
 
-use selvedge_protocol::ApprovalPolicy;
+use selvedge_protocol::{ApprovalPolicy, ScriptMode};
 
 /// A parsed slash command.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum SlashCommand {
     Model(Option<String>),
     Approvals(Option<ApprovalPolicy>),
+    Mode(Option<ScriptMode>),
     Diff,
     Compact,
     Continue(Option<String>),
@@ -19,11 +20,15 @@ pub(crate) enum SlashCommand {
 }
 
 /// The usage of each command and its help line. `docs/terminal.md` is generated from this table.
-pub(crate) const SLASH_COMMANDS: [(&str, &str); 11] = [
+pub(crate) const SLASH_COMMANDS: [(&str, &str); 12] = [
     ("/model [NAME]", "Show the model, or switch to NAME"),
     (
         "/approvals [POLICY]",
         "Show the approval policy, or switch to POLICY",
+    ),
+    (
+        "/mode [MODE]",
+        "Show whether scripts run, or switch to MODE",
     ),
     ("/diff", "Show what this session changed in the folder"),
     ("/compact", "Shorten the conversation to free context"),
@@ -68,6 +73,16 @@ pub(crate) const APPROVAL_POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
     ),
 ];
 
+/// Each script mode and what it does.
+pub(crate) const SCRIPT_MODES: [(ScriptMode, &str); 3] = [
+    (ScriptMode::Enabled, "run scripts"),
+    (
+        ScriptMode::DryRun,
+        "check scripts and report what they would call",
+    ),
+    (ScriptMode::Disabled, "reject scripts"),
+];
+
 /// Keys and what they do. `docs/terminal.md` is generated from this table.
 pub(crate) const KEY_BINDINGS: [(&str, &str); 9] = [
     ("Enter", "Send; during a turn, queue for the next turn"),
@@ -104,6 +119,17 @@ fn parse_policy(word: String) -> Result<ApprovalPolicy, (String, String)> {
     })
 }
 
+fn parse_mode(word: String) -> Result<ScriptMode, (String, String)> {
+    let named = SCRIPT_MODES.iter().find(|(mode, _)| mode.as_str() == word);
+    named.map(|(mode, _)| *mode).ok_or_else(|| {
+        let names = SCRIPT_MODES.map(|(mode, _)| mode.as_str()).join(", ");
+        (
+            format!("unknown script mode `{word}`"),
+            format!("use one of {names}"),
+        )
+    })
+}
+
 /// Parses a slash command. The error is a message and its hint.
 pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)> {
     let mut words = text.split_whitespace();
@@ -121,6 +147,7 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
     Ok(match name {
         "/model" => SlashCommand::Model(argument),
         "/approvals" => SlashCommand::Approvals(argument.map(parse_policy).transpose()?),
+        "/mode" => SlashCommand::Mode(argument.map(parse_mode).transpose()?),
         "/diff" => SlashCommand::Diff,
         "/compact" => SlashCommand::Compact,
         // The earlier name.
@@ -174,6 +201,13 @@ mod tests {
             error("/approvals maybe")
                 .1
                 .contains("untrusted, on-request")
+        );
+        assert_eq!(
+            error("/mode maybe"),
+            (
+                "unknown script mode `maybe`".into(),
+                "use one of enabled, dry-run, disabled".into()
+            )
         );
         assert_eq!(
             error("/diff now"),

@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui_core::text::Span;
 
-use super::commands::{APPROVAL_POLICIES, SLASH_COMMANDS, command_name};
+use super::commands::{APPROVAL_POLICIES, SCRIPT_MODES, SLASH_COMMANDS, command_name};
 use super::rows::{StyledRow, sanitize_line, truncate};
 use super::theme::Theme;
 
@@ -32,6 +32,7 @@ pub(crate) enum CompletionTarget {
     Command(String),
     Model(String),
     Policy(String),
+    ScriptMode(String),
     Session(String),
     File(String),
 }
@@ -61,6 +62,7 @@ pub(crate) fn completion_target(text: &str, cursor: usize) -> Option<(Completion
             _ if argument.contains(' ') => None,
             "/model" => Some((CompletionTarget::Model(argument), from)),
             "/approvals" => Some((CompletionTarget::Policy(argument), from)),
+            "/mode" => Some((CompletionTarget::ScriptMode(argument), from)),
             "/continue" | "/resume" => Some((CompletionTarget::Session(argument), from)),
             _ => None,
         };
@@ -84,6 +86,14 @@ pub(crate) fn policy_completions(typed: &str) -> Vec<InputCompletion> {
     let all = APPROVAL_POLICIES
         .iter()
         .map(|(name, help, _)| InputCompletion::new(*name, *help));
+    all.filter(|completion| completion.text.starts_with(typed))
+        .collect()
+}
+
+pub(crate) fn script_mode_completions(typed: &str) -> Vec<InputCompletion> {
+    let all = SCRIPT_MODES
+        .iter()
+        .map(|(mode, help)| InputCompletion::new(mode.as_str(), *help));
     all.filter(|completion| completion.text.starts_with(typed))
         .collect()
 }
@@ -165,6 +175,7 @@ impl CompletionTarget {
             Self::Command(text)
             | Self::Model(text)
             | Self::Policy(text)
+            | Self::ScriptMode(text)
             | Self::Session(text)
             | Self::File(text) => text,
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use futures_util::FutureExt;
-use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
+use selvedge_agent::{Agent, BackgroundPolicy, Session, TurnOptions, TurnOutcome};
 use selvedge_mcp::ElicitationResponse;
 use selvedge_protocol::{
     ApprovalResponse, EventSink, LimitSurface, ModelErrorKind, TurnEnd, TurnErrorKind,
@@ -176,6 +176,8 @@ impl Chat {
         let options = TurnOptions {
             events: EventSink::new(move |event| _ = sender.send(ChatUpdate::Event(event))),
             saved_config: serde_json::to_string(&setting).unwrap_or_default(),
+            background: BackgroundPolicy::Detach,
+            mode: self.script_mode,
             ..TurnOptions::default()
         };
         self.spent_before_turn = session.total_spent();
@@ -258,8 +260,13 @@ impl Chat {
                 .finish(self.screen.width(), self.thinking_display, now);
             self.print_rows(rows);
         }
-        self.questions.clear();
-        self.question_shown = false;
+        // Agents that run in the background may still wait for answers.
+        let shown = self
+            .questions
+            .front()
+            .filter(|question| !question.is_abandoned());
+        self.question_shown &= shown.is_some();
+        self.questions.retain(|question| !question.is_abandoned());
     }
 
     /// Moves queued messages back into the editor after a turn that was stopped or failed, so that

@@ -153,6 +153,7 @@ impl Chat {
         let list = match &target {
             CompletionTarget::Command(typed) => completion::command_completions(typed),
             CompletionTarget::Policy(typed) => completion::policy_completions(typed),
+            CompletionTarget::ScriptMode(typed) => completion::script_mode_completions(typed),
             CompletionTarget::Model(typed) => self.model_completions(typed),
             CompletionTarget::Session(typed) => {
                 self.load_session_completions(typed);

@@ -21,15 +21,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<CliStatus> {
     let run = journal.run(&args.run)?;
     if run.summary.state == StoredRunState::Running {
-        if !["scr_", "tsk_"]
+        if !["scr_", "tsk_", "agt_"]
             .iter()
             .any(|kind| run.summary.id.starts_with(kind))
         {
-            return Err(
-                Problem::new(format!("{} is neither a script nor a task", run.summary.id))
-                    .hint("stop the `selvedge` process that works on its session")
-                    .into(),
-            );
+            return Err(Problem::new(format!(
+                "{} is neither a script, a task nor an agent",
+                run.summary.id
+            ))
+            .hint("stop the `selvedge` process that works on its session")
+            .into());
         }
         return stop_running(journal, &run.summary.id);
     }

@@ -20,6 +20,7 @@ selvedge
 /help
   /model [NAME]        Show the model, or switch to NAME
   /approvals [POLICY]  Show the approval policy, or switch to POLICY
+  /mode [MODE]         Show whether scripts run, or switch to MODE
   /diff                Show what this session changed in the folder
   /compact             Shorten the conversation to free context
   /continue [ID]       List the sessions of this folder, or continue session ID
@@ -65,7 +66,7 @@ fn commands_are_offered_and_completed() {
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.type_text("/");
-    terminal.wait_for("1 of 11");
+    terminal.wait_for("1 of 12");
     terminal.type_text("app");
     terminal.wait_for("▸ /approvals");
     terminal.type_text("\t");
@@ -232,4 +233,32 @@ fn some_commands_are_rejected_during_a_turn() {
     terminal.wait_for("no runs in this session yet");
     terminal.type_text("/quit\r");
     assert_eq!(terminal.wait_for_exit().0, 0);
+}
+
+#[test]
+fn the_mode_command_decides_whether_the_scripts_of_the_next_turns_run() {
+    let fixture = Fixture::new(|asked| {
+        let words = last(asked);
+        match words.contains("Result of the script") {
+            true => vec![text(if words.contains("dry_run") {
+                "only checked"
+            } else {
+                "it ran"
+            })],
+            false => vec![text(&block("return (await tools.readFile('a.txt')).text"))],
+        }
+        .into()
+    });
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.send("/mode dry-run");
+    terminal.wait_for("dry-run: check scripts and report what they would call");
+    terminal.send("first");
+    terminal.wait_for("only checked");
+    terminal.send("/mode enabled");
+    terminal.wait_for("enabled: run scripts");
+    terminal.send("second");
+    terminal.wait_for("it ran");
+    terminal.send("/mode maybe");
+    terminal.wait_for("hint: use one of enabled, dry-run, disabled");
 }

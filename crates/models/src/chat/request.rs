@@ -47,11 +47,16 @@ pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) 
 }
 
 fn tool_definition(tool: &ModelTool) -> Value {
-    json!({"type": "function", "function": {
+    let mut function = json!({
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.json_schema(),
-    }})
+    });
+    // Many servers do not know the field.
+    if tool.strict {
+        function["strict"] = true.into();
+    }
+    json!({"type": "function", "function": function})
 }
 
 fn build_messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {

@@ -21,8 +21,12 @@ pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) 
     if !prompt.system.is_empty() {
         set("system", json!([{"type": "text", "text": prompt.system}]));
     }
-    if prompt.call_mode != ToolCallMode::Off && !prompt.tools.is_empty() {
-        set("tools", prompt.tools.iter().map(tool_definition).collect());
+    let web_search = json!({"type": "web_search_20250305", "name": "web_search"});
+    let web_search = prompt.web_search.then_some(web_search);
+    let has_tools = !prompt.tools.is_empty() || web_search.is_some();
+    if prompt.call_mode != ToolCallMode::Off && has_tools {
+        let tools = prompt.tools.iter().map(tool_definition);
+        set("tools", tools.chain(web_search).collect());
         match prompt.call_mode {
             ToolCallMode::Single => {
                 let choice = json!({"type": "auto", "disable_parallel_tool_use": true});

@@ -25,9 +25,11 @@ pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) 
     if !prompt.system.is_empty() {
         set("instructions", prompt.system.as_str().into());
     }
-    if prompt.call_mode != ToolCallMode::Off && !prompt.tools.is_empty() {
+    let web_search = prompt.web_search.then(|| json!({"type": "web_search"}));
+    let has_tools = !prompt.tools.is_empty() || web_search.is_some();
+    if prompt.call_mode != ToolCallMode::Off && has_tools {
         let tools = prompt.tools.iter().map(|tool| tool_definition(tool, model));
-        set("tools", tools.collect());
+        set("tools", tools.chain(web_search).collect());
         let is_forbidden = prompt.call_mode == ToolCallMode::Forbidden;
         let choice = if is_forbidden { "none" } else { "auto" };
         set("tool_choice", choice.into());
@@ -64,7 +66,7 @@ fn tool_definition(tool: &ModelTool, model: &Model) -> Value {
             "name": name,
             "description": description,
             "parameters": tool.json_schema(),
-            "strict": false,
+            "strict": tool.strict,
         }),
     }
 }

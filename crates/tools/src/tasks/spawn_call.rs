@@ -72,6 +72,11 @@ impl SpawnCall {
         }
     }
 
+    /// Returns the id of the run that starts the task.
+    pub(super) fn run_id(&self) -> &str {
+        &self.scope.id
+    }
+
     /// Looks up the recorded calls that the script resumes from.
     pub(super) fn look_up(&self, id: &str) -> PriorLookup {
         match &self.scope.prior_calls {

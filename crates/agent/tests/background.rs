@@ -1,0 +1,199 @@
+//! Agents that run in the background: their handle outlives the turn, and later turns pay for them.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod support;
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
+
+use selvedge_agent::{BackgroundPolicy, Session, TurnOptions};
+use selvedge_journal::StoredRunState;
+use selvedge_protocol::{RuntimeEvent, TurnEnd, TurnItem, WireApi};
+use support::answer_encoding::{INPUT, block, text};
+use support::server::{Reply, Server};
+use support::{TestAgent, history, text_of};
+
+/// Launches an agent, and keeps its handle for later scripts of the session.
+const LAUNCH: &str = "const handle = await tools.agents.launch.async('the work');\n\
+                      store('handle', handle);\nreturn Object.keys(handle)";
+/// Returns the result of that agent in both ways.
+const COLLECT: &str = "const { agentId, fileKey } = load('handle');\n\
+                       const { message, fileKey: key, status } = await tools.agents.wait(agentId);\n\
+                       const { content } = await tools.fetchFromFc(fileKey);\n\
+                       return [message, content, status, key === fileKey]";
+
+/// A server that answers `launch` and `collect` with the scripts, and the work of the agent when
+/// the returned sender says so.
+async fn server() -> (Server, Sender<()>) {
+    let (release, released) = channel();
+    let released = Mutex::new(released);
+    let server = Server::start(move |asked| {
+        let words = text_of(&asked.body["messages"]);
+        let last = words
+            .trim_end()
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .to_owned();
+        match last.as_str() {
+            "the work" => {
+                released.lock().unwrap().recv().unwrap();
+                vec![text("the work is done")].into()
+            }
+            "launch" => vec![text(&block(LAUNCH))].into(),
+            "collect" => vec![text(&block(COLLECT))].into(),
+            _ => Reply::from(vec![text("ok")]),
+        }
+    })
+    .await;
+    (server, release)
+}
+
+fn detached(test: &TestAgent) -> TurnOptions {
+    TurnOptions {
+        background: BackgroundPolicy::Detach,
+        ..test.options()
+    }
+}
+
+/// Returns the state of the only run of an agent.
+fn agent_state(test: &TestAgent) -> StoredRunState {
+    let runs = test.journal.runs(&Default::default()).unwrap();
+    let agents: Vec<_> = runs
+        .iter()
+        .filter(|run| run.id.starts_with("agt_"))
+        .collect();
+    assert_eq!(agents.len(), 1);
+    agents[0].state
+}
+
+const COLLECTED: &str =
+    "script returned: [\"the work is done\",\"the work is done\",\"stop\",true]";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_background_agent_outlives_its_turn_and_its_result_is_read_later() {
+    let (server, release) = server().await;
+    let test = TestAgent::new(WireApi::Chat);
+    let (agent, mut session) = (test.agent(&server), test.session().await);
+    let first = agent
+        .run_turn(&mut session, "launch", &detached(&test))
+        .await;
+    assert_eq!(first.end, Ok(TurnEnd::Stop), "{:?}", history(&session));
+    assert_eq!(
+        history(&session)[2],
+        "script returned: [\"agentId\",\"fileKey\"]"
+    );
+    assert_eq!(agent_state(&test), StoredRunState::Running);
+
+    release.send(()).unwrap();
+    agent
+        .run_turn(&mut session, "collect", &detached(&test))
+        .await;
+    assert!(
+        history(&session).contains(&COLLECTED.to_owned()),
+        "{:?}",
+        history(&session)
+    );
+    // Two requests of each turn and one of the agent, which ended after its turn.
+    assert_eq!(session.total_spent().0.input_tokens, 5 * INPUT);
+
+    // Another process reads the result from the journal.
+    let id = session.id().to_owned();
+    drop((agent, session));
+    let (agent, mut session) = (
+        test.agent(&server),
+        Session::open(&test.journal, &id).await.unwrap(),
+    );
+    agent
+        .run_turn(&mut session, "collect", &test.options())
+        .await;
+    let collected = history(&session)
+        .into_iter()
+        .filter(|item| item == COLLECTED);
+    assert_eq!(collected.count(), 2, "{:?}", history(&session));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn by_default_a_turn_waits_for_its_background_agents() {
+    let (server, release) = server().await;
+    release.send(()).unwrap();
+    let test = TestAgent::new(WireApi::Chat);
+    let mut session = test.session().await;
+    let outcome = test
+        .agent(&server)
+        .run_turn(&mut session, "launch", &test.options())
+        .await;
+    assert_eq!(outcome.end, Ok(TurnEnd::Stop));
+    assert_eq!(agent_state(&test), StoredRunState::Completed);
+    assert_eq!(outcome.usage.input_tokens, 3 * INPUT);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_interrupt_stops_the_background_agents_of_the_turn() {
+    let (server, release) = server().await;
+    let test = TestAgent::new(WireApi::Chat);
+    let (agent, options) = (test.agent(&server), test.options());
+    let mut session = test.session().await;
+    let stop = async {
+        let answered = |event: &RuntimeEvent| matches!(event, RuntimeEvent::UsageUpdated { .. });
+        while test.events().iter().filter(|event| answered(event)).count() < 2 {
+            test.event_added.notified().await;
+        }
+        options.cancel.cancel();
+    };
+    tokio::join!(agent.run_turn(&mut session, "launch", &options), stop);
+    assert_eq!(agent_state(&test), StoredRunState::Failed);
+    drop(release);
+}
+
+#[tokio::test]
+async fn an_item_names_the_language_of_its_block() {
+    for (fence, language) in [("js", "js"), ("javascript", "js"), ("ts", "ts")] {
+        let answer = format!("```{fence} tool-calls\nreturn 1\n```\n");
+        let server = Server::saying(vec![vec![text(&answer)], vec![text("done")]]).await;
+        let test = TestAgent::new(WireApi::Chat);
+        let mut session = test.session().await;
+        let agent = test.agent(&server);
+        agent.run_turn(&mut session, "go", &test.options()).await;
+        let items = test.completed_items();
+        let written = items.iter().find_map(|item| match item {
+            TurnItem::ScriptToolCall(call) => Some(call.language.as_str()),
+            _ => None,
+        });
+        assert_eq!(written, Some(language), "{fence}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_cannot_give_another_agent_more_tools_than_it_has() {
+    let launch = |prompt: &str, tools: &str| {
+        block(&format!(
+            "return (await tools.agents.launch.sync({{ prompt: '{prompt}'{tools} }})).message"
+        ))
+    };
+    let outer = launch("outer", ", tools: ['readFile', 'agents.launch.sync']");
+    let inner = launch("inner", "");
+    let server = Server::start(move |asked| {
+        let words = text_of(&asked.body["messages"]);
+        match words.trim_end().lines().last().unwrap_or_default() {
+            "go" => vec![text(&outer)].into(),
+            "outer" => vec![text(&inner)].into(),
+            "inner" => {
+                let offered = asked.body["tools"].to_string();
+                let has = |name: &str| offered.contains(&format!("\"{name}\""));
+                vec![text(&format!("{} {}", has("read_file"), has("write_file")))].into()
+            }
+            last => Reply::from(vec![text(last)]),
+        }
+    })
+    .await;
+    let test = TestAgent::new(WireApi::Chat);
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
+    let outcome = agent.run_turn(&mut session, "go", &test.options()).await;
+    assert!(
+        outcome.message.unwrap().contains("true false"),
+        "{:?}",
+        history(&session)
+    );
+}
