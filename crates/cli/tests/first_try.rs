@@ -27,7 +27,7 @@ use std::process::{Command, Stdio};
 
 use answer_encoding::{AnswerPart, call, text};
 use serde_json::Value;
-use server::Server;
+use server::{Reply, Server};
 
 /// The share of first scripts that must do what was meant, in percent.
 const MIN_FIRST_TRY_PERCENT: usize = 95;
@@ -102,10 +102,16 @@ impl RecordedTask {
             .enable_all()
             .build()
             .unwrap();
-        let server = runtime.block_on(Server::saying(self.answers.clone()));
+        let answers = self.answers.clone();
+        let server = runtime.block_on(Server::start(move |asked| {
+            match answers.get(asked.number) {
+                Some(parts) => with_current_runs(parts, &asked.raw).into(),
+                None => Reply::Fail(400, format!("request {} was not expected", asked.number)),
+            }
+        }));
         let config = format!(
             "model = \"mock\"\nmodel_provider = \"mock\"\napproval_policy = \"never\"\n\
-             sandbox_mode = \"workspace-write\"\n\
+             sandbox_mode = \"workspace-write\"\nmodel_context_window = 128000\n\
              [model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n",
             server.url
         );
@@ -176,6 +182,39 @@ fn shell(folder: &Path, command: &str) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Replaces the ids of runs in a recorded answer by the newest one in the request.
+fn with_current_runs(parts: &[AnswerPart], request: &str) -> Vec<AnswerPart> {
+    let id_at = |text: &str, start: usize| {
+        let is_id = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let end = text[start..].find(|c| !is_id(c));
+        end.map_or(text.len(), |end| start + end)
+    };
+    let newest = request.rfind("scr_").map(|start| {
+        let end = id_at(request, start);
+        request[start..end].to_owned()
+    });
+    let replaced = |text: &str| -> String {
+        let Some(newest) = &newest else {
+            return text.to_owned();
+        };
+        let (mut out, mut from) = (String::new(), 0);
+        while let Some(found) = text[from..].find("scr_") {
+            out.push_str(&text[from..from + found]);
+            out.push_str(newest);
+            from = id_at(text, from + found);
+        }
+        out + &text[from..]
+    };
+    let part = |part: &AnswerPart| match part {
+        AnswerPart::Call { id, name, args } => {
+            let args = serde_json::from_str(&replaced(&args.to_string())).unwrap();
+            call(id, name, args)
+        }
+        other => other.clone(),
+    };
+    parts.iter().map(part).collect()
 }
 
 fn parse_answer((number, answer): (usize, &str)) -> Vec<AnswerPart> {

@@ -15,8 +15,8 @@ error_codes! {
     /// The script threw an exception and did not catch it. The exception's name is in
     /// `metadata.name`.
     ScriptRuntimeError, Yes;
-    /// The script reached its own time limit, or the limit of the whole run. The results of its completed calls are in
-    /// `partialResults`.
+    /// The script reached its own time limit, or the limit of the whole run. The results of its
+    /// completed calls are in `partialResults`.
     ScriptTimeoutError, Maybe;
     /// The script reached its memory limit.
     ScriptMemoryError, Maybe;

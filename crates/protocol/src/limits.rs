@@ -112,19 +112,19 @@ impl Limits {
 /// A limit that an error can report as reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitKind {
-    /// `timeout_ms`.
+    /// Time of the script without its calls (`timeout_ms`).
     Timeout,
-    /// `max_timeout_ms`.
+    /// Time of the whole run (`max_timeout_ms`).
     RunTimeout,
-    /// `memory_mb`.
+    /// Memory of the script (`memory_mb`).
     Memory,
-    /// `max_tool_calls`.
+    /// Calls that leave the process (`max_tool_calls`).
     Calls,
-    /// `max_file_calls`.
+    /// Other calls (`max_file_calls`).
     FileCalls,
-    /// `max_return_bytes`.
+    /// Size of the returned value (`max_return_bytes`).
     ReturnedValue,
-    /// `max_output_bytes`.
+    /// Size of shown output and logs (`max_output_bytes`).
     Output,
 }
 

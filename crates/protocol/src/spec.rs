@@ -56,7 +56,7 @@ pub struct ToolSpec {
 /// What the sandbox adds to the results of a tool, because it would be large as JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ResultView {
-    /// Nothing.
+    /// Results are what the tool returned.
     #[default]
     Plain,
     /// A result is a part of a text file, with `text` and `firstLine`. Scripts also get `content`,

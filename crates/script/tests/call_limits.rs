@@ -1,5 +1,5 @@
-//! Calls have time limits of their own, from scripts and as structured calls alike, and errors about
-//! limits say how to raise them.
+//! Calls have time limits of their own, from scripts and as structured calls alike, and errors
+//! about limits say how to raise them.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;

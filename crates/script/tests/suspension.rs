@@ -300,7 +300,7 @@ fn a_second_process_does_not_continue_a_run() {
         output
             .warnings
             .iter()
-            .any(|warning| warning.contains("another process answered")),
+            .any(|warning| warning.contains("another process has claimed the run")),
         "{:?}",
         output.warnings
     );

@@ -334,9 +334,9 @@ async fn a_task_counts_as_a_call_of_its_script() {
         try { for (; n < 100; n++) { const t = tools.spawn.exec('fails'); \
         await Promise.allSettled([t.done]); } }
         catch (error) { return [n, error.name] }";
-    // Waiting for each task is a call too.
+    // Waiting for a task does not leave the process.
     assert_eq!(
         session.value(source).await,
-        json!([16, "ToolBudgetExceededError"])
+        json!([32, "ToolBudgetExceededError"])
     );
 }

@@ -103,7 +103,6 @@ pub(crate) fn built_in_spec<A: JsonSchema, R: JsonSchema>(
     ToolSpec {
         aliases: pairs.filter_map(|pair| pair.split_once('=')).collect(),
         positional,
-        explanatory: &["approval_context", "justification"],
         ..spec_of::<A, R>(name, description).with_reach(CallReach::Local)
     }
 }

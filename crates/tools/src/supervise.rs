@@ -12,7 +12,8 @@ use crate::registry::RegisteredTool;
 use crate::{CallContext, Scope, ToolError, ToolOutput};
 
 /// Runs a call. After a cancellation, and when `clock` has expired, the tool has the scope's
-/// `abort_grace` to stop; then its future is dropped. The flag is true if it ignored a cancellation.
+/// `abort_grace` to stop; then its future is dropped. The flag is true if it ignored a
+/// cancellation.
 pub(crate) async fn run_tool_call(
     scope: &Scope,
     tool: &RegisteredTool,

@@ -244,7 +244,7 @@ pub fn spec_of<A: JsonSchema, R: JsonSchema>(name: &str, description: &str) -> T
         approval: ApprovalRequirement::Never,
         aliases: Vec::new(),
         positional: &[],
-        explanatory: &[],
+        explanatory: &["approval_context", "justification"],
         reach: CallReach::default(),
         timeout: CallTimeout::default(),
         structured_defaults: &[],

@@ -102,7 +102,7 @@ fn the_error_names_the_run_each_call_and_how_to_decide_it() {
     assert_eq!(failure.code, ErrorCode::OutcomeUnknownError);
     for part in [
         "createIssue did not run",
-        "scr_1 left",
+        "first decide these calls of unknown outcome",
         "scr_1/tool_2 pay {\"to\":\"b\"}",
         "tsk_9 pay",
     ] {
