@@ -19,7 +19,7 @@ const MAX_LITERALS: usize = 48;
 pub enum SchemaType {
     /// Any value.
     Unknown,
-    /// `null`.
+    /// The value `null`.
     Null,
     /// A boolean.
     Boolean,

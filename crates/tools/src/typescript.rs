@@ -155,7 +155,7 @@ enum DocComments {
 /// their instructions say that results are frozen.
 #[derive(Clone, Copy, PartialEq)]
 enum ReadonlyTypes {
-    /// None.
+    /// No type.
     None,
     /// Lists, so that an argument may be a list from a result.
     Lists,

@@ -188,22 +188,18 @@ const METHOD_PROPERTIES: [&str; 8] = [
 ];
 
 /// Returns the properties of a built-in type.
-pub(super) fn property_names(kind: &Type<'_>) -> Vec<&'static str> {
+pub(super) fn property_names(kind: &Type<'_>) -> &'static [&'static str] {
     match kind {
-        Type::Array { .. } | Type::Tuple { .. } => ARRAY_PROPERTIES.into(),
-        Type::String | Type::Literal(_) => STRING_PROPERTIES.into(),
-        Type::Number => NUMBER_PROPERTIES.into(),
-        Type::Boolean => vec!["valueOf", "toString"],
-        Type::Promise(_) => PROMISE_PROPERTIES.into(),
-        Type::Map(..) => MAP_PROPERTIES.into(),
-        Type::Set(_) => SET_PROPERTIES.into(),
-        Type::Iterator(_) => ITERATOR_PROPERTIES.into(),
-        Type::Method => METHOD_PROPERTIES.into(),
-        Type::Global(name) => {
-            let known = static_properties(name);
-            known.map_or(Vec::new(), |known| known.split(' ').collect())
-        }
-        _ => Vec::new(),
+        Type::Array { .. } | Type::Tuple { .. } => &ARRAY_PROPERTIES,
+        Type::String | Type::Literal(_) => &STRING_PROPERTIES,
+        Type::Number => &NUMBER_PROPERTIES,
+        Type::Boolean => &["valueOf", "toString"],
+        Type::Promise(_) => &PROMISE_PROPERTIES,
+        Type::Map(..) => &MAP_PROPERTIES,
+        Type::Set(_) => &SET_PROPERTIES,
+        Type::Iterator(_) => &ITERATOR_PROPERTIES,
+        Type::Method => &METHOD_PROPERTIES,
+        _ => &[],
     }
 }
 
@@ -449,7 +445,7 @@ impl<'a> TypeChecker<'a> {
 }
 
 /// Returns the properties of a global object, separated by spaces, if they are listed here.
-fn static_properties(global: &str) -> Option<&'static str> {
+pub(super) fn static_properties(global: &str) -> Option<&'static str> {
     Some(match global {
         "Promise" => {
             "all allSettled any race reject resolve try withResolvers prototype name length"

@@ -5,6 +5,7 @@ use oxc_span::{GetSpan, Span};
 use selvedge_tools::similar_names;
 
 use super::TypeChecker;
+use super::members::{ARRAY_PROPERTIES, property_names, static_properties};
 use super::types::{Type, TypeId};
 
 /// Maximum number of field names in a message.
@@ -287,9 +288,13 @@ impl<'a> TypeChecker<'a> {
 
     fn similar_property(&self, kind: TypeId, name: &str) -> Option<String> {
         let fields = self.field_names(kind);
-        let fields = match fields.is_empty() {
-            true => super::members::property_names(self.types.get(kind)),
-            false => fields,
+        let fields = match self.types.get(kind) {
+            Type::Global(name) => static_properties(name)
+                .unwrap_or_default()
+                .split(' ')
+                .collect(),
+            known if fields.is_empty() => property_names(known).to_vec(),
+            _ => fields,
         };
         let synonym = SYNONYMS.iter().find(|(synonym, _)| *synonym == name);
         let synonym = synonym.and_then(|(_, known)| {
@@ -330,5 +335,5 @@ impl<'a> TypeChecker<'a> {
 
 /// Whether a property belongs to lists.
 fn is_list_property(name: &str) -> bool {
-    super::members::ARRAY_PROPERTIES.contains(&name) || name.parse::<u32>().is_ok()
+    ARRAY_PROPERTIES.contains(&name) || name.parse::<u32>().is_ok()
 }

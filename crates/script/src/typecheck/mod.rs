@@ -2,7 +2,7 @@
 //! mistakes that are certain.
 //!
 //! It is a pure function of the syntax tree and the registry. What it cannot follow has the type
-//! [`Type::Unknown`], and every use of an unknown value is accepted. The reference is `tsc` with the
+//! `Type::Unknown`, and every use of an unknown value is accepted. The reference is `tsc` with the
 //! generated declarations: a test compares the findings on a corpus of scripts.
 //!
 //! | module | contents |

@@ -203,8 +203,8 @@ fn held_out(path: &Path) -> CorpusScript {
     }
 }
 
-/// Returns variants of the scripts without mistakes, each with one change: an `await` is removed, or
-/// a property has another name. Not all of them are mistakes; `tsc` decides.
+/// Returns variants of the scripts without mistakes, each with one change: an `await` is removed,
+/// or a property has another name. Not all of them are mistakes; `tsc` decides.
 pub fn mutations(scripts: &[CorpusScript]) -> Vec<CorpusScript> {
     let written = scripts
         .iter()
