@@ -1,0 +1,5 @@
+// expect: argument 2
+const jobs = ["a", "b", "c"].map((name) => tools.exec({ cmd: ["./build.sh", name] }));
+const done = await Promise.allSettled(jobs);
+const ok = done.filter((d) => d.status === "fulfilled").length;
+return `${ok} of ${jobs.length} built`;

@@ -1,0 +1,10 @@
+// expect: ok
+const patch = [
+  "*** Begin Patch",
+  "*** Add File: notes.txt",
+  "+hello",
+  "*** End Patch",
+].join("\n");
+const result = await tools.applyPatch({ patch });
+const added = result.changes.filter((c) => c.kind === "add");
+return added.map((c) => `${c.path} (+${c.added})`);

@@ -1,0 +1,5 @@
+// expect: ok
+const read = async (path: string) => (await tools.readFile({ path })).text;
+const before = await read("old.txt");
+const after = await read("new.txt");
+return before.trim() === after.trim() ? "same" : "different";

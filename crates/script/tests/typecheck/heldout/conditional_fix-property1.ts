@@ -1,0 +1,8 @@
+// expect: property 6
+const check = await tools.exec({ command: ["npx", "tsc", "--noEmit"] });
+let note = "clean";
+if (check.exitCode !== 0) {
+  const first = check.stdout.split("\n").find((l) => l.includes("error TS"));
+  note = first ?? check.err.slice(0, 200);
+}
+return note;

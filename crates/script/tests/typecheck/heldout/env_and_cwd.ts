@@ -1,0 +1,3 @@
+// expect: ok
+const r = await tools.exec({ command: ["printenv", "MODE"], env: { MODE: "test" }, cwd: "app" });
+return r.stdout.trim() === "test";

@@ -1,0 +1,7 @@
+// expect: property 5
+const failures: string[] = [];
+for (const dir of ["core", "cli", "web"]) {
+  const r = await tools.exec({ command: ["make", "test"], cwd: dir });
+  if (r.exitCode !== 0 || r.timeout) failures.push(`${dir}: ${r.stderr.split("\n").at(-1)}`);
+}
+return failures;

@@ -1,0 +1,4 @@
+// expect: argument 2
+const hits = await tools.fileSearch({ pattern: "config", limit: "50" });
+const best = hits.filter((h) => h.score > 0.5);
+return best.map((h) => h.path);

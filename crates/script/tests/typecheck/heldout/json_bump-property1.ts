@@ -1,0 +1,6 @@
+// expect: property 3
+const file = await tools.readFile({ path: "package.json" });
+const pkg = JSON.parse(file.data);
+pkg.version = "2.0.0";
+const written = await tools.writeFile({ path: "package.json", content: JSON.stringify(pkg, null, 2) + "\n" });
+return written.bytes;

@@ -1,0 +1,5 @@
+// expect: property 3
+const listing = await tools.listDir({ path: ".", depth: 2 });
+const dirs = listing.entries.filter((e) => e.kind === "dir").map((e) => e.name);
+if (listing.truncated) console.log("more entries exist");
+return dirs;

@@ -1,0 +1,5 @@
+// expect: property 5
+const r = await tools.exec({ command: ["true"] });
+const copy = { ...r, label: "x" };
+copy.exitCode = 3;
+return [copy.exitCode, r.exitCode, copy.title];

@@ -1,0 +1,6 @@
+// expect: property 4
+const hits = await tools.grepFiles({ pattern: "fn main", include: "*.rs" });
+const first = hits[0];
+const line = first?.lineNumber ?? 0;
+const where = first ? `${first.path}:${line}` : "none";
+return where;

@@ -1,0 +1,5 @@
+// expect: property 4
+const names = ["README.md", "CHANGELOG.md", "LICENSE"];
+const files = await Promise.all(names.map((path) => tools.readFile({ path })));
+const lines = files.map((file, i) => `${names[i]}: ${file.lineCount} lines`);
+return lines.join("\n");

@@ -1,0 +1,9 @@
+// expect: ok
+await tools.updatePlan({
+  plan: [
+    { step: "read the code", status: "completed" },
+    { step: "write the fix", status: "in_progress" },
+    { step: "run the tests", status: "pending" },
+  ],
+});
+return "planned";

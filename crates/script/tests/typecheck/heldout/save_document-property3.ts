@@ -1,0 +1,5 @@
+// expect: property 5
+const report = ["# Report", "", "All good."].join("\n");
+const saved = await tools.saveToFc({ content: report, title: "Report" });
+const back = await tools.fetchFromFc({ fileKey: saved.fileKey });
+return back.text === report && saved.bytes > 0;

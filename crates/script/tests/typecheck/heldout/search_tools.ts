@@ -1,0 +1,3 @@
+// expect: ok
+const found = await tools.search({ query: "read a file" });
+return found.map((t) => `${t.name}: ${t.description}`);

@@ -1,0 +1,7 @@
+// expect: ok
+const [left, right] = await Promise.all([
+  tools.listDir({ path: "old" }),
+  tools.listDir({ path: "new" }),
+]);
+const names = new Set(right.entries.map((e) => e.path.replace("new/", "")));
+return left.entries.map((e) => e.path.replace("old/", "")).filter((n) => !names.has(n));

@@ -1,0 +1,5 @@
+// expect: property 5
+const hits = await tools.grepFiles({ pattern: "unsafe" });
+const sorted = hits.toSorted((a, b) => a.line - b.line);
+const top = [...hits].sort((a, b) => a.path.localeCompare(b.path))[0];
+return { first: sorted[0]?.content, top: top?.path };

@@ -1,0 +1,11 @@
+// expect: property 5
+const { entries } = await tools.listDir({});
+const counts = { file: 0, dir: 0, symlink: 0, other: 0 };
+for (const entry of entries) {
+  switch (entry.kinds) {
+    case "file": counts.file++; break;
+    case "dir": counts.dir++; break;
+    default: counts.other++;
+  }
+}
+return counts;

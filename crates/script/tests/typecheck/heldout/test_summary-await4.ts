@@ -1,0 +1,7 @@
+// expect: await 2
+const run = tools.exec({ command: ["cargo", "test", "--workspace"], timeoutMs: 600_000 });
+if (run.exitCode !== 0) {
+  const failed = run.stdout.split("\n").filter((line) => line.includes("FAILED"));
+  return { ok: false, failed };
+}
+return { ok: true, took: run.durationMs };

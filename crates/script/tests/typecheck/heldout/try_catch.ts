@@ -1,0 +1,9 @@
+// expect: ok
+let content = "";
+try {
+  content = (await tools.readFile({ path: "maybe.txt" })).content;
+} catch (error) {
+  console.log(String(error));
+  await tools.writeFile({ path: "maybe.txt", content: "new\n" });
+}
+return content.length;

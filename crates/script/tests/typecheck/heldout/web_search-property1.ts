@@ -1,0 +1,6 @@
+// expect: property 6
+const found = await tools.webSearch({ query: "rust async traits", maxResults: 5 });
+for (const hit of found.results) {
+  text(`${hit.title} - ${hit.url}`);
+}
+return found.length;
