@@ -37,7 +37,8 @@ async fn server() -> (Server, Sender<()>) {
             .to_owned();
         match last.as_str() {
             "the work" => {
-                released.lock().unwrap().recv().unwrap();
+                // Tells tokio that this thread blocks, so that its other tasks move to another one.
+                tokio::task::block_in_place(|| released.lock().unwrap().recv().unwrap());
                 vec![text("the work is done")].into()
             }
             "launch" => vec![text(&block(LAUNCH))].into(),
