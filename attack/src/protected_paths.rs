@@ -180,9 +180,15 @@ const IN_MISSING_FOLDER: &[(&str, &str)] = &[
     ),
 ];
 
-/// Attacks on a protected name that leads to its files through several links: name, links with
-/// their targets, script. The files are `settings/tasks.json`; `evil/tasks.json` is prepared.
-const LINK_CHAINS: &[(&str, &[(&str, &str)], &str)] = &[
+/// Name, links with their targets, script.
+type LinkChain = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    &'static str,
+);
+
+/// Attacks on a protected name that leads to its files through several links. The files are `settings/tasks.json`; `evil/tasks.json` is prepared.
+const LINK_CHAINS: &[LinkChain] = &[
     (
         "command that replaces the second link",
         &[(".vscode", "second"), ("second", "settings")],

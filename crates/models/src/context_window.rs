@@ -32,9 +32,11 @@ enum WindowQuery {
     Answered(Option<u64>),
 }
 
-/// The queries of this process, by base URL and name of the model.
-static QUERIES: LazyLock<Mutex<HashMap<(String, String), watch::Receiver<WindowQuery>>>> =
-    LazyLock::new(Mutex::default);
+/// Queries by base URL and name of the model.
+type WindowQueries = HashMap<(String, String), watch::Receiver<WindowQuery>>;
+
+/// The queries of this process.
+static QUERIES: LazyLock<Mutex<WindowQueries>> = LazyLock::new(Mutex::default);
 
 impl ModelClient {
     /// Starts to ask the server for the context window of a model, unless that was done before or

@@ -265,7 +265,7 @@ impl<'a> ScriptRun<'a> {
     fn end_after_suspend_error(&mut self, error: SuspendError) -> RunExit {
         match error {
             SuspendError::ClaimedByOther => self.state.on_claimed_by_other(),
-            error => RunExit::Failed(error.into()),
+            error => RunExit::from(ScriptError::from(error)),
         }
     }
 

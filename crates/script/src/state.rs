@@ -98,7 +98,7 @@ pub(crate) enum RunExit {
     /// The script returned this JSON, or nothing.
     Returned(Option<String>),
     /// The script failed or was stopped.
-    Failed(ScriptError),
+    Failed(Box<ScriptError>),
     /// A snapshot is saved, from which the run can be restored.
     Suspended,
     /// Another process restored the run.
@@ -110,7 +110,7 @@ pub(crate) enum RunExit {
 
 impl From<ScriptError> for RunExit {
     fn from(error: ScriptError) -> Self {
-        Self::Failed(error)
+        Self::Failed(Box::new(error))
     }
 }
 

@@ -54,7 +54,7 @@ impl ScriptRun<'_> {
         if let RunExit::Returned(value) = &end
             && !log.unstoppable.is_empty()
         {
-            end = RunExit::Failed(detached_promise_error(&log.unstoppable, value.as_deref()));
+            end = detached_promise_error(&log.unstoppable, value.as_deref()).into();
         }
         for warning in std::mem::take(&mut log.warnings) {
             self.context.lock_output().warn(warning);

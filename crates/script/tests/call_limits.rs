@@ -215,11 +215,7 @@ fn what_a_script_shows_is_limited_in_all() {
     ] {
         let output = fixture.run(&format!("{caught} {source}"));
         assert_eq!(output.value(), Some(expected), "{source}");
-        let shown = output
-            .output
-            .iter()
-            .map(|part| part_bytes(part))
-            .sum::<usize>();
+        let shown = output.output.iter().map(part_bytes).sum::<usize>();
         let logged = output
             .logs
             .iter()

@@ -173,7 +173,9 @@ impl<'a> TypeChecker<'a> {
     /// Returns the type of a call of a tool.
     pub(super) fn tool_result(&mut self, tool: &'a RegisteredTool) -> TypeId {
         let output = &tool.types().output;
-        let value = self.types.from_schema(output, &tool.spec.js_name, "", true);
+        let value = self
+            .types
+            .type_of_schema(output, &tool.spec.js_name, "", true);
         self.types.promise(value)
     }
 

@@ -315,7 +315,7 @@ impl<'a> TypeTable<'a> {
     }
 
     /// Returns the type of a part of a tool's result.
-    pub(super) fn from_schema(
+    pub(super) fn type_of_schema(
         &mut self,
         schema: &'a SchemaType,
         tool: &'a str,
@@ -330,13 +330,13 @@ impl<'a> TypeTable<'a> {
             SchemaType::String => TypeId::STRING,
             SchemaType::Literal(text) => self.add(Type::Literal(text)),
             SchemaType::Array(item) => {
-                let element = self.from_schema(item, tool, &format!("{path}[]"), frozen);
+                let element = self.type_of_schema(item, tool, &format!("{path}[]"), frozen);
                 self.add(Type::Array { element, frozen })
             }
             SchemaType::Tuple(items) => {
                 let items = items.iter().enumerate();
                 let elements = items.map(|(index, item)| {
-                    self.from_schema(item, tool, &format!("{path}[{index}]"), frozen)
+                    self.type_of_schema(item, tool, &format!("{path}[{index}]"), frozen)
                 });
                 let elements = elements.collect();
                 self.add(Type::Tuple { elements, frozen })
@@ -350,7 +350,7 @@ impl<'a> TypeTable<'a> {
             SchemaType::Union(options) => {
                 let options: Vec<TypeId> = options
                     .iter()
-                    .map(|option| self.from_schema(option, tool, path, frozen))
+                    .map(|option| self.type_of_schema(option, tool, path, frozen))
                     .collect();
                 self.union(options)
             }
@@ -362,14 +362,14 @@ impl<'a> TypeTable<'a> {
         let schema = object.schema.0;
         let path = format!("{}.{name}", object.path);
         if let Some(field) = schema.field(name) {
-            let value = self.from_schema(&field.value, object.tool, &path, object.frozen);
+            let value = self.type_of_schema(&field.value, object.tool, &path, object.frozen);
             return Some(match field.required {
                 true => value,
                 false => self.union([value, TypeId::UNDEFINED]),
             });
         }
         let others = schema.others.as_ref()?;
-        Some(self.from_schema(others, object.tool, &path, object.frozen))
+        Some(self.type_of_schema(others, object.tool, &path, object.frozen))
     }
 
     /// Returns the type of a deep copy, which can be changed.
