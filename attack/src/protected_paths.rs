@@ -187,7 +187,8 @@ type LinkChain = (
     &'static str,
 );
 
-/// Attacks on a protected name that leads to its files through several links. The files are `settings/tasks.json`; `evil/tasks.json` is prepared.
+/// Attacks on a protected name that leads to its files through several links. The files are
+/// `settings/tasks.json`; `evil/tasks.json` is prepared.
 const LINK_CHAINS: &[LinkChain] = &[
     (
         "command that replaces the second link",

@@ -40,7 +40,7 @@ pub(crate) struct AnswerScript {
     pub(crate) item: ScriptToolCall,
     pub(crate) form: AnswerScriptForm,
     /// The reason why the script cannot run, if the block was malformed.
-    pub(crate) error: Option<ScriptError>,
+    pub(crate) error: Option<Box<ScriptError>>,
     pub(crate) timeout: Option<Duration>,
     /// The run that the script resumes.
     pub(crate) resumes_run: Option<String>,
@@ -398,7 +398,7 @@ impl AnswerReader<'_> {
         AnswerScript {
             item,
             form,
-            error,
+            error: error.map(Box::new),
             timeout: None,
             resumes_run: named_run_to_resume(None, &code),
         }

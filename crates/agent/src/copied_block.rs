@@ -24,7 +24,7 @@ pub(crate) fn reject_copied_blocks(
             && script.error.is_none()
             && is_copied(&script.item.source_code, instructions, steps)
         {
-            script.error = Some(copied_block_error());
+            script.error = Some(Box::new(copied_block_error()));
             script.item.status = RunStatus::Rejected;
         }
     }

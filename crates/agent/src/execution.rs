@@ -202,7 +202,7 @@ impl AgentTurn<'_> {
         let item = written.item;
         let source = &item.source_code;
         if let Some(error) = written.error {
-            return rejected_output(&item.id, &item.call_id, error);
+            return rejected_output(&item.id, &item.call_id, *error);
         }
         let mut options = self.run_options(&item.id, &item.call_id);
         options.timeout = written.timeout;

@@ -281,7 +281,7 @@ fn rebuild_script(item: ScriptToolCall, request_items: &[ConversationItem]) -> A
         resumes_run: named_run_to_resume(resume, &item.source_code),
         item,
         form,
-        error,
+        error: error.map(Box::new),
         timeout,
     }
 }

@@ -10,7 +10,6 @@ mod answer_encoding;
 #[path = "../../agent/tests/support/server.rs"]
 mod server;
 
-#[allow(dead_code)]
 mod support;
 
 use std::process::Output;
