@@ -183,7 +183,8 @@ fn entries_have_size_and_time_and_can_be_sorted() {
     }
     let listed = |args: &str| -> Value {
         let source = format!(
-            "const {{ entries, content }} = await tools.listDir({{ path: 's', pattern: '*l*', {args} }});
+            "const {{ entries, content }} = await tools.listDir(
+                 {{ path: 's', depth: 2, pattern: '*l*', {args} }});
              return [entries.map(e => [e.path, e.kind, e.size, e.modified]), content]"
         );
         run(&fixture, &source).0
