@@ -44,7 +44,7 @@ fn without_ids(mut events: Vec<ModelEvent>) -> Vec<ModelEvent> {
             ModelEvent::CallStarted { call_id, .. } => call_id.clear(),
             ModelEvent::CallTruncated { call, .. }
             | ModelEvent::ItemDone {
-                value: ConversationItem::FunctionCall(call),
+                item: ConversationItem::FunctionCall(call),
                 ..
             } => {
                 call.call_id.clear();
