@@ -33,7 +33,9 @@
 //! let options = TurnOptions {
 //!     events: EventSink::new(|event| match event {
 //!         RuntimeEvent::ItemUpdated { delta, .. } => print!("{delta}"),
-//!         RuntimeEvent::CallStarted { tool, about, .. } => eprintln!("{tool} {about}"),
+//!         RuntimeEvent::CallStarted { tool, args_summary, .. } => {
+//!             eprintln!("{tool} {args_summary}")
+//!         }
 //!         _ => {}
 //!     }),
 //!     ..TurnOptions::default()
