@@ -40,8 +40,11 @@ const MAX_INLINE_COST: u64 = 50_000;
 const MAX_CONCURRENT_COSTLY: usize = 2;
 /// Lines that the wrapper function puts before the script.
 const WRAPPER_LINES: u32 = 1;
-/// Native stack per byte of source: the parser recurses, and a script of `[` alone nests as deeply
-/// as it is long. Twice what the deepest script of 20 KB needed in a debug build.
+/// Native stack for brackets, which may be nested 256 deep. Groups of a regular expression need
+/// the most: half of it, in a debug build.
+const STACK_BYTES_FOR_BRACKETS: usize = 8 << 20;
+/// Native stack per byte of source, for recursion that has no limit of depth, such as `a()()()`.
+/// The deepest known script needs a ninth of it to be parsed, in a debug build.
 const STACK_BYTES_PER_SOURCE_BYTE: usize = 8 << 10;
 
 /// A compiled script.
@@ -277,7 +280,7 @@ fn strip_markdown_fence(source: &str) -> Cow<'_, str> {
 
 /// Returns the native stack that parsing a script may need.
 fn stack_bytes(source: &str) -> usize {
-    (1 << 20) + source.len() * STACK_BYTES_PER_SOURCE_BYTE
+    STACK_BYTES_FOR_BRACKETS + source.len() * STACK_BYTES_PER_SOURCE_BYTE
 }
 
 fn parse<'a>(allocator: &'a Allocator, source: &'a str) -> ParserReturn<'a> {

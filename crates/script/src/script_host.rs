@@ -22,6 +22,9 @@ use crate::output_buffer::{MAX_NOTIFICATIONS, OutputBuffer, OutputFull};
 use crate::recording::Recorder;
 use crate::unicode::replace_lone_surrogates;
 
+/// Longest text that `help()` looks up, in bytes.
+const MAX_HELP_BYTES: usize = 1000;
+
 /// A script's [`Host`].
 pub(crate) struct ScriptHost {
     pub(crate) output: Arc<Mutex<OutputBuffer>>,
@@ -222,16 +225,15 @@ impl ScriptHost {
         if name.is_empty() {
             return help_overview(registry, &self.limits);
         }
-        let name = name.strip_prefix("tools.").unwrap_or(name);
+        let name = truncate_bytes(name, MAX_HELP_BYTES);
+        let name = name.strip_prefix("tools.").unwrap_or(&name);
         // A server's global has no `mcp.` before its name.
         let global = name.split('.').next().unwrap_or_default();
-        let in_server = match registry.look_up(name) {
-            ToolLookup::NotFound(_) if tool_namespace(global, registry).is_some() => {
-                format!("mcp.{name}")
-            }
-            _ => name.to_owned(),
+        let server_name = format!("mcp.{name}");
+        let name = match tool_namespace(global, registry) {
+            Some(_) if registry.get(name).is_none() => &server_name,
+            _ => name,
         };
-        let name = in_server.as_str();
         match registry.look_up(name) {
             ToolLookup::Tool(tool) => {
                 let canonical = tool.spec.name.clone();

@@ -68,6 +68,24 @@ fn a_template_literal_cannot_hide_nested_ambiguous_constructs() {
 }
 
 #[test]
+fn nested_groups_of_a_regular_expression_do_not_overflow_the_stack() {
+    let compiler = ScriptCompiler::default();
+    for (open, close) in [
+        ("(", ""),
+        ("(", ")"),
+        ("(?:", ")"),
+        ("(?=", ")"),
+        ("(|", ")+"),
+    ] {
+        let regex = format!("/{}x{}/", open.repeat(256), close.repeat(256));
+        let compiled = compiler.compile(&format!("return {regex}"), MAX_BYTES);
+        assert_eq!(compiled.is_ok(), !close.is_empty(), "{regex:.20}");
+    }
+    let classes = format!("return /{}x{}/v", "[".repeat(256), "]".repeat(256));
+    assert!(compiler.compile(&classes, MAX_BYTES).is_ok());
+}
+
+#[test]
 fn enum_values_are_bounded() {
     let compiler = ScriptCompiler::default();
     let doubled: String = (1..40)
