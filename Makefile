@@ -68,7 +68,7 @@ deny:
 
 bench: setup
 	@scripts/setup-mcp-peers
-	cd bench && npm install --no-audit --no-fund --loglevel=error && npm rebuild --loglevel=error isolated-vm
+	@scripts/setup-bench
 	scripts/with-compiler $(CARGO) build --release -p selvedge -p selvedge-bench
 	target/release/selvedge-bench --write docs/benchmarks.md
 

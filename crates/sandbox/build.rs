@@ -45,15 +45,16 @@ const PATCHES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The files of `guest/` that define the functions `prelude.js` calls.
-const PRELUDE_PARTS: [&str; 6] = [
+/// The files of `guest/` that are evaluated as one source each. The last file of a source is a
+/// function that the guest calls; the others define what it uses.
+const LIBRARY: [&str; 5] = [
     "encoding.js",
     "hosts.js",
     "url.js",
-    "vocabulary.js",
     "locale.js",
-    "harden.js",
+    "library.js",
 ];
+const PRELUDE: [&str; 3] = ["vocabulary.js", "harden.js", "prelude.js"];
 
 const CFLAGS: &[&str] = &[
     "-D_GNU_SOURCE",
@@ -83,7 +84,7 @@ include!("../protocol/src/error_codes.rs");
 
 fn main() {
     println!("cargo::rerun-if-changed=../protocol/src/error_codes.rs");
-    for input in ["guest.c", "prelude.js"].iter().chain(&PRELUDE_PARTS) {
+    for input in ["guest.c"].iter().chain(&LIBRARY).chain(&PRELUDE) {
         println!("cargo::rerun-if-changed=guest/{input}");
     }
     println!("cargo::rerun-if-env-changed=SELVEDGE_QUICKJS_DIR");
@@ -157,14 +158,21 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
     let quickjs = package.join("quickjs");
     let compiler = WasmCompiler::find();
 
-    let source = |name: &str| read(&guest_dir.join(name));
-    let parts = PRELUDE_PARTS.map(source).join("\n");
-    let prelude = format!(
-        "(() => {{\nconst ERROR_CLASSES = {ERROR_CLASSES:?};\n{parts}\nreturn (\n{})\n}})()",
-        source("prelude.js")
-    );
-    let bytes: Vec<String> = prelude.bytes().map(|byte| byte.to_string()).collect();
-    write(&out.join("prelude.h"), bytes.join(","));
+    let write_source = |file: &str, parts: &[&str]| {
+        let [definitions @ .., function] = parts else {
+            return;
+        };
+        let source = |name: &&str| read(&guest_dir.join(name));
+        let text = format!(
+            "(() => {{\nconst ERROR_CLASSES = {ERROR_CLASSES:?};\n{}\nreturn (\n{})\n}})()",
+            definitions.iter().map(source).collect::<String>(),
+            source(function)
+        );
+        let bytes: Vec<String> = text.bytes().map(|byte| byte.to_string()).collect();
+        write(&out.join(file), bytes.join(","));
+    };
+    write_source("library.h", &LIBRARY);
+    write_source("prelude.h", &PRELUDE);
 
     let mut engine = read(&quickjs.join("quickjs.c"));
     for (from, to) in PATCHES {

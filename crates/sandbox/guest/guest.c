@@ -30,6 +30,9 @@ enum { STATE_WAITING = 0, STATE_FINISHED = 1 };
 // realm.
 enum { SETTLE_ERROR = 0, SETTLE_VALUE = 1, SETTLE_THROW = 2 };
 
+static const unsigned char library_source[] = {
+#include "library.h"
+    , 0};
 static const unsigned char prelude_source[] = {
 #include "prelude.h"
     , 0};
@@ -615,8 +618,11 @@ static void on_rejection(JSContext *cx, JSValueConst promise, JSValueConst reaso
     JS_FreeValue(cx, r);
 }
 
-// Allocates the free blocks that setting up the realm left in the heap. Allocations of a script are
-// then adjacent in fresh memory, instead of writing to a page of the snapshot for every block.
+// Allocates the free blocks of the heap, so that later allocations are adjacent in fresh memory.
+// Called twice: between the library and the prelude, because a script writes to objects of the
+// prelude with each call and seldom to those of the library, and wasmtime restores at most 32
+// separate ranges of pages of an instance cheaply; and at the end, so that a script does not write to
+// a page of the snapshot for every block.
 static void fill_free_blocks(void) {
     for (int i = 0; i < JS_ARENA_BLOCK_SIZE_COUNT; i++)
         while (!list_empty(&rt->arena_state.free_arena_list[i]))
@@ -629,6 +635,19 @@ static void fill_free_blocks(void) {
     for (int i = 0; i < (int)countof(sizes); i++)
         while ((char *)malloc(sizes[i]) < top)
             ;
+}
+
+// Evaluates a source to a function, and returns what the function returns.
+static JSValue run_source(const unsigned char *source, size_t len, const char *name, int argc, JSValueConst *argv) {
+    JSValue function =
+        JS_Eval(ctx, (const char *)source, len, name, JS_EVAL_TYPE_GLOBAL | JS_EVAL_FLAG_STRICT);
+    if (JS_IsException(function))
+        fail_hard();
+    JSValue result = JS_Call(ctx, function, JS_UNDEFINED, argc, argv);
+    JS_FreeValue(ctx, function);
+    if (JS_IsException(result))
+        fail_hard();
+    return result;
 }
 
 EXPORT(init) void guest_init(void) {
@@ -665,20 +684,18 @@ EXPORT(init) void guest_init(void) {
     add(host, "exit", js_exit, 0);
     add(host, "finish", js_finish, 2);
 
-    JSValue boot = JS_Eval(ctx, (const char *)prelude_source, sizeof prelude_source - 1, "prelude.js",
-                           JS_EVAL_TYPE_GLOBAL | JS_EVAL_FLAG_STRICT);
-    if (JS_IsException(boot))
-        fail_hard();
-    JSValueConst args[] = {host};
-    JSValue hooks = JS_Call(ctx, boot, JS_UNDEFINED, 1, args);
-    if (JS_IsException(hooks))
-        fail_hard();
+    JSValueConst args[] = {host, JS_UNDEFINED};
+    JSValue library = run_source(library_source, sizeof library_source - 1, "library.js", 1, args);
+    JS_RunGC(rt);
+    fill_free_blocks();
+    args[1] = library;
+    JSValue hooks = run_source(prelude_source, sizeof prelude_source - 1, "prelude.js", 2, args);
     hook_run = JS_GetPropertyStr(ctx, hooks, "run");
     hook_settle = JS_GetPropertyStr(ctx, hooks, "settle");
     hook_fail = JS_GetPropertyStr(ctx, hooks, "fail");
     hook_rejection = JS_GetPropertyStr(ctx, hooks, "rejection");
     JS_FreeValue(ctx, hooks);
-    JS_FreeValue(ctx, boot);
+    JS_FreeValue(ctx, library);
     JS_FreeValue(ctx, host);
 
     ctx->error_prepare_stack = JS_NewCFunction(ctx, prepare_stack, "", 2);

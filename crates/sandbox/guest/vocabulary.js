@@ -1,7 +1,7 @@
 // Defines the globals of scripts: `tools`, `context`, `console` and the helpers. They use the few
 // functions that the host offers (call, sleep, cancel, message, finish). All of this is part of the
 // snapshot; names and data of a run are requested from the host when the script first uses them.
-const vocabulary = (host) => {
+const vocabulary = (host, { urls, encodings }) => {
   const pending = new Map(); // id -> { resolve, reject, promise } of a call, or { fire } of a timer
   let lastId = 0;
 
@@ -84,7 +84,6 @@ const vocabulary = (host) => {
   let depthLimit;
   const maxDepth = () => (depthLimit ??= Number(host.message("depth", "") ?? 64));
   const typedArray = Object.getPrototypeOf(Uint8Array);
-  const urls = urlClasses(host);
 
   const describePath = (path) => (path === "" ? "the value" : `\`${path}\``);
   const joinPath = (path, key) =>
@@ -222,7 +221,7 @@ const vocabulary = (host) => {
   };
   const call = (path, args, view) => {
     const entry = Promise.withResolvers();
-    entry.view = view;
+    if (view) entry.view = view;
     const next = lastId + 1;
     pending.set(next, entry);
     if (host.callFast(next, path, args, maxDepth(), MAX_ARGS)) {
@@ -534,7 +533,7 @@ const vocabulary = (host) => {
   const performance = { now: () => Date.now() - (origin ??= Date.now()) };
   const globals = {
     performance, tools, console, text, image, audio, notify, store, load, recall, resume, help, exit, yield_control,
-    setTimeout, clearTimeout, structuredClone, __race: race, ...encodingClasses(host), ...urls, ...errors,
+    setTimeout, clearTimeout, structuredClone, __race: race, ...encodings, ...urls, ...errors,
   };
   const lazy = { context, ALL_TOOLS: listTools };
   // `tools` and its namespaces are proxies that ask the host: the hardening must not walk into

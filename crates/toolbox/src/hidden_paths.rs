@@ -63,7 +63,9 @@ impl HiddenPaths {
         }));
         // If the home folder is a link, the files in it have two paths.
         let real_home = home.as_ref().and_then(|home| home.canonicalize().ok());
-        paths.extend(credential_paths(real_home.as_deref(), root, |_| None));
+        if real_home != home {
+            paths.extend(credential_paths(real_home.as_deref(), root, |_| None));
+        }
         let visible: Vec<PathBuf> = visible.iter().map(full).flat_map(with_target).collect();
         paths.retain(|path| !visible.iter().any(|visible| path.starts_with(visible)));
         paths.extend(hidden.iter().map(full));
@@ -174,6 +176,9 @@ pub(crate) fn expand_home(path: &Path, home: Option<&Path>) -> PathBuf {
 
 /// Returns a path and, if it exists, its canonical form.
 fn with_target(path: PathBuf) -> Vec<PathBuf> {
-    let real = path.canonicalize().ok().filter(|real| *real != path);
+    // Most do not exist, and resolving each of their folders would take milliseconds at every start.
+    let exists = path.symlink_metadata().is_ok();
+    let real = exists.then(|| path.canonicalize().ok()).flatten();
+    let real = real.filter(|real| *real != path);
     std::iter::once(path).chain(real).collect()
 }
