@@ -197,10 +197,12 @@ fn compiler_errors_have_valid_positions() {
         budget() + Duration::from_secs(30),
         async {
             let (mut random, seeds, end) = (Random::new(), seeds(), Instant::now() + budget());
-            let compiler = ScriptCompiler::default();
+            let (compiler, harness) = (ScriptCompiler::default(), TestFixture::new().harness);
             let mut compiled = 0;
             while Instant::now() < end {
                 let source = mutate(&mut random, &seeds);
+                // Checks the types, too.
+                harness.check(source.as_bytes());
                 match compiler.compile(&source, 20_480) {
                     Ok(_) => compiled += 1,
                     Err(error) => {
@@ -329,7 +331,7 @@ fn nested_ambiguous_constructs_are_compiled_in_bounded_time() {
         Duration::from_nanos(nanoseconds.unwrap_or_default())
     };
     let (mut random, end) = (Random::new(), Instant::now() + budget());
-    let compiler = ScriptCompiler::default();
+    let harness = TestFixture::new().harness;
     let (mut runs, mut slowest) = (0, Duration::ZERO);
     while Instant::now() < end {
         let mut pieces = |most: usize| -> String {
@@ -340,7 +342,7 @@ fn nested_ambiguous_constructs_are_compiled_in_bounded_time() {
         let times = *random.pick(&[3, 8, 12, 16, 40, 200, 1000]);
         let text = format!("x={prefix}{}{}", repeated.repeat(times), last.repeat(times));
         let started = cpu_time();
-        let _ = compiler.compile(&text, 20_480);
+        harness.check(text.as_bytes());
         let spent = cpu_time() - started;
         assert!(spent < MAX_COMPILE_TIME, "{spent:?}: {text}");
         (runs, slowest) = (runs + 1, slowest.max(spent));
