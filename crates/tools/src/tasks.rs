@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use crate::external_cancel::run_until_cancel_requested;
 use crate::prior::PriorLookup;
 use crate::{
-    BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Scope,
-    ScopeLimits, ToolError, parse_args,
+    BatchReport, CallArguments, CallContext, CallFailure, CallOutcome, CallRequest, Orchestrator,
+    Scope, ScopeLimits, ToolError, parse_args,
 };
 use spawn_call::{SpawnCall, TaskOrigin};
 use spawn_tools::SpawnArgs;
@@ -81,8 +81,13 @@ pub struct TaskQuery {
 pub enum RecordedTask {
     /// The task is running.
     Running,
-    /// The task has ended with this result.
-    Ended(Result<Value, CallError>),
+    /// The task has ended.
+    Ended {
+        /// Value or error of its call.
+        result: Result<Value, CallError>,
+        /// Warnings of its call, with the name of the tool.
+        warnings: Vec<String>,
+    },
 }
 
 /// What is needed to run and record a task.
@@ -116,7 +121,21 @@ struct BackgroundTask {
 }
 
 /// Result of a task.
-type TaskResult = Result<Value, CallFailure>;
+#[derive(Debug, Clone)]
+struct TaskResult {
+    value: Result<Value, CallFailure>,
+    /// Warnings of its call, with the name of the tool.
+    warnings: Vec<String>,
+}
+
+impl From<Result<Value, CallFailure>> for TaskResult {
+    fn from(value: Result<Value, CallFailure>) -> Self {
+        Self {
+            value,
+            warnings: Vec::new(),
+        }
+    }
+}
 
 impl TaskSet {
     /// Creates an empty set of tasks. `tool` is the tool to call if the script names none;
@@ -277,7 +296,7 @@ impl TaskSet {
 
     /// Adds a task that has already ended, because the script decided what it returns.
     fn add_finished(&self, id: String, session: String, value: Value) {
-        let (_, result) = watch::channel(Some(Ok(value)));
+        let (_, result) = watch::channel(Some(Ok(value).into()));
         let cancel = CancellationToken::new();
         push_task(
             &mut self.lock_tasks(),
@@ -356,7 +375,7 @@ impl TaskSet {
             let _ = record_sender.send(recorded.clone());
             let result = match recorded {
                 Ok(()) => run_task(&context, &scope, request).await,
-                Err(failure) => Err(failure),
+                Err(failure) => Err(failure).into(),
             };
             drop(hook_guard);
             sender.send_replace(Some(result));
@@ -365,21 +384,22 @@ impl TaskSet {
         recorded.await.unwrap_or_else(dropped).map(|()| id)
     }
 
-    async fn wait(
-        &self,
-        query: &TaskQuery,
-        cancel: &CancellationToken,
-    ) -> Result<Value, ToolError> {
-        tokio::select! {
-            () = cancel.cancelled() => {
-                Err(ToolError::new("the wait was cancelled; the task is still running"))
+    /// Waits for the end of a task. Its warnings become warnings of the call that waits.
+    async fn wait(&self, query: &TaskQuery, call: &CallContext) -> Result<Value, ToolError> {
+        let result = tokio::select! {
+            () = call.cancel.cancelled() => {
+                return Err(ToolError::new("the wait was cancelled; the task is still running"));
             }
-            result = self.result(query) => result,
+            result = self.result(query) => result?,
+        };
+        for warning in result.warnings {
+            call.warn(warning);
         }
+        result.value.map_err(task_error)
     }
 
-    /// Waits for the end of a task, which another process may run.
-    async fn result(&self, query: &TaskQuery) -> Result<Value, ToolError> {
+    /// Waits for the end of a task, which another process may run. Fails if there is no such task.
+    async fn result(&self, query: &TaskQuery) -> Result<TaskResult, ToolError> {
         let mut receiver = match self.find(query, |task| task.result.clone()) {
             Ok(receiver) => receiver,
             Err(not_found) => loop {
@@ -388,23 +408,23 @@ impl TaskSet {
                     Some(RecordedTask::Running) => {
                         tokio::time::sleep(RECORDED_POLL_INTERVAL).await;
                     }
-                    Some(RecordedTask::Ended(result)) => {
-                        return result.map_err(|error| {
-                            task_error(CallFailure::new(error.code, error.message))
+                    Some(RecordedTask::Ended { result, warnings }) => {
+                        let failure =
+                            |error: CallError| CallFailure::new(error.code, error.message);
+                        return Ok(TaskResult {
+                            value: result.map_err(failure),
+                            warnings,
                         });
                     }
                 }
             },
         };
         let result = receiver.wait_for(Option::is_some).await;
-        match result.map(|result| result.clone()).unwrap_or_default() {
-            Some(Ok(value)) => Ok(value),
-            Some(Err(failure)) => Err(task_error(failure)),
-            None => Err(ToolError::new(format!(
-                "task {} ended without a result",
-                query.id
-            ))),
-        }
+        let result = result.map(|result| result.clone()).unwrap_or_default();
+        result.ok_or_else(|| {
+            let message = format!("task {} ended without a result", query.id);
+            ToolError::new(message)
+        })
     }
 
     /// Looks up a task of another session.
@@ -423,7 +443,7 @@ impl TaskSet {
         };
         match self.recorded_task(query).await {
             None => Err(not_found),
-            Some(RecordedTask::Ended(_)) => Ok(false),
+            Some(RecordedTask::Ended { .. }) => Ok(false),
             Some(RecordedTask::Running) => {
                 let id = &query.id;
                 let message = format!("task {id} runs in another session");
@@ -492,7 +512,9 @@ fn task_error(failure: CallFailure) -> ToolError {
 
 /// Runs the call of a task. In the ledger it is a run of its own.
 async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) -> TaskResult {
-    let failed = |message: String| Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
+    let failed = |message: String| -> TaskResult {
+        Err(CallFailure::new(ErrorCode::HarnessInternalError, message)).into()
+    };
     let TaskContext {
         orchestrator,
         directory,
@@ -545,7 +567,10 @@ async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) ->
             .wait_for_write(ledger.record_run_end(&output, None))
             .await;
     }
-    outcome.result.map(|output| output.value)
+    TaskResult {
+        value: outcome.result.map(|output| output.value),
+        warnings: output.warnings,
+    }
 }
 
 /// Returns the output of a task's run, as it is recorded.
@@ -576,7 +601,7 @@ fn task_output(id: &str, outcome: &CallOutcome) -> ScriptToolCallOutput {
         output: Vec::new(),
         calls: vec![outcome.record.clone()],
         logs: Vec::new(),
-        warnings: Vec::new(),
+        warnings: outcome.named_warnings().collect(),
         metadata: RunMetadata {
             tool_calls_made: 1,
             duration_ms: outcome.record.duration_ms,
