@@ -11,6 +11,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod analysis;
+mod call_groups;
 mod call_log;
 mod clock;
 mod compile;
@@ -54,6 +55,7 @@ mod typecheck;
 mod unicode;
 
 pub use analysis::ToolMentions;
+pub use call_groups::{group_calls, group_label};
 pub use compile::{CompiledScript, ScriptCompiler};
 pub use globals::{GLOBAL_DECLARATIONS, script_declarations};
 pub use harness::Harness;
