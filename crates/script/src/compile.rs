@@ -27,7 +27,8 @@ use tokio::sync::Semaphore;
 use crate::analysis::{LintWarning, ScriptAnalyzer, StaticCall, ToolMentions, inline_tool_calls};
 use crate::enum_values::bound_enum_values;
 use crate::globals::is_global;
-use crate::parse_cost::bound_parse_cost;
+use crate::hints::ESCAPE_BACKTICK_HINT;
+use crate::parse_cost::{ParseProblem, bound_parse_cost};
 use crate::positions::{LineStarts, PositionMap};
 use crate::pragma::Pragma;
 use crate::typecheck::{TypeMistake, find_mistakes};
@@ -161,11 +162,9 @@ impl ScriptCompiler {
         if let Some(hit) = self.lock_cache().get(&key) {
             return Ok(CacheLookup::Hit(hit.clone()));
         }
-        let parse_cost = bound_parse_cost(&source).map_err(|excess| {
-            let at = LineStarts::new(&source).position(&source, excess.offset);
-            rejected_error(format!("the script is too complex: {}", excess.problem))
-                .at(at.line, at.column)
-                .suggest("split it into more statements with fewer levels")
+        let parse_cost = bound_parse_cost(&source).map_err(|refused| {
+            let at = LineStarts::new(&source).position(&source, refused.offset);
+            refusal_error(refused.problem).at(at.line, at.column)
         })?;
         Ok(CacheLookup::Miss(NewScript {
             source,
@@ -324,6 +323,10 @@ fn compile_source(
         error
             .suggestions
             .extend(help.map(|help| without_full_stop(help)));
+        let offset = diagnostic.labels.first().map(|label| label.offset());
+        if offset.is_some_and(|offset| is_after_backtick(source, offset)) {
+            error.suggestions = vec![ESCAPE_BACKTICK_HINT.to_owned()];
+        }
         error
     };
 
@@ -427,6 +430,45 @@ fn is_jsx_before(source: &str, error_offset: u32) -> bool {
     let starts_tag = |c: char| c.is_ascii_alphabetic() || "/>".contains(c);
     let is_tag = source[tag + 1..].starts_with(starts_tag) && !source[tag..end].contains(';');
     is_tag && (source[tag..].contains("</") || source[tag..].contains("/>"))
+}
+
+/// Whether a syntax error is directly after a backtick: a template literal may have ended too
+/// early.
+fn is_after_backtick(source: &str, error_offset: u32) -> bool {
+    let at = error_offset as usize;
+    let before = source.get(..at).is_some_and(|text| text.ends_with('`'));
+    let after = source.get(at..).and_then(|text| text.chars().next());
+    before && after.is_some_and(|next| !next.is_whitespace())
+}
+
+/// Returns the error of a script that is not parsed.
+fn refusal_error(problem: ParseProblem) -> ScriptError {
+    let too_complex = |what: &str| {
+        rejected_error(format!("the script is too complex: {what}"))
+            .suggest("split it into more statements with fewer levels")
+    };
+    match problem {
+        ParseProblem::Ambiguous => {
+            too_complex("ambiguous constructs such as `<` and `(` contain each other")
+        }
+        ParseProblem::Slashes => too_complex("the meaning of too many slashes is ambiguous"),
+        ParseProblem::Nested => too_complex("brackets are nested more than 256 deep"),
+        ParseProblem::EscapeInName => rejected_error("`\\u` escapes in names are not supported")
+            .suggest("write the character itself"),
+        ParseProblem::Backslash => ScriptError::new(
+            ErrorCode::ScriptSyntaxError,
+            Phase::Parsing,
+            "a backslash outside of a string",
+        )
+        .suggest("write ` without the backslash"),
+        ParseProblem::ConflictMarker => {
+            rejected_error("a line starts with the marker of a merge conflict")
+                .suggest("remove the marker")
+        }
+        ParseProblem::HtmlComment => {
+            rejected_error("HTML comments cannot be used").suggest("start the comment with `//`")
+        }
+    }
 }
 
 /// Returns the SHA-256 of a text, in hexadecimal.
