@@ -58,8 +58,8 @@ impl CallLog {
         self.unstoppable.push(format!("{call_id} ({tool})"));
     }
 
-    /// Stores a result for the case that the script fails. Beyond the limit, only small ones and the
-    /// sizes of others.
+    /// Stores a result for the case that the script fails. Beyond the limit, only small ones, and
+    /// the sizes of others.
     pub(crate) fn add_result(&mut self, call_id: &str, tool: &str, json: &str) {
         self.result_bytes += json.len();
         let fits = self.result_bytes <= MAX_PARTIAL_RESULTS_BYTES;

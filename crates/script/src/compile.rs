@@ -28,7 +28,7 @@ use crate::analysis::{LintWarning, ScriptAnalyzer, StaticCall, ToolMentions, inl
 use crate::enum_values::bound_enum_values;
 use crate::globals::is_global;
 use crate::hints::ESCAPE_BACKTICK_HINT;
-use crate::parse_cost::{ParseProblem, bound_parse_cost};
+use crate::parse_cost::bound_parse_cost;
 use crate::positions::{LineStarts, PositionMap};
 use crate::pragma::Pragma;
 use crate::typecheck::{TypeMistake, find_mistakes};
@@ -164,7 +164,7 @@ impl ScriptCompiler {
         }
         let parse_cost = bound_parse_cost(&source).map_err(|refused| {
             let at = LineStarts::new(&source).position(&source, refused.offset);
-            refusal_error(refused.problem).at(at.line, at.column)
+            refused.problem.to_error().at(at.line, at.column)
         })?;
         Ok(CacheLookup::Miss(NewScript {
             source,
@@ -439,36 +439,6 @@ fn is_after_backtick(source: &str, error_offset: u32) -> bool {
     let before = source.get(..at).is_some_and(|text| text.ends_with('`'));
     let after = source.get(at..).and_then(|text| text.chars().next());
     before && after.is_some_and(|next| !next.is_whitespace())
-}
-
-/// Returns the error of a script that is not parsed.
-fn refusal_error(problem: ParseProblem) -> ScriptError {
-    let too_complex = |what: &str| {
-        rejected_error(format!("the script is too complex: {what}"))
-            .suggest("split it into more statements with fewer levels")
-    };
-    match problem {
-        ParseProblem::Ambiguous => {
-            too_complex("ambiguous constructs such as `<` and `(` contain each other")
-        }
-        ParseProblem::Slashes => too_complex("the meaning of too many slashes is ambiguous"),
-        ParseProblem::Nested => too_complex("brackets are nested more than 256 deep"),
-        ParseProblem::EscapeInName => rejected_error("`\\u` escapes in names are not supported")
-            .suggest("write the character itself"),
-        ParseProblem::Backslash => ScriptError::new(
-            ErrorCode::ScriptSyntaxError,
-            Phase::Parsing,
-            "a backslash outside of a string",
-        )
-        .suggest("write ` without the backslash"),
-        ParseProblem::ConflictMarker => {
-            rejected_error("a line starts with the marker of a merge conflict")
-                .suggest("remove the marker")
-        }
-        ParseProblem::HtmlComment => {
-            rejected_error("HTML comments cannot be used").suggest("start the comment with `//`")
-        }
-    }
 }
 
 /// Returns the SHA-256 of a text, in hexadecimal.

@@ -32,6 +32,7 @@ mod metrics;
 mod options;
 mod output_buffer;
 mod parse_cost;
+mod parse_problem;
 mod positions;
 mod pragma;
 mod preflight;

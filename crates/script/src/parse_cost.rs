@@ -14,6 +14,7 @@ use crate::lexing::{
     is_line_terminator, is_word_byte, line_end, operator_len, regex_depth, regex_end, string_end,
     word_end,
 };
+use crate::parse_problem::ParseProblem;
 
 /// Maximum cost of a script: about the number of tokens that the parser reads, each counted as
 /// often as it may be read. Ordinary scripts cost up to six per byte.
@@ -24,25 +25,6 @@ const MAX_BRACKET_DEPTH: usize = 256;
 const MAX_READINGS: usize = 16;
 /// Bytes of a token that cost as much as one token.
 const BYTES_PER_COST: usize = 16;
-
-/// Why a script is not parsed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ParseProblem {
-    /// The parser could take too long.
-    Ambiguous,
-    /// The meaning of too many slashes is ambiguous.
-    Slashes,
-    /// Brackets are nested too deeply.
-    Nested,
-    /// A name contains `\u`.
-    EscapeInName,
-    /// A backslash stands outside of strings and regular expressions.
-    Backslash,
-    /// A line starts with the marker of a merge conflict.
-    ConflictMarker,
-    /// A line starts with an HTML comment.
-    HtmlComment,
-}
 
 /// A place because of which a script is not parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

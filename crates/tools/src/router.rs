@@ -210,7 +210,7 @@ fn structured_output(
 }
 
 impl CallOutcome {
-    /// Returns the warnings with the name of the tool in scripts: `readFile: …`.
+    /// Returns the warnings, each after the name of the tool in scripts and a colon.
     pub fn named_warnings(&self) -> impl Iterator<Item = String> {
         let tool = camel_case(&self.record.tool);
         let warnings = self.warnings.iter();

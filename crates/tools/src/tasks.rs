@@ -5,6 +5,7 @@
 
 mod spawn_call;
 mod spawn_tools;
+mod task_result;
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -14,10 +15,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
-use selvedge_protocol::{
-    CallError, CallReach, ErrorCode, EventSink, RunMetadata, RunStart, RunStatus, SPAWN_TOOL,
-    ScriptError, ScriptToolCallOutput, new_id,
-};
+use selvedge_protocol::{CallError, CallReach, ErrorCode, EventSink, RunStart, SPAWN_TOOL, new_id};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -25,11 +23,12 @@ use tokio_util::sync::CancellationToken;
 use crate::external_cancel::run_until_cancel_requested;
 use crate::prior::PriorLookup;
 use crate::{
-    BatchReport, CallArguments, CallContext, CallFailure, CallOutcome, CallRequest, Orchestrator,
-    Scope, ScopeLimits, ToolError, parse_args,
+    BatchReport, CallArguments, CallContext, CallFailure, CallRequest, Orchestrator, Scope,
+    ScopeLimits, ToolError, parse_args,
 };
 use spawn_call::{SpawnCall, TaskOrigin};
 use spawn_tools::SpawnArgs;
+use task_result::{TaskResult, task_error, task_output};
 
 /// Maximum number of running tasks of a set.
 const MAX_RUNNING_TASKS: usize = 8;
@@ -118,23 +117,6 @@ struct BackgroundTask {
     session: String,
     cancel: CancellationToken,
     result: watch::Receiver<Option<TaskResult>>,
-}
-
-/// Result of a task.
-#[derive(Debug, Clone)]
-struct TaskResult {
-    value: Result<Value, CallFailure>,
-    /// Warnings of its call, with the name of the tool.
-    warnings: Vec<String>,
-}
-
-impl From<Result<Value, CallFailure>> for TaskResult {
-    fn from(value: Result<Value, CallFailure>) -> Self {
-        Self {
-            value,
-            warnings: Vec::new(),
-        }
-    }
 }
 
 impl TaskSet {
@@ -499,17 +481,6 @@ fn push_task(all: &mut VecDeque<BackgroundTask>, task: BackgroundTask) {
     all.push_back(task);
 }
 
-/// Converts the failure of a task's call to an error of the call that waits for the task.
-fn task_error(failure: CallFailure) -> ToolError {
-    let mut error = ToolError::new(failure.message);
-    (error.retryable, error.suggestions, error.metadata) =
-        (failure.retryable, failure.suggestions, failure.metadata);
-    error
-        .metadata
-        .insert("code".to_owned(), Value::String(failure.code.to_string()));
-    error
-}
-
 /// Runs the call of a task. In the ledger it is a run of its own.
 async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) -> TaskResult {
     let failed = |message: String| -> TaskResult {
@@ -570,42 +541,5 @@ async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) ->
     TaskResult {
         value: outcome.result.map(|output| output.value),
         warnings: output.warnings,
-    }
-}
-
-/// Returns the output of a task's run, as it is recorded.
-fn task_output(id: &str, outcome: &CallOutcome) -> ScriptToolCallOutput {
-    let error = outcome.result.as_ref().err().map(|failure| {
-        ScriptError::new(
-            failure.code,
-            selvedge_protocol::Phase::Executing,
-            failure.message.clone(),
-        )
-    });
-    let value = outcome
-        .result
-        .as_ref()
-        .ok()
-        .map(|output| output.value.to_string());
-    ScriptToolCallOutput {
-        id: id.to_owned(),
-        call_id: new_id("call"),
-        status: if error.is_some() {
-            RunStatus::Error
-        } else {
-            RunStatus::Completed
-        },
-        output_json: value,
-        error,
-        summary: None,
-        output: Vec::new(),
-        calls: vec![outcome.record.clone()],
-        logs: Vec::new(),
-        warnings: outcome.named_warnings().collect(),
-        metadata: RunMetadata {
-            tool_calls_made: 1,
-            duration_ms: outcome.record.duration_ms,
-            ..RunMetadata::default()
-        },
     }
 }
