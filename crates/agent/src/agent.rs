@@ -263,6 +263,7 @@ impl Agent {
             &self.options,
             offered,
             orchestrator.registry(),
+            self.harness.limits(),
             wire,
             self.model.freeform_tools,
         );

@@ -117,6 +117,7 @@ pub(crate) fn tools_with_scripts(
     settings: &AgentOptions,
     offered: &[OfferedTool],
     registry: &Registry,
+    limits: &Limits,
     wire: WireApi,
     freeform: bool,
 ) -> Vec<ModelTool> {
@@ -128,7 +129,7 @@ pub(crate) fn tools_with_scripts(
             Some(tool) => model_tool(offered.clone().brief(&tool.spec.js_name)),
             None => model_tool(offered.clone()),
         });
-    std::iter::once(script_tool(wire, freeform))
+    std::iter::once(script_tool(limits, wire, freeform))
         .chain(others)
         .collect()
 }
@@ -163,7 +164,7 @@ fn model_tool(offered: OfferedTool) -> ModelTool {
 }
 
 /// Returns the definition of the tool `script`.
-fn script_tool(wire: WireApi, freeform: bool) -> ModelTool {
+fn script_tool(limits: &Limits, wire: WireApi, freeform: bool) -> ModelTool {
     let description = SCRIPT_TOOL_DESCRIPTION.trim_end();
     if wire == WireApi::Responses && freeform {
         return ModelTool {
@@ -185,7 +186,10 @@ fn script_tool(wire: WireApi, freeform: bool) -> ModelTool {
                 "code": {"type": "string", "description": "The script, in TypeScript."},
                 "timeoutMs": {
                     "type": "integer",
-                    "description": "Timeout in milliseconds (default 30000).",
+                    "description": format!(
+                        "Timeout in milliseconds (default {}).",
+                        limits.timeout_ms
+                    ),
                 },
                 "resume": {
                     "type": "string",

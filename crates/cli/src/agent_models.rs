@@ -53,6 +53,7 @@ impl ScriptModels {
         };
         let provider = client.provider();
         let model = providers::model_properties(&self.config, provider, name);
+        client.start_window_query(&model);
         let limits = provider.script_limits.with(&model.script_limits);
         let limits = CliSetup::limits_of_model(&self.config, &limits, &self.script_limits);
         let pack = model.tool_pack.as_ref().or(provider.tool_pack.as_ref());

@@ -214,25 +214,30 @@ pub enum LimitSurface {
 }
 
 impl LimitSurface {
-    /// Returns the hint that says how to raise a limit on this surface.
+    /// Returns the hint that says how to raise a limit on this surface. In an agent's turn a model
+    /// reads it, which can change its script, but neither flags nor the configuration.
     pub fn raise_hint(self, kind: LimitKind, limits: &Limits) -> String {
         let (value, flag_value) = kind.doubled(limits);
-        let key = format!("`script_harness.limits.{} = {value}`", kind.key());
-        let own = match (self, kind) {
-            (Self::Library, _) => return format!("raise `Limits::{}`", kind.key()),
-            (Self::Run | Self::Exec, _) => {
-                if let Some(flag) = kind.flag() {
-                    return format!("pass {flag} {flag_value}");
-                }
-                String::new()
+        let key = format!(
+            "`script_harness.limits.{} = {value}` in config.toml",
+            kind.key()
+        );
+        let flag = kind.flag().map(|flag| format!("{flag} {flag_value}"));
+        match (self, kind, flag) {
+            (Self::Library, ..) => format!("raise `Limits::{}`", kind.key()),
+            (Self::Run, _, Some(flag)) => format!("pass {flag}"),
+            (Self::Exec | Self::Chat, LimitKind::Timeout, _) => {
+                format!("start the script with `// @exec: {{\"timeout_ms\": {value}}}`")
             }
-            (Self::Chat, LimitKind::Timeout) => {
-                format!("start the script with `// @exec: {{\"timeout_ms\": {value}}}`, or ")
+            (Self::Exec, _, Some(flag)) => {
+                format!("the user can raise the limit with {flag}")
             }
-            (Self::Mcp, LimitKind::Timeout) => format!("pass `timeoutMs: {value}`, or "),
-            (Self::Chat | Self::Mcp, _) => String::new(),
-        };
-        format!("{own}set {key} in config.toml")
+            (Self::Exec | Self::Chat, ..) => format!("the user can raise the limit with {key}"),
+            (Self::Mcp, LimitKind::Timeout, _) => {
+                format!("pass `timeoutMs: {value}`, or set {key}")
+            }
+            (Self::Run | Self::Mcp, ..) => format!("set {key}"),
+        }
     }
 
     /// Returns the hint that says how to give the calls of a tool more time. `limit_ms` is the

@@ -27,6 +27,7 @@ use tokio::sync::Semaphore;
 use crate::analysis::{LintWarning, ScriptAnalyzer, StaticCall, ToolMentions, inline_tool_calls};
 use crate::enum_values::bound_enum_values;
 use crate::globals::is_global;
+use crate::hints::ESCAPE_BACKTICK_HINT;
 use crate::parse_cost::bound_parse_cost;
 use crate::positions::{LineStarts, PositionMap};
 use crate::pragma::Pragma;
@@ -161,11 +162,9 @@ impl ScriptCompiler {
         if let Some(hit) = self.lock_cache().get(&key) {
             return Ok(CacheLookup::Hit(hit.clone()));
         }
-        let parse_cost = bound_parse_cost(&source).map_err(|excess| {
-            let at = LineStarts::new(&source).position(&source, excess.offset);
-            rejected_error(format!("the script is too complex: {}", excess.problem))
-                .at(at.line, at.column)
-                .suggest("split it into more statements with fewer levels")
+        let parse_cost = bound_parse_cost(&source).map_err(|refused| {
+            let at = LineStarts::new(&source).position(&source, refused.offset);
+            refused.problem.to_error().at(at.line, at.column)
         })?;
         Ok(CacheLookup::Miss(NewScript {
             source,
@@ -324,6 +323,10 @@ fn compile_source(
         error
             .suggestions
             .extend(help.map(|help| without_full_stop(help)));
+        let offset = diagnostic.labels.first().map(|label| label.offset());
+        if offset.is_some_and(|offset| is_after_backtick(source, offset)) {
+            error.suggestions = vec![ESCAPE_BACKTICK_HINT.to_owned()];
+        }
         error
     };
 
@@ -427,6 +430,15 @@ fn is_jsx_before(source: &str, error_offset: u32) -> bool {
     let starts_tag = |c: char| c.is_ascii_alphabetic() || "/>".contains(c);
     let is_tag = source[tag + 1..].starts_with(starts_tag) && !source[tag..end].contains(';');
     is_tag && (source[tag..].contains("</") || source[tag..].contains("/>"))
+}
+
+/// Whether a syntax error is directly after a backtick: a template literal may have ended too
+/// early.
+fn is_after_backtick(source: &str, error_offset: u32) -> bool {
+    let at = error_offset as usize;
+    let before = source.get(..at).is_some_and(|text| text.ends_with('`'));
+    let after = source.get(at..).and_then(|text| text.chars().next());
+    before && after.is_some_and(|next| !next.is_whitespace())
 }
 
 /// Returns the SHA-256 of a text, in hexadecimal.

@@ -5,6 +5,9 @@ use selvedge_tools::{Registry, similar_names};
 
 use crate::compile::CompiledScript;
 
+/// Hint for a backtick inside a template literal.
+pub(crate) const ESCAPE_BACKTICK_HINT: &str = "escape the backtick: \\`";
+
 /// Globals of Node, browsers and Python that scripts do not have, and what to use instead: names
 /// separated by spaces, a colon, the hint.
 const UNAVAILABLE_GLOBALS: &str = "\

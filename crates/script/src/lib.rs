@@ -11,6 +11,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod analysis;
+mod call_groups;
 mod call_log;
 mod clock;
 mod compile;
@@ -31,6 +32,7 @@ mod metrics;
 mod options;
 mod output_buffer;
 mod parse_cost;
+mod parse_problem;
 mod positions;
 mod pragma;
 mod preflight;
@@ -54,6 +56,7 @@ mod typecheck;
 mod unicode;
 
 pub use analysis::ToolMentions;
+pub use call_groups::{group_calls, group_label};
 pub use compile::{CompiledScript, ScriptCompiler};
 pub use globals::{GLOBAL_DECLARATIONS, script_declarations};
 pub use harness::Harness;

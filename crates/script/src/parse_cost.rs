@@ -14,6 +14,7 @@ use crate::lexing::{
     is_line_terminator, is_word_byte, line_end, operator_len, regex_depth, regex_end, string_end,
     word_end,
 };
+use crate::parse_problem::ParseProblem;
 
 /// Maximum cost of a script: about the number of tokens that the parser reads, each counted as
 /// often as it may be read. Ordinary scripts cost up to six per byte.
@@ -25,17 +26,16 @@ const MAX_READINGS: usize = 16;
 /// Bytes of a token that cost as much as one token.
 const BYTES_PER_COST: usize = 16;
 
-/// Why a script is not parsed.
+/// A place because of which a script is not parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ExcessiveText {
-    /// What is excessive, as the end of a sentence.
-    pub(crate) problem: &'static str,
+pub(crate) struct UnparsableText {
+    pub(crate) problem: ParseProblem,
     /// Byte offset in the script.
     pub(crate) offset: u32,
 }
 
 /// Returns an upper bound of the parser's work, or why the script must not be parsed.
-pub(crate) fn bound_parse_cost(source: &str) -> Result<u64, ExcessiveText> {
+pub(crate) fn bound_parse_cost(source: &str) -> Result<u64, UnparsableText> {
     let mut readings = vec![Reading::new(source)];
     let mut cost = 0;
     while let Some(mut reading) = readings.pop() {
@@ -51,17 +51,17 @@ pub(crate) fn bound_parse_cost(source: &str) -> Result<u64, ExcessiveText> {
                     let mut other = reading.clone();
                     other
                         .finish_regex(source, regex_end)
-                        .map_err(|problem| other.excess(problem))?;
+                        .map_err(|problem| other.unparsable(problem))?;
                     readings.push(other);
                     reading.finish_operator("/");
                 }
-                Err(problem) => return Err(reading.excess(problem)),
+                Err(problem) => return Err(reading.unparsable(problem)),
             }
             if !readings.is_empty() {
                 readings.push(reading);
                 merge_equal_readings(&mut readings);
                 if readings.len() > MAX_READINGS {
-                    return Err(readings[0].excess("the meaning of too many slashes is ambiguous"));
+                    return Err(readings[0].unparsable(ParseProblem::Slashes));
                 }
                 break;
             }
@@ -210,8 +210,8 @@ impl Reading {
         }
     }
 
-    fn excess(&self, problem: &'static str) -> ExcessiveText {
-        ExcessiveText {
+    fn unparsable(&self, problem: ParseProblem) -> UnparsableText {
+        UnparsableText {
             problem,
             offset: self.at as u32,
         }
@@ -232,7 +232,7 @@ impl Reading {
     }
 
     /// Reads one token or comment, or whitespace.
-    fn step(&mut self, source: &str) -> Result<Step, &'static str> {
+    fn step(&mut self, source: &str) -> Result<Step, ParseProblem> {
         let bytes = source.as_bytes();
         let start = self.at;
         let Some(&byte) = bytes.get(start) else {
@@ -268,7 +268,8 @@ impl Reading {
             b'.' if next.is_ascii_digit() => self.number(bytes),
             b'(' | b'[' | b'{' => self.open_bracket(byte)?,
             b')' | b']' | b'}' => return self.close_bracket(bytes, byte),
-            b'\\' => return Err("names cannot contain escapes"),
+            b'\\' if next == b'u' => return Err(ParseProblem::EscapeInName),
+            b'\\' => return Err(ParseProblem::Backslash),
             _ if is_word_byte(byte) => {
                 let character = source[start..].chars().next().unwrap_or(' ');
                 if character.is_whitespace() || character == '\u{feff}' {
@@ -287,17 +288,17 @@ impl Reading {
     }
 
     /// Adds the cost of the text since `start`.
-    fn add_cost(&mut self, start: usize) -> Result<(), &'static str> {
+    fn add_cost(&mut self, start: usize) -> Result<(), ParseProblem> {
         self.add_units(1 + (self.at - start) / BYTES_PER_COST)
     }
 
-    fn add_units(&mut self, units: usize) -> Result<(), &'static str> {
+    fn add_units(&mut self, units: usize) -> Result<(), ParseProblem> {
         let inside = self.inside();
         let arrows = 1 + inside.outer_arrows + inside.arrows;
         let cost = (units as u64).saturating_mul(inside.factor().saturating_mul(arrows));
         self.cost = self.cost.saturating_add(cost);
         match self.cost > MAX_PARSE_COST {
-            true => Err("ambiguous constructs such as `<` and `(` contain each other"),
+            true => Err(ParseProblem::Ambiguous),
             false => Ok(()),
         }
     }
@@ -380,9 +381,9 @@ impl Reading {
         self.after_control_word = control && !is_name;
     }
 
-    fn open_bracket(&mut self, byte: u8) -> Result<(), &'static str> {
+    fn open_bracket(&mut self, byte: u8) -> Result<(), ParseProblem> {
         if self.open.len() > MAX_BRACKET_DEPTH {
-            return Err("brackets are nested more than 256 deep");
+            return Err(ParseProblem::Nested);
         }
         let may_start_type = !self.previous.ends_operand();
         let after_control_word = self.after_control_word;
@@ -408,7 +409,7 @@ impl Reading {
         Ok(())
     }
 
-    fn close_bracket(&mut self, bytes: &[u8], byte: u8) -> Result<Step, &'static str> {
+    fn close_bracket(&mut self, bytes: &[u8], byte: u8) -> Result<Step, ParseProblem> {
         let start = self.at;
         let expected = match self.inside().kind {
             b'(' => b')',
@@ -436,7 +437,7 @@ impl Reading {
     }
 
     /// Reads a template literal up to its end or its next substitution.
-    fn template(&mut self, bytes: &[u8], from: usize) -> Result<(), &'static str> {
+    fn template(&mut self, bytes: &[u8], from: usize) -> Result<(), ParseProblem> {
         let mut at = from;
         loop {
             match bytes.get(at) {
@@ -475,7 +476,7 @@ impl Reading {
         )
     }
 
-    fn slash(&mut self, source: &str) -> Result<Step, &'static str> {
+    fn slash(&mut self, source: &str) -> Result<Step, ParseProblem> {
         let start = self.at;
         let divides = matches!(self.previous, Previous::Operand) && !self.new_line;
         let is_regex = self.expects_operand();
@@ -502,9 +503,9 @@ impl Reading {
     }
 
     /// Finishes a regular expression, of which the parser reads each character as a token.
-    fn finish_regex(&mut self, source: &str, end: usize) -> Result<(), &'static str> {
+    fn finish_regex(&mut self, source: &str, end: usize) -> Result<(), ParseProblem> {
         if regex_depth(&source[self.at..end]) > MAX_BRACKET_DEPTH {
-            return Err("brackets are nested more than 256 deep");
+            return Err(ParseProblem::Nested);
         }
         let units = end - self.at;
         self.at = end;
@@ -521,17 +522,17 @@ impl Reading {
         self.finish_token(Previous::Operator);
     }
 
-    fn punctuation(&mut self, source: &str) -> Result<(), &'static str> {
+    fn punctuation(&mut self, source: &str) -> Result<(), ParseProblem> {
         let rest = &source[self.at..];
         if self.new_line
             && CONFLICT_MARKERS
                 .iter()
                 .any(|marker| rest.starts_with(marker))
         {
-            return Err("it contains the marker of a merge conflict");
+            return Err(ParseProblem::ConflictMarker);
         }
         if self.new_line && rest.starts_with("<!--") {
-            return Err("HTML comments cannot be used");
+            return Err(ParseProblem::HtmlComment);
         }
         let operator = &rest[..operator_len(rest.as_bytes())];
         let after_parenthesis = self.after_parenthesis;

@@ -167,13 +167,28 @@ fn each_surface_has_its_own_way_to_raise_a_limit() {
     for (surface, source, hint) in [
         (LimitSurface::Library, endless, "raise `Limits::timeout_ms`"),
         (LimitSurface::Run, endless, "pass --timeout 200ms"),
-        (LimitSurface::Exec, calls, "pass --max-calls 2"),
+        (
+            LimitSurface::Exec,
+            calls,
+            "the user can raise the limit with --max-calls 2",
+        ),
+        (
+            LimitSurface::Exec,
+            endless,
+            "start the script with `// @exec: {\"timeout_ms\": 200}`",
+        ),
+        (
+            LimitSurface::Chat,
+            files,
+            "the user can raise the limit with `script_harness.limits.max_file_calls = 4` in \
+             config.toml",
+        ),
+        (LimitSurface::Run, calls, "pass --max-calls 2"),
         (LimitSurface::Run, files, "pass --max-file-calls 4"),
         (
             LimitSurface::Chat,
             endless,
-            "start the script with `// @exec: {\"timeout_ms\": 200}`, or set \
-             `script_harness.limits.timeout_ms = 200` in config.toml",
+            "start the script with `// @exec: {\"timeout_ms\": 200}`",
         ),
         (
             LimitSurface::Mcp,
@@ -190,6 +205,10 @@ fn each_surface_has_its_own_way_to_raise_a_limit() {
             .error
             .unwrap();
         assert_eq!(error.suggestions[1], hint, "{surface:?} {source}");
+        if source == files {
+            let fewer = "make fewer calls: one search or one command can read many files";
+            assert!(error.suggestions[0].starts_with(fewer), "{error:?}");
+        }
     }
 }
 

@@ -347,6 +347,46 @@ fn scripts_without_mistakes_pass_and_seeded_mistakes_are_found() {
     );
 }
 
+/// The position is that of the backtick that has to be escaped, not the start of the literal.
+#[test]
+fn an_unescaped_backtick_is_found_where_it_ends_the_template() {
+    let harness = harness(registry());
+    for (source, line, column) in [
+        ("const a = `x ``y`` z`; return a", 1, 14),
+        (
+            "const doc = `\nRun it:\n```\nmake\n```\n`;\nreturn doc",
+            3,
+            1,
+        ),
+        // A word after the backtick is an error of the syntax.
+        (
+            "const doc = `\nRun it:\n```sh\nmake\n```\n`;\nreturn doc",
+            3,
+            4,
+        ),
+        ("return (`a` as string)`b`", 1, 23),
+        ("return `a ${1} `.trim()``", 1, 24),
+        ("return 'it is '`b`", 1, 16),
+    ] {
+        let errors = harness.check(source.as_bytes()).errors;
+        let found = errors.iter().map(|error| (error.line, error.column));
+        let found: Vec<_> = found.collect();
+        assert_eq!(found, [(Some(line), Some(column))], "{source}: {errors:?}");
+        assert_eq!(
+            errors[0].suggestions[0], "escape the backtick: \\`",
+            "{source}"
+        );
+    }
+    for source in [
+        "return 'a,b'.split`,`",
+        "return String.raw`\\n`",
+        "const tag = (s) => s[0]; return tag`a`",
+    ] {
+        let errors = harness.check(source.as_bytes()).errors;
+        assert!(errors.is_empty(), "{source}: {errors:?}");
+    }
+}
+
 /// Steps, depth and types are bounded: each of these takes milliseconds, and none ends the process.
 #[test]
 fn scripts_made_to_be_costly_are_checked_within_bounds() {

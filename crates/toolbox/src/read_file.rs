@@ -23,6 +23,8 @@ const MAX_JSON_BYTES: usize = 16 << 20;
 const STRUCTURED_LINES: u64 = 2000;
 /// Maximum bytes of a file in `indentation` mode, which holds the whole file in memory.
 const MAX_BLOCK_FILE_BYTES: usize = 64 << 20;
+/// Words that end a block, in Ruby, Lua and shells.
+const CLOSING_WORDS: [&str; 4] = ["end", "fi", "done", "esac"];
 /// Columns of indentation that a tab counts for.
 const TAB_WIDTH: usize = 4;
 
@@ -248,39 +250,8 @@ fn read_block(
             "line {anchor} does not exist: {shown} has {total} lines"
         )));
     }
-    let depth: Vec<Option<usize>> = effective_indents(&lines);
     let at = anchor as usize - 1;
-    let own = depth[at].unwrap_or(0);
-    // Going up, each line with less indentation opens one more enclosing level.
-    let mut levels: Vec<usize> = Vec::new();
-    let mut current = own;
-    for indent in depth[..at].iter().rev().flatten() {
-        if *indent < current {
-            current = *indent;
-            levels.push(current);
-        }
-    }
-    let block_indent = match args.max_levels.unwrap_or(0) as usize {
-        0 => levels.last().copied().unwrap_or(own),
-        n => levels.get(n - 1).or(levels.last()).copied().unwrap_or(own),
-    };
-    let inside = |indent: &Option<usize>| indent.is_none_or(|indent| indent >= block_indent);
-    let mut start = at;
-    while start > 0 && inside(&depth[start - 1]) {
-        start -= 1;
-        // A line at the block's own level opens the block; further lines at that level are
-        // siblings.
-        if depth[start] == Some(block_indent) && block_indent < own && !args.include_siblings {
-            break;
-        }
-    }
-    let mut end = at;
-    while end + 1 < lines.len() && inside(&depth[end + 1]) {
-        end += 1;
-        if depth[end] == Some(block_indent) && block_indent < own && !args.include_siblings {
-            break;
-        }
-    }
+    let (mut start, mut end) = block_around(&lines, at, args);
     let limit = args.limit.map_or(lines.len(), |limit| limit as usize);
     if end + 1 - start > limit {
         start = start.max(at.saturating_sub(limit / 2));
@@ -297,6 +268,65 @@ fn read_block(
     }
     let output = selection.take_output(&text, total);
     Ok((selection, output))
+}
+
+/// Returns the first and the last line of the block around the line `at`, counted from zero.
+fn block_around(lines: &[TextFileLine], at: usize, args: &ReadFileArgs) -> (usize, usize) {
+    let depth = effective_indents(lines);
+    let own = depth[at].unwrap_or(0);
+    // Going up, each line with less indentation opens one more enclosing level.
+    let mut levels: Vec<usize> = Vec::new();
+    let mut current = own;
+    for indent in depth[..at].iter().rev().flatten() {
+        if *indent < current {
+            current = *indent;
+            levels.push(current);
+        }
+    }
+    let block_indent = match args.max_levels.unwrap_or(0) as usize {
+        0 => levels.last().copied().unwrap_or(own),
+        n => levels.get(n - 1).or(levels.last()).copied().unwrap_or(own),
+    };
+    let inside = |indent: &Option<usize>| indent.is_none_or(|indent| indent >= block_indent);
+    let is_blank = |line: usize| lines[line].text.trim().is_empty();
+    // Without an enclosing level, the line may open a block itself.
+    let below = (at + 1..lines.len()).find(|line| !is_blank(*line));
+    let opens_block = below.is_some_and(|below| depth[below] > Some(own));
+    let is_bounded = !args.include_siblings && (block_indent < own || opens_block);
+    let is_at_block_level =
+        |line: usize| is_bounded && depth[line] == Some(block_indent) && !is_blank(line);
+    let mut start = at;
+    while start > 0 && !is_at_block_level(start) && inside(&depth[start - 1]) {
+        start -= 1;
+    }
+    let mut end = at;
+    while end + 1 < lines.len() && inside(&depth[end + 1]) {
+        if is_at_block_level(end + 1) {
+            end += usize::from(closes_block(&lines[end + 1].text));
+            break;
+        }
+        end += 1;
+    }
+    while start < at && is_blank(start) {
+        start += 1;
+    }
+    while end > at && is_blank(end) {
+        end -= 1;
+    }
+    (start, end)
+}
+
+/// Whether a line ends the block above it, and is not the start of the next one.
+fn closes_block(line: &str) -> bool {
+    let line = line.trim_start();
+    let is_word = |word: &str| {
+        let rest = line.strip_prefix(word);
+        rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    };
+    line.starts_with(['}', ')', ']'])
+        || line.starts_with("</")
+        || line.starts_with("/>")
+        || CLOSING_WORDS.iter().any(|word| is_word(word))
 }
 
 /// Returns the indentation of each line. A blank line has that of the line before it.

@@ -200,13 +200,13 @@ impl ScopeLimits {
             true => (
                 LimitKind::Calls,
                 "calls that leave the process",
-                "do more with each call (one command for many files), or split the work into several \
-                 scripts",
+                "make fewer calls: one command can do the work of many; or split the work into \
+                 several scripts",
             ),
             false => (
                 LimitKind::FileCalls,
                 "file calls",
-                "do more with each call (a wider pattern, one command for many files), or split the \
+                "make fewer calls: one search or one command can read many files; or split the \
                  work into several scripts",
             ),
         };

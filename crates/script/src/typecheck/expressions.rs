@@ -120,6 +120,7 @@ impl<'a> TypeChecker<'a> {
                 TypeId::UNKNOWN
             }
             Expression::TaggedTemplateExpression(it) => {
+                self.check_tag(&it.tag);
                 for part in &it.quasi.expressions {
                     self.infer(part);
                 }
@@ -132,6 +133,17 @@ impl<'a> TypeChecker<'a> {
                 TypeId::UNKNOWN
             }
             _ => TypeId::UNKNOWN,
+        }
+    }
+
+    /// Checks the tag of a template. A string as a tag comes from a backtick that is not escaped.
+    fn check_tag(&mut self, tag: &'a Expression<'a>) {
+        if !starts_with_string(tag) {
+            return;
+        }
+        let kind = self.infer(tag);
+        if matches!(self.types.get(kind), Type::String | Type::Literal(_)) {
+            self.report_string_tag(tag.span());
         }
     }
 
@@ -431,4 +443,20 @@ impl<'a> TypeChecker<'a> {
 /// Whether a type is the `const` of `as const`.
 fn is_const(name: &oxc_ast::ast::TSTypeName<'_>) -> bool {
     matches!(name, oxc_ast::ast::TSTypeName::IdentifierReference(name) if name.name == "const")
+}
+
+/// Whether an expression starts with a string or a template literal: the literal itself, or calls
+/// and members of it.
+fn starts_with_string(expression: &Expression<'_>) -> bool {
+    let mut expression = expression;
+    loop {
+        expression = match expression.get_inner_expression() {
+            Expression::StringLiteral(_) | Expression::TemplateLiteral(_) => return true,
+            Expression::TaggedTemplateExpression(it) => &it.tag,
+            Expression::CallExpression(it) => &it.callee,
+            Expression::StaticMemberExpression(it) => &it.object,
+            Expression::ComputedMemberExpression(it) => &it.object,
+            _ => return false,
+        };
+    }
 }

@@ -7,6 +7,7 @@ use selvedge_tools::similar_names;
 use super::TypeChecker;
 use super::members::{ARRAY_PROPERTIES, property_names, static_properties};
 use super::types::{Type, TypeId};
+use crate::hints::ESCAPE_BACKTICK_HINT;
 
 /// Maximum number of field names in a message.
 const MAX_LISTED_FIELDS: usize = 8;
@@ -191,6 +192,28 @@ impl<'a> TypeChecker<'a> {
             offset: callee.start,
             message: format!("`{text}` is {what}, not a function"),
             suggestions: vec![format!("write `{text}` without parentheses")],
+            tool: None,
+        });
+    }
+
+    /// Reports a string as the tag of a template, at the backtick that ends the string.
+    pub(super) fn report_string_tag(&mut self, tag: Span) {
+        let text = self.source.get(..tag.end as usize).unwrap_or_default();
+        let (offset, message) = match text.ends_with('`') {
+            true => (
+                tag.end - 1,
+                "the template literal ends at this backtick, and another one follows",
+            ),
+            false => (
+                tag.end,
+                "a string is followed by a backtick, which calls it like a function",
+            ),
+        };
+        self.report(TypeMistake {
+            kind: MistakeKind::Property,
+            offset,
+            message: message.to_owned(),
+            suggestions: vec![ESCAPE_BACKTICK_HINT.to_owned()],
             tool: None,
         });
     }
