@@ -176,7 +176,7 @@ pub(crate) fn expand_home(path: &Path, home: Option<&Path>) -> PathBuf {
 
 /// Returns a path and, if it exists, its canonical form.
 fn with_target(path: PathBuf) -> Vec<PathBuf> {
-    // Most do not exist, and resolving each of their folders would take milliseconds at every start.
+    // Most do not exist. Resolving each of their folders would take milliseconds at every start.
     let exists = path.symlink_metadata().is_ok();
     let real = exists.then(|| path.canonicalize().ok()).flatten();
     let real = real.filter(|real| *real != path);
