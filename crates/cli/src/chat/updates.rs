@@ -16,13 +16,13 @@ use tokio::sync::oneshot;
 
 use super::app::Chat;
 use super::approval_prompt::ChatApprovalRequest;
-use super::form_prompt::FormQuestion;
+use super::form_prompt::ChatFormRequest;
 
 /// A message from a background task to the chat.
 pub(crate) enum ChatUpdate {
     Event(RuntimeEvent),
     ApprovalRequested(ChatApprovalRequest),
-    FormRequested(FormQuestion),
+    FormRequested(ChatFormRequest),
     /// The turn ended. Returns the session to the chat.
     TurnFinished(Box<(Session, TurnOutcome)>),
     /// The turn panicked. Its session is lost and must be read again.
@@ -113,7 +113,7 @@ impl ElicitationHandler for ChatApprover {
         async move {
             let form = ServerForm::parse(&elicitation.request)?;
             let (reply, answer) = oneshot::channel();
-            let question = FormQuestion {
+            let question = ChatFormRequest {
                 server: elicitation.server.clone(),
                 form,
                 reply,
