@@ -105,7 +105,8 @@ impl HiddenPaths {
         self.with_linked_files(|files| !files.is_empty())
     }
 
-    /// Passes on the hidden files with further hard links, as collected now or recently.
+    /// Calls `check` with the hidden files that have further hard links. The list is at most
+    /// `INODE_CACHE_AGE` old.
     #[cfg(unix)]
     fn with_linked_files(&self, check: impl FnOnce(&HashSet<FileId>) -> bool) -> bool {
         let mut cache = self
