@@ -41,7 +41,7 @@ pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
     if !globals.is_empty() {
         let shown = globals.iter().take(MAX_LISTED_TOOLS).cloned();
         text.push_str(&format!(
-            "MCP servers are globals too, without tools.mcp: {}\n",
+            "These MCP servers are also globals, as in server.tool({{...}}): {}\n",
             shown.collect::<Vec<_>>().join(", ")
         ));
     }
@@ -54,7 +54,7 @@ pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
 const HELP_INTRODUCTION: &str = "\
 A script is TypeScript with top-level await; `return value` returns a value.
   await tools.name({...})                 call a tool; help(\"name\") shows its types
-  await tools.readFile(\"a.txt\")           the only required field can be given without its name
+  await tools.readFile(\"a.txt\")           if only one field is required, its value can be passed alone
   await Promise.all([...])                make several calls side by side
   text(v), image(v)                       show output besides the returned value
   console.log(v)                          write a log line

@@ -21,8 +21,8 @@ pub fn truncate_json(value: &Value, max_bytes: usize) -> String {
     if bytes <= max_bytes {
         return value.to_string();
     }
-    // Notes about omitted parts may need more room than there is, so that a second attempt with
-    // less room is necessary.
+    // The notes about omitted parts take room, too. If the text is too long, try again with less
+    // room.
     let mut room = max_bytes;
     while room >= 16 {
         let text = shorten(value, room, 0).to_string();
@@ -48,7 +48,7 @@ fn shorten(value: &Value, room: usize, depth: usize) -> Value {
     }
 }
 
-/// Returns the text so that it has about `room` bytes as a JSON string. Escapes need more bytes
+/// Truncates a text so that it takes about `room` bytes as a JSON string. Escapes need more bytes
 /// than the characters they stand for.
 fn shorten_string(text: &str, room: usize) -> String {
     let escaped = string_len(text).max(1);

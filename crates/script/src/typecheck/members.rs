@@ -7,6 +7,7 @@ use selvedge_tools::ToolLookup;
 
 use super::TypeChecker;
 use super::types::{ByAddress, Type, TypeId};
+use crate::globals::tool_namespace;
 
 /// Properties of every value except `null` and `undefined`. `__proto__` and its relatives exist,
 /// though `tsc` does not know them.
@@ -232,14 +233,15 @@ impl<'a> TypeChecker<'a> {
             Property::Found(found) => found,
             Property::Missing => {
                 self.report_missing(Some(expression), object, name, at);
-                self.after_mistake(TypeId::UNDEFINED)
+                self.type_after_mistake(TypeId::UNDEFINED)
             }
         }
     }
 
-    /// Returns the type of an expression with a mistake. Where a mistake is only looked for later,
-    /// it is what the expression gives when it runs; else unknown, so that it is reported once.
-    pub(super) fn after_mistake(&self, when_run: TypeId) -> TypeId {
+    /// Returns the type of an expression that contains a mistake. In a speculative evaluation this
+    /// is `when_run`, the type of its value at run time. Otherwise it is unknown, so that the
+    /// mistake is reported only once.
+    pub(super) fn type_after_mistake(&self, when_run: TypeId) -> TypeId {
         match self.speculation {
             0 => TypeId::UNKNOWN,
             _ => when_run,
@@ -257,7 +259,7 @@ impl<'a> TypeChecker<'a> {
             }
             Expression::NumericLiteral(number) => {
                 let index = number.value;
-                let found = self.indexed(object, Some(index).filter(|index| *index >= 0.0));
+                let found = self.element_at(object, Some(index).filter(|index| *index >= 0.0));
                 if let (None, Some(name)) = (found, index_name(index)) {
                     self.report_missing(
                         Some(&member.object),
@@ -268,13 +270,13 @@ impl<'a> TypeChecker<'a> {
                 }
                 found.unwrap_or(TypeId::UNKNOWN)
             }
-            _ if key == TypeId::NUMBER => self.indexed(object, None).unwrap_or(TypeId::UNKNOWN),
-            _ => self.by_key(object),
+            _ if key == TypeId::NUMBER => self.element_at(object, None).unwrap_or(TypeId::UNKNOWN),
+            _ => self.computed_field_type(object),
         }
     }
 
     /// Returns the type of an element, or `None` if no part of the type has elements.
-    fn indexed(&mut self, object: TypeId, index: Option<f64>) -> Option<TypeId> {
+    fn element_at(&mut self, object: TypeId, index: Option<f64>) -> Option<TypeId> {
         let object = self.types.non_nullish(object);
         let mut found = Vec::new();
         for part in self.types.parts(object).iter() {
@@ -291,9 +293,9 @@ impl<'a> TypeChecker<'a> {
                     None => found.extend(elements.iter()),
                 },
                 Type::String | Type::Literal(_) => found.push(TypeId::STRING),
-                Type::Result(object) if object.schema.0.others.is_none() => {}
+                Type::ResultObject(object) if object.schema.0.index_type.is_none() => {}
                 Type::Promise(_) => {}
-                _ => found.push(self.by_key(*part)),
+                _ => found.push(self.computed_field_type(*part)),
             }
         }
         match found.is_empty() {
@@ -304,16 +306,16 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Returns the type of a field whose name is computed.
-    fn by_key(&mut self, object: TypeId) -> TypeId {
+    fn computed_field_type(&mut self, object: TypeId) -> TypeId {
         let object = self.types.non_nullish(object);
         let parts = self.types.parts(object);
         let found: Vec<TypeId> = parts
             .iter()
             .map(|part| match self.types.get(*part).clone() {
                 Type::Object(id) if self.types.object(id).fields.is_empty() => {
-                    self.types.object(id).others.unwrap_or(TypeId::UNKNOWN)
+                    self.types.object(id).index_type.unwrap_or(TypeId::UNKNOWN)
                 }
-                Type::Result(object) if object.schema.0.fields.is_empty() => {
+                Type::ResultObject(object) if object.schema.0.fields.is_empty() => {
                     let found = self.types.result_field(&object, "*");
                     found.unwrap_or(TypeId::UNKNOWN)
                 }
@@ -356,18 +358,18 @@ impl<'a> TypeChecker<'a> {
         }
         let kind = self.types.get(part).clone();
         match &kind {
-            Type::Result(object) => match self.types.result_field(object, name) {
+            Type::ResultObject(object) => match self.types.result_field(object, name) {
                 Some(found) => Property::Found(found),
-                None if self.facts.tested_names.contains(name) => UNKNOWN,
+                None if self.prepass.tested_names.contains(name) => UNKNOWN,
                 None => Property::Missing,
             },
             Type::Object(id) => {
                 let object = self.types.object(*id);
-                let is_assigned = !object.annotated && self.facts.added_names.contains(name);
-                match object.field(name).or(object.others) {
+                let is_assigned = !object.is_declared && self.prepass.added_names.contains(name);
+                match object.field(name).or(object.index_type) {
                     Some(_) if is_assigned => UNKNOWN,
                     Some(found) => Property::Found(found),
-                    None if self.facts.may_be_added(name) => UNKNOWN,
+                    None if self.prepass.may_be_added(name) => UNKNOWN,
                     None => Property::Missing,
                 }
             }
@@ -400,32 +402,27 @@ impl<'a> TypeChecker<'a> {
     }
 
     fn built_in_property(&mut self, kind: &Type<'a>, name: &str) -> Property {
-        let is_list = matches!(kind, Type::Array { .. } | Type::Tuple { .. });
         let exists = property_names(kind).contains(&name)
-            || (is_list && is_index(name))
-            || self.facts.tested_names.contains(name);
+            || (kind.is_list() && is_index(name))
+            || self.prepass.tested_names.contains(name);
         match name {
             _ if !exists => Property::Missing,
             "length" | "size" => Property::Found(TypeId::NUMBER),
             "groups" | "index" | "input" => Property::Found(TypeId::UNKNOWN),
-            _ if self.facts.tested_names.contains(name) || is_index(name) => {
+            _ if self.prepass.tested_names.contains(name) || is_index(name) => {
                 Property::Found(TypeId::UNKNOWN)
             }
             _ => Property::Found(self.types.add(Type::Method)),
         }
     }
 
-    /// Returns the type of the global `tools`, a server, or another root of tools.
+    /// Returns the type of a global that holds tools: `tools` or a server.
     pub(super) fn tool_global(&mut self, name: &str) -> Option<TypeId> {
-        let listed = super::TOOL_GLOBALS
-            .iter()
-            .find(|(global, _)| *global == name);
-        if let Some((_, prefix)) = listed {
-            return Some(self.types.add(Type::Namespace((*prefix).into())));
-        }
-        let server = format!("mcp.{name}");
-        let is_server = !crate::globals::is_global(name) && self.registry.is_namespace(&server);
-        is_server.then(|| self.types.add(Type::Namespace(format!("{server}.").into())))
+        let prefix = match tool_namespace(name, self.registry)? {
+            namespace if namespace.is_empty() => namespace,
+            namespace => format!("{namespace}."),
+        };
+        Some(self.types.add(Type::Namespace(prefix.into())))
     }
 
     /// Returns the type of a path below `tools`. A path that is not a tool is reported by another
@@ -474,7 +471,7 @@ pub(super) fn static_properties(global: &str) -> Option<&'static str> {
 }
 
 /// Whether a name is a position in a list.
-fn is_index(name: &str) -> bool {
+pub(super) fn is_index(name: &str) -> bool {
     name.parse::<u32>().is_ok()
 }
 
