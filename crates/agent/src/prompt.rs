@@ -125,7 +125,7 @@ pub(crate) fn tools_with_scripts(
         .filter(|_| options.tool_offer == AgentToolOffer::ScriptsAndCalls)
         .filter(|offered| offered.in_script_mode == OfferInScriptMode::Define)
         .map(|offered| match registry.get(&offered.tool) {
-            Some(tool) => model_tool(offered.clone().brief(&tool.spec.js_name)),
+            Some(tool) => model_tool(offered.clone().with_brief_description(&tool.spec.js_name)),
             None => model_tool(offered.clone()),
         });
     std::iter::once(script_tool(wire, freeform))
