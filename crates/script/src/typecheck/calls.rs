@@ -100,26 +100,30 @@ impl<'a> TypeChecker<'a> {
         let Some(symbol) = symbol.filter(|symbol| self.pushed_types.contains_key(symbol)) else {
             return;
         };
-        let mut added = Vec::new();
-        self.speculation += 1;
-        for argument in &call.arguments {
-            let ty = match argument {
-                Argument::SpreadElement(it) => {
-                    let list = self.infer(&it.argument);
-                    self.element_of(list, it.span)
-                }
-                argument => match argument.as_expression() {
-                    Some(value) => self.infer(value),
-                    None => TypeId::UNKNOWN,
-                },
-            };
-            added.push(self.types.widened(ty));
-        }
-        self.speculation -= 1;
+        let added = self.speculatively(|checker| {
+            let arguments = call.arguments.iter();
+            let types = arguments.map(|argument| checker.pushed_type(argument));
+            types.collect::<Vec<_>>()
+        });
         if let Some((types, count)) = self.pushed_types.get_mut(&symbol) {
             types.extend(added);
             *count += 1;
         }
+    }
+
+    /// Infers the type of the elements that an argument of `push` adds.
+    fn pushed_type(&mut self, argument: &'a Argument<'a>) -> TypeId {
+        let ty = match argument {
+            Argument::SpreadElement(it) => {
+                let list = self.infer(&it.argument);
+                self.element_of(list, it.span)
+            }
+            argument => match argument.as_expression() {
+                Some(value) => self.infer(value),
+                None => TypeId::UNKNOWN,
+            },
+        };
+        self.types.widened(ty)
     }
 
     pub(super) fn call_value(&mut self, call: &'a CallExpression<'a>, callee: TypeId) -> TypeId {

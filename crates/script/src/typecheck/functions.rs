@@ -159,21 +159,9 @@ impl<'a> TypeChecker<'a> {
 
     /// Infers a type without reporting mistakes, and without lasting effects.
     fn speculate(&mut self, expression: &'a Expression<'a>) -> TypeId {
-        let bound = self.speculative_bindings.len();
-        let narrowings = std::mem::take(&mut self.narrowings);
-        self.speculation += 1;
-        let found = self.infer(expression);
-        self.speculation -= 1;
-        self.narrowings = narrowings;
-        while self.speculative_bindings.len() > bound {
-            if let Some((symbol, before)) = self.speculative_bindings.pop() {
-                match before {
-                    Some(before) => self.variable_types.insert(symbol, before),
-                    None => self.variable_types.remove(&symbol),
-                };
-            }
-        }
-        found
+        self.without_narrowings(|checker| {
+            checker.speculatively(|checker| checker.infer(expression))
+        })
     }
 
     pub(super) fn set_symbol(&mut self, symbol: SymbolId, ty: TypeId) {

@@ -159,6 +159,21 @@ impl<'a> TypeChecker<'a> {
         result
     }
 
+    /// Runs a part of the check without reporting mistakes, and without binding variables for good.
+    fn speculatively<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let bound = self.speculative_bindings.len();
+        self.speculation += 1;
+        let result = work(self);
+        self.speculation -= 1;
+        for (symbol, before) in self.speculative_bindings.drain(bound..).rev() {
+            match before {
+                Some(before) => self.variable_types.insert(symbol, before),
+                None => self.variable_types.remove(&symbol),
+            };
+        }
+        result
+    }
+
     fn report(&mut self, mistake: TypeMistake) {
         // After the budget is exhausted, types are incomplete.
         if self.speculation == 0 && self.steps_left > 0 {

@@ -54,30 +54,26 @@ impl<'a> TypeChecker<'a> {
         let mut path = Vec::new();
         let mut expression = expression.get_inner_expression();
         loop {
-            match expression {
+            let member = match expression {
                 Expression::Identifier(name) => {
                     let root = symbol_of(self.scoping, name)?;
                     let is_fixed = !self.prepass.assignments.contains_key(&root);
                     path.reverse();
                     return is_fixed.then_some(Reference { root, path });
                 }
-                Expression::StaticMemberExpression(member) if path.len() < MAX_PATH_FIELDS => {
-                    let name = member.property.name.as_str();
-                    if self.prepass.added_names.contains(name) {
-                        return None;
-                    }
-                    path.push(name);
-                    expression = member.object.get_inner_expression();
-                }
-                Expression::ChainExpression(chain) => {
-                    let ChainElement::StaticMemberExpression(member) = &chain.expression else {
-                        return None;
-                    };
-                    path.push(member.property.name.as_str());
-                    expression = member.object.get_inner_expression();
-                }
+                Expression::StaticMemberExpression(member) => member,
+                Expression::ChainExpression(chain) => match &chain.expression {
+                    ChainElement::StaticMemberExpression(member) => member,
+                    _ => return None,
+                },
                 _ => return None,
+            };
+            let name = member.property.name.as_str();
+            if path.len() >= MAX_PATH_FIELDS || self.prepass.added_names.contains(name) {
+                return None;
             }
+            path.push(name);
+            expression = member.object.get_inner_expression();
         }
     }
 
@@ -122,10 +118,7 @@ impl<'a> TypeChecker<'a> {
 
     /// Infers a type without reporting mistakes.
     pub(super) fn infer_silently(&mut self, expression: &'a Expression<'a>) -> TypeId {
-        self.speculation += 1;
-        let ty = self.infer(expression.get_inner_expression());
-        self.speculation -= 1;
-        ty
+        self.speculatively(|checker| checker.infer(expression.get_inner_expression()))
     }
 
     fn narrow_to_unknown(&mut self, expression: &'a Expression<'a>) {
