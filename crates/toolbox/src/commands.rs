@@ -94,6 +94,36 @@ pub struct CommandRule {
     pub unconfined: bool,
 }
 
+/// The output of a command that was applied as a patch.
+pub(crate) struct PatchedCommand {
+    pub(crate) exit_code: i32,
+    /// The list of changed files.
+    pub(crate) stdout: String,
+    /// The error and its hints.
+    pub(crate) stderr: String,
+}
+
+impl PatchedCommand {
+    fn new(patched: Result<String, ToolError>) -> Self {
+        match patched {
+            Ok(summary) => Self {
+                exit_code: 0,
+                stdout: summary,
+                stderr: String::new(),
+            },
+            Err(error) => {
+                let hints = error.suggestions.iter();
+                let hints: String = hints.map(|hint| format!("hint: {hint}\n")).collect();
+                Self {
+                    exit_code: 1,
+                    stdout: String::new(),
+                    stderr: format!("{}\n{hints}", error.message),
+                }
+            }
+        }
+    }
+}
+
 impl CommandRunner {
     /// Creates the runner for a workspace.
     pub fn new(
@@ -397,21 +427,21 @@ impl CommandRunner {
         }
     }
 
-    /// Applies the patch if the command is a call of `apply_patch`, and returns a summary of the
-    /// changed files. `None` if it is another command.
+    /// Applies the patch if the command is a call of `apply_patch`, and returns the output that a
+    /// program would have. `None` if it is another command.
     pub(crate) async fn apply_if_patch(
         &self,
         request: &CommandRequest,
         call: &CallContext,
-    ) -> Option<Result<String, ToolError>> {
+    ) -> Option<PatchedCommand> {
         let CommandRunnerInner {
             workspace,
             turn_diff,
             ..
         } = self.inner.as_ref();
-        Some(
-            apply_patch::apply_from_command(workspace, turn_diff, patch_args(request)?, call).await,
-        )
+        let args = patch_args(request)?;
+        let patched = apply_patch::apply_from_command(workspace, turn_diff, args, call).await;
+        Some(PatchedCommand::new(patched))
     }
 
     /// Starts a command with the access that it was admitted with. Blocks, usually for one or two

@@ -19,7 +19,8 @@ const SYSTEM_SECRETS: [&str; 4] = [
     "/etc/gshadow-",
 ];
 
-/// The most files whose inodes are collected, and the deepest folder that is searched for them.
+/// The most files whose inodes are collected, and the deepest folder that is searched for them. A
+/// hidden file beyond these limits is recognised by its path only, not by a hard link.
 const MAX_HIDDEN_FILES: usize = 5_000;
 const MAX_HIDDEN_DEPTH: usize = 4;
 
