@@ -151,12 +151,11 @@ impl Chat {
 
     /// Switches to another model. Keeps the current one if the agent cannot be built.
     pub(super) fn use_model(&mut self, choice: ModelChoice) -> Result<()> {
+        let window = wait_here(agent_setup::context_window(&choice))?;
         let config = &self.setup.config;
         let memory = self.setup.memory.clone();
-        let memory = memory.map(|memory| {
-            let window = choice.model.context_window;
-            memory_for_agent(config, memory, window, self.small_model.clone())
-        });
+        let memory =
+            memory.map(|memory| memory_for_agent(config, memory, window, self.small_model.clone()));
         let servers = self.parts.servers.clone();
         let parts = AgentParts {
             choice,

@@ -246,9 +246,9 @@ impl Chat {
 
     fn model_completions(&self, typed: &str) -> Vec<InputCompletion> {
         let config = &self.setup.config;
-        let names = config
-            .models
-            .keys()
+        // A name with a final `*` stands for a family of models.
+        let configured = config.models.keys().filter(|name| !name.ends_with('*'));
+        let names = configured
             .chain(&config.model)
             .chain([&self.agent.model().name]);
         let matching: BTreeSet<&String> = names.filter(|name| name.starts_with(typed)).collect();

@@ -9,7 +9,7 @@ use selvedge_mcp::{
     ServerRequestError, ServerStatus,
 };
 use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallStatus, RuntimeEvent};
-use selvedge_toolbox::{TurnDiffTracker, WorkspaceDiff};
+use selvedge_toolbox::{FILE_CHANGING_TOOLS, TurnDiffTracker, WorkspaceDiff};
 use selvedge_tools::{ApprovalTimeLimit, Approver};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -73,7 +73,7 @@ pub(crate) fn update_channel(
 
 /// Whether the call is known to have changed files.
 fn changes_files(tool: &str, status: CallStatus) -> bool {
-    status == CallStatus::Done && matches!(tool, "apply_patch" | "edit_file" | "write_file")
+    status == CallStatus::Done && FILE_CHANGING_TOOLS.contains(&tool)
 }
 
 /// Asks the user of the chat for approvals and shows the forms of MCP servers.
