@@ -233,7 +233,7 @@ fn apply(
     })
 }
 
-/// A patch, and the folder that its paths are relative to. This folder is relative to the workspace.
+/// A patch, and the folder that its paths are relative to, which is relative to the workspace.
 struct ParsedPatch {
     base: PathBuf,
     operations: Vec<PatchOperation>,

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::apply_patch;
 use crate::command_access::CommandAccess;
-use crate::command_request::CommandRequest;
+use crate::command_request::{CommandRequest, PatchedCommand};
 use crate::command_safety::{
     CommandClassification, CommandSafety, classify_command, display_command, is_covered_by_rules,
     rule_prefix,
@@ -92,36 +92,6 @@ pub struct CommandRule {
     pub prefix: Vec<String>,
     /// Whether the rule also covers commands that run without confinement.
     pub unconfined: bool,
-}
-
-/// The output of a command that was applied as a patch.
-pub(crate) struct PatchedCommand {
-    pub(crate) exit_code: i32,
-    /// The list of changed files.
-    pub(crate) stdout: String,
-    /// The error and its hints.
-    pub(crate) stderr: String,
-}
-
-impl PatchedCommand {
-    fn new(patched: Result<String, ToolError>) -> Self {
-        match patched {
-            Ok(summary) => Self {
-                exit_code: 0,
-                stdout: summary,
-                stderr: String::new(),
-            },
-            Err(error) => {
-                let hints = error.suggestions.iter();
-                let hints: String = hints.map(|hint| format!("hint: {hint}\n")).collect();
-                Self {
-                    exit_code: 1,
-                    stdout: String::new(),
-                    stderr: format!("{}\n{hints}", error.message),
-                }
-            }
-        }
-    }
 }
 
 impl CommandRunner {

@@ -125,7 +125,7 @@ impl<'a> TextFile<'a> {
         }))
     }
 
-    /// Decodes the bytes of a line. In a line that was cut, an incomplete last character is dropped.
+    /// Decodes the bytes of a line. If the line was cut, an incomplete last character is dropped.
     fn decode_line(&mut self, mut bytes: Vec<u8>, is_cut: bool) -> String {
         if let Err(error) = std::str::from_utf8(&bytes)
             && is_cut

@@ -13,7 +13,7 @@ pub(super) const DEFAULT_SUB_AGENT_ROUNDS: u32 = 50;
 pub(super) struct LlmChatArgs {
     /// The question. With `promptKeys`, it follows the stored prompts.
     pub(super) prompt: Option<String>,
-    /// Keys of stored prompts or documents (from prompts.save, or a fileKey) to put before `prompt`.
+    /// Keys of stored prompts or documents (prompts.save, or a fileKey) to put before `prompt`.
     pub(super) prompt_keys: Option<Vec<String>>,
     /// The system prompt.
     pub(super) system: Option<String>,

@@ -24,7 +24,8 @@ pub enum BackgroundPolicy {
     /// The turn waits for them.
     #[default]
     Wait,
-    /// They continue to run until [`SubAgents::stop_background_agents`](super::SubAgents::stop_background_agents).
+    /// They continue to run until
+    /// [`SubAgents::stop_background_agents`](super::SubAgents::stop_background_agents).
     Detach,
 }
 

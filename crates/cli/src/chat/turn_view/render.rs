@@ -13,8 +13,8 @@ use crate::chat::rows::{StyledRow, fold_rows, sanitize};
 const MAX_LIVE_MARKDOWN_BYTES: usize = 8 << 10;
 
 impl TurnView {
-    /// Removes the finished sections from the front and returns their rows. Of a message that streams
-    /// in, all blocks but the last are finished.
+    /// Removes the finished sections from the front and returns their rows. Of a message that
+    /// streams in, all blocks but the last are finished.
     pub(super) fn take_finished_rows(
         &mut self,
         width: usize,
