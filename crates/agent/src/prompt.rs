@@ -79,8 +79,7 @@ fn tools_section(registry: &Registry, max_tokens: usize) -> String {
     if estimate_tokens(&declarations) <= max_tokens {
         return format!("# Tools\n\n{TOOLS_NOTE}\n\n```ts\n{declarations}```");
     }
-    let is_of_server = |name: &str| name.starts_with("mcp.");
-    let built_in = registry.filtered(|spec| !is_of_server(&spec.js_name));
+    let built_in = registry.filtered(|spec| spec.mcp_server().is_none());
     let declarations = compact_declarations(&built_in);
     let left = max_tokens.saturating_sub(estimate_tokens(&declarations));
     let (declarations, left) = match left {
@@ -89,10 +88,9 @@ fn tools_section(registry: &Registry, max_tokens: usize) -> String {
     };
     let listed = registry
         .iter()
-        .filter(|tool| declarations.is_empty() || is_of_server(&tool.spec.js_name));
+        .filter(|tool| declarations.is_empty() || tool.spec.mcp_server().is_some());
     let line = |tool: &std::sync::Arc<selvedge_tools::RegisteredTool>| {
-        let first = tool.spec.description.lines().next().unwrap_or_default();
-        format!("{}  // {first}\n", tool.spec.js_name)
+        format!("{}  // {}\n", tool.spec.js_name, tool.spec.summary())
     };
     let mut list: String = listed.map(line).collect();
     let max_bytes = list.floor_char_boundary(bytes_of_tokens(left));

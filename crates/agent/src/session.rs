@@ -245,7 +245,7 @@ impl Session {
         self.start_note.as_deref()
     }
 
-    /// Starts a turn with a user message. `note` are stored if the session states none yet.
+    /// Starts a turn with a user message. `note` is stored if the session has none yet.
     pub(crate) async fn begin_turn(
         &mut self,
         input: TurnInput,

@@ -1,7 +1,7 @@
 //! Shortens a value that is too large to a preview that is still valid JSON: long strings and lists
 //! keep their beginning and their end.
 
-use selvedge_text::truncate_middle;
+use selvedge_text::{json_string_len, truncate_middle};
 use serde_json::{Map, Value};
 
 /// Lists with at most this many items keep all of them, each shortened. Longer lists lose items in
@@ -155,14 +155,9 @@ fn json_len(value: &Value) -> usize {
     }
 }
 
-/// Returns the number of bytes of a text as a JSON string.
+/// Returns the number of bytes of a text as a JSON string with its quotes.
 fn string_len(text: &str) -> usize {
-    let escaped = |byte: u8| match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
-        0..0x20 => 6,
-        _ => 1,
-    };
-    text.bytes().map(escaped).sum::<usize>() + 2
+    json_string_len(text) + 2
 }
 
 #[cfg(test)]

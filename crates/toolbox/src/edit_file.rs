@@ -32,7 +32,7 @@ pub(crate) struct EditFileArgs {
     /// Whether to replace every occurrence.
     #[serde(default)]
     all: bool,
-    /// Reason display_path to the person who approves the call.
+    /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
     approval_context: Option<String>,
 }

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use selvedge_protocol::{ResultView, ToolSpec};
-use selvedge_text::group_digits;
+use selvedge_text::{group_digits, json_byte_len, json_string_len};
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -341,7 +341,7 @@ impl SelectedLines {
     fn add(&mut self, number: u64, mut line: TextFileLine) {
         let room = MAX_TEXT_BYTES - self.text.len();
         let json_room = MAX_JSON_BYTES - self.json_bytes;
-        if line.text.len() > room || json_len(&line.text) > json_room {
+        if line.text.len() > room || json_string_len(&line.text) > json_room {
             self.full = true;
             if self.last_line.is_some() {
                 return;
@@ -352,7 +352,7 @@ impl SelectedLines {
             line.is_cut = true;
         }
         self.text.push_str(&line.text);
-        self.json_bytes += json_len(&line.text);
+        self.json_bytes += json_string_len(&line.text);
         self.first_line.get_or_insert(number);
         self.last_line = Some(number);
         self.has_cut_line |= line.is_cut;
@@ -374,11 +374,6 @@ impl SelectedLines {
     }
 }
 
-/// Returns the bytes that a text takes as JSON.
-fn json_len(text: &str) -> usize {
-    text.bytes().map(json_byte_len).sum()
-}
-
 /// Returns the length of the longest prefix that takes at most `max_weight` bytes as JSON.
 fn fitting_prefix_len(text: &str, max_weight: usize) -> usize {
     let mut weight = 0;
@@ -387,12 +382,4 @@ fn fitting_prefix_len(text: &str, max_weight: usize) -> usize {
         weight > max_weight
     });
     text.floor_char_boundary(end.unwrap_or(text.len()))
-}
-
-fn json_byte_len(byte: u8) -> usize {
-    match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
-        0..0x20 => 6,
-        _ => 1,
-    }
 }

@@ -81,7 +81,7 @@ impl ToolTypes {
         let spec = &tool.spec;
         // The schema of a built-in tool lists every field of its Rust type. The result of another
         // server's tool may have more fields than its schema names.
-        let lists_all_fields = !spec.name.starts_with("mcp.");
+        let lists_all_fields = spec.mcp_server().is_none();
         let read = |schema: &Value, camel_case_fields| {
             SchemaReader {
                 root: schema,

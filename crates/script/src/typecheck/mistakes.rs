@@ -5,7 +5,8 @@ use oxc_span::{GetSpan, Span};
 use selvedge_tools::similar_names;
 
 use super::TypeChecker;
-use super::members::{ARRAY_PROPERTIES, is_index, property_names, static_properties};
+use super::built_in_properties::{ARRAY_PROPERTIES, property_names, static_properties};
+use super::members::is_index;
 use super::types::{Type, TypeId};
 
 /// Maximum number of field names in a message.

@@ -9,8 +9,9 @@
 //! |---|---|
 //! | `types` | the representation of types |
 //! | `prepass` | declarations and assignments, collected before |
-//! | `statements`, `functions`, `patterns` | walk through the script, bind variables |
+//! | `statements`, `functions`, `variables`, `patterns` | walk through the script, bind variables |
 //! | `expressions`, `members`, `calls`, `methods`, `globals` | infer the type of an expression |
+//! | `built_in_properties` | which properties lists, strings and global objects have |
 //! | `annotations` | types that the script writes |
 //! | `narrowing` | what conditions say about a value |
 //! | `changes` | assignments, and changes of frozen results |
@@ -18,6 +19,7 @@
 
 mod annotations;
 mod arguments;
+mod built_in_properties;
 mod calls;
 mod changes;
 mod expressions;
@@ -31,6 +33,7 @@ mod patterns;
 mod prepass;
 mod statements;
 mod types;
+mod variables;
 
 use std::collections::{HashMap, HashSet};
 
