@@ -44,7 +44,10 @@ fn a_search_for_an_endless_number_of_matches_stops_counting() {
         "return (await tools.grepFiles({ pattern: 'x', limit: 3 })).length",
     );
     assert_eq!(value, json!(3));
-    assert_eq!(warnings, ["grepFiles: 3 of more than 100,000 matches"]);
+    assert_eq!(
+        warnings,
+        ["grepFiles: returned 3 of more than 100,000 matches; set a higher limit for more"]
+    );
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn a_folder_with_two_thousand_files_is_listed_whole() {
     assert_eq!(
         warnings,
         [
-            "listDir: 2,000 of 2,001 entries",
+            "listDir: returned 2,000 of 2,001 entries; set a higher limit for more",
             "fileSearch: returned 2,000 of 2,001 files; set a higher limit for more",
             "fileSearch: returned 2,000 of 2,001 files; set a higher limit for more"
         ]
