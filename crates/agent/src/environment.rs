@@ -20,9 +20,9 @@ pub struct AgentEnvironment {
 }
 
 impl AgentEnvironment {
-    /// Returns the facts that change with time. A session states them once, as they were when it
-    /// began, so that prompt caches remain valid.
-    pub(crate) fn changing_facts(&self) -> String {
+    /// Returns what changes with time, such as the date. A session states it once, as it was when
+    /// the session began, so that prompt caches remain valid.
+    pub(crate) fn session_start_note(&self) -> String {
         let branch = self.branch.as_ref();
         let branch = branch.map(|branch| format!(" on git branch `{branch}`"));
         format!(

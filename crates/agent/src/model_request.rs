@@ -52,8 +52,8 @@ impl AgentTurn<'_> {
     /// Returns the system prompt, which ends with what the session stated when it began.
     fn system_prompt(&self) -> String {
         let mut system = self.agent.system_prompt(self.script_mode);
-        if let Some(facts) = self.session.opening_facts() {
-            system.push_str(&format!("\n{facts}\n"));
+        if let Some(note) = self.session.start_note() {
+            system.push_str(&format!("\n{note}\n"));
         }
         system
     }

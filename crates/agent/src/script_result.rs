@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Results of calls up to this size are part of the result of a failed script, in bytes of JSON.
 /// Larger ones are listed by their handles.
 const MAX_PARTIAL_RESULT_BYTES: usize = 400;
-/// Sections up to this size are rarely cut, so that no room is reserved for their handles.
+/// No room is reserved for the handle of a section up to this size, because it is rarely cut.
 const MIN_CUT_BYTES: usize = 64;
 /// More bytes than a token has on average, in any text.
 const MAX_BYTES_PER_TOKEN: usize = 8;
@@ -507,7 +507,7 @@ mod tests {
             message: "x1y2".repeat(50_000),
         }];
         large.output = vec![text_part(&"z ".repeat(50_000))];
-        large.warnings = vec!["grepFiles: 2,000 of 11,320 matches".to_owned()];
+        large.warnings = vec!["grepFiles: returned 2,000 of 11,320 matches".to_owned()];
         for max in [200, 1_000, 10_000] {
             let text = result_text(&large, max);
             assert!(selvedge_tokens::count(&text) <= max);

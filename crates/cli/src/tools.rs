@@ -69,9 +69,8 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
     let names = listed.iter().map(|tool| tool.spec.js_name.len());
     let width = names.max().unwrap_or(0);
     for ListedTool { spec, available } in &listed {
-        let first = spec.description.lines().next().unwrap_or_default();
-        let mark = available.mark();
-        print_line(&format!("tools.{:width$}  {first}{mark}", spec.js_name))?;
+        let (name, summary, mark) = (&spec.js_name, spec.summary(), available.mark());
+        print_line(&format!("tools.{name:width$}  {summary}{mark}"))?;
     }
     if listed.is_empty() {
         eprint_line!("note: no tools are registered");

@@ -150,7 +150,7 @@ fn errors_have_a_message_an_excerpt_and_a_hint() {
       |
     2 | return fetch('x')
       |        ^
-    hint: there is no network here: use a tool for it, see help()
+    hint: scripts have no network: use a tool, see help()
     ");
     insta::assert_snapshot!(workspace.run(&["run", "-e", "import fs from 'fs'"]).err, @r"
     error: ScriptRejectedError: `import` cannot be used in a script

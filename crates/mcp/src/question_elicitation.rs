@@ -166,7 +166,10 @@ fn describe_call(call: &GatedCall, max_preview_chars: usize) -> String {
         text.extend(snippet.lines().map(|line| format!("{line}\n")));
     }
     if let Some(context) = &call.context {
-        text.push_str(&format!("the model's words: {}\n", bounded_line(context)));
+        text.push_str(&format!(
+            "reason given by the model: {}\n",
+            bounded_line(context)
+        ));
     }
     if let Some(rule) = &call.preview.rule {
         text.push_str(&format!(
@@ -294,7 +297,7 @@ mod tests {
         assert!(
             message.contains("these 2 calls")
                 && message.contains("npm test")
-                && message.contains("the model's words: tests"),
+                && message.contains("reason given by the model: tests"),
             "{message}"
         );
         assert_eq!(

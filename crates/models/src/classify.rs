@@ -222,7 +222,7 @@ fn parse_retry_delay(message: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Replaces white space by single spaces and truncates to 500 characters.
+/// Replaces whitespace by single spaces and truncates to 500 characters.
 pub(crate) fn truncate_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     selvedge_text::truncate_chars(&line, 500).into_owned()

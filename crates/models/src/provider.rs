@@ -22,8 +22,8 @@ pub struct Provider {
     pub env_key: Option<String>,
     /// The key; `None` if it was not found or is not needed.
     pub key: Option<Secret>,
-    /// The user whose process must listen at the address, for a server that was found on this
-    /// machine and accepted. Checked before each request.
+    /// For a discovered local server: the user who must own the listening process. Checked before
+    /// each request.
     pub accepted_user: Option<u32>,
     /// Header that contains the key. `None` means `Authorization: Bearer`, for Messages
     /// `x-api-key`.

@@ -65,6 +65,17 @@ pub enum ResultView {
 }
 
 impl ToolSpec {
+    /// Returns the first line of the description.
+    pub fn summary(&self) -> &str {
+        self.description.lines().next().unwrap_or_default()
+    }
+
+    /// Returns the MCP server that the tool belongs to, by its name in scripts. `None` for other
+    /// tools.
+    pub fn mcp_server(&self) -> Option<&str> {
+        self.js_name.strip_prefix("mcp.")?.split('.').next()
+    }
+
     /// Marks the tool as one that changes nothing.
     pub fn as_read_only(mut self) -> Self {
         self.read_only = true;

@@ -26,7 +26,7 @@ use tokio::sync::Semaphore;
 
 use crate::analysis::{LintWarning, ScriptAnalyzer, StaticCall, ToolMentions, inline_tool_calls};
 use crate::enum_values::bound_enum_values;
-use crate::globals::is_global;
+use crate::globals::is_reserved_name;
 use crate::hints::ESCAPE_BACKTICK_HINT;
 use crate::parse_cost::bound_parse_cost;
 use crate::positions::{LineStarts, PositionMap};
@@ -386,7 +386,7 @@ fn compile_source(
     let unresolved = scoping.root_unresolved_references().keys();
     let mut unresolved: BTreeSet<String> = unresolved.map(|name| name.to_string()).collect();
     unresolved.extend(names_of(ambient).difference(&variables).cloned());
-    let may_hold_tools = |name: &&String| *name == "tools" || !is_global(name);
+    let may_hold_tools = |name: &&String| *name == "tools" || !is_reserved_name(name);
     let roots = unresolved.difference(&variables).filter(may_hold_tools);
     let roots = roots.cloned().collect();
 

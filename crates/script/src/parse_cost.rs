@@ -47,7 +47,7 @@ pub(crate) fn bound_parse_cost(source: &str) -> Result<u64, UnparsableText> {
                     cost = cost.max(reading.cost);
                     break;
                 }
-                Ok(Step::EitherSlash { regex_end }) => {
+                Ok(Step::AmbiguousSlash { regex_end }) => {
                     let mut other = reading.clone();
                     other
                         .finish_regex(source, regex_end)
@@ -90,7 +90,7 @@ enum Step {
     /// The end of the text, or a place after which the parser reads nothing.
     End,
     /// A slash that divides or starts a regular expression, which would end here.
-    EitherSlash { regex_end: usize },
+    AmbiguousSlash { regex_end: usize },
 }
 
 /// The kind of the previous token, as far as the next one depends on it.
@@ -138,31 +138,33 @@ struct OpenBracket {
     only_words: bool,
     /// How often the text around the bracket may be read.
     outer_factor: u64,
-    /// Number of speculations around the bracket that fail at most once.
-    outer_arrows: u64,
+    /// Number of possible arrow functions around the bracket. Each makes the parser read its text
+    /// once more.
+    outer_arrow_count: u64,
     /// How often each open `<` directly inside may be read as the start of type arguments.
-    angles: Vec<u64>,
+    open_angles: Vec<u64>,
     /// Number of `new` in the current expression. Each reads a following `<` once more.
-    news: u64,
+    new_count: u64,
     /// Number of `infer` directly inside, whose constraint may be read again.
-    infers: u64,
+    infer_count: u64,
     /// Number of possible arrow functions directly inside whose body has not ended.
-    arrows: u64,
+    arrow_count: u64,
 }
 
 impl OpenBracket {
-    /// How often a token directly inside may be read, apart from arrow functions. Type arguments
-    /// directly inside of type arguments are not speculative, so their numbers add up.
+    /// How often a token directly inside may be read, without arrow functions. Nested type
+    /// arguments do not multiply: the parser does not speculate again inside of type arguments, so
+    /// the attempts are added.
     fn factor(&self) -> u64 {
-        let attempts: u64 = self.angles.iter().sum();
-        let angles = self.outer_factor.saturating_mul(1 + attempts);
-        angles.saturating_mul(1 << self.infers.min(62))
+        let attempts: u64 = self.open_angles.iter().sum();
+        let factor = self.outer_factor.saturating_mul(1 + attempts);
+        factor.saturating_mul(1 << self.infer_count.min(62))
     }
 
     /// Ends the speculations directly inside.
     fn end_expression(&mut self) {
-        self.angles.clear();
-        (self.news, self.infers, self.arrows) = (0, 0, 0);
+        self.open_angles.clear();
+        (self.new_count, self.infer_count, self.arrow_count) = (0, 0, 0);
     }
 }
 
@@ -189,11 +191,11 @@ impl Reading {
             may_start_type: false,
             only_words: false,
             outer_factor: 1,
-            outer_arrows: 0,
-            angles: Vec::new(),
-            news: 0,
-            infers: 0,
-            arrows: 0,
+            outer_arrow_count: 0,
+            open_angles: Vec::new(),
+            new_count: 0,
+            infer_count: 0,
+            arrow_count: 0,
         };
         let at = match source.starts_with("#!") {
             true => line_end(source, 0),
@@ -294,7 +296,7 @@ impl Reading {
 
     fn add_units(&mut self, units: usize) -> Result<(), ParseProblem> {
         let inside = self.inside();
-        let arrows = 1 + inside.outer_arrows + inside.arrows;
+        let arrows = 1 + inside.outer_arrow_count + inside.arrow_count;
         let cost = (units as u64).saturating_mul(inside.factor().saturating_mul(arrows));
         self.cost = self.cost.saturating_add(cost);
         match self.cost > MAX_PARSE_COST {
@@ -354,8 +356,8 @@ impl Reading {
             self.end_expression_before_operand();
         }
         match word {
-            "infer" => self.inside().infers += 1,
-            "new" => self.inside().news += 1,
+            "infer" => self.inside().infer_count += 1,
+            "new" => self.inside().new_count += 1,
             _ => {}
         }
         let control = matches!(word, "if" | "for" | "while" | "with")
@@ -397,11 +399,13 @@ impl Reading {
             may_start_type,
             only_words: true,
             outer_factor: around.factor().saturating_mul(pattern_factor),
-            outer_arrows: around.outer_arrows + around.arrows + u64::from(byte == b'('),
-            angles: Vec::new(),
-            news: 0,
-            infers: 0,
-            arrows: 0,
+            outer_arrow_count: around.outer_arrow_count
+                + around.arrow_count
+                + u64::from(byte == b'('),
+            open_angles: Vec::new(),
+            new_count: 0,
+            infer_count: 0,
+            arrow_count: 0,
         };
         self.finish_token(Previous::Operator);
         self.open.push(bracket);
@@ -489,7 +493,7 @@ impl Reading {
                     self.finish_regex(source, end)?;
                     Step::Token
                 }
-                Some(regex_end) => return Ok(Step::EitherSlash { regex_end }),
+                Some(regex_end) => return Ok(Step::AmbiguousSlash { regex_end }),
                 // The parser stops at an unclosed regular expression.
                 None if is_regex => Step::End,
                 None => {
@@ -517,8 +521,8 @@ impl Reading {
     fn finish_operator(&mut self, operator: &str) {
         self.at += operator.len();
         let inside = self.inside();
-        inside.angles.clear();
-        inside.news = 0;
+        inside.open_angles.clear();
+        inside.new_count = 0;
         self.finish_token(Previous::Operator);
     }
 
@@ -543,28 +547,30 @@ impl Reading {
             }
             "," => {
                 let inside = self.inside();
-                (inside.news, inside.infers, inside.arrows) = (0, 0, 0);
+                (inside.new_count, inside.infer_count, inside.arrow_count) = (0, 0, 0);
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             "?" => {
-                self.inside().infers = 0;
+                self.inside().infer_count = 0;
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             ":" | "=>" => {
-                self.inside().arrows += u64::from(operator == "=>" || after_parenthesis);
+                self.inside().arrow_count += u64::from(operator == "=>" || after_parenthesis);
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             "<" | "<<" => {
                 let inside = self.inside();
-                let attempts = 1 + inside.news;
-                inside.angles.extend(operator.bytes().map(|_| attempts));
-                inside.arrows += 1;
+                let attempts = 1 + inside.new_count;
+                inside
+                    .open_angles
+                    .extend(operator.bytes().map(|_| attempts));
+                inside.arrow_count += 1;
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             ">" | ">>" | ">>>" | ">=" | ">>=" | ">>>=" => {
                 let closed = operator.trim_end_matches('=').len();
-                let angles = &mut self.inside().angles;
-                angles.truncate(angles.len().saturating_sub(closed));
+                let open_angles = &mut self.inside().open_angles;
+                open_angles.truncate(open_angles.len().saturating_sub(closed));
                 self.finish_affix(operator, Previous::Affix);
             }
             "." | "?." => self.finish_affix(operator, Previous::Dot),

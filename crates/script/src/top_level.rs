@@ -1,8 +1,8 @@
 //! Decides whether a line of an answer is at the top level of the Markdown document before it.
 //!
-//! A line is at the top level if nothing before it is open, whatever follows: no fence, list, block
-//! quote or HTML block, no HTML element that begins a line and is not closed, and no code span, tag
-//! or title in the paragraph above that a later line could close.
+//! A line is at the top level if no construct before it is open: no fence, list, block quote or
+//! HTML block, and no unclosed HTML element that began a line. Inside the paragraph above, no code
+//! span, tag or link title may be open either, because a later line could close it.
 
 use pulldown_cmark::{Event, Parser, Tag};
 
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_in_which_nothing_is_open() {
+    fn a_line_after_closed_text_is_at_the_top_level() {
         for before in [
             "Let me look:\n",
             "Uses `a` and ``b`` here:\n",
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn text_in_which_something_is_open() {
+    fn a_line_after_open_text_is_not_at_the_top_level() {
         for before in [
             "Uses `\n",
             "Uses ``a ` b\n",

@@ -387,6 +387,46 @@ fn an_unescaped_backtick_is_found_where_it_ends_the_template() {
     }
 }
 
+/// The list's type needs the pushed value before that is evaluated for mistakes.
+#[test]
+fn the_type_of_a_pushed_value_does_not_hide_later_mistakes() {
+    let harness = harness(registry());
+    let script = r#"
+async function collect() {
+  const all = [];
+  all.push(await list());
+  const found = await list();
+  return [all, found.nope];
+}
+const list = async () => { return tools.exec({ command: ["ls"] }); };
+return await collect();
+"#;
+    let lines: Vec<u32> = findings(&harness, script)
+        .iter()
+        .map(|it| it.line)
+        .collect();
+    assert_eq!(lines, [6]);
+}
+
+#[test]
+fn a_field_that_is_assigned_again_is_not_narrowed() {
+    let harness = harness(registry());
+    for path in ["o.a", "(o?.a)"] {
+        let script = format!(
+            r#"
+const o: {{ a: {{ b: string | string[] }} }} = {{ a: {{ b: "x" }} }};
+if (typeof {path}.b === "string") {{
+  o.a = {{ b: ["y"] }};
+  return {path}.b.map((x) => x.length);
+}}
+return o;
+"#
+        );
+        let found = findings(&harness, &script);
+        assert!(found.is_empty(), "{path}: {found:?}");
+    }
+}
+
 /// Steps, depth and types are bounded: each of these takes milliseconds, and none ends the process.
 #[test]
 fn scripts_made_to_be_costly_are_checked_within_bounds() {

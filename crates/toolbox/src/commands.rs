@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::apply_patch;
 use crate::command_access::CommandAccess;
-use crate::command_request::CommandRequest;
+use crate::command_request::{CommandRequest, PatchedCommand};
 use crate::command_safety::{
     CommandClassification, CommandSafety, classify_command, display_command, is_covered_by_rules,
     rule_prefix,
@@ -397,21 +397,21 @@ impl CommandRunner {
         }
     }
 
-    /// Applies the patch if the command is a call of `apply_patch`, and returns a summary of the
-    /// changed files. `None` if it is another command.
+    /// Applies the patch if the command is a call of `apply_patch`, and returns the output that a
+    /// program would have. `None` if it is another command.
     pub(crate) async fn apply_if_patch(
         &self,
         request: &CommandRequest,
         call: &CallContext,
-    ) -> Option<Result<String, ToolError>> {
+    ) -> Option<PatchedCommand> {
         let CommandRunnerInner {
             workspace,
             turn_diff,
             ..
         } = self.inner.as_ref();
-        Some(
-            apply_patch::apply_from_command(workspace, turn_diff, patch_args(request)?, call).await,
-        )
+        let args = patch_args(request)?;
+        let patched = apply_patch::apply_from_command(workspace, turn_diff, args, call).await;
+        Some(PatchedCommand::new(patched))
     }
 
     /// Starts a command with the access that it was admitted with. Blocks, usually for one or two

@@ -23,8 +23,9 @@ use crate::walk::{
 /// The file names to search for.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct FileSearchArgs {
-    /// A glob if it has `*`, `?` or `[`, such as `*.test.ts` or `docs/*.md`, with the rules of
-    /// `.gitignore`; else letters of the path in order.
+    /// A glob with the rules of `.gitignore`, such as `*.test.ts` or `docs/*.md`, if it contains
+    /// `*`, `?` or `[`. Any other text is matched fuzzily: its letters must occur in the path in
+    /// this order.
     pattern: String,
     /// Maximum number of files.
     #[serde(default = "default_limit")]
@@ -92,11 +93,11 @@ fn search(
     cancel: &CancellationToken,
 ) -> Result<(Vec<FileSearchMatch>, usize), ToolError> {
     let folder = workspace.absolute(&args.search_directory, None);
-    let shown = workspace.display_path(&folder);
+    let display_path = workspace.display_path(&folder);
     let Some(real) = folder.canonicalize().ok().filter(|real| real.is_dir()) else {
-        return Err(ToolError::new(format!("{shown} is not a folder")));
+        return Err(ToolError::new(format!("{display_path} is not a folder")));
     };
-    workspace.refuse_secrets(&real, &shown)?;
+    workspace.refuse_secrets(&real, &display_path)?;
     let is_glob = args.pattern.contains(['*', '?', '[']);
     let included = if is_glob {
         Some(compile_globs([args.pattern.as_str()])?)

@@ -19,7 +19,8 @@ const SYSTEM_SECRETS: [&str; 4] = [
     "/etc/gshadow-",
 ];
 
-/// The most files whose inodes are collected, and the deepest folder that is searched for them.
+/// The most files whose inodes are collected, and the deepest folder that is searched for them. A
+/// hidden file beyond these limits is recognised by its path only, not by a hard link.
 const MAX_HIDDEN_FILES: usize = 5_000;
 const MAX_HIDDEN_DEPTH: usize = 4;
 
@@ -107,7 +108,8 @@ impl HiddenPaths {
         self.with_linked_files(|files| !files.is_empty())
     }
 
-    /// Passes on the hidden files with further hard links, as collected now or recently.
+    /// Calls `check` with the hidden files that have further hard links. The list is at most
+    /// `INODE_CACHE_AGE` old.
     #[cfg(unix)]
     fn with_linked_files(&self, check: impl FnOnce(&HashSet<FileId>) -> bool) -> bool {
         let mut cache = self

@@ -29,7 +29,9 @@ pub(crate) const STRUCTURED_SEARCH_DEFAULTS: &[(&str, u64)] = &[("limit", 100)];
 pub(crate) fn warn_if_limited(call: &CallContext, returned: usize, total: usize, what: &str) {
     if returned < total {
         let [returned, total] = [returned, total].map(group_digits);
-        call.warn(format!("{returned} of {total} {what}"));
+        call.warn(format!(
+            "returned {returned} of {total} {what}; set a higher limit for more"
+        ));
     }
 }
 

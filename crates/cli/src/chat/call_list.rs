@@ -67,13 +67,13 @@ impl CallList {
 
     /// Adds a call that the model requested, or updates its arguments while they stream in.
     pub(crate) fn add_requested(&mut self, id: &str, tool: &str, arguments: &str) {
-        let about = summarize_arguments(arguments);
+        let summary = summarise_arguments(arguments);
         let is_same =
             |line: &&mut CallLine| line.id == id && line.state == CallLineState::Requested;
         match self.lines.iter_mut().find(is_same) {
-            Some(line) => line.arguments_summary = about,
+            Some(line) => line.arguments_summary = summary,
             None => self.lines.push(CallLine {
-                arguments_summary: about,
+                arguments_summary: summary,
                 ..CallLine::new(id, tool)
             }),
         }
@@ -119,11 +119,10 @@ impl CallList {
                 if let Some(last) = last
                     && let Some(line) = self.find_mut(parent_id, call_id)
                     && let CallLineState::Running {
-                        last_output_line: last_words,
-                        ..
+                        last_output_line, ..
                     } = &mut line.state
                 {
-                    *last_words = last.trim().to_owned();
+                    *last_output_line = last.trim().to_owned();
                 }
             }
             RuntimeEvent::CallFinished { parent_id, call } => {
@@ -136,7 +135,7 @@ impl CallList {
                 let not_started = request.calls.iter().filter(|call| !call.args.is_null());
                 for call in not_started {
                     let line = self.line_mut(&run, &call.call_id, &call.tool);
-                    line.arguments_summary = summarize_arguments(&call.args.to_string());
+                    line.arguments_summary = summarise_arguments(&call.args.to_string());
                     line.state = CallLineState::WaitingForApproval;
                 }
             }
@@ -224,8 +223,8 @@ impl CallList {
         let (mark, style, status) = line.status_label(now, theme);
         let mut body = vec![Span::raw(sanitize_line(&line.tool))];
         if !line.arguments_summary.is_empty() {
-            let about = format!(" {}", sanitize_line(&line.arguments_summary));
-            body.push(Span::styled(about, theme.dim()));
+            let summary = format!(" {}", sanitize_line(&line.arguments_summary));
+            body.push(Span::styled(summary, theme.dim()));
         }
         if !status.is_empty() {
             let style = if style == theme.error() {
@@ -235,12 +234,12 @@ impl CallList {
             };
             body.push(Span::styled(format!("  {status}"), style));
         }
-        let fit = match &line.state {
+        let wrap = match &line.state {
             CallLineState::Finished(record) if record.error.is_some() => WrapMode::Words,
             _ => WrapMode::Truncate,
         };
         StyledRow::spans(body)
-            .with_wrap(fit)
+            .with_wrap(wrap)
             .with_prefix(Span::styled(format!("{mark} "), style))
             .with_prefix(Span::raw(indent))
     }
@@ -278,7 +277,7 @@ impl CallLine {
             }
             CallLineState::Running {
                 since,
-                last_output_line: last_words,
+                last_output_line,
             } => {
                 let elapsed = now.saturating_duration_since(*since);
                 let spinner =
@@ -287,7 +286,10 @@ impl CallLine {
                     0 => String::new(),
                     _ => format_duration(elapsed),
                 };
-                let status = format!("{elapsed} {}", truncate(&sanitize_line(last_words), 60));
+                let status = format!(
+                    "{elapsed} {}",
+                    truncate(&sanitize_line(last_output_line), 60)
+                );
                 (spinner, theme.progress(), status.trim().to_owned())
             }
             CallLineState::Finished(record) => {
@@ -329,8 +331,8 @@ pub(crate) fn format_milliseconds(milliseconds: f64) -> String {
     format_duration(Duration::from_secs_f64(milliseconds.max(0.0) / 1000.0))
 }
 
-/// Summarizes arguments in at most 80 columns, before the tool has described the call itself.
-fn summarize_arguments(arguments: &str) -> String {
+/// Summarises arguments in at most 80 columns, before the tool has described the call itself.
+fn summarise_arguments(arguments: &str) -> String {
     let Ok(value) = serde_json::from_str::<Value>(arguments) else {
         // Incomplete JSON, or a plain text.
         let mut lines = arguments.trim_start_matches(['{', '"']).lines();
@@ -496,11 +498,11 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_summarized() {
+    fn arguments_are_summarised() {
         assert_eq!(
-            summarize_arguments(r#"{"path":"a.txt","limit":3,"deep":{"x":1}}"#),
+            summarise_arguments(r#"{"path":"a.txt","limit":3,"deep":{"x":1}}"#),
             "a.txt 3"
         );
-        assert_eq!(summarize_arguments(r#"{"path":"a.t"#), "path\":\"a.t");
+        assert_eq!(summarise_arguments(r#"{"path":"a.t"#), "path\":\"a.t");
     }
 }

@@ -8,9 +8,10 @@
 //! | module | contents |
 //! |---|---|
 //! | `types` | the representation of types |
-//! | `facts` | declarations and assignments, collected before |
-//! | `statements`, `functions`, `patterns` | walk through the script, bind variables |
+//! | `prepass` | declarations and assignments, collected before |
+//! | `statements`, `functions`, `variables`, `patterns` | walk through the script, bind variables |
 //! | `expressions`, `members`, `calls`, `methods`, `globals` | infer the type of an expression |
+//! | `built_in_properties` | which properties lists, strings and global objects have |
 //! | `annotations` | types that the script writes |
 //! | `narrowing` | what conditions say about a value |
 //! | `changes` | assignments, and changes of frozen results |
@@ -18,10 +19,10 @@
 
 mod annotations;
 mod arguments;
+mod built_in_properties;
 mod calls;
 mod changes;
 mod expressions;
-mod facts;
 mod functions;
 mod globals;
 mod members;
@@ -29,8 +30,10 @@ mod methods;
 mod mistakes;
 mod narrowing;
 mod patterns;
+mod prepass;
 mod statements;
 mod types;
+mod variables;
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,21 +43,17 @@ use selvedge_tools::Registry;
 
 pub(crate) use mistakes::{MistakeKind, TypeMistake};
 
-use facts::ScriptFacts;
 use narrowing::Narrowing;
+use prepass::ScriptPrepass;
 use types::{TypeId, TypeTable};
 
 /// Maximum number of mistakes that are reported for one script.
 const MAX_MISTAKES: usize = 20;
 /// Maximum nesting of expressions and functions. What is nested deeper is unknown.
 const MAX_DEPTH: u32 = 200;
-/// Maximum number of expressions that are looked at per byte of source. Each expression is looked
-/// at once, and assigned values a few times more.
+/// Maximum number of steps per byte of source. Each expression takes one step, and an assigned
+/// value a few more.
 const STEPS_PER_BYTE: u32 = 8;
-
-/// Globals whose members are tools, and the prefix of the names of these tools. A server of the
-/// registry is such a global, too, if no other global has its name.
-const TOOL_GLOBALS: [(&str, &str); 1] = [("tools", "")];
 
 /// Returns the mistakes of a script, in the order of the text. The caller provides the native stack
 /// that parsing the script needs.
@@ -63,8 +62,8 @@ pub(crate) fn find_mistakes<'a>(
     scoping: &'a Scoping,
     registry: &'a Registry,
 ) -> Vec<TypeMistake> {
-    let facts = facts::collect(program, scoping);
-    if facts.is_unsupported {
+    let prepass = prepass::collect(program, scoping);
+    if prepass.is_unsupported {
         return Vec::new();
     }
     let mut checker = TypeChecker {
@@ -72,14 +71,14 @@ pub(crate) fn find_mistakes<'a>(
         source: program.source_text,
         scoping,
         registry,
-        facts,
-        symbols: HashMap::new(),
+        prepass,
+        variable_types: HashMap::new(),
         initial_types: HashMap::new(),
         speculative_bindings: Vec::new(),
         resolving: Vec::new(),
-        evaluated: HashSet::new(),
+        evaluated_declarators: HashSet::new(),
         function_types: HashMap::new(),
-        pushed: HashMap::new(),
+        pushed_types: HashMap::new(),
         narrowings: Vec::new(),
         returns: Vec::new(),
         mistakes: Vec::new(),
@@ -102,21 +101,22 @@ struct TypeChecker<'a> {
     source: &'a str,
     scoping: &'a Scoping,
     registry: &'a Registry,
-    facts: ScriptFacts<'a>,
+    prepass: ScriptPrepass<'a>,
     /// Types of the variables that are bound. An unbound variable is unknown.
-    symbols: HashMap<SymbolId, TypeId>,
+    variable_types: HashMap<SymbolId, TypeId>,
     /// Types of the first values of variables that are assigned later, too.
     initial_types: HashMap<SymbolId, TypeId>,
-    /// Types that speculative evaluations replaced in `symbols`.
+    /// Types that speculative evaluations replaced in `variable_types`.
     speculative_bindings: Vec<(SymbolId, Option<TypeId>)>,
     /// Variables whose types are being inferred, with what is known so far.
     resolving: Vec<(SymbolId, TypeId)>,
     /// Addresses of the declarators that were evaluated.
-    evaluated: HashSet<usize>,
+    evaluated_declarators: HashSet<usize>,
     /// Types of the functions that were evaluated, by address.
     function_types: HashMap<usize, TypeId>,
-    /// What was pushed so far to a list that starts empty: types, and number of calls.
-    pushed: HashMap<SymbolId, (Vec<TypeId>, usize)>,
+    /// For each list that starts empty: the types of the values pushed so far, and the number of
+    /// `push` calls seen.
+    pushed_types: HashMap<SymbolId, (Vec<TypeId>, usize)>,
     narrowings: Vec<Narrowing<'a>>,
     /// Types of the `return` statements of the functions around the current statement.
     returns: Vec<Vec<TypeId>>,
@@ -135,6 +135,46 @@ impl<'a> TypeChecker<'a> {
     fn take_step(&mut self) -> bool {
         self.steps_left = self.steps_left.saturating_sub(1);
         self.steps_left > 0 && self.depth < MAX_DEPTH
+    }
+
+    /// Runs a part of the check one level deeper.
+    fn nested<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        self.depth += 1;
+        let result = work(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// Runs a part of the check and forgets the narrowings that it adds.
+    fn scoped_narrowings<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let kept = self.narrowings.len();
+        let result = work(self);
+        self.narrowings.truncate(kept);
+        result
+    }
+
+    /// Runs a part of the check for another place of the script, where the present narrowings do
+    /// not hold.
+    fn without_narrowings<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let narrowings = std::mem::take(&mut self.narrowings);
+        let result = work(self);
+        self.narrowings = narrowings;
+        result
+    }
+
+    /// Runs a part of the check without reporting mistakes, and without binding variables for good.
+    fn speculatively<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let bound = self.speculative_bindings.len();
+        self.speculation += 1;
+        let result = work(self);
+        self.speculation -= 1;
+        for (symbol, before) in self.speculative_bindings.drain(bound..).rev() {
+            match before {
+                Some(before) => self.variable_types.insert(symbol, before),
+                None => self.variable_types.remove(&symbol),
+            };
+        }
+        result
     }
 
     fn report(&mut self, mistake: TypeMistake) {

@@ -40,7 +40,6 @@ const FIXED_TYPES: [Type<'static>; 7] = [
     Type::String,
 ];
 
-/// A type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Type<'a> {
     /// Anything: every use is accepted.
@@ -55,7 +54,7 @@ pub(super) enum Type<'a> {
     /// Exactly this string.
     Literal(&'a str),
     /// An object in the result of a tool.
-    Result(ResultObject<'a>),
+    ResultObject(ResultObject<'a>),
     /// An object that the script makes or describes.
     Object(ObjectId),
     Array {
@@ -78,15 +77,40 @@ pub(super) enum Type<'a> {
         params: Rc<[TypeId]>,
         result: TypeId,
     },
-    /// A method of a built-in type that is not called.
+    /// A method of a built-in type as a value: `list.map` without a call.
     Method,
     /// The function of a tool.
     Tool(ByAddress<'a, RegisteredTool>),
     /// `tools` or a part of it: the prefix of the tools' names.
     Namespace(Rc<str>),
-    /// A global object such as `Promise`.
+    /// A global that holds no tools, by its name, such as `Promise` or `parseInt`. The name may be
+    /// undefined.
     Global(&'a str),
     Union(Rc<[TypeId]>),
+}
+
+impl Type<'_> {
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self, Self::Array { .. } | Self::Tuple { .. })
+    }
+
+    pub(super) fn is_string(&self) -> bool {
+        matches!(self, Self::String | Self::Literal(_))
+    }
+
+    /// Whether a value of this type may count as false in a condition.
+    pub(super) fn can_be_falsy(&self) -> bool {
+        matches!(
+            self,
+            Self::Unknown
+                | Self::Undefined
+                | Self::Null
+                | Self::Boolean
+                | Self::Number
+                | Self::String
+                | Self::Literal(_)
+        )
+    }
 }
 
 /// An object in the result of a tool.
@@ -139,9 +163,9 @@ pub(super) struct ObjectId(u32);
 pub(super) struct ObjectType<'a> {
     pub(super) fields: Vec<(&'a str, TypeId)>,
     /// Type of fields that are not in `fields`. `None` if there are none.
-    pub(super) others: Option<TypeId>,
-    /// Whether a type annotation describes it, not an object literal.
-    pub(super) annotated: bool,
+    pub(super) index_type: Option<TypeId>,
+    /// Whether its declaration lists all fields, so that assignments cannot add one.
+    pub(super) is_declared: bool,
 }
 
 impl ObjectType<'_> {
@@ -341,7 +365,7 @@ impl<'a> TypeTable<'a> {
                 let elements = elements.collect();
                 self.add(Type::Tuple { elements, frozen })
             }
-            SchemaType::Object(object) => self.add(Type::Result(ResultObject {
+            SchemaType::Object(object) => self.add(Type::ResultObject(ResultObject {
                 schema: ByAddress(object),
                 tool,
                 path: path.into(),
@@ -368,8 +392,8 @@ impl<'a> TypeTable<'a> {
                 false => self.union([value, TypeId::UNDEFINED]),
             });
         }
-        let others = schema.others.as_ref()?;
-        Some(self.type_of_schema(others, object.tool, &path, object.frozen))
+        let index_type = schema.index_type.as_ref()?;
+        Some(self.type_of_schema(index_type, object.tool, &path, object.frozen))
     }
 
     /// Returns the type of a deep copy, which can be changed.
@@ -384,7 +408,7 @@ impl<'a> TypeTable<'a> {
                     elements.iter().map(|e| types.mutable_copy(*e)).collect();
                 types.tuple(&elements)
             }
-            Type::Result(object) => types.add(Type::Result(ResultObject {
+            Type::ResultObject(object) => types.add(Type::ResultObject(ResultObject {
                 frozen: false,
                 ..object
             })),

@@ -142,7 +142,7 @@ impl Redactor {
         is_sshpass || is_secret_name
     }
 
-    /// Redacts a string. JSON is redacted as JSON, and is unchanged, including its white space, if
+    /// Redacts a string. JSON is redacted as JSON, and is unchanged, including its whitespace, if
     /// it contains no secret.
     fn redact_string(&self, text: &str) -> String {
         let looks_like_json = text.starts_with(['{', '[']) && text.len() > 2;

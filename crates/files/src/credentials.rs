@@ -4,7 +4,7 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum number of entries of protected folders that are compared with a hard link.
+/// Maximum number of entries of folders with credentials that are compared with a hard link.
 #[cfg(unix)]
 const MAX_COMPARED_ENTRIES: usize = 10_000;
 
@@ -13,19 +13,19 @@ const MAX_COMPARED_ENTRIES: usize = 10_000;
 pub struct CredentialFiles(Arc<[PathBuf]>);
 
 impl CredentialFiles {
-    /// Protects these files, and everything below these folders.
+    /// Takes these files, and everything below these folders, as credentials.
     pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         Self(paths.into_iter().collect())
     }
 
-    /// Whether a file is protected: by its canonical path, or because it is a hard link to a
-    /// protected file.
+    /// Whether a file holds credentials: by its canonical path, or because it is a hard link to
+    /// such a file.
     pub(crate) fn contains(&self, path: &Path, metadata: &Metadata) -> bool {
-        self.0.iter().any(|protected| path.starts_with(protected)) || self.has_hard_link(metadata)
+        self.0.iter().any(|known| path.starts_with(known)) || self.is_hard_link_to_any(metadata)
     }
 
     #[cfg(unix)]
-    fn has_hard_link(&self, metadata: &Metadata) -> bool {
+    fn is_hard_link_to_any(&self, metadata: &Metadata) -> bool {
         use std::os::unix::fs::MetadataExt;
         if metadata.nlink() < 2 {
             return false;
@@ -33,7 +33,8 @@ impl CredentialFiles {
         let mut left = MAX_COMPARED_ENTRIES;
         let mut paths: Vec<PathBuf> = self.0.to_vec();
         while let Some(path) = paths.pop() {
-            // If too much would have to be compared, the file counts as protected.
+            // If too much would have to be compared, the file counts as one of them: a file of a
+            // project seldom has hard links, so little is lost.
             left = match left.checked_sub(1) {
                 Some(left) => left,
                 None => return true,
@@ -52,7 +53,7 @@ impl CredentialFiles {
     }
 
     #[cfg(not(unix))]
-    fn has_hard_link(&self, _: &Metadata) -> bool {
+    fn is_hard_link_to_any(&self, _: &Metadata) -> bool {
         false
     }
 }
