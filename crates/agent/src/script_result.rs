@@ -507,7 +507,7 @@ mod tests {
             message: "x1y2".repeat(50_000),
         }];
         large.output = vec![text_part(&"z ".repeat(50_000))];
-        large.warnings = vec!["grepFiles: returned 2,000 of 11,320 matches".to_owned()];
+        large.warnings = vec!["grepFiles: 2,000 of 11,320 matches".to_owned()];
         for max in [200, 1_000, 10_000] {
             let text = result_text(&large, max);
             assert!(selvedge_tokens::count(&text) <= max);
