@@ -101,7 +101,9 @@ fn a_folder_with_two_thousand_files_is_listed_whole() {
         ),
     ] {
         let output = turn(&fixture, &[(tool, args)]).remove(0);
-        let end = format!("warning: {tool}: {count} of 2,001 {what}");
+        let end = format!(
+            "warning: {tool}: returned {count} of 2,001 {what}; set a higher limit for more"
+        );
         assert!(output.content.ends_with(&end), "{}", output.content);
     }
 }
