@@ -2,7 +2,7 @@
 //! engine.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use grep_regex::RegexMatcherBuilder;
@@ -19,7 +19,10 @@ use serde_json::Value;
 use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
-use crate::walk::{STRUCTURED_SEARCH_DEFAULTS, compile_globs, default_folder, default_limit, walk};
+use crate::walk::{
+    STRUCTURED_SEARCH_DEFAULTS, compile_globs, default_folder, default_limit, search_stopped_error,
+    walk,
+};
 
 /// The longest line that is searched, in bytes. The search of a file stops at a longer line.
 const MAX_SEARCHED_LINE_BYTES: usize = 16 << 20;
@@ -143,6 +146,7 @@ fn grep(
     let skipped = Mutex::new(Vec::new());
     let count = AtomicUsize::new(0);
     let max_counted = args.limit.max(MAX_COUNTED_MATCHES);
+    let was_stopped = AtomicBool::new(false);
     let cancel = &call.cancel;
     let (walk, rules) = walk(workspace, &real);
     walk.run(|| {
@@ -153,9 +157,13 @@ fn grep(
             .memory_map(MmapChoice::never())
             .build();
         let (matcher, include, found, skipped) = (&matcher, &include, &found, &skipped);
-        let (count, folder, real) = (&count, &folder, &real);
+        let (count, folder, real, was_stopped) = (&count, &folder, &real, &was_stopped);
         Box::new(move |entry| {
-            if cancel.is_cancelled() || count.load(Ordering::Relaxed) > max_counted {
+            if cancel.is_cancelled() {
+                was_stopped.store(true, Ordering::Relaxed);
+                return WalkState::Quit;
+            }
+            if count.load(Ordering::Relaxed) > max_counted {
                 return WalkState::Quit;
             }
             let Ok(entry) = entry else {
@@ -225,6 +233,9 @@ fn grep(
             WalkState::Continue
         })
     });
+    if was_stopped.into_inner() {
+        return Err(search_stopped_error());
+    }
     let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     let found = found.into_sorted();
     warn_about_limits(call, &found, count.into_inner(), max_counted);
