@@ -19,7 +19,7 @@ use crate::catalogue::Catalogue;
 use crate::client_handler::ServerRequestHandlers;
 use crate::connection::McpConnection;
 use crate::error::ServerError;
-use crate::settings::ServerSettings;
+use crate::settings::{McpTransport, ServerSettings};
 
 /// Longest duration of a call, even if the server reports progress.
 pub(crate) const MAX_CALL_DURATION: Duration = Duration::from_secs(30 * 60);
@@ -196,6 +196,22 @@ impl ConfiguredServer {
         }
     }
 
+    /// Returns why the tools of the server are unknown: it did not start, or its configuration is
+    /// invalid. `None` if they are known, or if the server has not been started or is not used.
+    pub(crate) fn start_failure(&self) -> Option<ServerError> {
+        let inner = self.lock_inner();
+        if !self.settings.options.enabled || inner.catalogue.is_some() {
+            return None;
+        }
+        match (&inner.blocked, &inner.state) {
+            (Some(error @ ServerError::Misconfigured { .. }), _) => Some(error.clone()),
+            (None, McpConnectionState::BackingOff { reason, .. }) => {
+                Some(self.start_error(reason.clone(), None))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the connection, and starts the server if there is none.
     ///
     /// Cancelling this future does not cancel the start, because other callers may await it.
@@ -289,10 +305,26 @@ impl ConfiguredServer {
         }
     }
 
-    fn start_error(&self, reason: String) -> ServerError {
+    fn start_error(&self, reason: String, hint: Option<String>) -> ServerError {
         ServerError::StartFailed {
             server: self.settings.name.clone(),
             reason,
+            hint,
+        }
+    }
+
+    /// Returns the hint for a server that did not answer while it started.
+    fn slow_start_hint(&self) -> String {
+        let name = &self.settings.name;
+        let doubled = self.settings.startup_timeout().as_secs_f64() * 2.0;
+        let wait = format!("set startup_timeout_sec = {doubled} under [mcp_servers.{name}]");
+        match &self.settings.transport {
+            McpTransport::Stdio { command, args, .. } => {
+                let line = std::iter::once(command).chain(args);
+                let line = line.cloned().collect::<Vec<_>>().join(" ");
+                format!("run `{line}` to see its output, or {wait}")
+            }
+            McpTransport::Http { .. } => wait,
         }
     }
 
@@ -310,7 +342,7 @@ impl ConfiguredServer {
             return std::future::ready(gone).boxed().shared();
         };
         let task = tokio::spawn(async move { me.connect_and_list().await });
-        let failed = self.start_error("the task that starts it failed".to_owned());
+        let failed = self.start_error("the task that starts it failed".to_owned(), None);
         let starting = async move { task.await.unwrap_or(Err(failed)) };
         let starting = starting.boxed().shared();
         inner.state = McpConnectionState::Starting(starting.clone());
@@ -337,7 +369,8 @@ impl ConfiguredServer {
         let connected = tokio::time::timeout(limit, connecting).await;
         let connected = connected.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f64();
-            Err(self.start_error(format!("it did not answer within {seconds} s")))
+            let reason = format!("it did not answer within {seconds} s");
+            Err(self.start_error(reason, Some(self.slow_start_hint())))
         });
         let mut inner = self.lock_inner();
         match connected {
@@ -368,7 +401,7 @@ impl ConfiguredServer {
                 };
                 let error = match error {
                     not_found @ ServerError::CommandNotFound { .. } => not_found,
-                    _ => self.start_error(reason.clone()),
+                    other => self.start_error(reason.clone(), other.hint()),
                 };
                 inner.failures += 1;
                 self.back_off(&mut inner, &reason, Some(error.clone()));
