@@ -172,8 +172,9 @@ impl LimitKind {
     }
 
     /// Returns twice the limit of this kind: as a value of its key, and as a value of its flag.
-    pub fn doubled(self, limits: &Limits) -> (u64, String) {
-        let value = match self {
+    /// `None` if the limit is at its maximum.
+    pub fn doubled(self, limits: &Limits) -> Option<(u64, String)> {
+        let current = match self {
             Self::Timeout => limits.timeout_ms,
             Self::RunTimeout => limits.max_timeout_ms,
             Self::Memory => limits.memory_mb,
@@ -187,13 +188,16 @@ impl LimitKind {
             Self::Memory => Limits::MAX_MEMORY_MB,
             _ => u64::MAX,
         };
-        let value = value.saturating_mul(2).clamp(1, max);
+        let value = current.saturating_mul(2).clamp(1, max);
+        if value <= current {
+            return None;
+        }
         let flag_value = match self {
             Self::Timeout | Self::RunTimeout => format_millis(value),
             Self::Memory => format!("{value}MB"),
             _ => value.to_string(),
         };
-        (value, flag_value)
+        Some((value, flag_value))
     }
 }
 
@@ -214,25 +218,30 @@ pub enum LimitSurface {
 }
 
 impl LimitSurface {
-    /// Returns the hint that says how to raise a limit on this surface.
-    pub fn raise_hint(self, kind: LimitKind, limits: &Limits) -> String {
-        let (value, flag_value) = kind.doubled(limits);
-        let key = format!("`script_harness.limits.{} = {value}`", kind.key());
+    /// Returns the hint that says how the author of a script can raise a limit on this surface.
+    /// `None` if the limit is at its maximum, or if only a person can raise it and the author is a
+    /// model that works alone (`Exec`).
+    pub fn raise_hint(self, kind: LimitKind, limits: &Limits) -> Option<String> {
+        let (value, flag_value) = kind.doubled(limits)?;
+        let pragma = || format!("start the script with `// @exec: {{\"timeout_ms\": {value}}}`");
         let own = match (self, kind) {
-            (Self::Library, _) => return format!("raise `Limits::{}`", kind.key()),
-            (Self::Run | Self::Exec, _) => {
+            (Self::Library, _) => return Some(format!("raise `Limits::{}`", kind.key())),
+            (Self::Run, _) => {
                 if let Some(flag) = kind.flag() {
-                    return format!("pass {flag} {flag_value}");
+                    return Some(format!("pass {flag} {flag_value}"));
                 }
                 String::new()
             }
-            (Self::Chat, LimitKind::Timeout) => {
-                format!("start the script with `// @exec: {{\"timeout_ms\": {value}}}`, or ")
-            }
+            (Self::Exec, LimitKind::Timeout) => return Some(pragma()),
+            (Self::Exec, _) => return None,
+            (Self::Chat, LimitKind::Timeout) => format!("{}, or ", pragma()),
             (Self::Mcp, LimitKind::Timeout) => format!("pass `timeoutMs: {value}`, or "),
             (Self::Chat | Self::Mcp, _) => String::new(),
         };
-        format!("{own}set {key} in config.toml")
+        let key = kind.key();
+        Some(format!(
+            "{own}set {key} = {value} under [script_harness.limits] in config.toml"
+        ))
     }
 
     /// Returns the hint that says how to give the calls of a tool more time. `limit_ms` is the
@@ -251,7 +260,7 @@ impl LimitSurface {
         let set = match self {
             Self::Library => format!("raise `Limits::tool_timeouts_ms` for `{tool}`"),
             _ => format!(
-                "set `script_harness.limits.tool_timeouts_ms.{key} = {value}` in config.toml"
+                "set {key} = {value} under [script_harness.limits.tool_timeouts_ms] in config.toml"
             ),
         };
         match accepts_timeout {
@@ -404,6 +413,26 @@ mod tests {
         };
         assert_eq!(provider.with(&model).apply(global.clone()), expected);
         assert_eq!(LimitOverrides::default().apply(global.clone()), global);
+    }
+
+    #[test]
+    fn a_limit_at_its_maximum_is_not_suggested_again() {
+        let limits = Limits {
+            memory_mb: Limits::MAX_MEMORY_MB,
+            timeout_ms: Limits::DAY_MS,
+            ..Limits::default()
+        };
+        use LimitSurface::{Chat, Exec, Library, Mcp, Run};
+        for surface in [Library, Run, Exec, Chat, Mcp] {
+            for kind in [LimitKind::Memory, LimitKind::Timeout] {
+                assert_eq!(
+                    surface.raise_hint(kind, &limits),
+                    None,
+                    "{surface:?} {kind:?}"
+                );
+            }
+            assert!(surface.raise_hint(LimitKind::Calls, &limits).is_some());
+        }
     }
 
     #[test]
