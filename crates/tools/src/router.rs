@@ -208,6 +208,11 @@ fn structured_output(
 }
 
 impl CallOutcome {
+    /// Returns what went wrong, if the call is done and its result reports a failure.
+    pub(crate) fn result_failure(&self) -> Option<String> {
+        self.result.as_ref().ok()?.failure.clone()
+    }
+
     /// Returns the text that a model reads, with the warnings. `None` if it reads the value.
     pub(crate) fn model_text(&self) -> Option<String> {
         let mut text = match &self.result {

@@ -637,6 +637,7 @@ mod tests {
         view.take(RuntimeEvent::CallFinished {
             parent_id: "scr_1".into(),
             call,
+            result_failure: None,
         });
         view.take(completed("o", output(None)));
         assert_eq!(
