@@ -99,6 +99,8 @@ pub(crate) struct AnswerReader<'a> {
     pub(crate) emit_live: bool,
     /// The ids of all items for which events were emitted.
     pub(crate) emitted_ids: Vec<String>,
+    /// Number of retries of the request.
+    pub(crate) retries: u32,
     pub(crate) answer: TurnAnswer,
 }
 
@@ -176,9 +178,15 @@ impl AnswerReader<'_> {
                 delay: after,
             } => {
                 self.discard();
-                let seconds = after.as_secs_f64();
+                self.retries += 1;
+                let (retry, seconds) = (self.retries, after.as_secs_f64());
+                // The message of the first failure is enough.
+                let reason = match retry {
+                    1 => format!("{error}; "),
+                    _ => String::new(),
+                };
                 self.events.emit(RuntimeEvent::Error {
-                    message: format!("{error}; retrying in {seconds:.1} s"),
+                    message: format!("{reason}retry {retry} in {seconds:.1} s"),
                 });
             }
             _ => {}

@@ -163,6 +163,7 @@ impl AgentTurn<'_> {
             items: Default::default(),
             emit_live: true,
             emitted_ids: Vec::new(),
+            retries: 0,
             answer: TurnAnswer::default(),
         };
         let stop = &self.turn_cancel;

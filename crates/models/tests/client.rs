@@ -350,7 +350,7 @@ async fn a_silent_answer_times_out() {
     };
     let server = Server::start([Reply::events(HELLO).end(End::Silent)]).await;
     let found = events(idle(&server)).await;
-    assert_eq!(error(&found).kind, ModelErrorKind::Network);
+    assert_eq!(error(&found).kind, ModelErrorKind::Timeout);
     assert!(
         error(&found)
             .message
