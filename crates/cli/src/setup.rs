@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::instructions::{InstructionUse, instruction_files};
+use crate::journal::JournalNeed;
 use crate::problem::Problem;
 use crate::recall::RecallTool;
 use crate::run_access::McpRunAccess;
@@ -116,8 +117,14 @@ pub(crate) fn load_user_configuration(home: Option<&Path>) -> Result<Config> {
 fn report_diagnostics(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let warned = WARNED.swap(true, Ordering::Relaxed);
+    if let Some(home) = selvedge_config::home().filter(|home| home.exists() && !home.is_dir()) {
+        let message = format!("{} is not a folder", home.display());
+        return Err(Problem::new(message).hint("set SELVEDGE_HOME to a folder"));
+    }
+    let mut sorted: Vec<&Diagnostic> = diagnostics.iter().collect();
+    sorted.sort_by_key(|diagnostic| (&diagnostic.path, diagnostic.line));
     let mut last: Option<(Problem, &Diagnostic)> = None;
-    for diagnostic in diagnostics {
+    for diagnostic in sorted {
         match diagnostic.severity {
             Severity::Warning if warned => {}
             Severity::Warning => eprint_line!("warning: {diagnostic}"),
@@ -136,12 +143,9 @@ fn report_diagnostics(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
 fn diagnostic_hint(diagnostic: &Diagnostic) -> String {
     let path = diagnostic.path.display();
     match (diagnostic.subject, diagnostic.line) {
-        (DiagnosticSubject::Syntax, Some(line)) => format!("correct line {line} of {path}"),
-        (DiagnosticSubject::Syntax, None) => format!("correct {path}"),
         (DiagnosticSubject::File, _) => format!("make {path} a readable text file, or rename it"),
-        (DiagnosticSubject::Key, _) => {
-            "run `selvedge config schema` to list every key and its type".to_owned()
-        }
+        (_, Some(line)) => format!("correct line {line} of {path}"),
+        (_, None) => format!("correct {path}"),
     }
 }
 
@@ -305,11 +309,16 @@ impl CliSetup {
     }
 
     /// Opens the journal, unless `--ephemeral` was passed or there is no home folder.
-    pub(crate) fn with_journal(mut self, workspace: &WorkspaceArgs) -> Result<Self> {
+    pub(crate) fn with_journal(
+        mut self,
+        workspace: &WorkspaceArgs,
+        need: JournalNeed,
+    ) -> Result<Self> {
         let journal = match &self.home {
             Some(home) if !workspace.ephemeral => Some(crate::journal::open_journal_for_run(
                 home,
                 &self.config.journal,
+                need,
             )?),
             _ => None,
         };
@@ -517,7 +526,8 @@ pub(crate) fn resolve_pack(config: &Config, name: &str) -> Result<PackSelection,
     packs.resolve(name).map_err(|error| {
         let hint = match &error {
             PackError::Unknown { similar: near, .. } if !near.is_empty() => {
-                format!("did you mean {}?", near.join(" or "))
+                let near = near.iter().map(|name| format!("`{name}`"));
+                format!("did you mean {}?", near.collect::<Vec<_>>().join(" or "))
             }
             _ => {
                 let names: Vec<&str> = packs.names().into_iter().collect();

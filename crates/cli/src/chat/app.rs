@@ -353,6 +353,14 @@ impl Chat {
             } => self.handle_found_files(&letters, paths),
             ChatUpdate::ServersReady => {
                 self.servers_ready = true;
+                let failures = self.parts.servers.start_failures();
+                let warnings = failures
+                    .iter()
+                    .map(|failure| StyledRow::text(format!("warning: {failure}")));
+                let warnings: Vec<_> = warnings.collect();
+                if !warnings.is_empty() {
+                    self.print_block(warnings);
+                }
                 self.start_next_turn();
             }
             ChatUpdate::JournalRead(show) => show(self),
