@@ -13,6 +13,7 @@ use selvedge_script::detect::{BlockDetector, Segment, reasoning_text};
 use selvedge_script::{Harness, named_run_to_resume};
 
 use crate::AfterBlock;
+use crate::model_request::retry_note;
 use crate::script_call::{malformed_block_error, parse_script_call};
 
 /// A piece of an answer.
@@ -179,15 +180,8 @@ impl AnswerReader<'_> {
             } => {
                 self.discard();
                 self.retries += 1;
-                let (retry, seconds) = (self.retries, after.as_secs_f64());
-                // The message of the first failure is enough.
-                let reason = match retry {
-                    1 => format!("{error}; "),
-                    _ => String::new(),
-                };
-                self.events.emit(RuntimeEvent::Error {
-                    message: format!("{reason}retry {retry} in {seconds:.1} s"),
-                });
+                let message = retry_note(&error, self.retries, after);
+                self.events.emit(RuntimeEvent::Error { message });
             }
             _ => {}
         }

@@ -365,7 +365,7 @@ fn a_failed_turn_shows_an_error_with_a_hint() {
     let fixture = Fixture::new(|_| Reply::Fail(401, r#"{"error":{"message":"bad key"}}"#.into()));
     let mut terminal = fixture.chat();
     terminal.send("Hi");
-    terminal.wait_for("error: provider `mock`: bad key (auth)");
+    terminal.wait_for("error: provider `mock`: bad key");
     terminal.wait_for("hint: set env_key = \"VARIABLE\" under [model_providers.mock]");
     terminal.wait_for(READY);
 }

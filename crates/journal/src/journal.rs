@@ -137,7 +137,7 @@ impl Drop for Journal {
 
 /// Runs `work` in a transaction, which is rolled back if `work` fails.
 /// Prepares the statements that insert runs, calls and items, so that a file with other columns is
-/// refused before anything runs. The statements stay in the cache, where the first writes find them.
+/// refused before anything runs. The statements stay in the cache for the first writes.
 fn check_columns(connection: &Connection) -> Result<(), JournalError> {
     for sql in [
         ledger::INSERT_RUN,

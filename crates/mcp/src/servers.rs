@@ -13,8 +13,9 @@ use selvedge_tools::{Registry, Tool, ToolSearch};
 
 use crate::catalogue::{Catalogue, to_identifier};
 use crate::client_handler::ServerRequestHandlers;
-use crate::configured_server::{ConfiguredServer, McpSharedState, ServerStatus};
+use crate::configured_server::{ConfiguredServer, McpSharedState};
 use crate::error::ServerError;
+use crate::server_status::ServerStatus;
 use crate::settings::ServerSettings;
 use crate::tool::{McpTool, UnavailableServerTool};
 
