@@ -203,10 +203,12 @@ impl FileCheck<'_> {
         };
         // A key of the top level that was appended to the last table of the file.
         let is_top_level = key != wrong && self.schema["properties"].get(wrong).is_some();
-        let hint = match (is_top_level, near.or_else(in_other_table)) {
-            (true, _) => "; move this line above the first [section]".to_owned(),
-            (false, Some(near)) => format!("; did you mean `{near}`?"),
-            (false, None) => String::new(),
+        let hint = match near {
+            None if is_top_level => "; move this line above the first [section]".to_owned(),
+            near => near
+                .or_else(in_other_table)
+                .map(|near| format!("; did you mean `{near}`?"))
+                .unwrap_or_default(),
         };
         self.report(
             severity,
