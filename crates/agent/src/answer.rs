@@ -13,6 +13,7 @@ use selvedge_script::detect::{BlockDetector, Segment, reasoning_text};
 use selvedge_script::{Harness, named_run_to_resume};
 
 use crate::AfterBlock;
+use crate::model_request::retry_note;
 use crate::script_call::{malformed_block_error, parse_script_call};
 
 /// A piece of an answer.
@@ -99,6 +100,8 @@ pub(crate) struct AnswerReader<'a> {
     pub(crate) emit_live: bool,
     /// The ids of all items for which events were emitted.
     pub(crate) emitted_ids: Vec<String>,
+    /// Number of retries of the request.
+    pub(crate) retries: u32,
     pub(crate) answer: TurnAnswer,
 }
 
@@ -176,10 +179,9 @@ impl AnswerReader<'_> {
                 delay: after,
             } => {
                 self.discard();
-                let seconds = after.as_secs_f64();
-                self.events.emit(RuntimeEvent::Error {
-                    message: format!("{error}; retrying in {seconds:.1} s"),
-                });
+                self.retries += 1;
+                let message = retry_note(&error, self.retries, after);
+                self.events.emit(RuntimeEvent::Error { message });
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! Requests to the model: assembles the prompt, reads and records the answer, and adapts the next
 //! request after an error.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use selvedge_models::{ModelCapability, ModelError, Prompt, ToolCallMode};
 use selvedge_protocol::{
@@ -163,6 +163,7 @@ impl AgentTurn<'_> {
             items: Default::default(),
             emit_live: true,
             emitted_ids: Vec::new(),
+            retries: 0,
             answer: TurnAnswer::default(),
         };
         let stop = &self.turn_cancel;
@@ -279,6 +280,15 @@ impl AgentTurn<'_> {
             return self.record_compaction(compacted).await;
         }
         Err(error.into())
+    }
+}
+
+/// Describes a retry of a request, counted from 1. Only the first one repeats the error.
+pub(crate) fn retry_note(error: &ModelError, retry: u32, delay: Duration) -> String {
+    let seconds = delay.as_secs_f64();
+    match retry {
+        1 => format!("{error}; retry 1 in {seconds:.1} s"),
+        _ => format!("retry {retry} in {seconds:.1} s"),
     }
 }
 

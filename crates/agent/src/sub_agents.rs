@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use selvedge_journal::Journal;
-use selvedge_models::{Model, ModelClient, ModelEvent, Prompt};
+use selvedge_models::{Model, ModelClient, ModelError, ModelEvent, Prompt};
 use selvedge_protocol::{
-    ConversationItem, DocumentStore, EventSink, Limits, MessageRole, ScriptMode, TurnEnd, Usage,
-    new_document_key, new_id,
+    ConversationItem, DocumentStore, EventSink, Limits, MessageRole, ModelErrorKind, ScriptMode,
+    TurnEnd, Usage, new_document_key, new_id,
 };
 use selvedge_tools::{CallContext, Registry, ToolError, camel_case, snake_case};
 use tokio::sync::watch;
@@ -385,9 +385,7 @@ pub(crate) async fn ask_for_text(
     let mut stream = client.stream(prompt, model);
     let (mut text, mut usage) = (String::new(), Usage::default());
     while let Some(event) = stream.next().await {
-        match event.map_err(|error| {
-            ToolError::new(format!("the model failed ({}): {error}", error.kind))
-        })? {
+        match event.map_err(|error| model_tool_error(client, &error))? {
             ModelEvent::Text { text: delta, .. } => text.push_str(&delta),
             ModelEvent::Usage(counted) => usage = counted,
             ModelEvent::Restarted | ModelEvent::Retrying { .. } => text.clear(),
@@ -395,6 +393,21 @@ pub(crate) async fn ask_for_text(
         }
     }
     Ok((text, usage))
+}
+
+/// Returns the error of a request that a script made to a model.
+fn model_tool_error(client: &ModelClient, error: &ModelError) -> ToolError {
+    let name = &client.provider().name;
+    let mut failure = ToolError::new(match error.kind {
+        // The message of a failed connection names the provider.
+        ModelErrorKind::Network | ModelErrorKind::Timeout => error.message.clone(),
+        _ => format!("provider `{name}`: {error}"),
+    });
+    failure.retryable = error.is_transient();
+    match error.kind {
+        ModelErrorKind::UnknownModel => failure.suggest("leave out `model` to use your own"),
+        _ => failure,
+    }
 }
 
 /// Returns the error of a request after a limit of the budget was reached.

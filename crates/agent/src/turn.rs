@@ -242,7 +242,7 @@ impl Agent {
         turn.end_children(&Ok(TurnEnd::Interrupted)).await;
         drop(turn);
         if let Err(error) = settled
-            && matches!(error.kind, TurnErrorKind::Journal | TurnErrorKind::InUse)
+            && !matches!(error.kind, TurnErrorKind::Model(_))
         {
             return Err(error);
         }

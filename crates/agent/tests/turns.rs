@@ -791,7 +791,7 @@ async fn a_failed_request_is_retried_and_the_answer_is_emitted_once() {
         .await;
     assert_eq!(outcome.message.as_deref(), Some("Hello."));
     assert!(test.events().iter().any(
-        |event| matches!(event, RuntimeEvent::Error { message } if message.contains("retrying in"))
+        |event| matches!(event, RuntimeEvent::Error { message } if message.contains("; retry 1 in "))
     ));
 }
 

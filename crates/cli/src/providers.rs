@@ -109,8 +109,12 @@ pub(crate) fn find_provider(all: &[Provider], name: &str) -> Result<Provider> {
     let found = all.iter().find(|provider| provider.name == name).cloned();
     Ok(found.ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|provider| provider.name.as_str()).collect();
+        let similar = selvedge_tools::similar_names(name, names.iter().copied());
+        let near = similar.first();
+        let near = near.map(|near| format!("did you mean `{near}`? Otherwise "));
         Problem::new(format!("there is no provider `{name}`")).hint(format!(
-            "use one of {}, or add [model_providers.{name}] to config.toml",
+            "{}use one of {}, or add [model_providers.{name}] to config.toml",
+            near.unwrap_or_default(),
             names.join(", ")
         ))
     })?)
@@ -273,7 +277,9 @@ async fn first_local_model(provider: &Provider) -> Result<String> {
         .map_err(|error| missing(format!(": {error}")))?;
     let models = client.list_models().await;
     let models = models.map_err(|error| match error.kind {
-        ModelErrorKind::Network => crate::models::model_problem(provider, &error),
+        ModelErrorKind::Network | ModelErrorKind::Timeout => {
+            crate::models::model_problem(provider, &error)
+        }
         _ => missing(format!(": {error}")),
     })?;
     let first = models.into_iter().next();

@@ -253,7 +253,11 @@ mod tests {
         for (text, message) in [
             (
                 "a = \n",
-                "error: config.toml:1: string values must be quoted, expected literal string",
+                "error: config.toml:1: the value after `=` is missing",
+            ),
+            (
+                "model = \"x\"\nmodel = \"y\"\n",
+                "error: config.toml:2: `model` is set twice",
             ),
             (
                 "\n[script_harness.limits]\ntimeout_ms = \"30s\"\n",
@@ -365,6 +369,11 @@ mod tests {
             (
                 "[tui.theme]\nname = \"x\"\n",
                 "warning: config.toml:1: unknown key `tui`",
+            ),
+            (
+                "[web]\nscript_harness.limits.timeout_ms = 3\n",
+                "warning: config.toml:2: unknown key `web.script_harness`; move this line above \
+                 the first [section]",
             ),
         ] {
             assert_eq!(messages(text), [message]);

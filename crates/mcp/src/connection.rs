@@ -63,10 +63,12 @@ impl McpConnection {
             sampling: settings.sampling(),
             in_flight: calls.clone(),
         };
-        let not_started = |reason: String| ServerError::StartFailed {
+        let failed = |failure: ServerStartFailure| ServerError::StartFailed {
             server: settings.name.clone(),
-            reason,
+            reason: failure.reason,
+            hint: failure.hint,
         };
+        let not_started = |reason: String| failed(reason.into());
         let (service, process) = match &settings.transport {
             McpTransport::Stdio { command, cwd, .. } => {
                 let started = ServerProcess::spawn(&settings.transport);
@@ -100,7 +102,7 @@ impl McpConnection {
             }
             McpTransport::Http { .. } => {
                 let service = crate::http_client::connect_http(handler, settings, folder).await;
-                (service.map_err(not_started)?, None)
+                (service.map_err(failed)?, None)
             }
         };
         let peer = service.peer().clone();
@@ -323,6 +325,20 @@ pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Shortens a text of a server to one line of at most 300 characters.
+/// Why a server did not start, and what the user can do about it.
+#[derive(Debug)]
+pub(crate) struct ServerStartFailure {
+    /// Reason, in one line.
+    pub(crate) reason: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl From<String> for ServerStartFailure {
+    fn from(reason: String) -> Self {
+        Self { reason, hint: None }
+    }
+}
+
 pub(crate) fn shorten(text: &str) -> String {
     selvedge_text::one_line(text, 300)
 }

@@ -121,7 +121,10 @@ impl ServerProcess {
     /// Returns the exit status and the last output of the server, in one line.
     pub(crate) fn exit_reason(&mut self) -> String {
         let status = self.child.try_wait().ok().flatten();
-        let status = status.map(|status| status.to_string());
+        let status = status.map(|status| match status.code() {
+            Some(code) => format!("it exited with status {code}"),
+            None => format!("it was ended by {status}"),
+        });
         let output_log = lock(&self.output_log);
         let mut lines = output_log.stderr_tail.iter().rev();
         let stderr = lines.find(|line| !line.trim().is_empty());

@@ -13,8 +13,9 @@ use selvedge_tools::{Registry, Tool, ToolSearch};
 
 use crate::catalogue::{Catalogue, to_identifier};
 use crate::client_handler::ServerRequestHandlers;
-use crate::configured_server::{ConfiguredServer, McpSharedState, ServerStatus};
+use crate::configured_server::{ConfiguredServer, McpSharedState};
 use crate::error::ServerError;
+use crate::server_status::ServerStatus;
 use crate::settings::ServerSettings;
 use crate::tool::{McpTool, UnavailableServerTool};
 
@@ -97,6 +98,15 @@ impl Servers {
         start_servers_without_catalogue(self.servers.iter()).await;
     }
 
+    /// Returns the errors of the servers whose tools are unknown, because they did not start or are
+    /// not configured correctly.
+    pub fn start_failures(&self) -> Vec<ServerError> {
+        let servers = self.servers.iter();
+        servers
+            .filter_map(|server| server.start_failure())
+            .collect()
+    }
+
     /// Returns the tools of `base`, those of all known catalogues, and `search`.
     pub fn script_registry(&self, base: &Registry) -> Registry {
         let changes = self.shared.generation.load(Ordering::Acquire);
@@ -132,10 +142,11 @@ impl Servers {
                 (Some(catalogue), _) => {
                     register_tools(&mut registry, server, &catalogue, &namespace)
                 }
-                (None, Some(_)) => {
+                // A server that failed is started again by the next call to it.
+                (None, reason) if reason.is_some() || server.start_failure().is_some() => {
                     registry.register_catch_all(UnavailableServerTool(server.clone()))
                 }
-                (None, None) => {}
+                (None, _) => {}
             }
         }
         crate::common_tools::register_common_tools(&mut registry, self);

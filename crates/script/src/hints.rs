@@ -87,6 +87,9 @@ fn for_missing_name(missing: &str, compiled: &CompiledScript, registry: &Registr
     if let Some(tool) = registry.get(missing) {
         return format!("did you mean `tools.{}`?", tool.spec.js_name);
     }
+    if registry.is_namespace(missing) {
+        return format!("did you mean `tools.{missing}`?");
+    }
     if let Some(near) =
         similar_names(missing, compiled.declared_names.iter().map(String::as_str)).first()
     {

@@ -152,7 +152,7 @@ fn too_large_error(bytes: usize, limits: &Limits, surface: LimitSurface) -> Scri
     );
     ScriptError::new(ErrorCode::SerializationError, Phase::Finalizing, message)
         .suggest("return only what is needed: filter, count, or take a slice")
-        .suggest(surface.raise_hint(kind, limits))
+        .suggest_if_some(surface.raise_hint(kind, limits))
         .with(LimitKind::METADATA_KEY, kind.key())
         .with("bytes", bytes)
 }

@@ -361,9 +361,10 @@ impl ScriptHost {
     fn output_full_reply(&self, _: &OutputFull) -> String {
         let bytes = self.limits.max_output_bytes;
         let hint = self.surface.raise_hint(LimitKind::Output, &self.limits);
+        let hint = hint.map_or(String::new(), |hint| format!(", or {hint}"));
         let message = format!(
             "a script may show at most {bytes} bytes with text(), image(), audio(), notify() and \
-             logs together; show less, or {hint}"
+             logs together; show less{hint}"
         );
         error_reply("RangeError", &message)
     }

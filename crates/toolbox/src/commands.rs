@@ -488,9 +488,16 @@ impl CommandRunner {
     /// `cwd` is the working folder of the command.
     pub(crate) fn is_refused_by_sandbox(&self, cwd: Option<&str>, path: &str) -> bool {
         let workspace = &self.inner.workspace;
-        let path = workspace.absolute(path, cwd);
-        let is_hidden = self.hides_secrets() && workspace.is_secret(&path);
-        is_hidden || !workspace.is_writable_by_commands(&path) && can_write(&path)
+        let absolute = workspace.absolute(path, cwd);
+        self.is_hidden_by_sandbox(cwd, path)
+            || !workspace.is_writable_by_commands(&absolute) && can_write(&absolute)
+    }
+
+    /// Returns whether the sandbox hides a path from commands, because it may hold
+    /// secrets. `cwd` is the working folder of the command.
+    pub(crate) fn is_hidden_by_sandbox(&self, cwd: Option<&str>, path: &str) -> bool {
+        let workspace = &self.inner.workspace;
+        self.hides_secrets() && workspace.is_secret(&workspace.absolute(path, cwd))
     }
 
     fn support(&self) -> &ConfinementSupport {

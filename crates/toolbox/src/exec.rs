@@ -140,6 +140,7 @@ impl Tool for Exec {
             let output = run(&self.0, parse_args(args.clone())?, &call).await?;
             Ok(ToolOutput {
                 model_text: Some(render(&output)),
+                failure: failure(&output, call.time_limit),
                 unconfined_retry: unconfined_retry(&output, &args, self.0.confines_commands()),
                 ..ToolOutput::from_value(&output)?
             })
@@ -211,7 +212,13 @@ async fn run(
         && exit_code != 0
     {
         let refused = |path: &str| commands.is_refused_by_sandbox(cwd.as_deref(), path);
-        let denial = find_denial(&output.aggregated_output, exit.network_denied, refused);
+        let hidden = |path: &str| commands.is_hidden_by_sandbox(cwd.as_deref(), path);
+        let denial = find_denial(
+            &output.aggregated_output,
+            exit.network_denied,
+            refused,
+            hidden,
+        );
         output.sandbox_denied = denial.is_some();
         output.sandbox_reason = denial.map(|denial| denial.reason());
     }
@@ -385,6 +392,21 @@ fn unconfined_retry(
     let reason =
         format!("`{line}` was blocked by the sandbox ({why}); run it without the sandbox?");
     Some(UnconfinedRetry { args, reason })
+}
+
+/// Describes a command that failed, for people who watch the calls.
+fn failure(output: &ExecToolOutput, time_limit: Duration) -> Option<String> {
+    if output.timed_out {
+        let limit = match time_limit.as_millis() {
+            ms @ 0..1000 => format!("{ms} ms"),
+            _ => format!("{} s", time_limit.as_secs_f64()),
+        };
+        return Some(format!("stopped at its time limit of {limit}"));
+    }
+    if let Some(reason) = &output.sandbox_reason {
+        return Some(format!("blocked by the sandbox: {reason}"));
+    }
+    (output.exit_code != 0).then(|| format!("exit code {}", output.exit_code))
 }
 
 fn render(output: &ExecToolOutput) -> String {

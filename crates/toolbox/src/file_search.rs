@@ -1,6 +1,7 @@
 //! The tool `file_search`: finds files by glob or by fuzzy name, best match first.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ignore::WalkState;
 use nucleo_matcher::pattern::{CaseMatching, Normalization, Pattern};
@@ -16,8 +17,8 @@ use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::walk::{
-    STRUCTURED_SEARCH_DEFAULTS, WalkCollector, compile_globs, default_folder, default_limit, walk,
-    warn_if_limited,
+    STRUCTURED_SEARCH_DEFAULTS, WalkCollector, compile_globs, default_folder, default_limit,
+    search_stopped_error, walk, warn_if_limited,
 };
 
 /// The file names to search for.
@@ -106,13 +107,15 @@ fn search(
     };
     let excluded = compile_globs(args.exclude_patterns.iter().map(String::as_str))?;
     let paths = Mutex::new(Vec::new());
+    let was_stopped = AtomicBool::new(false);
     walk(workspace, &real).0.run(|| {
         let (included, excluded, paths) = (&included, &excluded, &paths);
-        let (folder, real) = (&folder, &real);
+        let (folder, real, was_stopped) = (&folder, &real, &was_stopped);
         // Each thread collects its own matches and merges them when it ends.
         let mut local = WalkCollector::new(paths);
         Box::new(move |entry| {
             if cancel.is_cancelled() {
+                was_stopped.store(true, Ordering::Relaxed);
                 return WalkState::Quit;
             }
             let Ok(entry) = entry else {
@@ -135,6 +138,9 @@ fn search(
             WalkState::Continue
         })
     });
+    if was_stopped.into_inner() {
+        return Err(search_stopped_error());
+    }
     let mut paths = paths.into_inner().unwrap_or_default();
     paths.sort();
     if is_glob {

@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use globset::GlobSet;
@@ -23,7 +23,8 @@ use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::walk::{
-    STRUCTURED_SEARCH_DEFAULTS, compile_globs, default_folder, default_limit, walk, warn_if_limited,
+    STRUCTURED_SEARCH_DEFAULTS, compile_globs, default_folder, default_limit, search_stopped_error,
+    walk, warn_if_limited,
 };
 
 /// The longest line that is searched, in bytes. The search of a file stops at a longer line.
@@ -152,6 +153,7 @@ fn grep(
         found: Mutex::new(FirstMatches::new(args.limit)),
         skipped: Mutex::default(),
         count: AtomicUsize::new(0),
+        was_cancelled: AtomicBool::new(false),
     };
     walk.run(|| {
         let mut searcher = SearcherBuilder::new()
@@ -167,6 +169,9 @@ fn grep(
             Err(_) => WalkState::Continue,
         })
     });
+    if search.was_cancelled.into_inner() {
+        return Err(search_stopped_error());
+    }
     let found = search.found.into_inner();
     let found = found.unwrap_or_else(PoisonError::into_inner).into_sorted();
     warn_about_limits(call, &found, search.count.into_inner(), search.max_counted);
@@ -228,11 +233,17 @@ struct FileGrep<'a> {
     skipped: Mutex<Vec<GrepMatch>>,
     /// Number of all matches.
     count: AtomicUsize,
+    /// Whether the search stopped because the call was cancelled.
+    was_cancelled: AtomicBool,
 }
 
 impl FileGrep<'_> {
     fn is_stopped(&self) -> bool {
-        self.cancel.is_cancelled() || self.count.load(Ordering::Relaxed) > self.max_counted
+        if self.cancel.is_cancelled() {
+            self.was_cancelled.store(true, Ordering::Relaxed);
+            return true;
+        }
+        self.count.load(Ordering::Relaxed) > self.max_counted
     }
 
     fn search_entry(&self, searcher: &mut Searcher, entry: &DirEntry) -> WalkState {

@@ -36,6 +36,8 @@ pub(crate) struct HiddenPaths {
     paths: Vec<PathBuf>,
     /// The same paths, for lookups.
     set: HashSet<PathBuf>,
+    /// Those of the paths that the configuration can make visible.
+    credentials: HashSet<PathBuf>,
     /// The files at and below the paths that have further hard links.
     linked_files: Mutex<Option<(Instant, HashSet<FileId>)>>,
 }
@@ -69,6 +71,7 @@ impl HiddenPaths {
         }
         let visible: Vec<PathBuf> = visible.iter().map(full).flat_map(with_target).collect();
         paths.retain(|path| !visible.iter().any(|visible| path.starts_with(visible)));
+        let credentials = paths.iter().cloned().collect();
         paths.extend(hidden.iter().map(full));
         paths.extend(private.iter().cloned());
         // If a hidden path is itself a link, its target is hidden, too.
@@ -78,8 +81,16 @@ impl HiddenPaths {
         Self {
             set: paths.iter().cloned().collect(),
             paths,
+            credentials,
             linked_files: Mutex::default(),
         }
+    }
+
+    /// Returns the file or folder with credentials that hides a path, if the configuration can make
+    /// it visible.
+    pub(crate) fn credential_of<'a>(&self, path: &'a Path) -> Option<&'a Path> {
+        path.ancestors()
+            .find(|above| self.credentials.contains(*above))
     }
 
     /// Returns the hidden files and folders, whether they exist or not.

@@ -217,6 +217,11 @@ impl CallOutcome {
         warnings.map(move |warning| format!("{tool}: {warning}"))
     }
 
+    /// Returns what went wrong, if the call is done and its result reports a failure.
+    pub(crate) fn result_failure(&self) -> Option<String> {
+        self.result.as_ref().ok()?.failure.clone()
+    }
+
     /// Returns the text that a model reads, with the warnings. `None` if it reads the value.
     pub(crate) fn model_text(&self) -> Option<String> {
         let mut text = match &self.result {

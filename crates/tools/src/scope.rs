@@ -217,7 +217,10 @@ impl ScopeLimits {
             max_file_calls: self.max_file_calls,
             ..Limits::default()
         };
-        failure.suggestions = vec![instead.to_owned(), self.surface.raise_hint(kind, &limits)];
+        failure.suggestions = vec![instead.to_owned()];
+        failure
+            .suggestions
+            .extend(self.surface.raise_hint(kind, &limits));
         let key = LimitKind::METADATA_KEY.to_owned();
         failure.metadata.insert(key, kind.key().into());
         failure

@@ -343,6 +343,14 @@ impl Chat {
             ChatUpdate::FilesFound { query, paths } => self.handle_found_files(&query, paths),
             ChatUpdate::ServersReady => {
                 self.servers_ready = true;
+                let failures = self.parts.servers.start_failures();
+                let warnings = failures
+                    .iter()
+                    .map(|failure| StyledRow::text(format!("warning: {failure}")));
+                let warnings: Vec<_> = warnings.collect();
+                if !warnings.is_empty() {
+                    self.print_block(warnings);
+                }
                 self.start_next_turn();
             }
             ChatUpdate::JournalRead(show) => show(self),

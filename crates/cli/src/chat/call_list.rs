@@ -35,6 +35,8 @@ pub(crate) struct CallLine {
     /// A summary of the arguments.
     arguments_summary: String,
     state: CallLineState,
+    /// What went wrong in a call that is done.
+    result_failure: Option<String>,
     /// The first lines of the result. Only structured calls show them.
     result_rows: Vec<StyledRow>,
 }
@@ -125,9 +127,14 @@ impl CallList {
                     *last_output_line = last.trim().to_owned();
                 }
             }
-            RuntimeEvent::CallFinished { parent_id, call } => {
+            RuntimeEvent::CallFinished {
+                parent_id,
+                call,
+                result_failure,
+            } => {
                 let line = self.line_mut(parent_id, &call.id, &call.tool);
                 line.state = CallLineState::Finished(Box::new(call.clone()));
+                line.result_failure = result_failure.clone();
             }
             RuntimeEvent::ApprovalRequested { request } => {
                 let run = request.scope_id.clone().unwrap_or_default();
@@ -254,6 +261,7 @@ impl CallLine {
             tool,
             arguments_summary: String::new(),
             state: CallLineState::Requested,
+            result_failure: None,
             result_rows: Vec::new(),
         }
     }
@@ -295,6 +303,7 @@ impl CallLine {
             CallLineState::Finished(record) => {
                 let (mark, style) = match record.status {
                     CallStatus::Done if record.reused => ("↺", theme.success()),
+                    CallStatus::Done if self.result_failure.is_some() => ("✗", theme.error()),
                     CallStatus::Done => ("✓", theme.success()),
                     CallStatus::Failed => ("✗", theme.error()),
                     CallStatus::Aborted | CallStatus::NotStarted => ("–", theme.dim()),
@@ -302,7 +311,10 @@ impl CallLine {
                 };
                 let status = match (&record.error, record.status) {
                     (_, CallStatus::Done) if record.reused => "reused".to_owned(),
-                    (_, CallStatus::Done) => format_milliseconds(record.duration_ms),
+                    (_, CallStatus::Done) => match &self.result_failure {
+                        Some(failure) => truncate(&sanitize_line(failure), 300),
+                        None => format_milliseconds(record.duration_ms),
+                    },
                     (Some(error), status) => {
                         let message = truncate(&sanitize_line(&error.message), 300);
                         format!("{}: {message}", status.as_str())
@@ -386,11 +398,29 @@ mod tests {
         RuntimeEvent::CallFinished {
             parent_id: run.into(),
             call,
+            result_failure: None,
         }
     }
 
     fn plain(rows: &[StyledRow]) -> Vec<String> {
         rows.iter().map(StyledRow::plain).collect()
+    }
+
+    #[test]
+    fn a_command_that_failed_is_marked_as_failed() {
+        let now = Instant::now();
+        let mut calls = CallList::for_run("scr_1");
+        calls.apply(&started("scr_1", "tool_1", "exec", "false"), now);
+        let ended = RuntimeEvent::CallFinished {
+            parent_id: "scr_1".into(),
+            call: record("tool_1", "exec", CallStatus::Done),
+            result_failure: Some("exit code 1".into()),
+        };
+        calls.apply(&ended, now);
+        assert_eq!(
+            plain(&calls.live_rows(now, Theme::Plain)),
+            ["  ✗ exec false  exit code 1"]
+        );
     }
 
     #[test]

@@ -229,9 +229,19 @@ impl Chat {
                     }
                     TurnErrorKind::Model(kind) => {
                         let provider = self.agent.client().provider();
-                        crate::models::request_problem(provider, kind, &error.message, None)
+                        let problem =
+                            crate::models::request_problem(provider, kind, &error.message, None);
+                        match kind {
+                            ModelErrorKind::UnknownModel | ModelErrorKind::InvalidRequest => {
+                                problem.with_only_hint("type /model MODEL to use another model")
+                            }
+                            _ => problem,
+                        }
                     }
-                    _ => problem,
+                    TurnErrorKind::DiskFull => {
+                        Problem::new(&error.message).hint("free disk space, then send \"continue\"")
+                    }
+                    _ => Problem::new(&error.message).hint("send \"continue\" to try again"),
                 });
             }
         }

@@ -42,6 +42,7 @@ use self::rows::{StyledRow, sanitize_line};
 use crate::CliStatus;
 use crate::agent_setup::{self, SessionChoice};
 use crate::args::{ChatCommandArgs, ContinueArgs};
+use crate::journal::JournalNeed;
 
 pub(crate) fn chat(args: ChatCommandArgs) -> Result<CliStatus> {
     run_chat(args, SessionChoice::New)
@@ -53,7 +54,11 @@ pub(crate) fn continue_session(args: ContinueArgs) -> Result<CliStatus> {
 
 fn run_chat(args: ChatCommandArgs, choice: SessionChoice) -> Result<CliStatus> {
     terminal::require_terminal()?;
-    let setup = agent_setup::setup_with_sub_agents(&args.workspace)?;
+    let journal = match opening {
+        SessionChoice::New => JournalNeed::Optional,
+        SessionChoice::Existing(_) => JournalNeed::Required,
+    };
+    let setup = agent_setup::setup_with_sub_agents(&args.workspace, journal)?;
     // Two workers besides the thread that draws: a script that blocks one leaves the other free.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -213,7 +213,10 @@ fn an_edit_obeys_the_same_rules_as_a_write() {
     for (path, part) in [
         (".vscode/tasks.json", "is protected"),
         (".git/config", "is protected"),
-        ("../outside/file.txt", "is outside the workspace"),
+        (
+            "../outside/file.txt",
+            "cannot be written: it is outside the workspace",
+        ),
     ] {
         let args = |_: &TestToolbox| json!({"path": path, "old": "outside", "new": "x"});
         both_ways(make, "edit_file", args, |_, ran| {

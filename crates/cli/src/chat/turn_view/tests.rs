@@ -177,6 +177,7 @@ fn a_script_is_printed_at_once_and_its_calls_when_it_ends() {
     view.take(RuntimeEvent::CallFinished {
         parent_id: "scr_1".into(),
         call,
+        result_failure: None,
     });
     view.take(completed("o", output(None)));
     assert_eq!(
