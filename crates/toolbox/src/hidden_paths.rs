@@ -246,3 +246,27 @@ fn with_target(path: PathBuf) -> Vec<PathBuf> {
     let real = real.filter(|real| *real != path);
     std::iter::once(path).chain(real).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deep_path_is_compared_quickly() {
+        let private = [PathBuf::from("/work/private")];
+        let hidden = HiddenPaths::new(Path::new("/work"), &private, &[], &[]);
+        assert!(hidden.contains(Path::new("/work/private/a/b")));
+        let mut deep = PathBuf::from("/work/private/..").join("d/".repeat(1_900));
+        let started = Instant::now();
+        for at in 0..1_900 {
+            deep.set_file_name(format!("file{at}"));
+            hidden.contains(&deep.join("x"));
+        }
+        assert!(!hidden.contains(&Path::new("/work").join("d/".repeat(1_900))));
+        assert!(
+            started.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            started.elapsed()
+        );
+    }
+}

@@ -86,9 +86,9 @@ fn a_repository_that_configures_programs_needs_approval() {
         "git config gpg.program $EVIL; git config format.pretty %G?",
         "printf '[diff]\\nexternal = %s\\n' $EVIL > more; git config include.path ../more",
         "git config extensions.worktreeConfig true; git config --worktree diff.external $EVIL",
-        "git init -q \"$(printf 'b\\377')\"; git -C b* -c user.name=a -c user.email=a commit -q \
-         --allow-empty -m x; git add b* 2>/dev/null; git commit -qm sub
-         git -C b* config diff.external $EVIL",
+        "git init -q \"$(printf 'sub\\377')\"; git -C sub* -c user.name=a -c user.email=a commit -q \
+         --allow-empty -m x; git add sub* 2>/dev/null; git commit -qm sub
+         git -C sub* config diff.external $EVIL",
         "git init -q sub; git -C sub -c user.name=a -c user.email=a commit -q --allow-empty -m x
          git add sub 2>/dev/null; git commit -qm sub; git -C sub config diff.external $EVIL",
     ] {
