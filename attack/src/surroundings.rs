@@ -160,10 +160,11 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         "socket with a line break in its name",
         |lab| reach_socket(lab, b"a\nb.sock"),
     ));
-    attempts.push(Attempt::new("folders nested 1,900 deep", |lab| {
+    attempts.push(Attempt::new("four chains of 1,900 nested folders", |lab| {
         prepare(
             lab,
-            "python3 -c \"\nimport os\nfor _ in range(1900):\n os.mkdir('d'); os.chdir('d')\n\"",
+            "python3 -c \"\nimport os\ntop = os.getcwd()\nfor name in 'abcd':\n\
+             \x20os.chdir(top)\n for _ in range(1900):\n  os.mkdir(name); os.chdir(name)\n\"",
         )?;
         in_time(lab)
     }));
@@ -172,7 +173,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         |lab| {
             prepare(
                 lab,
-                "echo x > .gitignore; for i in $(seq 300); do mkdir d$i; ln .gitignore d$i/; done
+                "echo x > .gitignore; for i in $(seq 2000); do mkdir d$i; ln .gitignore d$i/; done
              mkdir -p ../home/.ssh; cd ../home/.ssh; seq 5000 | xargs touch",
             )?;
             in_time(lab)
@@ -225,7 +226,7 @@ fn beside_a_rule(lab: &Lab, command: &str) -> Result<Verdict> {
 
 /// Connects to an ordinary socket from a confined command, while another socket has this name.
 fn reach_socket(lab: &Lab, name: &[u8]) -> Result<Verdict> {
-    let config = "[sandbox]\nunix_sockets = true\n";
+    let config = "[sandbox_workspace_write]\nunix_sockets = true\n";
     std::fs::write(lab.home().join("config.toml"), config)?;
     let odd = lab.outside().join(OsStr::from_bytes(name));
     let plain = lab.outside().join("plain.sock");

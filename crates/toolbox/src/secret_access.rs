@@ -383,9 +383,10 @@ fn expand_glob(pattern: &Path, dot_files: DotFiles) -> Option<Vec<PathBuf>> {
     let mut found = vec![PathBuf::new()];
     let mut compared = 0;
     for part in pattern.components() {
-        let part = part.as_os_str().to_string_lossy();
+        let name = part.as_os_str();
+        let part = name.to_string_lossy();
         if !is_glob(&part) {
-            found.iter_mut().for_each(|path| path.push(&*part));
+            found.iter_mut().for_each(|path| path.push(name));
             continue;
         }
         // Shells know classes such as `[[:alpha:]]`, globset does not: any name counts as a match.

@@ -49,6 +49,12 @@ const MAX_SHELL_SCRIPTS: usize = 256;
 /// Maximum size of those scripts, in bytes. Nested scripts count again.
 const MAX_SHELL_SCRIPT_BYTES: usize = 3 * MAX_COMMAND_BYTES;
 
+/// Words that are no programs. A script in which one starts a simple command does not run.
+const SHELL_KEYWORDS: &[&str] = &[
+    "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select",
+    "then", "until", "while",
+];
+
 /// Maximum number of arguments of an unknown program that are tried as the start of a command.
 const MAX_ARGUMENT_STARTS: usize = 64;
 
@@ -311,7 +317,10 @@ impl DangerSearch {
     ) -> Option<DangerousPart> {
         let words = &simple.words;
         let is_known = words.first().is_none_or(|program| {
-            read_only::is_listed(program) || shell_call(words).is_some() || is_wrapper(words)
+            SHELL_KEYWORDS.contains(&program.text.as_str())
+                || read_only::is_listed(program)
+                || shell_call(words).is_some()
+                || is_wrapper(words)
         });
         if is_known {
             return None;
