@@ -58,6 +58,30 @@ const FILES: &[&str] = &[
     ".sentryclirc",
     ".smbcredentials",
     ".local/share/jupyter/runtime/kernel.json",
+    ".config/rbw/config.json",
+    ".local/share/rbw/x",
+    ".config/1Password/x",
+    ".tsh/keys/x",
+    ".step/secrets/x",
+    ".local/share/mkcert/rootCA-key.pem",
+    ".ollama/id_ed25519",
+    ".android/adbkey",
+    ".vnc/passwd",
+    ".config/Code/User/globalStorage/state.vscdb",
+    ".config/Cursor/User/globalStorage/state.vscdb",
+    ".config/JetBrains/x",
+    ".cf/config.json",
+    ".config/argocd/config",
+    ".supabase/access-token",
+    ".docker/contexts/x",
+    ".curlrc",
+    ".wgetrc",
+    ".hgrc",
+    ".cursor/mcp.json",
+    ".codex/config.toml",
+    ".muttrc",
+    ".local/share/TelegramDesktop/x",
+    ".Xauthority",
 ];
 
 /// Variables that name a file with credentials, or a folder and the file in it.
@@ -76,6 +100,9 @@ const VARIABLES: &[(&str, &str)] = &[
     ("PIP_CONFIG_FILE", ""),
     ("XDG_RUNTIME_DIR", "containers/auth.json"),
     ("XDG_DATA_HOME", "atuin/history.db"),
+    ("AZURE_FEDERATED_TOKEN_FILE", ""),
+    ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", ""),
+    ("KRB5CCNAME", ""),
 ];
 
 /// Ways to read `$PATH_OF_SECRET`. `$LINK` and `$HARD` are links to it in the workspace.

@@ -26,6 +26,7 @@ mod pty;
 mod quoted_blocks;
 mod recording_model;
 mod scripts;
+mod surroundings;
 mod trust;
 mod web_pages;
 
@@ -56,6 +57,7 @@ const CLASSES: &[AttackClass] = &[
     ("protected_paths", protected_paths::attempts),
     ("quoted_blocks", quoted_blocks::attempts),
     ("scripts", scripts::attempts),
+    ("surroundings", surroundings::attempts),
     ("trust", trust::attempts),
     ("web_pages", web_pages::attempts),
 ];

@@ -23,6 +23,10 @@ const FILES: &[&str] = &[
     ".vscode/tasks.json",
     ".windsurf/mcp.json",
     ".zed/tasks.json",
+    ".hg/hgrc",
+    ".jj/repo/config.toml",
+    ".kiro/settings/mcp.json",
+    ".opencode/command/x.md",
 ];
 
 /// Ways to write a file. `$FILE` is the file, `$TOP` its first part, `$UPPER` the file with the

@@ -70,17 +70,28 @@ pub fn distrust(home: &Path, project: &Project) -> std::io::Result<()> {
 }
 
 fn append_entry(home: &Path, file: &str, project: &Project) -> std::io::Result<()> {
+    let folder = project.folder.canonicalize()?;
+    let line = format!("{} {}", fingerprint(project), storable_path(&folder)?);
     std::fs::create_dir_all(home)?;
-    let line = format!(
-        "{} {}",
-        fingerprint(project),
-        project.folder.canonicalize()?.display()
-    );
     let mut file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(home.join(file))?;
     writeln!(file, "{line}")
+}
+
+/// Returns a path as it is stored in a line. Fails for a path that a line cannot hold exactly: a
+/// line break in a name would add an entry for another folder, and replaced bytes would name one.
+fn storable_path(folder: &Path) -> std::io::Result<&str> {
+    let text = folder
+        .to_str()
+        .filter(|text| !text.contains(char::is_control));
+    text.ok_or_else(|| {
+        std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            "the folder's path has control characters or is not UTF-8",
+        )
+    })
 }
 
 /// Returns the SHA-256 digest of the names and texts of the project's files, in hexadecimal.
@@ -139,6 +150,30 @@ mod tests {
         assert_eq!(trusted(&home, &b), TrustState::Declined);
         trust(&home, &b).unwrap();
         assert_eq!(trusted(&home, &b), TrustState::Trusted);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn the_name_of_a_folder_adds_no_entry_for_another_folder() {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let (home, victim) = (root.join("home"), root.join("victim"));
+        std::fs::create_dir_all(&victim).unwrap();
+        let entry = fingerprint(&Project::in_folder(&victim));
+        let similar = root.join("b\u{fffd}");
+        std::fs::create_dir_all(&similar).unwrap();
+        let mut injected = root.join("x\n").into_os_string();
+        injected.push(format!("{entry} {}", victim.display()));
+        let not_utf8 = root.join(std::ffi::OsStr::from_bytes(b"b\xff"));
+        for folder in [injected.into(), not_utf8] {
+            std::fs::create_dir_all(&folder).unwrap();
+            assert!(trust(&home, &folder).is_err(), "{folder:?}");
+            assert!(distrust(&home, &folder).is_err(), "{folder:?}");
+        }
+        for folder in [victim, similar] {
+            assert_eq!(trusted(&home, &folder), TrustState::Unknown, "{folder:?}");
+        }
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub(crate) fn bubblewrap_plan(
             push(&[&"--ro-bind", &"/dev/null", &path]);
         }
     }
-    for path in sockets::bound_socket_paths() {
+    for path in sockets::bound_socket_paths()? {
         if is_in_any(&path, &confinement.hidden) {
             continue;
         }

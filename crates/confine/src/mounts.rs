@@ -159,7 +159,7 @@ pub(crate) fn mount_steps(
             steps.push(cover_step(&path)?);
         }
     }
-    for path in sockets::bound_socket_paths() {
+    for path in sockets::bound_socket_paths()? {
         if is_in_any(&path, &confinement.hidden) {
             continue;
         }

@@ -1,27 +1,50 @@
 //! Files that are never read as files of a project.
 
+#[cfg(unix)]
+use std::collections::HashSet;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+#[cfg(unix)]
+use std::sync::OnceLock;
 
 /// Maximum number of entries of folders with credentials that are compared with a hard link.
 #[cfg(unix)]
 const MAX_COMPARED_ENTRIES: usize = 10_000;
 
-/// Canonical paths of files and folders with credentials.
+/// Canonical paths of files and folders with credentials. Clones share what is known about them.
 #[derive(Debug, Clone, Default)]
-pub struct CredentialFiles(Arc<[PathBuf]>);
+pub struct CredentialFiles {
+    paths: Arc<[PathBuf]>,
+    /// The files at and below the paths that have further hard links, collected at first use.
+    #[cfg(unix)]
+    linked: Arc<OnceLock<LinkedCredentials>>,
+}
+
+/// The credential files that have further hard links.
+#[cfg(unix)]
+#[derive(Debug)]
+enum LinkedCredentials {
+    /// Their device and inode numbers.
+    Known(HashSet<(u64, u64)>),
+    /// There are too many files to look at.
+    TooMany,
+}
 
 impl CredentialFiles {
     /// Takes these files, and everything below these folders, as credentials.
     pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self(paths.into_iter().collect())
+        Self {
+            paths: paths.into_iter().collect(),
+            ..Self::default()
+        }
     }
 
     /// Whether a file holds credentials: by its canonical path, or because it is a hard link to
     /// such a file.
     pub(crate) fn contains(&self, path: &Path, metadata: &Metadata) -> bool {
-        self.0.iter().any(|known| path.starts_with(known)) || self.is_hard_link_to_any(metadata)
+        let mut paths = self.paths.iter();
+        paths.any(|known| path.starts_with(known)) || self.is_hard_link_to_any(metadata)
     }
 
     #[cfg(unix)]
@@ -30,26 +53,36 @@ impl CredentialFiles {
         if metadata.nlink() < 2 {
             return false;
         }
-        let mut left = MAX_COMPARED_ENTRIES;
-        let mut paths: Vec<PathBuf> = self.0.to_vec();
-        while let Some(path) = paths.pop() {
+        match self.linked.get_or_init(|| self.collect_linked()) {
+            LinkedCredentials::Known(files) => files.contains(&(metadata.dev(), metadata.ino())),
             // If too much would have to be compared, the file counts as one of them: a file of a
             // project seldom has hard links, so little is lost.
+            LinkedCredentials::TooMany => true,
+        }
+    }
+
+    #[cfg(unix)]
+    fn collect_linked(&self) -> LinkedCredentials {
+        use std::os::unix::fs::MetadataExt;
+        let mut files = HashSet::new();
+        let mut left = MAX_COMPARED_ENTRIES;
+        let mut paths: Vec<PathBuf> = self.paths.to_vec();
+        while let Some(path) = paths.pop() {
             left = match left.checked_sub(1) {
                 Some(left) => left,
-                None => return true,
+                None => return LinkedCredentials::TooMany,
             };
-            let Ok(other) = path.symlink_metadata() else {
+            let Ok(found) = path.symlink_metadata() else {
                 continue;
             };
-            if other.is_dir() {
+            if found.is_dir() {
                 let entries = path.read_dir().into_iter().flatten().flatten();
                 paths.extend(entries.take(MAX_COMPARED_ENTRIES).map(|entry| entry.path()));
-            } else if (other.dev(), other.ino()) == (metadata.dev(), metadata.ino()) {
-                return true;
+            } else if found.nlink() > 1 {
+                files.insert((found.dev(), found.ino()));
             }
         }
-        false
+        LinkedCredentials::Known(files)
     }
 
     #[cfg(not(unix))]

@@ -230,3 +230,20 @@ fn files_of_the_user_may_be_links() {
             .is_none()
     );
 }
+
+#[test]
+fn the_credentials_are_searched_for_hard_links_only_once() {
+    let folders = Folders::new();
+    let keys = folders.credential.parent().unwrap();
+    for at in 0..4_000 {
+        fs::write(keys.join(format!("key{at}")), "").unwrap();
+    }
+    fs::write(folders.project.join("one"), "text").unwrap();
+    fs::hard_link(folders.project.join("one"), folders.project.join("two")).unwrap();
+    let started = std::time::Instant::now();
+    for _ in 0..2_000 {
+        assert_eq!(folders.read("two"), "text");
+    }
+    let elapsed = started.elapsed();
+    assert!(elapsed < std::time::Duration::from_secs(5), "{elapsed:?}");
+}

@@ -1,11 +1,13 @@
 //! Runs commands for `exec` and `exec_command`: their confinement, their environment, and which of
 //! them need approval.
 
+mod rules;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use selvedge_confine::{
     Child, ChildCommand, ChildStdio, ConfineError, Confinement, ConfinementMode,
@@ -19,8 +21,7 @@ use crate::apply_patch;
 use crate::command_access::CommandAccess;
 use crate::command_request::{CommandRequest, PatchedCommand};
 use crate::command_safety::{
-    CommandClassification, CommandSafety, classify_command, display_command, is_covered_by_rules,
-    rule_prefix,
+    CommandClassification, CommandSafety, classify_command, display_command,
 };
 use crate::environment::{BuiltEnvironment, EnvironmentBuilder};
 use crate::patch;
@@ -167,7 +168,10 @@ impl CommandRunner {
             // The justification is not part of the reason: the approval question shows it
             // separately, as text of the script's author.
             true => Risk::NeedsApproval {
-                reason: format!("runs `{line}` without the sandbox"),
+                reason: format!(
+                    "runs `{line}` without the sandbox{}",
+                    self.writable_program_note(request)
+                ),
             },
             false if safety == CommandSafety::ReadOnly => Risk::Harmless,
             false => Risk::Moderate {
@@ -259,15 +263,21 @@ impl CommandRunner {
     }
 
     fn read_only_environment(&self) -> BuiltEnvironment {
+        let is_writable = |path: &Path| self.is_in_writable_folder(path);
+        self.inner.environment.build_read_only(is_writable)
+    }
+
+    /// Returns whether a path, or its target, is the workspace or another folder that commands may
+    /// write, or lies in one.
+    fn is_in_writable_folder(&self, path: &Path) -> bool {
         let workspace = &self.inner.workspace;
-        let is_writable = |folder: &Path| {
-            let real = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-            real.starts_with(workspace.root())
+        let is_below = |path: &Path| {
+            path.starts_with(workspace.root())
                 || workspace
                     .writable_roots()
-                    .any(|root| root.parent().is_some() && real.starts_with(root))
+                    .any(|root| root.parent().is_some() && path.starts_with(root))
         };
-        self.inner.environment.build_read_only(is_writable)
+        is_below(path) || path.canonicalize().is_ok_and(|real| is_below(&real))
     }
 
     /// Returns a protected file that a command may change through a redirection or a pattern, with
@@ -284,35 +294,6 @@ impl CommandRunner {
         protected_change(&self.inner.workspace, &command, &self.cwd(request))
     }
 
-    /// Returns whether a rule allows the command. Rules apply only in the root of the workspace and
-    /// without added variables: otherwise the same words may run another program.
-    fn is_allowed_by_rule(&self, request: &CommandRequest) -> bool {
-        let rules = self
-            .inner
-            .rules
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        let is_covered = |argv: &[String]| {
-            is_covered_by_rules(argv, &rules.unconfined)
-                || !request.run_unconfined && is_covered_by_rules(argv, &rules.confined)
-        };
-        // A `git` next to a command with a rule is read-only only if the repository is harmless.
-        let runs_uncovered_git = || {
-            let commands = classify_command(&request.argv).commands;
-            commands
-                .iter()
-                .any(|words| is_git(words) && !is_covered(words))
-        };
-        self.can_have_rule(request)
-            && is_covered(&request.argv)
-            && !(runs_uncovered_git() && self.why_repository_may_run_programs().is_some())
-    }
-
-    fn can_have_rule(&self, request: &CommandRequest) -> bool {
-        request.env.is_empty() && self.is_at_workspace_root(request)
-    }
-
     fn is_at_workspace_root(&self, request: &CommandRequest) -> bool {
         self.cwd(request) == self.inner.workspace.root()
     }
@@ -327,17 +308,6 @@ impl CommandRunner {
     fn hides_secrets(&self) -> bool {
         self.confines_commands()
             && self.inner.settings.accepted_weaker != Some(WeakerConfinement::Landlock)
-    }
-
-    /// Returns the rule that the answer "always" would add for this command. `None` if no rule is
-    /// possible.
-    fn rule_for(&self, request: &CommandRequest) -> Option<CommandRule> {
-        let prefix = rule_prefix(&request.argv)
-            .filter(|_| self.can_have_rule(request) && patch_args(request).is_none())?;
-        Some(CommandRule {
-            prefix,
-            unconfined: request.run_unconfined,
-        })
     }
 
     /// Returns what a person sees before the approval: the command, and the rule that "always"
@@ -372,29 +342,6 @@ impl CommandRunner {
             return apply_patch::approval_key(&self.inner.workspace, &patch);
         }
         self.rule_for(request).map(|rule| format!("{rule:?}"))
-    }
-
-    /// Adds and saves the rule for this command, so that such commands run without approval.
-    pub(crate) fn allow_always(&self, request: &CommandRequest) {
-        let Some(rule) = self.rule_for(request) else {
-            return;
-        };
-        let mut rules = self
-            .inner
-            .rules
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let list = if rule.unconfined {
-            &mut rules.unconfined
-        } else {
-            &mut rules.confined
-        };
-        if !list.contains(&rule.prefix) {
-            list.push(rule.prefix.clone());
-            if let Some(save) = &self.inner.settings.save_rule {
-                save(&rule);
-            }
-        }
     }
 
     /// Applies the patch if the command is a call of `apply_patch`, and returns the output that a
@@ -449,6 +396,10 @@ impl CommandRunner {
         let argv = request.argv.iter().map(OsString::from).collect();
         let env = match access {
             CommandAccess::ReadOnly => self.read_only_environment()?,
+            CommandAccess::Full if self.is_unconfined_by_rule(request) => {
+                let is_writable = |path: &Path| self.is_in_writable_folder(path);
+                inner.environment.build_for_rule(is_writable)?
+            }
             CommandAccess::Full => inner.environment.build(&request.env)?,
         };
         let keep_open_fd = inner
@@ -529,7 +480,7 @@ impl CommandRunner {
         ConfinementMode::Confined(Confinement {
             writable,
             protected,
-            hidden: workspace.secret_paths().map(Path::to_owned).collect(),
+            hidden: workspace.paths_to_hide(),
             network,
             unix_sockets: match access {
                 CommandAccess::Full => settings.unix_sockets,

@@ -106,13 +106,7 @@ impl EnvironmentBuilder {
                 || !STARTUP_VARIABLES.contains(&&*name)
                     && !paths.any(|path| path.is_absolute() && is_writable(&path))
         });
-        for name in SEARCH_PATH_VARIABLES {
-            if let Some(path) = env.get_mut(OsStr::new(name)) {
-                let folders = std::env::split_paths(path)
-                    .filter(|folder| folder.is_absolute() && !is_writable(folder));
-                *path = std::env::join_paths(folders).unwrap_or_default();
-            }
-        }
+        drop_writable_folders(&mut env, is_writable);
         env.extend(READ_ONLY_GIT_VARIABLES.map(|(name, value)| (name.into(), value.into())));
         let settings = READ_ONLY_GIT_SETTINGS.iter().enumerate();
         env.extend(settings.flat_map(|(at, (key, value))| {
@@ -123,6 +117,20 @@ impl EnvironmentBuilder {
         }));
         let count = READ_ONLY_GIT_SETTINGS.len().to_string();
         env.insert("GIT_CONFIG_COUNT".into(), count.into());
+        Ok(env.into_iter().collect())
+    }
+
+    /// Returns the environment of a command that runs unconfined because a rule allows it. Program
+    /// names resolve to no program in a folder for which `is_writable` holds.
+    pub(crate) fn build_for_rule(&self, is_writable: impl Fn(&Path) -> bool) -> BuiltEnvironment {
+        let mut env: BTreeMap<OsString, OsString> =
+            self.build(&BTreeMap::new())?.into_iter().collect();
+        env.retain(|name, value| {
+            let is_safe = |path: &Path| path.is_absolute() && !is_writable(path);
+            !STARTUP_VARIABLES.iter().any(|startup| name == startup)
+                || std::env::split_paths(value).all(|path| is_safe(&path))
+        });
+        drop_writable_folders(&mut env, is_writable);
         Ok(env.into_iter().collect())
     }
 
@@ -165,6 +173,20 @@ impl EnvironmentBuilder {
     }
 }
 
+/// Removes relative folders, and folders for which `is_writable` holds, from `PATH` and the like.
+fn drop_writable_folders(
+    env: &mut BTreeMap<OsString, OsString>,
+    is_writable: impl Fn(&Path) -> bool,
+) {
+    for name in SEARCH_PATH_VARIABLES {
+        if let Some(path) = env.get_mut(OsStr::new(name)) {
+            let folders = std::env::split_paths(path)
+                .filter(|folder| folder.is_absolute() && !is_writable(folder));
+            *path = std::env::join_paths(folders).unwrap_or_default();
+        }
+    }
+}
+
 /// Builds a set of case-insensitive patterns.
 fn glob_set(patterns: &[String]) -> Result<GlobSet, globset::Error> {
     let mut set = GlobSetBuilder::new();
@@ -197,6 +219,15 @@ mod tests {
             ("PLAIN_URL", "https://host/path@x:y"),
             ("SSH_AUTH_SOCK", "/tmp/agent"),
             ("DB_PASS", "x"),
+            ("DBPW", "x"),
+            ("LDAP_BIND_PW", "x"),
+            ("MASTER_PW", "x"),
+            ("HTTP_AUTHORIZATION", "x"),
+            ("BEARER", "x"),
+            ("MNEMONIC", "x"),
+            ("AWS_SESSION", "x"),
+            ("KUBECONFIG_DATA", "x"),
+            ("ORACLE", "scott/tiger@db"),
             ("MYSQL_PWD", "x"),
             ("STORAGE", "DefaultEndpointsProtocol=https;AccountKey=abc"),
             ("CARGO_HOME", "/cargo"),

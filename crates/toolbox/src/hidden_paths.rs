@@ -3,6 +3,7 @@
 //! file is hidden, too.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -18,6 +19,15 @@ const SYSTEM_SECRETS: [&str; 4] = [
     "/etc/gshadow",
     "/etc/gshadow-",
 ];
+
+/// Folders with credentials that container engines and clusters mount.
+const MOUNTED_SECRETS: [&str; 2] = ["/run/secrets", "/var/run/secrets"];
+
+/// Folder and prefix of the files in which Kerberos keeps tickets.
+const KERBEROS_TICKETS: (&str, &str) = ("/tmp", "krb5cc_");
+
+/// The most entries of the folder of Kerberos tickets that are looked at.
+const MAX_TICKET_ENTRIES: usize = 10_000;
 
 /// The most files whose inodes are collected, and the deepest folder that is searched for them. A
 /// hidden file beyond these limits is recognised by its path only, not by a hard link.
@@ -38,6 +48,8 @@ pub(crate) struct HiddenPaths {
     set: HashSet<PathBuf>,
     /// Those of the paths that the configuration can make visible.
     credentials: HashSet<PathBuf>,
+    /// The most components of a path in the set. A longer path is hidden by one of its folders.
+    max_components: usize,
     /// The files at and below the paths that have further hard links.
     linked_files: Mutex<Option<(Instant, HashSet<FileId>)>>,
 }
@@ -64,10 +76,22 @@ impl HiddenPaths {
         paths.extend(credential_paths(home.as_deref(), root, |name| {
             std::env::var_os(name)
         }));
-        // If the home folder is a link, the files in it have two paths.
+        paths.extend(MOUNTED_SECRETS.map(PathBuf::from));
+        paths.extend(kerberos_tickets());
+        // If the home folder is a link, the files in it have two paths. `HOME` may also name
+        // another folder than that of the account.
         let real_home = home.as_ref().and_then(|home| home.canonicalize().ok());
-        if real_home != home {
-            paths.extend(credential_paths(real_home.as_deref(), root, |_| None));
+        let account = account_home();
+        let real_account = account.as_ref().and_then(|home| home.canonicalize().ok());
+        let mut homes: Vec<PathBuf> = [real_home, account, real_account]
+            .into_iter()
+            .flatten()
+            .filter(|other| Some(other) != home.as_ref())
+            .collect();
+        homes.sort();
+        homes.dedup();
+        for other in homes {
+            paths.extend(credential_paths(Some(&other), root, |_| None));
         }
         let visible: Vec<PathBuf> = visible.iter().map(full).flat_map(with_target).collect();
         paths.retain(|path| !visible.iter().any(|visible| path.starts_with(visible)));
@@ -80,6 +104,11 @@ impl HiddenPaths {
         paths.dedup();
         Self {
             set: paths.iter().cloned().collect(),
+            max_components: paths
+                .iter()
+                .map(|path| path.components().count())
+                .max()
+                .unwrap_or(0),
             paths,
             credentials,
             linked_files: Mutex::default(),
@@ -100,7 +129,12 @@ impl HiddenPaths {
 
     /// Returns whether a path is hidden or lies below a hidden folder.
     pub(crate) fn contains(&self, path: &Path) -> bool {
-        path.ancestors().any(|above| self.set.contains(above))
+        // Only the folders that could be in the set: a path can have thousands of components.
+        let mut above = PathBuf::new();
+        path.components().take(self.max_components).any(|part| {
+            above.push(part);
+            self.set.contains(&above)
+        })
     }
 
     /// Returns whether a file is a hard link to a hidden file.
@@ -179,6 +213,36 @@ impl HiddenPaths {
     }
 }
 
+/// Returns the files with Kerberos tickets that exist now.
+fn kerberos_tickets() -> Vec<PathBuf> {
+    let (folder, prefix) = KERBEROS_TICKETS;
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_ticket = |name: &OsStr| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+    entries
+        .take(MAX_TICKET_ENTRIES)
+        .filter(|entry| is_ticket(&entry.file_name()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Returns the home folder of the account in `/etc/passwd`. `None` if the account is not listed.
+#[cfg(unix)]
+fn account_home() -> Option<PathBuf> {
+    const MAX_PASSWD_BYTES: usize = 1 << 20;
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    let text =
+        selvedge_files::read_user_text(Path::new("/etc/passwd"), MAX_PASSWD_BYTES).ok()??;
+    let mut accounts = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let account = accounts.find(|fields| fields.get(2) == Some(&uid.as_str()))?;
+    let home = account.get(5).map(PathBuf::from)?;
+    (home.is_absolute() && home.parent().is_some()).then_some(home)
+}
+
+#[cfg(not(unix))]
+fn account_home() -> Option<PathBuf> {
+    None
+}
+
 /// Expands a leading `~` as a shell does.
 pub(crate) fn expand_home(path: &Path, home: Option<&Path>) -> PathBuf {
     match (path.strip_prefix("~"), home) {
@@ -194,4 +258,28 @@ fn with_target(path: PathBuf) -> Vec<PathBuf> {
     let real = exists.then(|| path.canonicalize().ok()).flatten();
     let real = real.filter(|real| *real != path);
     std::iter::once(path).chain(real).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deep_path_is_compared_quickly() {
+        let private = [PathBuf::from("/work/private")];
+        let hidden = HiddenPaths::new(Path::new("/work"), &private, &[], &[]);
+        assert!(hidden.contains(Path::new("/work/private/a/b")));
+        let mut deep = PathBuf::from("/work/private/..").join("d/".repeat(1_900));
+        let started = Instant::now();
+        for at in 0..1_900 {
+            deep.set_file_name(format!("file{at}"));
+            hidden.contains(&deep.join("x"));
+        }
+        assert!(!hidden.contains(&Path::new("/work").join("d/".repeat(1_900))));
+        assert!(
+            started.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            started.elapsed()
+        );
+    }
 }

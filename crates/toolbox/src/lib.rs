@@ -21,6 +21,7 @@ mod fetch_from_fc;
 #[cfg(feature = "web")]
 mod fetch_url;
 mod file_search;
+mod git_files;
 mod grep_files;
 mod hidden_paths;
 #[cfg(feature = "web")]

@@ -2,9 +2,9 @@
 //! agents, hooks and shells execute later.
 
 use std::ffi::OsStr;
-use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
+use crate::git_files::{bare_repositories, is_repository, repository_paths};
 use crate::hidden_paths::expand_home;
 
 /// Names that are always protected: history and hooks, and Selvedge's own configuration. They are
@@ -14,7 +14,8 @@ const REPOSITORY_NAMES: [&str; 2] = [".git", ".selvedge"];
 /// Names that are protected unless the configuration excepts them. Programs run what these files
 /// say without being asked to run the project: editors and development containers when the folder
 /// is opened, agents when they start, `direnv` at a prompt, git at a commit.
-const CONFIGURATION_NAMES: [&str; 13] = [
+/// Commands cannot create them either, which costs each command a mount per name.
+const CONFIGURATION_NAMES: [&str; 17] = [
     ".claude",
     ".codex",
     ".cursor",
@@ -22,12 +23,44 @@ const CONFIGURATION_NAMES: [&str; 13] = [
     ".envrc",
     ".fleet",
     ".gemini",
+    ".hg",
     ".husky",
     ".idea",
+    ".jj",
+    ".kiro",
     ".mcp.json",
+    ".opencode",
     ".vscode",
     ".windsurf",
     ".zed",
+];
+
+/// Further names of this kind. Tools can neither create nor change them, commands cannot change
+/// those at the top of the workspace. `*` at the start matches any name with this ending.
+const RARE_CONFIGURATION_NAMES: [&str; 23] = [
+    "*.code-workspace",
+    ".aider.conf.yml",
+    ".amazonq",
+    ".continue",
+    ".crush.json",
+    ".dir-locals.el",
+    ".exrc",
+    ".githooks",
+    ".idx",
+    ".junie",
+    ".kilocode",
+    ".lefthook.yml",
+    ".mise.toml",
+    ".nvim.lua",
+    ".pre-commit-config.yaml",
+    ".qwen",
+    ".roo",
+    ".trae",
+    ".vs",
+    "crush.json",
+    "lefthook.yml",
+    "mise.toml",
+    "opencode.json",
 ];
 
 /// Maximum number of links that are followed to resolve a path, as in Linux.
@@ -48,8 +81,12 @@ pub(crate) fn is_repository_name(name: &OsStr) -> bool {
 pub(crate) struct ProtectedPaths {
     /// Names that are protected in every writable folder.
     names: Vec<String>,
+    /// Names that tools cannot create or change, and commands cannot change.
+    rare_names: Vec<String>,
     /// Further protected paths, absolute.
     paths: Vec<PathBuf>,
+    /// Paths that stay writable although the repository names them, absolute.
+    excepted: Vec<PathBuf>,
     /// The canonical home folder. If it is writable, its dot files are protected.
     home: Option<PathBuf>,
 }
@@ -70,6 +107,7 @@ impl ProtectedPaths {
             added.iter().partition(|path| is_name(path));
         let names = names.into_iter().map(|name| name.display().to_string());
         let default_names = CONFIGURATION_NAMES.map(str::to_owned).into_iter();
+        let rare_names = RARE_CONFIGURATION_NAMES.map(str::to_owned).into_iter();
         let full = |path: &PathBuf| root.join(expand_home(path, home.as_deref()));
         Self {
             names: REPOSITORY_NAMES
@@ -78,7 +116,9 @@ impl ProtectedPaths {
                 .chain(default_names.filter(|name| !is_excepted(name)))
                 .chain(names)
                 .collect(),
+            rare_names: rare_names.filter(|name| !is_excepted(name)).collect(),
             paths: paths.into_iter().map(full).collect(),
+            excepted: excepted.iter().map(full).collect(),
             home: home.and_then(|home| home.canonicalize().ok()),
         }
     }
@@ -96,7 +136,13 @@ impl ProtectedPaths {
             rest.components()
                 .any(|part| part.as_os_str().eq_ignore_ascii_case(name))
         };
-        if let Some(name) = self.names.iter().find(is_part) {
+        let is_rare_part = |pattern: &&String| {
+            rest.components()
+                .any(|part| matches_name(pattern, part.as_os_str()))
+        };
+        let mut rare_names = self.rare_names.iter();
+        let name = self.names.iter().find(is_part);
+        if let Some(name) = name.or_else(|| rare_names.find(is_rare_part)) {
             return Some(format!("{name} is protected"));
         }
         if let Some(protected) = self.paths.iter().find(|protected| {
@@ -115,6 +161,9 @@ impl ProtectedPaths {
         if let Some(name) = self.names.iter().find(is_target) {
             return Some(format!("{name} is a link to it and protected"));
         }
+        if let Some(why) = self.repository_reason(path, root) {
+            return Some(why);
+        }
         let home = self
             .home
             .as_deref()
@@ -122,6 +171,76 @@ impl ProtectedPaths {
         let first = path.strip_prefix(home).ok()?.components().next()?;
         let is_dot_file = first.as_os_str().as_encoded_bytes().starts_with(b".");
         is_dot_file.then(|| "dot files of the home folder are protected".to_owned())
+    }
+
+    /// Returns why a path belongs to a repository, or to the target of a link in a protected folder,
+    /// although its name does not show it.
+    fn repository_reason(&self, path: &Path, root: &Path) -> Option<String> {
+        let folders = || path.ancestors().skip(1);
+        if let Some(repository) = folders().find(|folder| is_repository(folder)) {
+            return Some(format!("{} is a git repository", repository.display()));
+        }
+        let is_below = |named: &PathBuf| path.starts_with(named) && !self.is_excepted(named);
+        let named = folders().any(|folder| {
+            let mut paths = repository_paths(folder).into_iter();
+            paths.any(|named| !folder.starts_with(&named) && is_below(&named))
+        });
+        if named {
+            return Some("the repository refers to it, and git obeys it".to_owned());
+        }
+        let linked = self.linked_from(root).iter().any(is_below);
+        linked.then(|| "a link in a protected folder leads to it".to_owned())
+    }
+
+    fn is_excepted(&self, path: &Path) -> bool {
+        self.excepted
+            .iter()
+            .any(|excepted| path.starts_with(excepted))
+    }
+
+    /// Returns the targets of links in the protected folders at the top of a folder.
+    fn linked_from(&self, folder: &Path) -> Vec<PathBuf> {
+        let names = self.names.iter().filter(|name| *name != ".git");
+        let folders = names.map(|name| folder.join(name));
+        folders
+            .filter(|path| path.symlink_metadata().is_ok_and(|found| found.is_dir()))
+            .flat_map(|path| link_targets(&path, 2))
+            .collect()
+    }
+
+    /// Returns the paths outside of protected folders that are executed or obeyed like their
+    /// content. Parameters as in [`Self::in_folders`].
+    pub(crate) fn executed_elsewhere(&self, folders: &[&Path], above: &[&Path]) -> Vec<PathBuf> {
+        let own = folders.iter().flat_map(|folder| {
+            let bare = bare_repositories(folder);
+            let rare = self.rare_names_in(folder);
+            self.linked_from(folder).into_iter().chain(bare).chain(rare)
+        });
+        let all = folders.iter().chain(above);
+        let mut paths: Vec<PathBuf> = all.flat_map(|folder| repository_paths(folder)).collect();
+        paths.extend(own);
+        let contains_folder = |path: &PathBuf| folders.iter().any(|own| own.starts_with(path));
+        paths.retain(|path| !self.is_excepted(path) && !contains_folder(path));
+        paths.sort();
+        paths.dedup();
+        paths
+    }
+
+    /// Returns the files and folders in a folder that have a protected name for which there is no
+    /// placeholder.
+    fn rare_names_in(&self, folder: &Path) -> Vec<PathBuf> {
+        let is_rare = |name: &OsStr| {
+            let mut names = self.rare_names.iter();
+            names.any(|pattern| matches_name(pattern, name))
+        };
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries
+            .take(MAX_FOLDER_ENTRIES)
+            .filter(|entry| is_rare(&entry.file_name()))
+            // A broken link could not be protected.
+            .map(|entry| entry.path())
+            .filter(|path| path.exists())
+            .collect()
     }
 
     /// Returns the protected paths at the top of these folders. `above` are folders in which only
@@ -190,6 +309,16 @@ impl ProtectedPaths {
     }
 }
 
+/// Returns whether a name is protected by a name, or by `*` and an ending. Ignores case.
+fn matches_name(pattern: &str, name: &OsStr) -> bool {
+    let Some(ending) = pattern.strip_prefix('*') else {
+        return name.eq_ignore_ascii_case(pattern);
+    };
+    let (name, ending) = (name.as_encoded_bytes(), ending.as_bytes());
+    let start = name.len().checked_sub(ending.len());
+    start.is_some_and(|start| name[start..].eq_ignore_ascii_case(ending))
+}
+
 /// Returns whether a path is a single name.
 fn is_name(path: &Path) -> bool {
     path.components().count() == 1 && !path.is_absolute() && path != Path::new("~")
@@ -197,7 +326,7 @@ fn is_name(path: &Path) -> bool {
 
 /// Returns the links that are followed to resolve a path, with the real paths of their folders. Who
 /// can replace one of them can replace the target.
-fn followed_links(path: &Path) -> Vec<PathBuf> {
+pub(crate) fn followed_links(path: &Path) -> Vec<PathBuf> {
     let mut links = Vec::new();
     let mut resolved = PathBuf::new();
     // The parts that are left, the next one last.
@@ -225,51 +354,51 @@ fn followed_links(path: &Path) -> Vec<PathBuf> {
     links
 }
 
-/// Returns the repository folders that a `.git` file names, with the links on the way to them: that
-/// of the work tree and the one it shares with others. None if `.git` is a folder.
-pub(crate) fn linked_git_folders(git: &Path) -> Vec<PathBuf> {
-    let linked = || {
-        let text = read_git_pointer(git)?;
-        Some(git.parent()?.join(text.strip_prefix("gitdir:")?.trim()))
+/// Returns the targets of the links in a folder and the links on the way to them, except those in
+/// the folder itself. `levels` is the number of nested folders that are searched.
+pub(crate) fn link_targets(folder: &Path, levels: usize) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Ok(real) = folder.canonicalize() else {
+        return found;
     };
-    let Some(linked) = linked() else {
-        return Vec::new();
-    };
-    let pointer = linked.join("commondir");
-    let shared = read_git_pointer(&pointer).map(|text| linked.join(text.trim()));
-    let mut paths = Vec::new();
-    for folder in std::iter::once(linked).chain(shared) {
-        paths.extend(followed_links(&folder));
-        paths.extend(folder.canonicalize());
+    let mut pending = vec![(real.clone(), levels)];
+    let mut left = MAX_FOLDER_ENTRIES;
+    while let Some((searched, levels)) = pending.pop() {
+        let entries = std::fs::read_dir(&searched).into_iter().flatten().flatten();
+        for entry in entries {
+            left = left.saturating_sub(1);
+            match entry.file_type() {
+                _ if left == 0 => return found,
+                Ok(kind) if kind.is_symlink() => {
+                    found.extend(followed_links(&entry.path()));
+                    found.push(resolve_existing(&entry.path()));
+                }
+                Ok(kind) if kind.is_dir() && levels > 1 => pending.push((entry.path(), levels - 1)),
+                _ => {}
+            }
+        }
     }
-    paths
+    found.retain(|path| !path.starts_with(&real));
+    found
 }
 
-/// Returns the branch that is checked out in the repository of a folder. `None` without one, and if
-/// the name has characters that are unusual in a branch: it is shown to models.
-pub(crate) fn git_branch(folder: &Path) -> Option<String> {
-    const MAX_CHARS: usize = 100;
-    let mut repositories = folder.ancestors().map(|above| above.join(".git"));
-    let git = repositories.find(|git| git.symlink_metadata().is_ok())?;
-    let git = linked_git_folders(&git).pop().unwrap_or(git);
-    let head = read_git_pointer(&git.join("HEAD"))?;
-    let branch = head.trim().strip_prefix("ref: refs/heads/")?;
-    let is_usual = |c: char| c.is_ascii_alphanumeric() || "/._-+#@".contains(c);
-    (branch.len() <= MAX_CHARS && branch.chars().all(is_usual)).then(|| branch.to_owned())
+/// Resolves the symbolic links in the existing part of a path, and the target of a broken link.
+pub(crate) fn resolve_existing(path: &Path) -> PathBuf {
+    resolve_at_depth(path, 0)
 }
 
-/// Reads a file that contains a path. The file may be untrusted, so at most 16 kB are read and a
-/// pipe does not block.
-fn read_git_pointer(path: &Path) -> Option<String> {
-    const MAX_BYTES: u64 = 16 << 10;
-    let file = crate::workspace::open_nonblocking(path).ok()?;
-    let mut text = String::new();
-    file.metadata()
-        .ok()?
-        .is_file()
-        .then_some(file)?
-        .take(MAX_BYTES)
-        .read_to_string(&mut text)
-        .ok()?;
-    Some(text)
+fn resolve_at_depth(path: &Path, depth: usize) -> PathBuf {
+    if let Ok(real) = path.canonicalize() {
+        return real;
+    }
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return path.to_owned();
+    };
+    let folder = resolve_at_depth(folder, depth);
+    match std::fs::read_link(path) {
+        Ok(target) if depth < MAX_FOLLOWED_LINKS => {
+            resolve_at_depth(&folder.join(target), depth + 1)
+        }
+        _ => folder.join(name),
+    }
 }

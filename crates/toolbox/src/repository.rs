@@ -3,10 +3,14 @@
 //! conversions, external diffs, signature checks. Only keys that are known to run nothing are
 //! accepted.
 
+use std::ffi::OsStr;
 use std::io::{PipeReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::git_files::irregular_file;
 
 /// Keys of a repository's own configuration that make no read-only command run a program. A key is
 /// given in full, as `section.` for a whole section, or as `section.*.variable`.
@@ -130,14 +134,23 @@ const LIST_INDEX: &[&str] = &["ls-files", "--stage", "-z", "--", ":/"];
 
 /// How long the result of a check is used. One command is classified several times.
 const MAX_CHECK_AGE: Duration = Duration::from_millis(500);
+/// How long the result is used if the check took longer than `SLOW_CHECK`: the call waits for it.
+const MAX_SLOW_CHECK_AGE: Duration = Duration::from_secs(60);
+const SLOW_CHECK: Duration = Duration::from_secs(1);
 /// The most output of `git` that is read, and how long a check waits for it.
 const MAX_GIT_OUTPUT: u64 = 64 << 20;
-const GIT_TIMEOUT: Duration = Duration::from_secs(10);
+const GIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The check of the repository of a workspace, with its last result.
 #[derive(Debug, Default)]
 pub(crate) struct RepositoryCheck {
-    last: Mutex<Option<(Instant, Option<String>)>>,
+    last: Mutex<Option<CheckResult>>,
+}
+
+#[derive(Debug)]
+struct CheckResult {
+    expires: Instant,
+    reason: Option<String>,
 }
 
 impl RepositoryCheck {
@@ -151,15 +164,28 @@ impl RepositoryCheck {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last
             .as_ref()
-            .is_none_or(|(at, _)| at.elapsed() > MAX_CHECK_AGE)
+            .is_none_or(|last| last.expires <= Instant::now())
         {
-            *last = Some((Instant::now(), check(cwd, git)));
+            let started = Instant::now();
+            let reason = check(cwd, git);
+            // A harmless result is never used for long: the repository may change.
+            let age = match reason.is_some() && started.elapsed() > SLOW_CHECK {
+                true => MAX_SLOW_CHECK_AGE,
+                false => MAX_CHECK_AGE,
+            };
+            *last = Some(CheckResult {
+                expires: Instant::now() + age,
+                reason,
+            });
         }
-        last.as_ref().and_then(|(_, reason)| reason.clone())
+        last.as_ref().and_then(|last| last.reason.clone())
     }
 }
 
 fn check(cwd: &Path, git: impl Fn(&[&str]) -> Option<Vec<u8>>) -> Option<String> {
+    if let Some(name) = irregular_file(cwd) {
+        return Some(format!("the repository's `{name}` is not a regular file"));
+    }
     let Some(configuration) = git(LIST_CONFIGURATION) else {
         return Some("the repository's configuration is not readable".to_owned());
     };
@@ -221,9 +247,9 @@ fn check_submodules(listing: &[u8], cwd: &Path) -> Option<String> {
             .splitn(2, |byte| *byte == b'\t')
             .nth(1)
             .unwrap_or_default();
-        let path = String::from_utf8_lossy(path);
+        let path = Path::new(OsStr::from_bytes(path));
         // Without a repository in it, git does not enter a submodule.
-        if cwd.join(&*path).join(".git").symlink_metadata().is_ok() {
+        if cwd.join(path).join(".git").symlink_metadata().is_ok() {
             return Some("`git` may run programs configured in a submodule".to_owned());
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use globset::GlobBuilder;
 
 use crate::Workspace;
-use crate::command_safety::{CommandClassification, has_option};
+use crate::command_safety::{CommandClassification, HARMLESS_PROC, has_option};
 
 /// Programs that print lines of all files below a folder.
 const SEARCH_PROGRAMS: [(&str, SearchedFolders, LinksInFolders); 6] = [
@@ -43,6 +43,9 @@ const LIST_OPTIONS: [(&str, &str); 6] = [
     ("tree", "--fromfile --fromtabfile --info --infofile"),
     ("wc", "--files0-from"),
 ];
+
+/// Where processes show their environment and their open files.
+const PROC: &str = "/proc";
 
 /// Maximum number of working folders that are considered for one script.
 const MAX_WORKING_FOLDERS: usize = 64;
@@ -103,11 +106,12 @@ impl<'a> ExistingSecrets<'a> {
     }
 
     fn is_secret(&self, path: &Path) -> bool {
-        self.paths.iter().any(|secret| path.starts_with(secret))
+        path.starts_with(PROC) || self.paths.iter().any(|secret| path.starts_with(secret))
     }
 
     fn are_below(&self, path: &Path) -> bool {
-        self.paths.iter().any(|secret| secret.starts_with(path))
+        let is_above_proc = Path::new(PROC).starts_with(path);
+        is_above_proc || self.paths.iter().any(|secret| secret.starts_with(path))
     }
 
     fn is_secret_file(&self, path: &Path) -> bool {
@@ -151,6 +155,10 @@ impl<'a> ExistingSecrets<'a> {
             return true;
         }
         let path = folder.join(expand_home(word));
+        let is_harmless = |harmless: &&str| path == Path::new(harmless);
+        if HARMLESS_PROC.iter().any(|harmless| is_harmless(&harmless)) {
+            return false;
+        }
         let (before, is_pattern) = path_before_glob(&path);
         let before = resolve_links(&before);
         if self.is_secret(&before) || is_pattern && self.are_below(&before) {
@@ -375,9 +383,10 @@ fn expand_glob(pattern: &Path, dot_files: DotFiles) -> Option<Vec<PathBuf>> {
     let mut found = vec![PathBuf::new()];
     let mut compared = 0;
     for part in pattern.components() {
-        let part = part.as_os_str().to_string_lossy();
+        let name = part.as_os_str();
+        let part = name.to_string_lossy();
         if !is_glob(&part) {
-            found.iter_mut().for_each(|path| path.push(&*part));
+            found.iter_mut().for_each(|path| path.push(name));
             continue;
         }
         // Shells know classes such as `[[:alpha:]]`, globset does not: any name counts as a match.

@@ -11,8 +11,9 @@ use cap_std::fs::Dir;
 use selvedge_protocol::SandboxPolicy;
 use selvedge_tools::ToolError;
 
+use crate::git_files::git_branch;
 use crate::hidden_paths::HiddenPaths;
-use crate::protected_paths::{ProtectedPaths, git_branch, linked_git_folders};
+use crate::protected_paths::ProtectedPaths;
 
 /// The folder that a session works in, and the other paths that its tools can read and write.
 #[derive(Debug, Clone)]
@@ -191,10 +192,9 @@ impl Workspace {
             .partition(|folder| self.inner.work_folders.iter().any(|own| own == **folder));
         let mut protected = self.inner.protected.in_folders(&own, &shared);
         // The history of a linked work tree is in another folder, which may be writable.
-        let linked = folders
-            .iter()
-            .flat_map(|folder| linked_git_folders(&folder.join(".git")));
-        protected.extend(linked);
+        let elsewhere = self.inner.protected.executed_elsewhere(&own, &shared);
+        let contains_root = |path: &Path| self.writable_roots().any(|root| root.starts_with(path));
+        protected.extend(elsewhere.into_iter().filter(|path| !contains_root(path)));
         let writable = self.command_writable_roots();
         protected.retain(|path| {
             let is_own = path.parent() == Some(&self.inner.root);
@@ -213,6 +213,18 @@ impl Workspace {
     /// Returns the files and folders that cannot be read.
     pub(crate) fn secret_paths(&self) -> impl Iterator<Item = &Path> {
         self.inner.hidden.iter()
+    }
+
+    /// Returns the secrets that a confined command could read or create: those that exist, and those
+    /// in writable folders. The others are most, and each would have to be resolved.
+    pub(crate) fn paths_to_hide(&self) -> Vec<PathBuf> {
+        let is_writable = |path: &Path| self.writable_roots().any(|root| path.starts_with(root));
+        let secrets = self.secret_paths();
+        // The profile of macOS names paths, whether they exist or not.
+        let is_needed = |path: &&Path| {
+            cfg!(not(target_os = "linux")) || is_writable(path) || path.symlink_metadata().is_ok()
+        };
+        secrets.filter(is_needed).map(Path::to_owned).collect()
     }
 
     /// Makes a path absolute. It is relative to `base`, which is relative to the workspace.

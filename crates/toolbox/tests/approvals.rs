@@ -421,6 +421,13 @@ fn unconfined_commands_that_may_show_secrets_are_asked_for() {
         in_folder(json!(["bash", "-c", "cat < hard"]), "."),
         in_folder(json!(["bash", "-c", "cat < ../private/journal"]), "."),
         in_folder(json!(["bash", "-c", "bash -c 'cat < link'"]), "."),
+        in_folder(json!(["grep", "-e", "--", "-r", "-e", ".", ".."]), "."),
+        in_folder(json!(["cat", "proc/1/cmdline"]), "/"),
+        in_folder(json!(["bash", "-c", "cd /; cat proc/1/cmdline"]), "."),
+        in_folder(
+            json!(["sort", "--random-source", "--", "--files0-from=l"]),
+            ".",
+        ),
     ] {
         both_ways(
             unconfined,
@@ -1055,5 +1062,69 @@ fn a_script_can_catch_a_cancelled_approval_and_continue() {
         Some(json!(["ToolAbortedError", "exec was cancelled"])),
         "{:?}",
         output.error
+    );
+}
+
+#[test]
+fn a_rule_for_unconfined_commands_covers_no_other_command_and_no_program_of_the_workspace() {
+    let with_rule = || {
+        let mut fixture = fixture(ApprovalPolicy::Untrusted, no());
+        fixture.policy = ApprovalPolicy::OnRequest;
+        let bin = fixture.path("work/bin");
+        fixture.write("work/bin/id", "#!/bin/sh\ntouch made\n");
+        fixture.write("work/bin/only-here", "#!/bin/sh\ntouch made\n");
+        for name in ["id", "only-here"] {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(bin.join(name), mode).unwrap();
+        }
+        let rule = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let mut settings = CommandSettings {
+            rules: CommandRules {
+                confined: vec![rule("make")],
+                unconfined: vec![rule("id -u"), rule("./bin/id"), rule("only-here")],
+            },
+            ..Default::default()
+        };
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        settings.environment.set.insert("PATH".to_owned(), path);
+        *fixture.settings.lock().unwrap() = Some(settings);
+        fixture
+    };
+    let unconfined = |argv: &[&str]| json!({"command": argv, "withEscalatedPermissions": true});
+    // The rule covers these, and they run the installed program.
+    for argv in [&["id", "-u"][..], &["bash", "-c", "id -u; id -u -r"]] {
+        let fixture = with_rule();
+        let ran = fixture.call(Way::Structured, "exec", &unconfined(argv));
+        assert!(ran.asked.is_empty(), "{argv:?}: {ran:?}");
+        assert_eq!(ran.value.unwrap()["exitCode"], 0, "{argv:?}");
+        assert!(!fixture.path("work/made").exists(), "{argv:?}");
+    }
+    // A program that exists only in the workspace is not run.
+    let fixture = with_rule();
+    let ran = fixture.call(Way::Structured, "exec", &unconfined(&["only-here"]));
+    assert!(ran.asked.is_empty() && ran.error.is_some(), "{ran:?}");
+    assert!(!fixture.path("work/made").exists());
+    for argv in [
+        &["bash", "-c", "id -u; grep -r hunter2 .."][..],
+        &["bash", "-c", "id -u | head -1"],
+        &["bash", "-c", "id -u < ../private/journal"],
+        &["bash", "-c", "id -u && make"],
+        &["./bin/id"],
+        &["env", "id", "-g"],
+    ] {
+        let fixture = with_rule();
+        let ran = fixture.call(Way::Structured, "exec", &unconfined(argv));
+        assert_eq!(ran.asked.len(), 1, "{argv:?}: {ran:?}");
+        assert!(!fixture.path("work/made").exists(), "{argv:?}");
+        let call = &ran.asked[0].calls[0];
+        assert_eq!(call.preview.rule, None, "{argv:?}: {call:?}");
+    }
+    // The question names a program that confined commands can change.
+    let ran = with_rule().call(Way::Structured, "exec", &unconfined(&["id", "-g"]));
+    let reason = &ran.asked[0].calls[0].reason;
+    assert!(
+        reason.contains("work/bin/id, which confined commands can change"),
+        "{reason}"
     );
 }

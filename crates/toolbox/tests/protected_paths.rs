@@ -12,7 +12,7 @@ use serde_json::json;
 use support::{TestToolbox, Way, both_ways};
 
 /// Names that editors, agents, hooks and shells execute later.
-const CONFIGURATION: [&str; 13] = [
+const CONFIGURATION: [&str; 17] = [
     ".claude",
     ".codex",
     ".cursor",
@@ -20,9 +20,13 @@ const CONFIGURATION: [&str; 13] = [
     ".envrc",
     ".fleet",
     ".gemini",
+    ".hg",
     ".husky",
     ".idea",
+    ".jj",
+    ".kiro",
     ".mcp.json",
+    ".opencode",
     ".vscode",
     ".windsurf",
     ".zed",
@@ -135,4 +139,171 @@ fn the_lists_of_protected_and_hidden_paths_can_be_changed() {
     for done in [".vscode/a", "sh .vscode/a"] {
         assert_eq!(tried[done], 0, "{done}: {tried}");
     }
+}
+
+/// Files outside of `.git` that git executes or obeys: how they come about, and the file.
+const EXECUTED_ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "rm -r .git; git init -q --bare .bare; echo 'gitdir: ./.bare' > .git",
+        ".bare/config",
+    ),
+    (
+        "rm -r .git; git init -q --bare .bare; echo 'gitdir: ./.bare' > .git",
+        ".bare/hooks/pre-commit",
+    ),
+    (
+        "rm -r .git; git init -q --bare .bare; mkdir main; echo 'gitdir: ../.bare' > main/.git",
+        ".bare/hooks/pre-commit",
+    ),
+    (
+        "rm -r .git; git init -q --separate-git-dir repo . && mv repo 'repo '
+         printf 'gitdir: ./repo \\n' > .git",
+        "repo /hooks/pre-commit",
+    ),
+    (
+        "rm -r .git; mkdir repo; printf 'gitdir: ./repo\\r\\n' > .git",
+        "repo/config",
+    ),
+    ("rm -r .git; echo 'gitdir: ./later' > .git", "later/config"),
+    (
+        "rm -r .git; mkdir common link; echo ../common > link/commondir
+         echo 'gitdir: ./link' > .git",
+        "common/hooks/pre-commit",
+    ),
+    (
+        "rm -r .git; git init -q .; git config core.hooksPath tools/hooks; mkdir -p tools/hooks",
+        "tools/hooks/pre-commit",
+    ),
+    (
+        "rm -r .git; git init -q .; git config core.hooksPath .",
+        "pre-commit",
+    ),
+    (
+        "rm -r .git; git init -q .; git config include.path ../shared.gitconfig
+         touch shared.gitconfig",
+        "shared.gitconfig",
+    ),
+    (
+        "rm -r .git; git init -q .; git config include.path ../one; git config -f one \\
+         core.hooksPath later/hooks",
+        "later/hooks/pre-commit",
+    ),
+    (
+        "mkdir hooks; touch hooks/x; ln -s ../../hooks/x .git/hooks/pre-commit",
+        "hooks/x",
+    ),
+    (
+        "mkdir .vscode tools; touch tools/t.json; ln -s ../tools/t.json .vscode/tasks.json",
+        "tools/t.json",
+    ),
+    (
+        "mkdir -p .claude/a tools; ln -s ../../tools .claude/a/b",
+        "tools/t.json",
+    ),
+];
+
+#[test]
+fn files_that_git_and_protected_folders_refer_to_are_protected() {
+    let mut written = Vec::new();
+    for (setup, file) in EXECUTED_ELSEWHERE {
+        for way in ["write_file", "exec"] {
+            let fixture = TestToolbox::new();
+            let done = std::process::Command::new("sh")
+                .args(["-c", setup])
+                .current_dir(fixture.path("work"))
+                .output()
+                .unwrap();
+            assert!(done.status.success(), "{setup}: {done:?}");
+            let path = fixture.path("work").join(file);
+            let script =
+                format!("mkdir -p \"$(dirname '{file}')\"; echo evil > '{file}'; echo x > fine");
+            let args = match way {
+                "write_file" => json!({"path": file, "content": "evil"}),
+                _ => json!({"command": ["sh", "-c", script]}),
+            };
+            let ran = fixture.call(Way::Structured, way, &args);
+            let changed = std::fs::read_to_string(&path).is_ok_and(|text| text.contains("evil"));
+            if changed {
+                written.push(format!("{way}: {file} after {setup}: {ran:?}"));
+            }
+            if way == "exec" {
+                assert!(fixture.path("work/fine").exists(), "{setup}: {ran:?}");
+            }
+        }
+    }
+    assert!(written.is_empty(), "{}", written.join("\n"));
+}
+
+#[test]
+fn a_git_file_with_a_name_that_is_not_utf_8_is_followed() {
+    use std::os::unix::ffi::OsStrExt;
+    let fixture = TestToolbox::new();
+    let work = fixture.path("work");
+    std::fs::remove_dir_all(work.join(".git")).unwrap();
+    let repository = work.join(std::ffi::OsStr::from_bytes(b"b\xff"));
+    std::fs::create_dir_all(repository.join("hooks")).unwrap();
+    std::fs::write(work.join(".git"), b"gitdir: ./b\xff\n").unwrap();
+    let script = "echo evil > b*/hooks/pre-commit; echo x > fine";
+    let ran = fixture.call(
+        Way::Structured,
+        "exec",
+        &json!({"command": ["sh", "-c", script]}),
+    );
+    assert!(work.join("fine").exists(), "{ran:?}");
+    assert!(!repository.join("hooks/pre-commit").exists(), "{ran:?}");
+}
+
+/// Files that editors, agents and hook managers obey, and that exist rarely.
+const RARE_CONFIGURATION: &[&str] = &[
+    ".pre-commit-config.yaml",
+    "lefthook.yml",
+    ".githooks/pre-commit",
+    "opencode.json",
+    ".qwen/settings.json",
+    ".continue/config.yaml",
+    ".aider.conf.yml",
+    ".exrc",
+    ".dir-locals.el",
+    "my.code-workspace",
+];
+
+#[test]
+fn rare_configuration_is_protected_from_tools_and_if_it_exists_from_commands() {
+    for file in RARE_CONFIGURATION {
+        let fixture = TestToolbox::new();
+        let args = json!({"path": file, "content": "evil"});
+        let ran = fixture.call(Way::Structured, "write_file", &args);
+        assert!(!fixture.path("work").join(file).exists(), "{file}: {ran:?}");
+        fixture.write(&format!("work/{file}"), "before");
+        let script = format!("echo evil > {file}; rm -rf {file}; echo x > fine");
+        let args = json!({"command": ["sh", "-c", format!("eval '{script}'")]});
+        let ran = fixture.call(Way::Structured, "exec", &args);
+        assert_eq!(
+            fixture.read(&format!("work/{file}")),
+            "before",
+            "{file}: {ran:?}"
+        );
+    }
+}
+
+#[test]
+fn a_folder_of_hooks_can_be_excepted() {
+    let fixture = TestToolbox::new();
+    fixture.write("work/.git/config", "[core]\n\thooksPath = tools/hooks\n");
+    let paths = WorkspacePaths {
+        unprotected: vec!["tools/hooks".into(), "lefthook.yml".into()],
+        ..WorkspacePaths::default()
+    };
+    let workspace =
+        Workspace::open_with_paths(&fixture.path("work"), SandboxPolicy::WorkspaceWrite, &paths)
+            .unwrap();
+    let harness = Harness::new(fixture.orchestrator(&Toolbox::new(workspace))).unwrap();
+    let source = "for (const path of ['tools/hooks/pre-commit', 'lefthook.yml'])
+        await tools.writeFile({ path, content: 'x' })";
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let output = runtime.block_on(harness.run(source));
+    assert!(output.error.is_none(), "{:?}", output.error);
 }

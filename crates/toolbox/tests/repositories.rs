@@ -86,6 +86,9 @@ fn a_repository_that_configures_programs_needs_approval() {
         "git config gpg.program $EVIL; git config format.pretty %G?",
         "printf '[diff]\\nexternal = %s\\n' $EVIL > more; git config include.path ../more",
         "git config extensions.worktreeConfig true; git config --worktree diff.external $EVIL",
+        "git init -q \"$(printf 'sub\\377')\"; git -C sub* -c user.name=a -c user.email=a commit -q \
+         --allow-empty -m x; git add sub* 2>/dev/null; git commit -qm sub
+         git -C sub* config diff.external $EVIL",
         "git init -q sub; git -C sub -c user.name=a -c user.email=a commit -q --allow-empty -m x
          git add sub 2>/dev/null; git commit -qm sub; git -C sub config diff.external $EVIL",
     ] {
@@ -195,4 +198,28 @@ fn a_command_that_counts_as_read_only_gets_a_read_only_confinement() {
     );
     let full = full.value.unwrap();
     assert!(is_writable(full["stdout"].as_str().unwrap()), "{full}");
+}
+
+#[test]
+fn a_pipe_in_the_repository_delays_nothing() {
+    for setup in [
+        "rm .git/config; mkfifo .git/config",
+        "rm .git/index; mkfifo .git/index",
+        "mkfifo .git/commondir",
+        "mkfifo more; git config include.path ../more",
+    ] {
+        let fixture = repository(SandboxPolicy::WorkspaceWrite, setup);
+        let started = std::time::Instant::now();
+        let ran = fixture.call(
+            Way::Structured,
+            "exec",
+            &json!({"command": ["git", "status"]}),
+        );
+        assert_eq!(ran.asked.len(), 1, "{setup}: {ran:?}");
+        assert!(
+            started.elapsed() < std::time::Duration::from_secs(5),
+            "{setup}: {:?}",
+            started.elapsed()
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! Commands that need approval under every policy, and why. They are recognised by their words,
 //! which catches mistakes but not attacks. Attacks are stopped by the confinement.
 
-use super::flags::{find_flag, operands};
+use super::flags::{before_end_of_options, find_flag, operands};
 use super::origins::downloaded_code_danger;
 use super::words::{ShellWord, SimpleCommand};
 
@@ -238,14 +238,48 @@ pub(super) fn redirect_danger(target: &ShellWord) -> Option<&'static str> {
     is_device(&target.text).then_some(OVERWRITES_DISK)
 }
 
+/// Returns why the words after an unknown program are dangerous if that program runs them. Only
+/// commands that are dangerous because of an option or a path count: names alone are too common
+/// among arguments, as in `install parted`.
+pub(super) fn argument_danger(words: &[ShellWord]) -> Option<&'static str> {
+    let (program, arguments) = words.split_first()?;
+    let name = program.name();
+    let deletes_everything = || {
+        let is_rm = ["rm", "grm"].contains(&name.as_str());
+        let simple = is_rm.then(|| SimpleCommand::new(words.to_vec()))?;
+        operand_danger(&name, arguments, &simple)
+    };
+    let starts_command = DANGEROUS_COMMANDS
+        .iter()
+        .any(|(command, ..)| command.split(' ').next() == Some(&name));
+    let with_options = || {
+        let mut rows = listed_dangers(&name, arguments);
+        rows.find(|(_, flags, _)| !flags.is_empty())
+            .map(|(.., why)| *why)
+    };
+    starts_command
+        .then(|| with_options().or_else(deletes_everything))
+        .flatten()
+}
+
 /// Returns the reason in `DANGEROUS_COMMANDS` that matches the command.
 fn listed_danger(name: &str, arguments: &[ShellWord]) -> Option<&'static str> {
+    let found = listed_dangers(name, arguments).next();
+    found.map(|(.., why)| *why)
+}
+
+/// Returns the rows of `DANGEROUS_COMMANDS` that match the command.
+fn listed_dangers(
+    name: &str,
+    arguments: &[ShellWord],
+) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
     let valued = OPTIONS_WITH_VALUE
         .iter()
         .find(|(program, _)| *program == name)
         .map_or("", |(_, valued)| valued);
     let operands = operands(arguments, valued);
-    let is_called = |command: &str| {
+    let options = possible_flags(name, arguments);
+    let is_called = move |command: &str| {
         let Some(rest) = command.strip_prefix(name) else {
             return false;
         };
@@ -255,10 +289,20 @@ fn listed_danger(name: &str, arguments: &[ShellWord]) -> Option<&'static str> {
                 .enumerate()
                 .all(|(at, part)| operands.get(at).is_some_and(|word| word.text == part))
     };
-    let found = DANGEROUS_COMMANDS.iter().find(|(command, flags, _)| {
-        is_called(command) && (flags.is_empty() || find_flag(arguments, flags).is_some())
-    });
-    found.map(|(.., why)| *why)
+    DANGEROUS_COMMANDS
+        .iter()
+        .filter(move |(command, flags, _)| {
+            is_called(command) && (flags.is_empty() || find_flag(options, flags).is_some())
+        })
+}
+
+/// Returns the words that may be options of a program. After `--` these are names of files for `rm`,
+/// whose options take no values.
+fn possible_flags<'a>(name: &str, arguments: &'a [ShellWord]) -> &'a [ShellWord] {
+    match name {
+        "rm" | "grm" => before_end_of_options(arguments),
+        _ => arguments,
+    }
 }
 
 /// Returns why a command is dangerous because of its operands.
@@ -269,7 +313,7 @@ fn operand_danger(
 ) -> Option<&'static str> {
     let operands = operands(arguments, "");
     let any = |test: fn(&str) -> bool| operands.iter().any(|word| test(&word.text));
-    let recursive = find_flag(arguments, "-r -R --recursive").is_some();
+    let recursive = find_flag(possible_flags(name, arguments), "-r -R --recursive").is_some();
     match name {
         "rm" | "grm" if recursive && any(is_everything) => {
             Some("deletes a whole system, home or work folder")

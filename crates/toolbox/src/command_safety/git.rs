@@ -255,6 +255,21 @@ const LIST_OPTIONS: &[&str] = &[
     "--points-at",
 ];
 
+/// Frequent options after which `--` is never a value, in every read-only form that has them.
+const OPTIONS_WITHOUT_VALUE: &[&str] = &[
+    "-p",
+    "-w",
+    "--cached",
+    "--name-only",
+    "--name-status",
+    "--numstat",
+    "--oneline",
+    "--patch",
+    "--shortstat",
+    "--staged",
+    "--stat",
+];
+
 /// Returns why `git` with these arguments is not known to be read-only. `None` if it is.
 pub(super) fn check_git(words: &[ShellWord]) -> Option<&'static str> {
     let global = words
@@ -301,9 +316,16 @@ fn is_read_only(known: &GitOptions, operands: GitOperands, words: &[ShellWord]) 
             .iter()
             .any(|word| LIST_OPTIONS.contains(&word.text.split('=').next().unwrap_or_default()))
     };
+    // In `git grep -e -- -Oprogram`, the two dashes are a value, and an option follows.
+    let last = before.last().map_or("", |word| &word.text);
+    let may_be_value = last.starts_with('-') && !OPTIONS_WITHOUT_VALUE.contains(&last);
+    let may_be_option = |word: &ShellWord| {
+        word.text != "--" && word.text.starts_with('-') || may_be_value && word.may_become_option()
+    };
     before
         .iter()
         .all(|word| !word.may_become_option() && !checks_signatures(&word.text))
+        && !after.iter().any(may_be_option)
         && options.iter().all(|word| known.contain(&word.text))
         && match operands {
             Any => true,

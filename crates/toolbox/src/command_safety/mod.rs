@@ -20,6 +20,8 @@ mod wrappers;
 pub(crate) use display::command_line;
 pub use display::display_command;
 pub(crate) use flags::has_option;
+pub(crate) use read_only::HARMLESS_PROC;
+pub(crate) use rules::consists_of_ruled_commands;
 pub use rules::{is_covered_by_rules, rule_prefix};
 
 use std::collections::HashMap;
@@ -28,7 +30,7 @@ use std::rc::Rc;
 use self::shell_call::{ShellInvocation, shell_call};
 use self::shell_script::ParsedShellScript;
 use self::words::{CommandInput, ShellWord, SimpleCommand, UNKNOWN_TEXT};
-use self::wrappers::{InnerCommand, inner_commands};
+use self::wrappers::{InnerCommand, inner_commands, is_wrapper};
 
 /// The longest command that is classified, in bytes.
 const MAX_COMMAND_BYTES: usize = 100 * 1024;
@@ -46,6 +48,15 @@ const MAX_SIMPLE_COMMANDS: usize = 60_000;
 const MAX_SHELL_SCRIPTS: usize = 256;
 /// Maximum size of those scripts, in bytes. Nested scripts count again.
 const MAX_SHELL_SCRIPT_BYTES: usize = 3 * MAX_COMMAND_BYTES;
+
+/// Words that are no programs. A script in which one starts a simple command does not run.
+const SHELL_KEYWORDS: &[&str] = &[
+    "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select",
+    "then", "until", "while",
+];
+
+/// Maximum number of arguments of an unknown program that are tried as the start of a command.
+const MAX_ARGUMENT_STARTS: usize = 64;
 
 const TOO_DEEP: &str = "is too large or nested too deeply to check";
 
@@ -290,8 +301,39 @@ impl DangerSearch {
                 self.script_danger(&script, &simple.input, shell_depth + 1)
             }
         });
-        inner.or_else(|| {
-            dangerous::danger(simple).map(|why| DangerousPart::in_words(why, &simple.words))
+        inner
+            .or_else(|| {
+                dangerous::danger(simple).map(|why| DangerousPart::in_words(why, &simple.words))
+            })
+            .or_else(|| self.argument_danger(simple, shell_depth))
+    }
+
+    /// Returns why the arguments of an unknown program are dangerous, if it runs them as a command:
+    /// `setarch x86_64 rm -rf x`, `op run -- sh -c 'rm -rf x'`.
+    fn argument_danger(
+        &mut self,
+        simple: &SimpleCommand,
+        shell_depth: usize,
+    ) -> Option<DangerousPart> {
+        let words = &simple.words;
+        let is_known = words.first().is_none_or(|program| {
+            SHELL_KEYWORDS.contains(&program.text.as_str())
+                || read_only::is_listed(program)
+                || shell_call(words).is_some()
+                || is_wrapper(words)
+        });
+        if is_known {
+            return None;
+        }
+        (1..words.len().min(MAX_ARGUMENT_STARTS)).find_map(|start| {
+            let command = &words[start..];
+            match shell_call(command) {
+                Some(ShellInvocation::Script { script, .. }) => {
+                    self.script_danger(&script.text, &simple.input, shell_depth + 1)
+                }
+                _ => dangerous::argument_danger(command)
+                    .map(|why| DangerousPart::in_words(why, words)),
+            }
         })
     }
 

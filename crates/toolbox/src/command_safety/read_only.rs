@@ -1,7 +1,7 @@
 //! The commands that are known to be read-only. They need no approval under any policy.
 
 use super::display::inline_word;
-use super::flags::{find_flag, operands};
+use super::flags::{find_flag, operands, possible_options};
 use super::git;
 use super::words::{ShellWord, WordKind};
 use crate::credentials::HOME_CREDENTIALS;
@@ -132,9 +132,8 @@ pub(super) fn why_not_read_only(words: &[ShellWord]) -> Option<String> {
     if arguments.iter().any(names_secret) {
         return Some("may show secrets".to_owned());
     }
-    let options = arguments.iter().take_while(|word| word.text != "--");
-    if !matches!(allowed, Anything | Check(_)) && options.clone().any(ShellWord::may_become_option)
-    {
+    let mut options = possible_options(arguments).iter();
+    if !matches!(allowed, Anything | Check(_)) && options.any(ShellWord::may_become_option) {
         return Some(format!("a file name may act as an option of `{shown}`"));
     }
     match allowed {
@@ -155,8 +154,16 @@ pub(super) fn why_not_read_only(words: &[ShellWord]) -> Option<String> {
     }
 }
 
+/// Returns whether a program can be read-only.
+pub(super) fn is_listed(program: &ShellWord) -> bool {
+    let name = program.name();
+    let mut programs = READ_ONLY_PROGRAMS.iter();
+    // Wrappers and programs that run others are checked elsewhere.
+    name != "git" && programs.any(|(listed, _)| *listed == name)
+}
+
 /// Files in `/proc` that describe the machine. The others describe processes and their environment.
-const HARMLESS_PROC: &[&str] = &[
+pub(crate) const HARMLESS_PROC: &[&str] = &[
     "/proc/cpuinfo",
     "/proc/meminfo",
     "/proc/loadavg",
@@ -168,7 +175,17 @@ const HARMLESS_PROC: &[&str] = &[
 /// Returns whether a word names a path that the built-in tools do not read either. A path can be
 /// written in too many ways for this to be complete: it decides only whether a person is asked.
 pub(super) fn names_secret(word: &ShellWord) -> bool {
-    let text = word.text.as_str();
+    // `//proc` and `/./proc` are `/proc`.
+    let is_absolute = word.text.starts_with('/');
+    let parts = word
+        .text
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".");
+    let mut text = parts.collect::<Vec<_>>().join("/");
+    if is_absolute {
+        text.insert(0, '/');
+    }
+    let text = text.as_str();
     let bounded = format!("/{text}/");
     let has_part = |path: &str| {
         bounded.match_indices(path).any(|(at, _)| {

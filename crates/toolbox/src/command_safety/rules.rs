@@ -61,6 +61,17 @@ pub fn is_covered_by_rules(argv: &[String], rules: &[Vec<String>]) -> bool {
             .all(|words| ruled(words) || needs_no_rule(words))
 }
 
+/// Returns whether every simple command of a command starts with one of the rules. Without the
+/// confinement, even a read-only command next to a ruled one could show secrets.
+pub(crate) fn consists_of_ruled_commands(argv: &[String], rules: &[Vec<String>]) -> bool {
+    let classified = WordClassification::new(argv);
+    let ruled = |words: &Vec<ShellWord>| rules.iter().any(|rule| starts_with_rule(words, rule));
+    !classified.is_dangerous()
+        && !classified.commands.is_empty()
+        && classified.commands.iter().all(ruled)
+        && classified.input_files.is_empty()
+}
+
 fn starts_with_rule(words: &[ShellWord], rule: &[String]) -> bool {
     let same =
         |(word, rule): (&ShellWord, &String)| word.kind == WordKind::Literal && word.text == *rule;

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use ignore::WalkState;
 
@@ -26,6 +26,9 @@ pub(super) const MAX_CONTENT_BYTES: u64 = 64_000_000;
 
 /// Maximum number of files of a workspace for which a baseline is taken.
 pub(super) const MAX_WORKSPACE_FILES: usize = 500_000;
+
+/// How long listing the files of a workspace may take: the first command waits for it.
+const MAX_LISTING_TIME: Duration = Duration::from_secs(10);
 
 /// The files of a workspace at one moment.
 #[derive(Debug)]
@@ -46,7 +49,8 @@ pub(super) struct WorkspaceListing {
 }
 
 impl Baseline {
-    /// Takes the baseline of a workspace; `None` if it has more than `MAX_WORKSPACE_FILES` files.
+    /// Takes the baseline of a workspace; `None` if it has more than `MAX_WORKSPACE_FILES` files, or
+    /// listing them takes too long.
     pub(super) fn take(workspace: &Workspace) -> Option<Self> {
         let taken = SystemTime::now();
         let listing = list_files(workspace)?;
@@ -77,15 +81,20 @@ impl Baseline {
     }
 }
 
-/// Lists all files and links of the workspace; `None` if there are more than `MAX_WORKSPACE_FILES`.
+/// Lists all files and links of the workspace; `None` if there are more than `MAX_WORKSPACE_FILES`,
+/// or it takes longer than `MAX_LISTING_TIME`.
 pub(super) fn list_files(workspace: &Workspace) -> Option<WorkspaceListing> {
     let files = Mutex::new(Vec::new());
     let (count, unreadable) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let deadline = Instant::now() + MAX_LISTING_TIME;
     let (walk, ignore_rules) = walk_like_git(workspace);
     walk.run(|| {
         let (root, count, unreadable) = (workspace.root(), &count, &unreadable);
         let mut local = WalkCollector::new(&files);
         Box::new(move |entry| {
+            if Instant::now() > deadline {
+                return WalkState::Quit;
+            }
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
@@ -111,7 +120,8 @@ pub(super) fn list_files(workspace: &Workspace) -> Option<WorkspaceListing> {
         })
     });
     let files = files.into_inner().unwrap_or_default();
-    (files.len() <= MAX_WORKSPACE_FILES).then_some(WorkspaceListing {
+    let is_complete = files.len() <= MAX_WORKSPACE_FILES && Instant::now() <= deadline;
+    is_complete.then_some(WorkspaceListing {
         files,
         unreadable_folders: unreadable.into_inner(),
         ignore_rules,

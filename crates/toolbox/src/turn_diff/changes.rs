@@ -83,7 +83,8 @@ pub(super) fn find_changes(
 
 fn too_many_files_note() -> String {
     format!(
-        "changes by commands are not shown: the workspace has more than {MAX_WORKSPACE_FILES} files"
+        "changes by commands are not shown: the workspace has more than {MAX_WORKSPACE_FILES} files, \
+         or listing them takes too long"
     )
 }
 
