@@ -279,11 +279,12 @@ fn strip_markdown_fence(source: &str) -> Cow<'_, str> {
 }
 
 /// Returns the native stack that parsing a script may need.
-fn stack_bytes(source: &str) -> usize {
+pub(crate) fn stack_bytes(source: &str) -> usize {
     STACK_BYTES_FOR_BRACKETS + source.len() * STACK_BYTES_PER_SOURCE_BYTE
 }
 
-fn parse<'a>(allocator: &'a Allocator, source: &'a str) -> ParserReturn<'a> {
+/// Parses a script. Its cost must be bounded before.
+pub(crate) fn parse<'a>(allocator: &'a Allocator, source: &'a str) -> ParserReturn<'a> {
     let options = ParseOptions {
         parse_regular_expression: true,
         allow_return_outside_function: true,

@@ -31,6 +31,7 @@ mod metrics;
 mod options;
 mod output_buffer;
 mod parse_cost;
+mod parse_work;
 mod positions;
 mod pragma;
 mod preflight;
@@ -62,6 +63,8 @@ pub use live::{LiveRun, LiveRunReport, LiveRunSummary, LiveRuns};
 pub use live_queue::{LiveRunLimits, TooManyRuns};
 pub use metrics::record_call_metrics;
 pub use options::{RestoreInput, ResumeHintStyle, ResumeInput, RunOptions, ScriptContext};
+#[doc(hidden)]
+pub use parse_work::ParseWork;
 pub use pragma::{Pragma, named_run_to_resume};
 pub use preflight::{PlannedCall, Preflight};
 pub use question::{AnswerDelivery, QuestionAnswer, RunQuestion, RunQuestionKind};

@@ -10,9 +10,11 @@
 //! cannot be used alone. Where only the grammar decides whether `/` divides or starts a regular
 //! expression, the scan follows both readings and the costlier one counts.
 
+use oxc_syntax::identifier::{is_identifier_start, is_irregular_whitespace};
+
 use crate::lexing::{
-    is_line_terminator, is_word_byte, line_end, operator_len, regex_depth, regex_end, string_end,
-    word_end,
+    escaped_word_end, is_line_terminator, line_end, number_end, operator_len, regex_depth,
+    regex_end, string_end, word_end,
 };
 
 /// Maximum cost of a script: about the number of tokens that the parser reads, each counted as
@@ -144,8 +146,12 @@ struct OpenBracket {
     angles: Vec<u64>,
     /// Number of `new` in the current expression. Each reads a following `<` once more.
     news: u64,
-    /// Number of `infer` directly inside, whose constraint may be read again.
+    /// Number of `infer` directly inside, whose constraint may be read again. Only `;` and the end
+    /// of the bracket certainly end a constraint.
     infers: u64,
+    /// Whether the names after `interface A extends` may follow, whose type arguments are read as
+    /// types twice.
+    in_heritage: bool,
     /// Number of possible arrow functions directly inside whose body has not ended.
     arrows: u64,
 }
@@ -159,10 +165,10 @@ impl OpenBracket {
         angles.saturating_mul(1 << self.infers.min(62))
     }
 
-    /// Ends the speculations directly inside.
+    /// Ends the speculations of the current expression.
     fn end_expression(&mut self) {
         self.angles.clear();
-        (self.news, self.infers, self.arrows) = (0, 0, 0);
+        (self.news, self.arrows) = (0, 0);
     }
 }
 
@@ -193,6 +199,7 @@ impl Reading {
             angles: Vec::new(),
             news: 0,
             infers: 0,
+            in_heritage: false,
             arrows: 0,
         };
         let at = match source.starts_with("#!") {
@@ -256,28 +263,42 @@ impl Reading {
             }
             b'/' => return self.slash(source),
             b'"' | b'\'' => {
-                self.at = string_end(bytes, start);
+                let Some(end) = string_end(bytes, start) else {
+                    return Ok(Step::End);
+                };
+                self.at = end;
                 self.end_expression_before_operand();
                 self.finish_token(Previous::Operand);
             }
             b'`' => {
                 self.inside().only_words = false;
-                self.template(bytes, start + 1)?;
+                if !self.template(bytes, start + 1)? {
+                    return Ok(Step::End);
+                }
             }
-            b'0'..=b'9' => self.number(bytes),
-            b'.' if next.is_ascii_digit() => self.number(bytes),
+            b'0'..=b'9' => self.number(source),
+            b'.' if next.is_ascii_digit() => self.number(source),
             b'(' | b'[' | b'{' => self.open_bracket(byte)?,
             b')' | b']' | b'}' => return self.close_bracket(bytes, byte),
-            b'\\' => return Err("names cannot contain escapes"),
-            _ if is_word_byte(byte) => {
+            b'\\' => match escaped_word_end(source, start) {
+                Some(end) => self.escaped_word(end),
+                None => return Err("an escape in a name is not valid"),
+            },
+            b'#' => {
+                let end = word_end(source, start + 1);
+                self.word(&source[start..end], end);
+            }
+            _ if !byte.is_ascii_graphic() || is_identifier_start(byte.into()) => {
                 let character = source[start..].chars().next().unwrap_or(' ');
-                if character.is_whitespace() || character == '\u{feff}' {
+                if is_identifier_start(character) {
+                    let end = word_end(source, start);
+                    self.word(&source[start..end], end);
+                } else if is_irregular_whitespace(character) || is_line_terminator(character) {
                     self.at += character.len_utf8();
                     self.new_line |= is_line_terminator(character);
                 } else {
-                    let end = word_end(source, start);
-                    self.at = end;
-                    self.word(&source[start..end]);
+                    // The parser stops at a character that is not part of the language.
+                    return Ok(Step::End);
                 }
             }
             _ => self.punctuation(source)?,
@@ -317,21 +338,14 @@ impl Reading {
         }
     }
 
-    fn number(&mut self, bytes: &[u8]) {
-        let digits = |from: usize| {
-            let rest = &bytes[from..];
-            let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-            from + rest.iter().take_while(|byte| is_digit(byte)).count()
-        };
-        self.at = digits(self.at);
-        if bytes.get(self.at) == Some(&b'.') {
-            self.at = digits(self.at + 1);
-        }
+    fn number(&mut self, source: &str) {
+        self.at = number_end(source.as_bytes(), self.at);
         self.end_expression_before_operand();
         self.finish_token(Previous::Operand);
     }
 
-    fn word(&mut self, word: &str) {
+    fn word(&mut self, word: &str, end: usize) {
+        self.at = end;
         let is_name = self.previous == Previous::Dot;
         // A reserved word may also be a type's name, after which a slash divides.
         let may_be_type = matches!(
@@ -353,8 +367,9 @@ impl Reading {
             self.end_expression_before_operand();
         }
         match word {
-            "infer" => self.inside().infers += 1,
+            "infer" if !is_name => self.inside().infers += 1,
             "new" => self.inside().news += 1,
+            "interface" => self.inside().in_heritage = true,
             _ => {}
         }
         let control = matches!(word, "if" | "for" | "while" | "with")
@@ -380,6 +395,18 @@ impl Reading {
         self.after_control_word = control && !is_name;
     }
 
+    /// Finishes a part of a word that starts with an escape. The word may be any keyword.
+    fn escaped_word(&mut self, end: usize) {
+        self.at = end;
+        let inside = self.inside();
+        (inside.infers, inside.news) = (inside.infers + 1, inside.news + 1);
+        inside.in_heritage = true;
+        let only_words = inside.only_words;
+        self.finish_token(Previous::Contextual);
+        self.inside().only_words = only_words;
+        self.after_control_word = true;
+    }
+
     fn open_bracket(&mut self, byte: u8) -> Result<(), &'static str> {
         if self.open.len() > MAX_BRACKET_DEPTH {
             return Err("brackets are nested more than 256 deep");
@@ -400,8 +427,10 @@ impl Reading {
             angles: Vec::new(),
             news: 0,
             infers: 0,
+            in_heritage: false,
             arrows: 0,
         };
+        around.in_heritage &= byte != b'{';
         self.finish_token(Previous::Operator);
         self.open.push(bracket);
         self.at += 1;
@@ -425,7 +454,8 @@ impl Reading {
         };
         self.at += 1;
         match closed.kind {
-            b'$' => self.template(bytes, self.at)?,
+            b'$' if !self.template(bytes, self.at)? => return Ok(Step::End),
+            b'$' => {}
             b'(' if closed.after_control_word => self.finish_token(Previous::ControlEnd),
             b'{' => self.finish_token(Previous::Brace),
             _ => self.finish_token(Previous::Operand),
@@ -435,15 +465,13 @@ impl Reading {
         Ok(Step::Token)
     }
 
-    /// Reads a template literal up to its end or its next substitution.
-    fn template(&mut self, bytes: &[u8], from: usize) -> Result<(), &'static str> {
+    /// Reads a template literal up to its end or its next substitution. Returns false if it has no
+    /// end.
+    fn template(&mut self, bytes: &[u8], from: usize) -> Result<bool, &'static str> {
         let mut at = from;
         loop {
             match bytes.get(at) {
-                None => {
-                    self.at = bytes.len();
-                    break;
-                }
+                None => return Ok(false),
                 Some(b'\\') => at += 2,
                 Some(b'`') => {
                     self.at = at + 1;
@@ -452,14 +480,13 @@ impl Reading {
                 Some(b'$') if bytes.get(at + 1) == Some(&b'{') => {
                     self.at = at + 1;
                     self.open_bracket(b'$')?;
-                    return Ok(());
+                    return Ok(true);
                 }
                 Some(_) => at += 1,
             }
         }
-        self.at = self.at.min(bytes.len());
         self.finish_token(Previous::Operand);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether an operand follows the previous token: `!` is an operator, `/` starts a regular
@@ -537,25 +564,29 @@ impl Reading {
         let after_parenthesis = self.after_parenthesis;
         match operator {
             ";" => {
-                self.inside().end_expression();
+                let inside = self.inside();
+                inside.end_expression();
+                (inside.infers, inside.in_heritage) = (0, false);
                 self.finish_operator(operator);
             }
             "," => {
                 let inside = self.inside();
-                (inside.news, inside.infers, inside.arrows) = (0, 0, 0);
+                inside.arrows = 0;
+                // A comma between type arguments does not end the expression.
+                if inside.angles.is_empty() {
+                    inside.news = 0;
+                }
                 self.finish_affix(operator, Previous::TypeOperator);
             }
-            "?" => {
-                self.inside().infers = 0;
-                self.finish_affix(operator, Previous::TypeOperator);
-            }
+            // After a type, `?` is a type operator: a slash divides.
+            "?" => self.finish_affix(operator, Previous::Affix),
             ":" | "=>" => {
                 self.inside().arrows += u64::from(operator == "=>" || after_parenthesis);
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             "<" | "<<" => {
                 let inside = self.inside();
-                let attempts = 1 + inside.news;
+                let attempts = 1 + inside.news + u64::from(inside.in_heritage);
                 inside.angles.extend(operator.bytes().map(|_| attempts));
                 inside.arrows += 1;
                 self.finish_affix(operator, Previous::TypeOperator);
@@ -570,7 +601,10 @@ impl Reading {
             "=" | "|" | "&" | "-" | "..." | "*" | "@" => {
                 self.finish_affix(operator, Previous::TypeOperator);
             }
-            "!" if self.expects_operand() => self.finish_affix(operator, Previous::Operator),
+            // `!` before a type is a type operator.
+            "!" if self.expects_operand() && self.previous != Previous::TypeOperator => {
+                self.finish_affix(operator, Previous::Operator);
+            }
             "!" => self.finish_affix(operator, Previous::Affix),
             "++" | "--" => {
                 self.finish_operator(operator);
