@@ -542,7 +542,7 @@ fn the_work_of_the_parser_is_predicted() {
             let Some(work) = ParseWork::measure(&text) else {
                 break;
             };
-            let ratio = work.arena_bytes / (work.predicted_cost as usize + text.len());
+            let ratio = work.arena_bytes / (work.predicted_cost as usize + text.len() + 1);
             assert!(
                 ratio < MAX_BYTES_PER_COST,
                 "{ratio} bytes per cost: {text:?}"

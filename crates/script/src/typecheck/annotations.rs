@@ -101,7 +101,7 @@ impl<'a> TypeChecker<'a> {
                     };
                     match it.key.static_name() {
                         Some(std::borrow::Cow::Borrowed(name)) if !it.computed => {
-                            object.fields.push((name, value));
+                            object.set_field(name, value);
                         }
                         _ => object.others = Some(TypeId::UNKNOWN),
                     }

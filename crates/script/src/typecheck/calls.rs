@@ -123,9 +123,9 @@ impl<'a> TypeChecker<'a> {
             added.push(self.types.widened(kind));
         }
         self.speculation -= 1;
-        if let Some((types, count)) = self.pushed.get_mut(&symbol) {
-            types.extend(added);
-            *count += 1;
+        if let Some((before, count)) = self.pushed.get(&symbol).copied() {
+            let element = self.types.union([before].into_iter().chain(added));
+            self.pushed.insert(symbol, (element, count + 1));
         }
     }
 

@@ -6,10 +6,12 @@ use selvedge_tools::similar_names;
 
 use super::TypeChecker;
 use super::members::{ARRAY_PROPERTIES, property_names, static_properties};
-use super::types::{Type, TypeId};
+use super::types::{MAX_FIELDS, Type, TypeId};
 
 /// Maximum number of field names in a message.
 const MAX_LISTED_FIELDS: usize = 8;
+/// Maximum length of the text that is read to quote an expression, in bytes.
+const MAX_READ_BYTES: usize = 400;
 /// Maximum length of an expression in a message, in bytes.
 const MAX_QUOTED_BYTES: usize = 40;
 
@@ -72,6 +74,7 @@ impl<'a> TypeChecker<'a> {
     pub(super) fn quoted(&self, span: Span) -> String {
         let text = self.source.get(span.start as usize..span.end as usize);
         let text = text.unwrap_or_default();
+        let text = &text[..text.floor_char_boundary(MAX_READ_BYTES)];
         let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
         match text.len() > MAX_QUOTED_BYTES {
             true => format!("{}…", &text[..text.floor_char_boundary(MAX_QUOTED_BYTES)]),
@@ -87,6 +90,9 @@ impl<'a> TypeChecker<'a> {
         name: &str,
         at: Span,
     ) {
+        if !self.is_reporting() {
+            return;
+        }
         let kind = self.types.non_nullish(kind);
         let parts = self.types.parts(kind);
         if parts
@@ -166,6 +172,9 @@ impl<'a> TypeChecker<'a> {
 
     /// Reports a value that is not a list where one is required.
     pub(super) fn report_not_iterable(&mut self, value: TypeId, at: Span) {
+        if !self.is_reporting() {
+            return;
+        }
         let text = self.quoted(at);
         let (what, tool) = self.described(value);
         let mut mistake = TypeMistake {
@@ -314,6 +323,9 @@ impl<'a> TypeChecker<'a> {
             .into_iter()
             .map(str::to_owned)
             .collect();
+        if names.len() > MAX_FIELDS {
+            return None;
+        }
         let mut lists = names.into_iter().filter(|name| {
             let field = self.property_type(kind, name);
             let field = field.map(|field| self.types.non_nullish(field));
