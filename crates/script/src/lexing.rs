@@ -160,3 +160,30 @@ pub(crate) fn regex_depth(regex: &str) -> usize {
     }
     deepest
 }
+
+/// Length of a short script, in bytes.
+const MAX_SHORT_BYTES: usize = 4096;
+/// Depth of brackets of a shallow script.
+const MAX_SHALLOW_DEPTH: usize = 8;
+/// Number of `<` in a shallow script. The parser may read the text after each of them twice.
+const MAX_SHALLOW_ANGLES: usize = 12;
+
+/// Whether a script is so simple that the parser is quick however it reads the text. Brackets count
+/// in strings, comments and regular expressions, too.
+pub(crate) fn is_short_and_shallow(source: &str) -> bool {
+    let (mut depth, mut deepest, mut angles) = (0_usize, 0, 0);
+    for byte in source.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b'<' => angles += 1,
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    source.len() <= MAX_SHORT_BYTES
+        && deepest <= MAX_SHALLOW_DEPTH
+        && angles <= MAX_SHALLOW_ANGLES
+        && !source.contains("infer")
+        && !source.contains("\\u")
+}

@@ -43,6 +43,7 @@ mod replay_calls;
 mod run;
 mod run_output;
 mod run_record;
+mod script_cache;
 mod script_host;
 mod script_store;
 mod state;

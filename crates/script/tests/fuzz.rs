@@ -18,7 +18,7 @@ fn budget() -> Duration {
         .ok()
         .and_then(|seconds| seconds.parse::<u64>().ok())
         .unwrap_or(30);
-    Duration::from_secs(seconds) / 5
+    Duration::from_secs(seconds) / 6
 }
 
 /// A random number generator. The same seed gives the same inputs, so that a failure can be
@@ -323,13 +323,15 @@ const AMBIGUOUS_PIECES: &[&str] = &[
 /// CPU time of compiling one text. The slowest known one takes a tenth of it, without optimisation.
 const MAX_COMPILE_TIME: Duration = Duration::from_secs(2);
 
+/// Returns the CPU time of this thread.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = stat.split(' ').next().and_then(|time| time.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or_default())
+}
+
 #[test]
 fn nested_ambiguous_constructs_are_compiled_in_bounded_time() {
-    let cpu_time = || {
-        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-        let nanoseconds = stat.split(' ').next().and_then(|time| time.parse().ok());
-        Duration::from_nanos(nanoseconds.unwrap_or_default())
-    };
     let (mut random, end) = (Random::new(), Instant::now() + budget());
     let harness = TestFixture::new().harness;
     let (mut runs, mut slowest) = (0, Duration::ZERO);
@@ -557,6 +559,67 @@ fn the_work_of_the_parser_is_predicted() {
         "{runs} texts, at most {} bytes per cost: {:?}",
         worst.0, worst.1
     );
+}
+
+/// Declarations and uses of values whose types grow. `%n` is a number, `%p` the one before.
+const TYPE_STATEMENTS: &[&str] = &[
+    "const a%n={...a%p,...a%p};",
+    "const a%n={...a%p,b%n:a%p};",
+    "const {x:b%n,...a%n}={...a%p,...a%p,y%n:1};",
+    "const a%n=[a%p,a%p,a%p,a%p];",
+    "const a%n=[...a%p,a%p];",
+    "const a%n=structuredClone(a%p);",
+    "const a%n=[[a%p,a%p],[a%p,a%p]];",
+    "const a%n=Math.random()<1?a%p:{b%n:a%p};",
+    "const a%n=a%p??[a%p];",
+    "const a%n=new Map([[a%p,a%p]]);",
+    "const a%n=Object.entries(a%p);",
+    "const a%n=Object.values({...a%p,z%n:a%p});",
+    "const a%n=await Promise.all([a%p,a%p]);",
+    "const a%n=()=>[a%p,a%p];",
+    "const a%n=a%p.map((x)=>[x,x]);",
+    "const a%n=a%p.flat();",
+    "const a%n=a%p.concat(a%p,[a%p]);",
+    "const a%n=[];a%n.push(a%p,{c%n:1});",
+    "let a%n=a%p;a%n=[a%p];a%n={d:a%p};",
+    "type T%n=[T%p,T%p]|{a%n:T%p};let a%n:T%n;",
+    "function f%n(){return [a%p,a%p]} const a%n=f%n();",
+    "const a%n=JSON.parse(JSON.stringify(a%p));",
+    "list.push(a%p);",
+    "list;",
+    "a%p;",
+    "[...list];",
+    "tools.echo({value:a%p,...a%p});",
+    "tools.echo(a%p);",
+    "a%p.missing.missing;",
+    "if(a%p.x)a%p.y;",
+];
+
+#[test]
+fn types_that_grow_are_checked_in_bounded_time() {
+    let (mut random, end) = (Random::new(), Instant::now() + budget());
+    let harness = TestFixture::new().harness;
+    let (mut runs, mut slowest) = (0, Duration::ZERO);
+    while Instant::now() < end {
+        let count = 1 + random.below(4);
+        let pieces: String = (0..count).map(|_| *random.pick(TYPE_STATEMENTS)).collect();
+        let mut text = String::from("const a0=[{x:1}];type T0={x:1};const list=[];\n");
+        for number in 1..=*random.pick(&[10, 40, 200, 1000]) {
+            let next = pieces
+                .replace("%n", &number.to_string())
+                .replace("%p", &(number - 1).to_string());
+            if text.len() + next.len() > 20_480 {
+                break;
+            }
+            text.push_str(&next);
+        }
+        let started = cpu_time();
+        harness.check(text.as_bytes());
+        let spent = cpu_time() - started;
+        assert!(spent < MAX_COMPILE_TIME, "{spent:?}: {text}");
+        (runs, slowest) = (runs + 1, slowest.max(spent));
+    }
+    println!("{runs} texts, the slowest took {slowest:?}");
 }
 
 #[test]
