@@ -143,7 +143,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         }));
     }
     for setup in PIPES {
-        attempts.push(Attempt::new(format!("pipe: {setup}"), |lab| {
+        attempts.push(Attempt::new(format!("pipe: {setup}"), move |lab| {
             prepare(lab, &format!("git init -q .; {setup}"))?;
             let source = "return (await tools.exec({ command: ['git', 'status'] })).exitCode";
             let (_, seen) = lab.script(source, &["--approval", "untrusted"])?;

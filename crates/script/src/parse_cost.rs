@@ -10,8 +10,10 @@
 //! cannot be used alone. Where only the grammar decides whether `/` divides or starts a regular
 //! expression, the scan follows both readings and the costlier one counts.
 
+use oxc_syntax::identifier::{is_identifier_start, is_irregular_whitespace};
+
 use crate::lexing::{
-    is_line_terminator, is_word_byte, line_end, operator_len, regex_depth, regex_end, string_end,
+    is_line_terminator, line_end, number_end, operator_len, regex_depth, regex_end, string_end,
     word_end,
 };
 use crate::parse_problem::ParseProblem;
@@ -145,8 +147,12 @@ struct OpenBracket {
     open_angles: Vec<u64>,
     /// Number of `new` in the current expression. Each reads a following `<` once more.
     new_count: u64,
-    /// Number of `infer` directly inside, whose constraint may be read again.
+    /// Number of `infer` directly inside, whose constraint may be read again. Only `;` and the end
+    /// of the bracket certainly end a constraint.
     infer_count: u64,
+    /// Whether the names after `interface A extends` may follow, whose type arguments are read as
+    /// types twice.
+    in_heritage: bool,
     /// Number of possible arrow functions directly inside whose body has not ended.
     arrow_count: u64,
 }
@@ -161,10 +167,10 @@ impl OpenBracket {
         factor.saturating_mul(1 << self.infer_count.min(62))
     }
 
-    /// Ends the speculations directly inside.
+    /// Ends the speculations of the current expression.
     fn end_expression(&mut self) {
         self.open_angles.clear();
-        (self.new_count, self.infer_count, self.arrow_count) = (0, 0, 0);
+        (self.new_count, self.arrow_count) = (0, 0);
     }
 }
 
@@ -195,6 +201,7 @@ impl Reading {
             open_angles: Vec::new(),
             new_count: 0,
             infer_count: 0,
+            in_heritage: false,
             arrow_count: 0,
         };
         let at = match source.starts_with("#!") {
@@ -258,29 +265,40 @@ impl Reading {
             }
             b'/' => return self.slash(source),
             b'"' | b'\'' => {
-                self.at = string_end(bytes, start);
+                let Some(end) = string_end(bytes, start) else {
+                    return Ok(Step::End);
+                };
+                self.at = end;
                 self.end_expression_before_operand();
                 self.finish_token(Previous::Operand);
             }
             b'`' => {
                 self.inside().only_words = false;
-                self.template(bytes, start + 1)?;
+                if !self.template(bytes, start + 1)? {
+                    return Ok(Step::End);
+                }
             }
-            b'0'..=b'9' => self.number(bytes),
-            b'.' if next.is_ascii_digit() => self.number(bytes),
+            b'0'..=b'9' => self.number(source),
+            b'.' if next.is_ascii_digit() => self.number(source),
             b'(' | b'[' | b'{' => self.open_bracket(byte)?,
             b')' | b']' | b'}' => return self.close_bracket(bytes, byte),
             b'\\' if next == b'u' => return Err(ParseProblem::EscapeInName),
             b'\\' => return Err(ParseProblem::Backslash),
-            _ if is_word_byte(byte) => {
+            b'#' => {
+                let end = word_end(source, start + 1);
+                self.word(&source[start..end], end);
+            }
+            _ if !byte.is_ascii_graphic() || is_identifier_start(byte.into()) => {
                 let character = source[start..].chars().next().unwrap_or(' ');
-                if character.is_whitespace() || character == '\u{feff}' {
+                if is_identifier_start(character) {
+                    let end = word_end(source, start);
+                    self.word(&source[start..end], end);
+                } else if is_irregular_whitespace(character) || is_line_terminator(character) {
                     self.at += character.len_utf8();
                     self.new_line |= is_line_terminator(character);
                 } else {
-                    let end = word_end(source, start);
-                    self.at = end;
-                    self.word(&source[start..end]);
+                    // The parser stops at a character that is not part of the language.
+                    return Ok(Step::End);
                 }
             }
             _ => self.punctuation(source)?,
@@ -320,21 +338,14 @@ impl Reading {
         }
     }
 
-    fn number(&mut self, bytes: &[u8]) {
-        let digits = |from: usize| {
-            let rest = &bytes[from..];
-            let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-            from + rest.iter().take_while(|byte| is_digit(byte)).count()
-        };
-        self.at = digits(self.at);
-        if bytes.get(self.at) == Some(&b'.') {
-            self.at = digits(self.at + 1);
-        }
+    fn number(&mut self, source: &str) {
+        self.at = number_end(source.as_bytes(), self.at);
         self.end_expression_before_operand();
         self.finish_token(Previous::Operand);
     }
 
-    fn word(&mut self, word: &str) {
+    fn word(&mut self, word: &str, end: usize) {
+        self.at = end;
         let is_name = self.previous == Previous::Dot;
         // A reserved word may also be a type's name, after which a slash divides.
         let may_be_type = matches!(
@@ -356,8 +367,9 @@ impl Reading {
             self.end_expression_before_operand();
         }
         match word {
-            "infer" => self.inside().infer_count += 1,
+            "infer" if !is_name => self.inside().infer_count += 1,
             "new" => self.inside().new_count += 1,
+            "interface" => self.inside().in_heritage = true,
             _ => {}
         }
         let control = matches!(word, "if" | "for" | "while" | "with")
@@ -405,8 +417,10 @@ impl Reading {
             open_angles: Vec::new(),
             new_count: 0,
             infer_count: 0,
+            in_heritage: false,
             arrow_count: 0,
         };
+        around.in_heritage &= byte != b'{';
         self.finish_token(Previous::Operator);
         self.open.push(bracket);
         self.at += 1;
@@ -430,7 +444,8 @@ impl Reading {
         };
         self.at += 1;
         match closed.kind {
-            b'$' => self.template(bytes, self.at)?,
+            b'$' if !self.template(bytes, self.at)? => return Ok(Step::End),
+            b'$' => {}
             b'(' if closed.after_control_word => self.finish_token(Previous::ControlEnd),
             b'{' => self.finish_token(Previous::Brace),
             _ => self.finish_token(Previous::Operand),
@@ -440,15 +455,13 @@ impl Reading {
         Ok(Step::Token)
     }
 
-    /// Reads a template literal up to its end or its next substitution.
-    fn template(&mut self, bytes: &[u8], from: usize) -> Result<(), ParseProblem> {
+    /// Reads a template literal up to its end or its next substitution. Returns false if it has no
+    /// end.
+    fn template(&mut self, bytes: &[u8], from: usize) -> Result<bool, ParseProblem> {
         let mut at = from;
         loop {
             match bytes.get(at) {
-                None => {
-                    self.at = bytes.len();
-                    break;
-                }
+                None => return Ok(false),
                 Some(b'\\') => at += 2,
                 Some(b'`') => {
                     self.at = at + 1;
@@ -457,14 +470,13 @@ impl Reading {
                 Some(b'$') if bytes.get(at + 1) == Some(&b'{') => {
                     self.at = at + 1;
                     self.open_bracket(b'$')?;
-                    return Ok(());
+                    return Ok(true);
                 }
                 Some(_) => at += 1,
             }
         }
-        self.at = self.at.min(bytes.len());
         self.finish_token(Previous::Operand);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether an operand follows the previous token: `!` is an operator, `/` starts a regular
@@ -542,25 +554,29 @@ impl Reading {
         let after_parenthesis = self.after_parenthesis;
         match operator {
             ";" => {
-                self.inside().end_expression();
+                let inside = self.inside();
+                inside.end_expression();
+                (inside.infer_count, inside.in_heritage) = (0, false);
                 self.finish_operator(operator);
             }
             "," => {
                 let inside = self.inside();
-                (inside.new_count, inside.infer_count, inside.arrow_count) = (0, 0, 0);
+                inside.arrow_count = 0;
+                // A comma between type arguments does not end the expression.
+                if inside.open_angles.is_empty() {
+                    inside.new_count = 0;
+                }
                 self.finish_affix(operator, Previous::TypeOperator);
             }
-            "?" => {
-                self.inside().infer_count = 0;
-                self.finish_affix(operator, Previous::TypeOperator);
-            }
+            // After a type, `?` is a type operator: a slash divides.
+            "?" => self.finish_affix(operator, Previous::Affix),
             ":" | "=>" => {
                 self.inside().arrow_count += u64::from(operator == "=>" || after_parenthesis);
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             "<" | "<<" => {
                 let inside = self.inside();
-                let attempts = 1 + inside.new_count;
+                let attempts = 1 + inside.new_count + u64::from(inside.in_heritage);
                 inside
                     .open_angles
                     .extend(operator.bytes().map(|_| attempts));
@@ -577,7 +593,10 @@ impl Reading {
             "=" | "|" | "&" | "-" | "..." | "*" | "@" => {
                 self.finish_affix(operator, Previous::TypeOperator);
             }
-            "!" if self.expects_operand() => self.finish_affix(operator, Previous::Operator),
+            // `!` before a type is a type operator.
+            "!" if self.expects_operand() && self.previous != Previous::TypeOperator => {
+                self.finish_affix(operator, Previous::Operator);
+            }
             "!" => self.finish_affix(operator, Previous::Affix),
             "++" | "--" => {
                 self.finish_operator(operator);

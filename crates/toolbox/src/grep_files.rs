@@ -17,6 +17,7 @@ use selvedge_text::group_digits;
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
@@ -36,6 +37,12 @@ const MAX_SHOWN_LINE_CHARS: usize = 2000;
 /// Number of matches after which the search stops, so that a common word does not read the whole
 /// disk.
 const MAX_COUNTED_MATCHES: usize = 100_000;
+
+/// Memory of a compiled regular expression and of its cache in each thread, in bytes.
+const MAX_REGEX_BYTES: usize = 10 << 20;
+
+/// Number of searches that run at the same time. Each one uses all cores.
+const MAX_CONCURRENT_SEARCHES: usize = 4;
 
 /// Maximum number of incompletely searched files in the result.
 const MAX_SKIPPED_FILES: usize = 20;
@@ -81,6 +88,8 @@ pub(crate) struct GrepMatch {
     is_cut: bool,
 }
 
+static SEARCHES: Semaphore = Semaphore::const_new(MAX_CONCURRENT_SEARCHES);
+
 /// The tool `grep_files`.
 pub(crate) struct GrepFiles(pub(crate) Workspace);
 
@@ -95,7 +104,10 @@ impl Tool for GrepFiles {
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let workspace = self.0.clone();
-        let run = |args: GrepFilesArgs| run_blocking(move || grep(&workspace, &args, &call));
+        let run = |args: GrepFilesArgs| async move {
+            let _turn = SEARCHES.acquire().await;
+            run_blocking(move || grep(&workspace, &args, &call)).await
+        };
         typed_call(args, run, |matches: &Vec<GrepMatch>| Some(render(matches)))
     }
 }
@@ -190,9 +202,15 @@ fn build_matcher(args: &GrepFilesArgs) -> Result<RegexMatcher, ToolError> {
     let matcher = RegexMatcherBuilder::new()
         .case_insensitive(!args.case_sensitive)
         .line_terminator(Some(b'\n'))
+        .size_limit(MAX_REGEX_BYTES)
+        .dfa_size_limit(MAX_REGEX_BYTES)
         .build(&args.pattern);
     matcher.map_err(|error| {
         let error = error.to_string();
+        if error.contains("size limit") {
+            return ToolError::new("the regular expression is too large when compiled")
+                .suggest("use smaller numbers in {…}");
+        }
         let reason = error.lines().last().unwrap_or_default();
         let reason = reason.trim_start_matches("error: ");
         ToolError::new(format!(

@@ -377,6 +377,15 @@ fn grep_files_finds_matching_lines() {
 }
 
 #[test]
+fn grep_files_rejects_regular_expressions_that_need_much_memory() {
+    let workspace = TestWorkspace::new();
+    for pattern in ["(a{1,991}){1,1000}", "(\\\\w{100}){100}"] {
+        let error = workspace.error(&format!("await tools.grepFiles({{pattern: '{pattern}'}})"));
+        assert!(error.contains("is too large when compiled"), "{error:?}");
+    }
+}
+
+#[test]
 fn grep_files_reports_incompletely_searched_files() {
     let workspace = TestWorkspace::new();
     workspace.write(

@@ -54,7 +54,7 @@ pub(crate) fn continue_session(args: ContinueArgs) -> Result<CliStatus> {
 
 fn run_chat(args: ChatCommandArgs, choice: SessionChoice) -> Result<CliStatus> {
     terminal::require_terminal()?;
-    let journal = match opening {
+    let journal = match &choice {
         SessionChoice::New => JournalNeed::Optional,
         SessionChoice::Existing(_) => JournalNeed::Required,
     };

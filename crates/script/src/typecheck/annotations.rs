@@ -98,7 +98,7 @@ impl<'a> TypeChecker<'a> {
                         false => value,
                     };
                     match borrowed_name(&it.key) {
-                        Some(name) if !it.computed => object.fields.push((name, value)),
+                        Some(name) if !it.computed => object.set_field(name, value),
                         _ => object.index_type = Some(TypeId::UNKNOWN),
                     }
                 }

@@ -10,15 +10,17 @@ use oxc_ast::ast::{
 use oxc_span::{GetSpan, Span};
 use selvedge_tools::{RegisteredTool, SchemaType, check_partial};
 
-use super::TypeChecker;
 use super::expressions::borrowed_name;
 use super::mistakes::{MistakeKind, TypeMistake};
 use super::prepass::symbol_of;
 use super::types::{ObjectType, Type, TypeId};
+use super::{TypeChecker, address};
 use crate::analysis::{literal_value, object_fields};
 
 /// Maximum depth to which values are compared with a schema.
 const MAX_COMPARED_DEPTH: usize = 12;
+/// Number of comparisons of names that count as one part of a type.
+const NAMES_PER_PART: usize = 16;
 
 impl<'a> TypeChecker<'a> {
     /// Infers the arguments of a call of a tool, and reports those that contradict its schema.
@@ -162,6 +164,10 @@ impl<'a> TypeChecker<'a> {
         }
         let given = spread.fields.iter().map(|(name, _)| *name);
         let given = given.chain(names.iter().map(String::as_str));
+        let compared = (spread.fields.len() + names.len()).saturating_mul(input.fields.len());
+        if !self.types.take_parts(compared / NAMES_PER_PART) {
+            return;
+        }
         let given: Vec<&str> = given
             .filter_map(|name| tool.input_field(name))
             .map(|field| field.name.as_str())
@@ -205,6 +211,17 @@ impl<'a> TypeChecker<'a> {
         if depth > MAX_COMPARED_DEPTH || value == TypeId::NEVER {
             return false;
         }
+        let key = (value, address(wanted));
+        if let Some(known) = self.contradictions.get(&key) {
+            return *known;
+        }
+        let found = self.compare(value, wanted, depth);
+        // At the maximum depth nothing contradicts, so a contradiction holds at any depth.
+        self.contradictions.insert(key, found);
+        found
+    }
+
+    fn compare(&mut self, value: TypeId, wanted: &SchemaType, depth: usize) -> bool {
         let options = match wanted {
             SchemaType::Union(options) => &options[..],
             option => std::slice::from_ref(option),
@@ -217,6 +234,9 @@ impl<'a> TypeChecker<'a> {
     }
 
     fn part_contradicts(&mut self, part: TypeId, wanted: &SchemaType, depth: usize) -> bool {
+        if !self.types.take_parts(1) {
+            return false;
+        }
         let kind = self.types.get(part).clone();
         match (&kind, wanted) {
             (Type::Unknown | Type::Never | Type::Union(_), _) | (_, SchemaType::Unknown) => false,
@@ -237,6 +257,10 @@ impl<'a> TypeChecker<'a> {
             (Type::Object(_) | Type::ResultObject(_), SchemaType::Object(wanted)) => {
                 let mut given = ObjectType::default();
                 self.spread_fields(&mut given, part);
+                let compared = given.fields.len().saturating_mul(wanted.fields.len());
+                if !self.types.take_parts(compared / NAMES_PER_PART) {
+                    return false;
+                }
                 wanted
                     .fields
                     .iter()

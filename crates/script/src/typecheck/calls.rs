@@ -105,9 +105,9 @@ impl<'a> TypeChecker<'a> {
             let types = arguments.map(|argument| checker.pushed_type(argument));
             types.collect::<Vec<_>>()
         });
-        if let Some((types, count)) = self.pushed_types.get_mut(&symbol) {
-            types.extend(added);
-            *count += 1;
+        if let Some((before, count)) = self.pushed_types.get(&symbol).copied() {
+            let element = self.types.union([before].into_iter().chain(added));
+            self.pushed_types.insert(symbol, (element, count + 1));
         }
     }
 

@@ -10,7 +10,7 @@ use oxc_span::{GetSpan, Span};
 
 use super::TypeChecker;
 use super::prepass::symbol_of;
-use super::types::{ObjectType, Type, TypeId};
+use super::types::{MAX_FIELDS, ObjectType, Type, TypeId};
 use crate::globals::global_fields;
 
 impl<'a> TypeChecker<'a> {
@@ -213,7 +213,7 @@ impl<'a> TypeChecker<'a> {
                     let value = self.types.widened(value);
                     let name = borrowed_name(&property.key);
                     match name.filter(|_| property.kind == PropertyKind::Init) {
-                        Some(name) => found.fields.push((name, value)),
+                        Some(name) => found.set_field(name, value),
                         None => found.index_type = Some(TypeId::UNKNOWN),
                     }
                 }
@@ -233,16 +233,24 @@ impl<'a> TypeChecker<'a> {
     /// Adds the fields of `...value` to an object.
     pub(super) fn spread_fields(&mut self, object: &mut ObjectType<'a>, value: TypeId) {
         match self.types.get(value).clone() {
-            Type::ResultObject(result) if result.schema.0.index_type.is_none() => {
+            Type::ResultObject(result)
+                if result.schema.0.index_type.is_none()
+                    && result.schema.0.fields.len() <= MAX_FIELDS =>
+            {
                 for field in &result.schema.0.fields {
                     let found = self.types.result_field(&result, &field.name);
-                    let found = found.unwrap_or(TypeId::UNKNOWN);
-                    object.fields.push((&field.name, found));
+                    object.set_field(&field.name, found.unwrap_or(TypeId::UNKNOWN));
                 }
             }
             Type::Object(id) if self.types.object(id).index_type.is_none() => {
                 let fields = self.types.object(id).fields.clone();
-                object.fields.extend(fields);
+                if !self.types.take_parts(fields.len()) {
+                    object.index_type = Some(TypeId::UNKNOWN);
+                    return;
+                }
+                for (name, kind) in fields {
+                    object.set_field(name, kind);
+                }
             }
             _ => object.index_type = Some(TypeId::UNKNOWN),
         }

@@ -7,11 +7,13 @@ use selvedge_tools::similar_names;
 use super::TypeChecker;
 use super::built_in_properties::{ARRAY_PROPERTIES, property_names, static_properties};
 use super::members::is_index;
-use super::types::{Type, TypeId};
+use super::types::{MAX_FIELDS, Type, TypeId};
 use crate::hints::ESCAPE_BACKTICK_HINT;
 
 /// Maximum number of field names in a message.
 const MAX_LISTED_FIELDS: usize = 8;
+/// Maximum length of the text that is read to quote an expression, in bytes.
+const MAX_READ_BYTES: usize = 400;
 /// Maximum length of an expression in a message, in bytes.
 const MAX_QUOTED_BYTES: usize = 40;
 
@@ -74,6 +76,7 @@ impl<'a> TypeChecker<'a> {
     pub(super) fn quoted(&self, span: Span) -> String {
         let text = self.source.get(span.start as usize..span.end as usize);
         let text = text.unwrap_or_default();
+        let text = &text[..text.floor_char_boundary(MAX_READ_BYTES)];
         let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
         match text.len() > MAX_QUOTED_BYTES {
             true => format!("{}…", &text[..text.floor_char_boundary(MAX_QUOTED_BYTES)]),
@@ -89,6 +92,9 @@ impl<'a> TypeChecker<'a> {
         name: &str,
         at: Span,
     ) {
+        if !self.is_reporting() {
+            return;
+        }
         let ty = self.types.non_nullish(ty);
         let parts = self.types.parts(ty);
         if self.is_promise(ty) {
@@ -165,6 +171,9 @@ impl<'a> TypeChecker<'a> {
 
     /// Reports a value that is not a list where one is required.
     pub(super) fn report_not_iterable(&mut self, value: TypeId, at: Span) {
+        if !self.is_reporting() {
+            return;
+        }
         let text = self.quoted(at);
         let (what, tool) = self.describe_value(value);
         let mut mistake = TypeMistake {
@@ -335,6 +344,9 @@ impl<'a> TypeChecker<'a> {
             .into_iter()
             .map(str::to_owned)
             .collect();
+        if names.len() > MAX_FIELDS {
+            return None;
+        }
         let mut lists = names.into_iter().filter(|name| {
             let field = self.property_type(ty, name);
             let field = field.map(|field| self.types.non_nullish(field));

@@ -49,6 +49,8 @@ use types::{TypeId, TypeTable};
 
 /// Maximum number of mistakes that are reported for one script.
 const MAX_MISTAKES: usize = 20;
+/// Maximum number of mistakes that are collected. The first in the text are reported.
+const MAX_COLLECTED_MISTAKES: usize = 200;
 /// Maximum nesting of expressions and functions. What is nested deeper is unknown.
 const MAX_DEPTH: u32 = 200;
 /// Maximum number of steps per byte of source. Each expression takes one step, and an assigned
@@ -67,7 +69,7 @@ pub(crate) fn find_mistakes<'a>(
         return Vec::new();
     }
     let mut checker = TypeChecker {
-        types: TypeTable::new(),
+        types: TypeTable::new(program.source_text.len()),
         source: program.source_text,
         scoping,
         registry,
@@ -79,6 +81,7 @@ pub(crate) fn find_mistakes<'a>(
         evaluated_declarators: HashSet::new(),
         function_types: HashMap::new(),
         pushed_types: HashMap::new(),
+        contradictions: HashMap::new(),
         narrowings: Vec::new(),
         returns: Vec::new(),
         mistakes: Vec::new(),
@@ -88,6 +91,9 @@ pub(crate) fn find_mistakes<'a>(
         speculation: 0,
     };
     checker.check_statements(&program.body);
+    if checker.is_exhausted() {
+        return Vec::new();
+    }
     let mut mistakes = checker.mistakes;
     mistakes.sort_by_key(|mistake| mistake.offset);
     mistakes.dedup_by_key(|mistake| mistake.offset);
@@ -114,9 +120,11 @@ struct TypeChecker<'a> {
     evaluated_declarators: HashSet<usize>,
     /// Types of the functions that were evaluated, by address.
     function_types: HashMap<usize, TypeId>,
-    /// For each list that starts empty: the types of the values pushed so far, and the number of
+    /// For each list that starts empty: the type of the values pushed so far, and the number of
     /// `push` calls seen.
-    pushed_types: HashMap<SymbolId, (Vec<TypeId>, usize)>,
+    pushed_types: HashMap<SymbolId, (TypeId, usize)>,
+    /// Whether a type contradicts the schema at an address.
+    contradictions: HashMap<(TypeId, usize), bool>,
     narrowings: Vec<Narrowing<'a>>,
     /// Types of the `return` statements of the functions around the current statement.
     returns: Vec<Vec<TypeId>>,
@@ -134,7 +142,17 @@ impl<'a> TypeChecker<'a> {
     /// Takes a step. Returns false if the budget of steps or the depth is exhausted.
     fn take_step(&mut self) -> bool {
         self.steps_left = self.steps_left.saturating_sub(1);
-        self.steps_left > 0 && self.depth < MAX_DEPTH
+        !self.is_exhausted() && self.depth < MAX_DEPTH
+    }
+
+    /// Whether a budget is exhausted. Types are incomplete then, and nothing is reported.
+    fn is_exhausted(&self) -> bool {
+        self.steps_left == 0 || self.types.is_exhausted()
+    }
+
+    /// Whether a mistake would be reported now. Otherwise its message need not be written.
+    fn is_reporting(&self) -> bool {
+        self.speculation == 0 && self.mistakes.len() < MAX_COLLECTED_MISTAKES
     }
 
     /// Runs a part of the check one level deeper.
@@ -178,8 +196,7 @@ impl<'a> TypeChecker<'a> {
     }
 
     fn report(&mut self, mistake: TypeMistake) {
-        // After the budget is exhausted, types are incomplete.
-        if self.speculation == 0 && self.steps_left > 0 {
+        if self.is_reporting() {
             self.mistakes.push(mistake);
         }
     }

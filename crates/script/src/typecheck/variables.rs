@@ -140,13 +140,11 @@ impl<'a> TypeChecker<'a> {
 
     /// Returns the type of a list that starts as `[]`, after everything was pushed to it.
     fn list_type_after_pushes(&mut self, symbol: SymbolId) -> Option<TypeId> {
-        let (types, count) = self.pushed_types.get(&symbol)?;
+        let (element, count) = self.pushed_types.get(&symbol)?;
         if self.prepass.push_counts.get(&symbol) != Some(count) {
             return None;
         }
-        let types = types.clone();
-        let element = self.types.union(types);
-        Some(self.types.array(element))
+        Some(self.types.array(*element))
     }
 
     /// Evaluates `pattern = init` of a declaration, once.
@@ -198,7 +196,7 @@ impl<'a> TypeChecker<'a> {
             && is_used_locally(self.scoping, symbol)
             && self.speculation == 0
         {
-            self.pushed_types.insert(symbol, (Vec::new(), 0));
+            self.pushed_types.insert(symbol, (TypeId::NEVER, 0));
         }
         self.bind_pattern(&it.id, value, Some(init));
     }
