@@ -26,6 +26,7 @@ mod orchestrator;
 mod policy;
 mod prior;
 mod registry;
+mod render_state;
 mod router;
 mod schema_cost;
 mod schema_type;

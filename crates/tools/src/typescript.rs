@@ -1,10 +1,11 @@
 //! TypeScript declarations of tools, generated from their JSON Schemas.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
+use crate::render_state::RenderState;
 use crate::{FieldCase, RegisteredTool, Registry, camel_case};
 
 /// Returns a `declare const tools: {…}` that `tsc --strict` accepts.
@@ -140,15 +141,6 @@ const MAX_NAMED_FIELDS: usize = 8;
 
 /// Length from which a type that several tools share gets a name.
 const MIN_SHARED_TYPE_CHARS: usize = 40;
-
-/// Most parts of a tool's types that are rendered. Those beyond are `unknown`.
-const MAX_TYPE_PARTS: usize = 4096;
-
-/// Most levels of a type that are rendered. Deeper ones are `unknown`.
-const MAX_TYPE_DEPTH: usize = 48;
-
-/// Bytes of a tool's types, counted at every level, after which further parts are `unknown`.
-const MAX_TYPE_BYTES: usize = 2 << 20;
 
 fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -331,40 +323,6 @@ struct TypeScriptRenderer<'a> {
     /// Names of fields that are left out.
     omitted: &'a [&'a str],
     readonly: ReadonlyTypes,
-}
-
-/// What the types of one tool have used of the limits. References can repeat a part of a schema
-/// any number of times, so the size of a schema does not limit that of its type.
-#[derive(Default)]
-struct RenderState {
-    /// The references that are being rendered.
-    open: BTreeSet<String>,
-    /// Number of types around the current one.
-    nesting: usize,
-    /// Number of types that were rendered.
-    parts: usize,
-    /// Length of all rendered types, in bytes; a nested one counts at every level.
-    bytes: usize,
-}
-
-impl RenderState {
-    /// Enters a type; `false` if a limit is reached.
-    fn enter(&mut self) -> bool {
-        let fits = self.parts < MAX_TYPE_PARTS
-            && self.nesting < MAX_TYPE_DEPTH
-            && self.bytes < MAX_TYPE_BYTES;
-        if fits {
-            self.parts += 1;
-            self.nesting += 1;
-        }
-        fits
-    }
-
-    /// Leaves a type that was entered.
-    fn leave(&mut self, text: &str) {
-        self.nesting -= 1;
-        self.bytes += text.len();
-    }
 }
 
 impl TypeScriptRenderer<'_> {
