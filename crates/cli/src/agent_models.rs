@@ -117,7 +117,7 @@ impl ScriptModels {
         let rules = crate::setup::saved_rules(selvedge_config::home().as_deref())?;
         let mut accepted = rules.allow_model_servers.iter();
         let accepted = accepted.find(|server| server.base_url == provider.base_url);
-        // Without its user, a server cannot be told from another process at the address.
+        // Without its user, another process at the address would look the same.
         match accepted.and_then(|server| server.user) {
             Some(user) => Ok(Provider {
                 accepted_user: Some(user),

@@ -191,7 +191,7 @@ mod tests {
             json!({"$ref": "#"}),
             json!({"not": {"$ref": "#"}}),
             json!({"$dynamicRef": "#x", "$dynamicAnchor": "x"}),
-            json!({"$ref": "#/$defs/a", "$defs": {"a": {"$id": "http://x.example", "type": "string"}}}),
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"$id": "urn:x", "type": "string"}}}),
         ] {
             assert_eq!(
                 CheckCost::of(&endless, &json!({})),
