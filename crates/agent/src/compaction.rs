@@ -135,7 +135,10 @@ pub(crate) fn estimate_next_request(session: &Session, agent: &Agent) -> u64 {
     let mut newest_first = steps.iter().enumerate().rev();
     let counted = newest_first.find_map(|(at, step)| {
         let usage = reported_usage(step)?;
-        Some((at + 1, usage.input_tokens + usage.output_tokens))
+        Some((
+            at + 1,
+            usage.input_tokens.saturating_add(usage.output_tokens),
+        ))
     });
     let (from, counted) = counted.unwrap_or_else(|| (0, fixed_tokens(session, agent)));
     counted + estimate_steps(&steps[from..])

@@ -253,7 +253,7 @@ impl AgentTurn<'_> {
             turn: self.session.turn_number(),
             usage: spent.usage,
             cost: spent.cost,
-            context_tokens: usage.input_tokens + usage.output_tokens,
+            context_tokens: usage.input_tokens.saturating_add(usage.output_tokens),
             context_window: self.agent.context_window(),
         });
         Ok(pieces)

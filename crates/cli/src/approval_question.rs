@@ -102,7 +102,7 @@ fn always_rules(calls: &[GatedCall]) -> Option<String> {
         .collect();
     let all = rules.len() == calls.len() && !rules.is_empty();
     rules.dedup();
-    all.then(|| rules.join(", "))
+    all.then(|| visible_exact(&rules.join(", ")).replace('\n', "⏎"))
 }
 
 /// Returns the heading of a question about these calls.

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,7 @@ impl McpConnection {
             handlers: handlers.clone(),
             sampling: settings.sampling(),
             in_flight: calls.clone(),
+            declined: AtomicUsize::new(0),
         };
         let failed = |failure: ServerStartFailure| ServerError::StartFailed {
             server: settings.name.clone(),

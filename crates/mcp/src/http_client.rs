@@ -19,6 +19,9 @@ use crate::connection::{ServerStartFailure, shorten};
 use crate::process::MAX_MESSAGE_BYTES;
 use crate::settings::{McpTransport, ServerSettings};
 
+/// Most redirects of one request that are followed, all at the same origin.
+const MAX_REDIRECTS: usize = 5;
+
 /// Connects to an HTTP server, with the stored login if there is one in `folder`.
 pub(crate) async fn connect_http(
     handler: impl Fn() -> McpClientHandler,
@@ -193,8 +196,21 @@ pub(crate) fn shared_http_client() -> Result<reqwest::Client, String> {
     }
     // Fails if the process has already installed a crypto provider, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    // A redirect to another origin would take the headers and the message of a request there.
+    let same_origin = reqwest::redirect::Policy::custom(|attempt| {
+        let is_same = attempt
+            .previous()
+            .first()
+            .is_some_and(|first| first.origin() == attempt.url().origin());
+        match is_same && attempt.previous().len() <= MAX_REDIRECTS {
+            true => attempt.follow(),
+            false => attempt.stop(),
+        }
+    });
     let client = reqwest::Client::builder()
         .connect_timeout(std::time::Duration::from_secs(10))
+        .redirect(same_origin)
+        .referer(false)
         .build();
     let client = client.map_err(|error| format!("cannot create an HTTP client: {error}"))?;
     Ok(CLIENT.get_or_init(|| client).clone())

@@ -128,8 +128,12 @@ impl<'s> SchemaReader<'s> {
             return literal(value);
         }
         if let Some(values) = object.get("enum").and_then(Value::as_array) {
-            return match values.len() > MAX_LITERALS && values.iter().all(Value::is_string) {
-                true => SchemaType::String,
+            let any_string = |value: &Value| match value {
+                Value::String(_) => SchemaType::String,
+                other => literal(other),
+            };
+            return match values.len() > MAX_LITERALS {
+                true => union(values.iter().map(any_string).collect()),
                 false => union(values.iter().map(literal).collect()),
             };
         }

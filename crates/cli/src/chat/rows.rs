@@ -233,9 +233,16 @@ fn wrap_words(graphemes: &[StyledGrapheme], first: usize, rest: usize) -> Vec<Ve
             .iter()
             .take_while(|grapheme| grapheme.is_space())
             .count();
+        // Of a word that is longer than every line, only that is known: looking for its end again
+        // for each line would take time quadratic in its length.
+        let mut word_width = 0;
         let word = graphemes[next + spaces..]
             .iter()
-            .take_while(|grapheme| !grapheme.is_space())
+            .take_while(|grapheme| {
+                let fits = word_width <= first.max(rest);
+                word_width += grapheme.width;
+                fits && !grapheme.is_space()
+            })
             .count();
         let chunk = &graphemes[next..next + spaces + word];
         let width: usize = chunk.iter().map(|grapheme| grapheme.width).sum();
@@ -348,6 +355,22 @@ mod tests {
             ) {
                 assert!(line.width() <= width.max(2), "{line:?} in {width}");
             }
+        }
+    }
+
+    /// The time would be minutes if it grew with the square of the length.
+    #[test]
+    fn a_very_long_word_is_wrapped_in_one_pass() {
+        for text in [
+            "x".repeat(1 << 20),
+            "ab ".repeat(1 << 18),
+            " ".repeat(1 << 20),
+        ] {
+            let started = std::time::Instant::now();
+            let row = StyledRow::text(text.as_str());
+            let joined: String = lines(&row, 80).concat();
+            assert_eq!(joined.replace(' ', ""), text.replace(' ', ""));
+            assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
         }
     }
 
