@@ -8,9 +8,10 @@ use selvedge_protocol::{
     ConversationItem, MessageRole, ModelErrorKind, OutputPart, RuntimeEvent, TurnError, TurnItem,
     Usage, WireApi,
 };
+use serde_json::Value;
 use tracing::Instrument;
 
-use crate::answer::{AnswerPiece, AnswerReader, PieceWithItemId, StreamControl, TurnAnswer};
+use crate::answer::{AnswerPiece, AnswerReader, PieceWithItemId, TurnAnswer};
 use crate::compaction::CompactionOutcome;
 use crate::copied_block::reject_copied_blocks;
 use crate::history::PastTurns;
@@ -137,8 +138,7 @@ impl AgentTurn<'_> {
         history
     }
 
-    /// Asks the model and reads its answer. Reading stops early if the turn is cancelled, or after
-    /// the first script block with `AfterBlock::Stop`.
+    /// Asks the model and reads its answer. Reading stops early if the turn is cancelled.
     pub(crate) async fn ask_model(&mut self, prompt: &Prompt) -> Result<TurnAnswer, ModelError> {
         let agent = self.agent;
         let span = tracing::info_span!(
@@ -164,6 +164,7 @@ impl AgentTurn<'_> {
             emit_live: true,
             emitted_ids: Vec::new(),
             retries: 0,
+            cut: None,
             answer: TurnAnswer::default(),
         };
         let stop = &self.turn_cancel;
@@ -178,9 +179,7 @@ impl AgentTurn<'_> {
                 let Some(event) = event.transpose()? else {
                     return Ok(());
                 };
-                if reader.handle_event(event) == StreamControl::Stop {
-                    return Ok(());
-                }
+                reader.handle_event(event);
             }
         };
         let read = read.instrument(span.clone()).await;
@@ -190,8 +189,7 @@ impl AgentTurn<'_> {
             return Err(error);
         }
         let mut answer = reader.finish();
-        let instructions = self.agent.options.project_instructions.as_deref();
-        reject_copied_blocks(&mut answer, instructions, self.session.steps());
+        reject_copied_blocks(&mut answer, || self.texts_of_others(), self.session.steps());
         // The provider does not report the usage of an answer that was not read to its end, so it
         // is estimated.
         let usage = *answer
@@ -207,6 +205,21 @@ impl AgentTurn<'_> {
         span.record("output_tokens", usage.output_tokens);
         metrics::record_model_request(&usage, started.elapsed());
         Ok(answer)
+    }
+
+    /// Returns the texts of the system prompt that neither the user nor this program wrote: the
+    /// project's instructions, its branch, and the descriptions of MCP tools.
+    fn texts_of_others(&self) -> Vec<String> {
+        let registry = self.agent.harness.orchestrator().registry();
+        let of_servers = registry.iter().map(|tool| &tool.spec);
+        let of_servers = of_servers.filter(|spec| spec.js_name.starts_with("mcp."));
+        let described = of_servers.map(|spec| {
+            let output = spec.output_schema.as_ref().unwrap_or(&Value::Null);
+            format!("{}\n{}\n{output}", spec.description, spec.input_schema)
+        });
+        let project = self.agent.options.project_instructions.clone();
+        let opening = self.session.opening_facts().map(str::to_owned);
+        described.chain(project).chain(opening).collect()
     }
 
     /// Records the answer before any of its scripts and calls run.
