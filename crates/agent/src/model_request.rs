@@ -218,7 +218,7 @@ impl AgentTurn<'_> {
             format!("{}\n{}\n{output}", spec.description, spec.input_schema)
         });
         let project = self.agent.options.project_instructions.clone();
-        let opening = self.session.opening_facts().map(str::to_owned);
+        let opening = self.session.start_note().map(str::to_owned);
         described.chain(project).chain(opening).collect()
     }
 
