@@ -809,6 +809,7 @@ fn packs_select_the_offered_tools() {
     };
     let mine = [
         "apply_patch",
+        "edit_file",
         "exec",
         "file_search",
         "grep_files",

@@ -119,7 +119,12 @@ fn a_configured_token_is_required_and_hidden_from_commands() {
         assert_eq!(server.token, None);
         assert_eq!(server.hello(&[("Authorization", "")]).0, 401);
         assert_eq!(server.hello(&[("Authorization", "Bearer wrong")]).0, 401);
-        assert_eq!(server.hello(&[("Authorization", "Basic s3cret-0123456789")]).0, 401);
+        assert_eq!(
+            server
+                .hello(&[("Authorization", "Basic s3cret-0123456789")])
+                .0,
+            401
+        );
         let shown = server.script(
             &server.session(),
             "return (await tools.exec({ command: ['sh', '-c', 'env; echo all'] })).stdout",
@@ -453,15 +458,15 @@ fn a_recorded_run_belongs_to_its_token() {
     };
     let failing = "await tools.writeFile({ path: 'a.txt', content: 'x' }); throw new Error('no')";
     let fixed = "await tools.writeFile({ path: 'a.txt', content: 'x' }); return 1";
-    let server = with_token("s3cret");
+    let server = with_token("s3cret-0123456789");
     let failed = server.call(&server.session(), "script", json!({"code": failing}));
     drop(server);
     let resume = |server: &Server| {
         let args = json!({"code": fixed, "resume": failed["id"]});
         server.call(&server.session(), "script", args)
     };
-    let mut other = with_token("other");
-    other.token = Some("other".to_owned());
+    let mut other = with_token("other-0123456789");
+    other.token = Some("other-0123456789".to_owned());
     let refused = resume(&other);
     assert!(
         refused["error"]["message"]
@@ -475,7 +480,7 @@ fn a_recorded_run_belongs_to_its_token() {
     let refused = stdio.call("script", json!({"code": fixed, "resume": failed["id"]}));
     assert_eq!(refused["isError"], true, "{refused}");
     drop(stdio);
-    assert_eq!(value(&resume(&with_token("s3cret"))), 1);
+    assert_eq!(value(&resume(&with_token("s3cret-0123456789"))), 1);
 }
 
 #[test]

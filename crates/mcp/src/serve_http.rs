@@ -277,7 +277,9 @@ async fn accept_request(
 fn names_one_host(parts: &Parts) -> bool {
     let is_plain = |name| {
         let mut values = parts.headers.get_all(name).iter();
-        let first = values.next().is_none_or(|value| !value.as_bytes().contains(&b'@'));
+        let first = values
+            .next()
+            .is_none_or(|value| !value.as_bytes().contains(&b'@'));
         first && values.next().is_none()
     };
     let authority = parts.uri.authority();

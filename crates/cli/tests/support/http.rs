@@ -21,7 +21,7 @@ impl Server {
         Self::start_with(workspace, args, |_| {})
     }
 
-    /// Starts a server that prints its random token, or has the token `s3cret`.
+    /// Starts a server that prints its random token, or has the token `s3cret-0123456789`.
     pub fn start_with(
         workspace: &TestWorkspace,
         args: &[&str],
@@ -76,7 +76,7 @@ impl Server {
     pub fn send(&self, start: &str, headers: &[(&str, &str)], message: &Value) -> TcpStream {
         let mut stream = self.connect();
         let body = message.to_string();
-        let token = self.token.as_deref().unwrap_or("s3cret");
+        let token = self.token.as_deref().unwrap_or("s3cret-0123456789");
         let token = format!("Bearer {token}");
         let mut all = vec![
             ("Accept", "application/json, text/event-stream"),
