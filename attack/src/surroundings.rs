@@ -117,7 +117,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         }
     }
     for command in BESIDE_A_RULE {
-        attempts.push(Attempt::new(format!("rule: {command}"), |lab| {
+        attempts.push(Attempt::new(format!("rule: {command}"), move |lab| {
             let secret = lab.outside().join("secret").display().to_string();
             let outside = lab.outside().display().to_string();
             let command = command.replace("$SECRET", &secret);
@@ -143,7 +143,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         }));
     }
     for setup in PIPES {
-        attempts.push(Attempt::new(format!("pipe: {setup}"), |lab| {
+        attempts.push(Attempt::new(format!("pipe: {setup}"), move |lab| {
             prepare(lab, &format!("git init -q .; {setup}"))?;
             let source = "return (await tools.exec({ command: ['git', 'status'] })).exitCode";
             let (_, seen) = lab.script(source, &["--approval", "untrusted"])?;
