@@ -1,5 +1,5 @@
-//! Attacks around the walls: files that git obeys outside of `.git`, rules for unconfined commands,
-//! names that are not text, and trees that make checks slow.
+//! Attacks around the confinement: files that git obeys outside of `.git`, rules for unconfined
+//! commands, names that are not text, and trees that make checks slow.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
