@@ -12,6 +12,8 @@ use crate::lab::observe;
 
 /// Maximum size of a script.
 const MAX_SOURCE_BYTES: usize = 20_480;
+/// Number of repetitions of the short texts.
+const SHORT_REPETITIONS: usize = 24;
 /// CPU seconds of the whole process, after which the kernel kills it. The compiler may use two.
 const MAX_CPU_SECONDS: u32 = 5;
 /// Memory of the whole process in KB, without which its next allocation fails.
@@ -25,25 +27,45 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
     for (number, row) in rows.enumerate() {
         let name = format!("row {}: {row:?}", number + 1);
         let text = row.replace("\\n", "\n").replace("\\u2028", "\u{2028}");
+        let text = text.replace("\\u200b", "\u{200b}");
         let mut columns = text.split('\t');
         let mut column = || columns.next().unwrap_or_default().to_owned();
         let (prefix, piece, end) = (column(), column(), column());
-        let most = (MAX_SOURCE_BYTES - prefix.len()) / (piece.len() + end.len()).max(1);
-        // Rows that hide the piece from a scanner need few repetitions, the others are long.
-        let times = if prefix.contains('`') { 30 } else { most };
-        let source = format!("{prefix}{}{}", piece.repeat(times), end.repeat(times));
-        attempts.push(Attempt::new(name, move |lab| {
-            let selvedge = lab.selvedge(&["run", "--json", "--timeout", "2s", "-"]);
-            let seen = observe(limited(&selvedge)?, &source)?;
-            let item: Value = serde_json::from_str(&seen.stdout).unwrap_or(Value::Null);
-            let has_result = item["type"] == "script_tool_call_output";
-            Ok(Verdict::held_if(
-                has_result && seen.ended_cleanly(),
-                format!("{:?}: {}", seen.elapsed, seen.output()),
-            ))
-        }));
+        // A text that hides the piece from a scanner is most expensive if it is short.
+        for most in [SHORT_REPETITIONS, usize::MAX] {
+            let source = repeated_text(&prefix, &piece, &end, most);
+            attempts.push(Attempt::new(name.clone(), move |lab| {
+                let selvedge = lab.selvedge(&["run", "--json", "--timeout", "2s", "-"]);
+                let seen = observe(limited(&selvedge)?, &source)?;
+                let item: Value = serde_json::from_str(&seen.stdout).unwrap_or(Value::Null);
+                let has_result = item["type"] == "script_tool_call_output";
+                Ok(Verdict::held_if(
+                    has_result && seen.ended_cleanly(),
+                    format!("{:?}: {}", seen.elapsed, seen.output()),
+                ))
+            }));
+        }
     }
     Ok(attempts)
+}
+
+/// Returns a text with at most this many repetitions that is not too long for a script.
+fn repeated_text(prefix: &str, piece: &str, end: &str, most: usize) -> String {
+    let numbered = |piece: &str, number: usize| {
+        let number_before = number.saturating_sub(1).to_string();
+        piece
+            .replace("%n", &number.to_string())
+            .replace("%p", &number_before)
+    };
+    let mut times = most.min(MAX_SOURCE_BYTES / (piece.len() + end.len()).max(1));
+    loop {
+        let repeated = |piece: &str| (1..=times).map(|n| numbered(piece, n)).collect::<String>();
+        let text = format!("{prefix}{}{}", repeated(piece), repeated(end));
+        if text.len() <= MAX_SOURCE_BYTES {
+            return text;
+        }
+        times -= 1 + times / 20;
+    }
 }
 
 /// Returns the command with limits that kill it.

@@ -8,11 +8,13 @@ mod approvals;
 mod attempt;
 mod commands;
 mod confinement;
+mod credential_theft;
 mod credentials;
 mod discovery;
 mod display;
 mod front_end;
 mod git;
+mod hostile_server;
 mod implicit_reads;
 mod journal_version;
 mod lab;
@@ -45,11 +47,13 @@ const CLASSES: &[AttackClass] = &[
     ("approvals", approvals::attempts),
     ("commands", commands::attempts),
     ("confinement", confinement::attempts),
+    ("credential_theft", credential_theft::attempts),
     ("credentials", credentials::attempts),
     ("discovery", discovery::attempts),
     ("display", display::attempts),
     ("front_end", front_end::attempts),
     ("git", git::attempts),
+    ("hostile_server", hostile_server::attempts),
     ("implicit_reads", implicit_reads::attempts),
     ("journal_version", journal_version::attempts),
     ("mcp_http", mcp_http::attempts),

@@ -211,11 +211,13 @@ fn starts() -> Vec<Attempt> {
             },
         ),
         refused("empty token".into(), WITH_FILE, |lab| {
-            lab.write("token", "\n")?;
-            Ok(std::fs::set_permissions(
-                lab.work().join("token"),
-                PermissionsExt::from_mode(0o600),
-            )?)
+            private_token(lab, "\n")
+        }),
+        refused("token of one character".into(), WITH_FILE, |lab| {
+            private_token(lab, "x")
+        }),
+        refused("token of 15 characters".into(), WITH_FILE, |lab| {
+            private_token(lab, "0123456789abcde")
         }),
         refused("pipe instead of a token".into(), WITH_FILE, |lab| {
             let status = std::process::Command::new("mkfifo")
@@ -233,7 +235,15 @@ fn starts() -> Vec<Attempt> {
 }
 
 fn with_mode(lab: &Lab, mode: u32) -> Result<()> {
-    lab.write("token", "0123456789abcdef")?;
+    token_with_mode(lab, "0123456789abcdef", mode)
+}
+
+fn private_token(lab: &Lab, token: &str) -> Result<()> {
+    token_with_mode(lab, token, 0o600)
+}
+
+fn token_with_mode(lab: &Lab, token: &str, mode: u32) -> Result<()> {
+    lab.write("token", token)?;
     let path = lab.work().join("token");
     Ok(std::fs::set_permissions(
         path,

@@ -12,7 +12,6 @@ const MAX_LINES: usize = 600;
 /// Files that were longer when the limit was introduced. Remove a file's line when it is shorter.
 const LONG_FILES: &[&str] = &[
     "crates/agent/tests/turns.rs",
-    "crates/cli/src/chat/turn_view.rs",
     "crates/cli/tests/commands.rs",
     "crates/cli/tests/exec.rs",
     "crates/confine/src/init_process.rs",

@@ -200,9 +200,9 @@ impl Agent {
     }
 
     /// Returns what a session that begins now states for all its turns.
-    pub(crate) fn opening_facts(&self) -> Option<String> {
+    pub(crate) fn start_note(&self) -> Option<String> {
         let environment = self.options.environment.as_ref();
-        environment.map(AgentEnvironment::changing_facts)
+        environment.map(AgentEnvironment::session_start_note)
     }
 
     /// Returns the system prompt for a mode, without what a session states when it begins.
@@ -263,6 +263,7 @@ impl Agent {
             &self.options,
             offered,
             orchestrator.registry(),
+            self.harness.limits(),
             wire,
             self.model.freeform_tools,
         );

@@ -13,6 +13,7 @@ use selvedge_script::detect::{BlockDetector, Segment, reasoning_text};
 use selvedge_script::{Harness, named_run_to_resume};
 
 use crate::AfterBlock;
+use crate::model_request::retry_note;
 use crate::script_call::{malformed_block_error, parse_script_call};
 
 /// A piece of an answer.
@@ -76,11 +77,15 @@ pub(crate) struct TurnAnswer {
     pub(crate) finish_detail: Option<String>,
 }
 
-/// Whether to continue reading the stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StreamControl {
-    Continue,
-    Stop,
+/// Where an answer ends before its stream does (`AfterBlock::Stop`). The rest is read, because a
+/// closing reasoning tag in it would say that the block is reasoning, and dropped.
+#[derive(Debug)]
+pub(crate) struct AnswerCut {
+    item_index: u32,
+    /// Length of the item's text up to the end of the block, in bytes.
+    text_len: usize,
+    /// The text of the item after the block.
+    dropped_text: String,
 }
 
 /// Reads the events of a streamed answer.
@@ -99,6 +104,10 @@ pub(crate) struct AnswerReader<'a> {
     pub(crate) emit_live: bool,
     /// The ids of all items for which events were emitted.
     pub(crate) emitted_ids: Vec<String>,
+    /// Number of retries of the request.
+    pub(crate) retries: u32,
+    /// Where the answer ends, if it ends after a block.
+    pub(crate) cut: Option<AnswerCut>,
     pub(crate) answer: TurnAnswer,
 }
 
@@ -109,6 +118,8 @@ pub(crate) struct AnswerItemState {
     detector: BlockDetector,
     /// All text of the item.
     full_text: String,
+    /// Length of the segments of the text that were handled, in bytes.
+    handled_len: usize,
     /// The text since the last script block.
     pending_text: String,
     /// Reasoning in the text, with its tags, that is not a piece yet.
@@ -126,9 +137,9 @@ pub(crate) struct AnswerItemState {
 
 impl AnswerReader<'_> {
     /// Handles one event of the stream.
-    pub(crate) fn handle_event(&mut self, event: ModelEvent) -> StreamControl {
+    pub(crate) fn handle_event(&mut self, event: ModelEvent) {
         match event {
-            ModelEvent::Text { item_index, text } => return self.push_text(item_index, &text),
+            ModelEvent::Text { item_index, text } => self.push_text(item_index, &text),
             ModelEvent::Reasoning {
                 item_index, text, ..
             } => self.push_reasoning(item_index, text),
@@ -163,9 +174,7 @@ impl AnswerReader<'_> {
                     self.events.emit(RuntimeEvent::ItemDropped { item_id: id });
                 }
             }
-            ModelEvent::ItemDone { item_index, item } => {
-                return self.handle_item_done(item_index, item);
-            }
+            ModelEvent::ItemDone { item_index, item } => self.handle_item_done(item_index, item),
             ModelEvent::Usage(usage) => self.answer.usage = Some(usage),
             ModelEvent::Finished { reason, detail } => {
                 (self.answer.finish_reason, self.answer.finish_detail) = (Some(reason), detail);
@@ -176,14 +185,12 @@ impl AnswerReader<'_> {
                 delay: after,
             } => {
                 self.discard();
-                let seconds = after.as_secs_f64();
-                self.events.emit(RuntimeEvent::Error {
-                    message: format!("{error}; retrying in {seconds:.1} s"),
-                });
+                self.retries += 1;
+                let message = retry_note(&error, self.retries, after);
+                self.events.emit(RuntimeEvent::Error { message });
             }
             _ => {}
         }
-        StreamControl::Continue
     }
 
     /// Returns the answer, after the stream has ended or reading was stopped.
@@ -192,8 +199,9 @@ impl AnswerReader<'_> {
         let unfinished: Vec<_> = unfinished
             .map(|(item_index, state)| (*item_index, state.full_text.clone()))
             .collect();
-        for (item_index, raw) in unfinished {
+        for (item_index, mut raw) in unfinished {
             self.finish_text(item_index);
+            raw.truncate(self.kept_text_len(item_index).unwrap_or(raw.len()));
             if !raw.trim().is_empty() {
                 self.answer
                     .request_items
@@ -224,21 +232,55 @@ impl AnswerReader<'_> {
     }
 
     /// Adds text to an item and handles the segments that it completes.
-    fn push_text(&mut self, item_index: u32, text: &str) -> StreamControl {
+    fn push_text(&mut self, item_index: u32, text: &str) {
+        if self.is_after_cut(item_index) {
+            return;
+        }
         let state = self.items.entry(item_index).or_default();
         state.full_text.push_str(text);
         let segments = state.detector.push(text);
-        self.handle_segments(item_index, segments, AnswerScriptForm::Block)
+        self.handle_segments(item_index, segments, AnswerScriptForm::Block);
+    }
+
+    /// Returns whether the item begins after the end of the answer.
+    fn is_after_cut(&self, item_index: u32) -> bool {
+        self.cut
+            .as_ref()
+            .is_some_and(|cut| cut.item_index < item_index)
+    }
+
+    /// Returns the length of the item's text up to the end of the answer, if it is in this item.
+    fn kept_text_len(&self, item_index: u32) -> Option<usize> {
+        let cut = self.cut.as_ref().filter(|cut| cut.item_index == item_index);
+        cut.map(|cut| cut.text_len)
+    }
+
+    /// Drops a segment after the end of the answer. Returns false if there is no such end, or no
+    /// longer: the segment ends reasoning that contained the block.
+    fn drop_after_cut(&mut self, item_index: u32, segment: &Segment) -> bool {
+        let cut = self.cut.take_if(|cut| cut.item_index == item_index);
+        let Some(mut cut) = cut else {
+            return false;
+        };
+        if matches!(segment, Segment::EndOfReasoning(_)) {
+            let state = self.items.entry(item_index).or_default();
+            state.pending_text.push_str(&cut.dropped_text);
+            return false;
+        }
+        cut.dropped_text.push_str(segment.raw());
+        self.cut = Some(cut);
+        true
     }
 
     /// Handles segments of an item. Malformed blocks get this form.
-    fn handle_segments(
-        &mut self,
-        item_index: u32,
-        segments: Vec<Segment>,
-        form: AnswerScriptForm,
-    ) -> StreamControl {
+    fn handle_segments(&mut self, item_index: u32, segments: Vec<Segment>, form: AnswerScriptForm) {
         for segment in segments {
+            let state = self.items.entry(item_index).or_default();
+            state.handled_len += segment.raw().len();
+            let text_len = state.handled_len;
+            if self.drop_after_cut(item_index, &segment) {
+                continue;
+            }
             if !matches!(segment, Segment::Reasoning(_)) {
                 self.end_tagged_reasoning(item_index);
             }
@@ -258,8 +300,11 @@ impl AnswerReader<'_> {
                     script.item.language = language.to_owned();
                     self.push_script(item_index, script);
                     if self.after_block == AfterBlock::Stop {
-                        self.drop_text_after_block(item_index, &block.raw);
-                        return StreamControl::Stop;
+                        self.cut = Some(AnswerCut {
+                            item_index,
+                            text_len,
+                            dropped_text: String::new(),
+                        });
                     }
                 }
                 Segment::Malformed { raw, problem } => {
@@ -270,16 +315,6 @@ impl AnswerReader<'_> {
                 }
             }
         }
-        StreamControl::Continue
-    }
-
-    /// Removes the text after a block from the answer.
-    fn drop_text_after_block(&mut self, item_index: u32, block: &str) {
-        let state = self.items.entry(item_index).or_default();
-        if let Some(start) = state.full_text.rfind(block) {
-            state.full_text.truncate(start + block.len());
-        }
-        state.detector = BlockDetector::default();
     }
 
     /// Adds text outside of script blocks, and emits it if pieces are emitted live.
@@ -458,7 +493,10 @@ impl AnswerReader<'_> {
         }
     }
 
-    fn handle_item_done(&mut self, item_index: u32, done: ConversationItem) -> StreamControl {
+    fn handle_item_done(&mut self, item_index: u32, done: ConversationItem) {
+        if self.is_after_cut(item_index) {
+            return;
+        }
         match done {
             ConversationItem::Message(message) => {
                 let text = message.text();
@@ -467,15 +505,17 @@ impl AnswerReader<'_> {
                     .get(&item_index)
                     .map_or(0, |state| state.full_text.len());
                 // Text that did not arrive in deltas.
-                if let Some(rest) = text.get(received..).filter(|rest| !rest.is_empty())
-                    && self.push_text(item_index, rest) == StreamControl::Stop
-                {
-                    return StreamControl::Stop;
+                if let Some(rest) = text.get(received..).filter(|rest| !rest.is_empty()) {
+                    self.push_text(item_index, rest);
                 }
+                self.finish_text(item_index);
+                let kept = self.kept_text_len(item_index);
                 self.answer
                     .request_items
-                    .push(ConversationItem::Message(message));
-                self.finish_text(item_index);
+                    .push(match kept.and_then(|len| text.get(..len)) {
+                        Some(kept) => ConversationItem::message(MessageRole::Assistant, kept),
+                        None => ConversationItem::Message(message),
+                    });
             }
             ConversationItem::FunctionCall(call) => {
                 self.answer
@@ -499,7 +539,6 @@ impl AnswerReader<'_> {
                 self.complete_item(item_index, other.clone().into(), AnswerPiece::Other(other));
             }
         }
-        StreamControl::Continue
     }
 
     /// Returns whether a block is open at the end of any item's text.
@@ -581,6 +620,7 @@ impl AnswerReader<'_> {
             self.events.emit(RuntimeEvent::ItemDropped { item_id });
         }
         self.items.clear();
+        self.cut = None;
         self.answer = TurnAnswer::default();
         self.emit_live = true;
     }

@@ -5,7 +5,7 @@
 //! least the newest answer with its results. The originals stay in the journal.
 
 use crate::script_result::{shown_text, text_handle};
-use crate::token_estimate::estimate_tokens;
+use crate::token_estimate::{bytes_of_tokens, estimate_tokens};
 use selvedge_journal::StoredRunState;
 use selvedge_protocol::{
     CallStatus, ConversationItem, MessageRole, OutputPart, RunStatus, TurnItem, Usage,
@@ -28,7 +28,7 @@ pub(crate) struct CompactedConversation {
 const USUAL_ANSWER_TOKENS: u64 = 8_192;
 
 /// The estimated number of tokens of an image or an audio clip.
-const IMAGE_TOKENS: u64 = 1_500;
+const MEDIA_PART_TOKENS: u64 = 1_500;
 
 /// The minimum number of tokens that the fixed part of a request must leave for the conversation.
 /// If there is less room, compacting does not help.
@@ -62,7 +62,16 @@ pub(crate) async fn compact_if_needed(session: &Session, agent: &Agent) -> Compa
     if room < MIN_CONVERSATION_TOKENS {
         return CompactionOutcome::NoRoom { fixed };
     }
-    let shorter = compact_to(session, agent, fixed, CompactionRoom::of(room, room / 2)).await;
+    let shorter = compact_to(
+        session,
+        agent,
+        fixed,
+        CompactionRoom {
+            limit: room,
+            target: room / 2,
+        },
+    )
+    .await;
     shorter.map_or(CompactionOutcome::Unchanged, CompactionOutcome::Compacted)
 }
 
@@ -82,7 +91,10 @@ pub(crate) async fn force_compact(
         session,
         agent,
         fixed,
-        CompactionRoom::of(room / 2, room / 3),
+        CompactionRoom {
+            limit: room / 2,
+            target: room / 3,
+        },
     )
     .await
 }
@@ -94,12 +106,6 @@ struct CompactionRoom {
     limit: u64,
     /// The size to aim at.
     target: u64,
-}
-
-impl CompactionRoom {
-    fn of(limit: u64, target: u64) -> Self {
-        Self { limit, target }
-    }
 }
 
 async fn compact_to(
@@ -129,7 +135,10 @@ pub(crate) fn estimate_next_request(session: &Session, agent: &Agent) -> u64 {
     let mut newest_first = steps.iter().enumerate().rev();
     let counted = newest_first.find_map(|(at, step)| {
         let usage = reported_usage(step)?;
-        Some((at + 1, usage.input_tokens + usage.output_tokens))
+        Some((
+            at + 1,
+            usage.input_tokens.saturating_add(usage.output_tokens),
+        ))
     });
     let (from, counted) = counted.unwrap_or_else(|| (0, fixed_tokens(session, agent)));
     counted + estimate_steps(&steps[from..])
@@ -189,7 +198,7 @@ pub(crate) fn estimate_items(items: &[ConversationItem]) -> u64 {
 fn estimate_parts(parts: &[OutputPart]) -> u64 {
     let one = |part: &OutputPart| match part {
         OutputPart::Text { text } => estimate_tokens(text) as u64,
-        OutputPart::Image { .. } | OutputPart::Audio { .. } => IMAGE_TOKENS,
+        OutputPart::Image { .. } | OutputPart::Audio { .. } => MEDIA_PART_TOKENS,
     };
     parts.iter().map(one).sum()
 }
@@ -217,13 +226,20 @@ async fn build_compacted(
     let left = room.limit.saturating_sub(estimate_items(&kept));
     let summary_tokens = (room.target / 2).min(left);
     let registry = agent.harness.orchestrator().registry();
-    let summary = summarize_steps(session, before, registry, summary_tokens as usize * 3).await;
+    let summary = summarise_steps(
+        session,
+        before,
+        registry,
+        bytes_of_tokens(summary_tokens as usize),
+    )
+    .await;
     let mut request_items = vec![ConversationItem::message(MessageRole::User, summary)];
     request_items.append(&mut kept);
     request_items
 }
 
-/// Returns the newest answer with its results, or the newest prompt. None of it may be a summary.
+/// Returns the newest answer with its results, or the newest user message. Empty if a compaction
+/// came after it.
 fn newest_exchange(steps: &[SessionStep]) -> &[SessionStep] {
     let from = steps.iter().rposition(|step| {
         matches!(
@@ -273,8 +289,8 @@ fn shorten_results(items: &mut [ConversationItem], tokens: u64) {
     }
 }
 
-/// Returns the last steps that fit into `room` tokens. The first of them is a prompt or an answer,
-/// so that an answer and its results stay together.
+/// Returns the last steps that fit into `room` tokens. The first of them is a user message or an
+/// answer, so that an answer and its results stay together.
 fn recent_steps(steps: &[SessionStep], room: u64) -> &[SessionStep] {
     let mut left = room;
     let mut from = steps.len();
@@ -294,10 +310,10 @@ fn recent_steps(steps: &[SessionStep], room: u64) -> &[SessionStep] {
     &steps[from..]
 }
 
-/// Returns the text that replaces the steps before, with about `bytes` bytes at most.
-async fn summarize_steps(
+/// Returns the summary that replaces these steps, at most about `bytes` bytes long.
+async fn summarise_steps(
     session: &Session,
-    before: &[SessionStep],
+    replaced_steps: &[SessionStep],
     registry: &Registry,
     bytes: usize,
 ) -> String {
@@ -305,7 +321,7 @@ async fn summarize_steps(
         "[The conversation so far was compacted to fit the context. This is a summary; truncated \
          results can be read in full.]\n",
     );
-    let asked: Vec<(u32, String)> = before
+    let user_messages: Vec<(u32, String)> = replaced_steps
         .iter()
         .filter(|step| step.kind == SessionStepKind::UserMessage)
         .map(|step| {
@@ -319,20 +335,23 @@ async fn summarize_steps(
     let mut section = |title: &str, body: &str| {
         text.push_str(&format!("\n## {title}\n{}\n", truncate_bytes(body, share)));
     };
-    if let Some((_, first)) = asked.first() {
+    if let Some((_, first)) = user_messages.first() {
         section("Task (first request)", first);
     }
-    if let [_, .., (turn, last)] = &asked[..] {
+    if let [_, .., (turn, last)] = &user_messages[..] {
         section(&format!("Latest request (T-{turn})"), last);
     }
-    if let Some(plan) = last_plan(session, before, registry).await {
+    if let Some(plan) = last_plan(session, replaced_steps, registry).await {
         section("The plan", &plan);
     }
-    let open = open_runs(session, before).await;
+    let open = open_runs(session, replaced_steps).await;
     if !open.is_empty() {
-        section("Not ended, or of unknown outcome", &open.join("\n"));
+        section(
+            "Unfinished runs, and calls whose outcome is unknown",
+            &open.join("\n"),
+        );
     }
-    let items = before
+    let items = replaced_steps
         .iter()
         .flat_map(|step| step.items.iter().map(|item| (step.turn, item)));
     let lines: Vec<String> = items
@@ -348,11 +367,11 @@ async fn summarize_steps(
         }
         kept.push(line.as_str());
     }
-    let cut = lines.len() - kept.len();
+    let omitted = lines.len() - kept.len();
     kept.reverse();
     let mut events = kept.join("\n");
-    if cut > 0 {
-        events.insert_str(0, &format!("({cut} earlier lines omitted)\n"));
+    if omitted > 0 {
+        events.insert_str(0, &format!("({omitted} earlier lines omitted)\n"));
     }
     text + "\n## Events, oldest first (`await tools.recall({ handle: \"scr_…\" })` reads a full \
             result, `scr_…/output` what `text()` showed)\n"
@@ -364,8 +383,8 @@ async fn summarize_steps(
 fn summary_line(turn: u32, item: &TurnItem) -> Option<String> {
     let text = match item {
         TurnItem::Conversation(ConversationItem::Message(message)) => {
-            let asked = message.role == MessageRole::User;
-            let author = if asked { "user" } else { "assistant" };
+            let is_user = message.role == MessageRole::User;
+            let author = if is_user { "user" } else { "assistant" };
             format!("{author}: {}", first_line(&message.text(), 200))
         }
         TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {

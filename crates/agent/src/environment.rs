@@ -20,9 +20,9 @@ pub struct AgentEnvironment {
 }
 
 impl AgentEnvironment {
-    /// Returns the facts that change with time. A session states them once, as they were when it
-    /// began, so that prompt caches remain valid.
-    pub(crate) fn changing_facts(&self) -> String {
+    /// Returns what changes with time, such as the date. A session states it once, as it was when
+    /// the session began, so that prompt caches remain valid.
+    pub(crate) fn session_start_note(&self) -> String {
         let branch = self.branch.as_ref();
         let branch = branch.map(|branch| format!(" on git branch `{branch}`"));
         format!(
@@ -39,6 +39,12 @@ impl AgentEnvironment {
             false => "off",
         };
         let protected = self.protected_paths.join(", ");
+        let deletes = match self.approval {
+            ApprovalPolicy::Never => "are denied",
+            _ => "need approval",
+        };
+        let deletes =
+            format!("Forced deletes (`rm -rf`, `find -delete`) {deletes}: prefer `rm -r`.");
         let rules = match self.sandbox {
             SandboxPolicy::ReadOnly => {
                 "Sandbox: read-only. Nothing can be written, and commands have no network."
@@ -49,9 +55,10 @@ impl AgentEnvironment {
                  never {protected}. Network of commands: {network}."
             ),
             SandboxPolicy::DangerFullAccess => {
-                return "Sandbox: none. Commands may write everywhere and use the network; be \
-                        careful."
-                    .to_owned();
+                return format!(
+                    "Sandbox: none. Commands may write everywhere and use the network; be \
+                     careful. {deletes}"
+                );
             }
         };
         let escalation = match self.approval {
@@ -61,7 +68,7 @@ impl AgentEnvironment {
                  `withEscalatedPermissions: true` and `justification: \"why\"`: the user decides."
             }
         };
-        format!("{rules} {escalation}")
+        format!("{rules} {escalation} {deletes}")
     }
 }
 

@@ -26,6 +26,10 @@ pub enum AgentError {
 
 impl From<AgentError> for TurnError {
     fn from(error: AgentError) -> Self {
-        Self::new(TurnErrorKind::Journal, error.to_string())
+        let kind = match &error {
+            AgentError::Journal(error) if error.is_disk_full() => TurnErrorKind::DiskFull,
+            _ => TurnErrorKind::Journal,
+        };
+        Self::new(kind, error.to_string())
     }
 }

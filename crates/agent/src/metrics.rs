@@ -18,7 +18,7 @@ pub(crate) fn record_turn(end: &Result<TurnEnd, TurnError>, duration: Duration, 
     };
     event!(target: METRICS_TARGET, Level::DEBUG, metric = "turns", value = 1u64, end);
     event!(target: METRICS_TARGET, Level::DEBUG, metric = "turn_ms", value = as_ms(duration), end);
-    let tokens = usage.input_tokens + usage.output_tokens;
+    let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
     event!(target: METRICS_TARGET, Level::DEBUG, metric = "turn_tokens", value = tokens, end);
 }
 

@@ -1,16 +1,17 @@
 //! Requests to the model: assembles the prompt, reads and records the answer, and adapts the next
 //! request after an error.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use selvedge_models::{ModelCapability, ModelError, Prompt, ToolCallMode};
 use selvedge_protocol::{
     ConversationItem, MessageRole, ModelErrorKind, OutputPart, RuntimeEvent, TurnError, TurnItem,
     Usage, WireApi,
 };
+use serde_json::Value;
 use tracing::Instrument;
 
-use crate::answer::{AnswerPiece, AnswerReader, PieceWithItemId, StreamControl, TurnAnswer};
+use crate::answer::{AnswerPiece, AnswerReader, PieceWithItemId, TurnAnswer};
 use crate::compaction::CompactionOutcome;
 use crate::copied_block::reject_copied_blocks;
 use crate::history::PastTurns;
@@ -52,8 +53,8 @@ impl AgentTurn<'_> {
     /// Returns the system prompt, which ends with what the session stated when it began.
     fn system_prompt(&self) -> String {
         let mut system = self.agent.system_prompt(self.script_mode);
-        if let Some(facts) = self.session.opening_facts() {
-            system.push_str(&format!("\n{facts}\n"));
+        if let Some(note) = self.session.start_note() {
+            system.push_str(&format!("\n{note}\n"));
         }
         system
     }
@@ -137,8 +138,7 @@ impl AgentTurn<'_> {
         history
     }
 
-    /// Asks the model and reads its answer. Reading stops early if the turn is cancelled, or after
-    /// the first script block with `AfterBlock::Stop`.
+    /// Asks the model and reads its answer. Reading stops early if the turn is cancelled.
     pub(crate) async fn ask_model(&mut self, prompt: &Prompt) -> Result<TurnAnswer, ModelError> {
         let agent = self.agent;
         let span = tracing::info_span!(
@@ -163,6 +163,8 @@ impl AgentTurn<'_> {
             items: Default::default(),
             emit_live: true,
             emitted_ids: Vec::new(),
+            retries: 0,
+            cut: None,
             answer: TurnAnswer::default(),
         };
         let stop = &self.turn_cancel;
@@ -177,9 +179,7 @@ impl AgentTurn<'_> {
                 let Some(event) = event.transpose()? else {
                     return Ok(());
                 };
-                if reader.handle_event(event) == StreamControl::Stop {
-                    return Ok(());
-                }
+                reader.handle_event(event);
             }
         };
         let read = read.instrument(span.clone()).await;
@@ -189,8 +189,7 @@ impl AgentTurn<'_> {
             return Err(error);
         }
         let mut answer = reader.finish();
-        let instructions = self.agent.options.project_instructions.as_deref();
-        reject_copied_blocks(&mut answer, instructions, self.session.steps());
+        reject_copied_blocks(&mut answer, || self.texts_of_others(), self.session.steps());
         // The provider does not report the usage of an answer that was not read to its end, so it
         // is estimated.
         let usage = *answer
@@ -206,6 +205,21 @@ impl AgentTurn<'_> {
         span.record("output_tokens", usage.output_tokens);
         metrics::record_model_request(&usage, started.elapsed());
         Ok(answer)
+    }
+
+    /// Returns the texts of the system prompt that neither the user nor this program wrote: the
+    /// project's instructions, its branch, and the descriptions of MCP tools.
+    fn texts_of_others(&self) -> Vec<String> {
+        let registry = self.agent.harness.orchestrator().registry();
+        let of_servers = registry.iter().map(|tool| &tool.spec);
+        let of_servers = of_servers.filter(|spec| spec.js_name.starts_with("mcp."));
+        let described = of_servers.map(|spec| {
+            let output = spec.output_schema.as_ref().unwrap_or(&Value::Null);
+            format!("{}\n{}\n{output}", spec.description, spec.input_schema)
+        });
+        let project = self.agent.options.project_instructions.clone();
+        let opening = self.session.start_note().map(str::to_owned);
+        described.chain(project).chain(opening).collect()
     }
 
     /// Records the answer before any of its scripts and calls run.
@@ -252,7 +266,7 @@ impl AgentTurn<'_> {
             turn: self.session.turn_number(),
             usage: spent.usage,
             cost: spent.cost,
-            context_tokens: usage.input_tokens + usage.output_tokens,
+            context_tokens: usage.input_tokens.saturating_add(usage.output_tokens),
             context_window: self.agent.context_window(),
         });
         Ok(pieces)
@@ -279,6 +293,15 @@ impl AgentTurn<'_> {
             return self.record_compaction(compacted).await;
         }
         Err(error.into())
+    }
+}
+
+/// Describes a retry of a request, counted from 1. Only the first one repeats the error.
+pub(crate) fn retry_note(error: &ModelError, retry: u32, delay: Duration) -> String {
+    let seconds = delay.as_secs_f64();
+    match retry {
+        1 => format!("{error}; retry 1 in {seconds:.1} s"),
+        _ => format!("retry {retry} in {seconds:.1} s"),
     }
 }
 

@@ -9,7 +9,7 @@ use selvedge_tools::{
 use serde_json::json;
 
 use crate::environment::environment_section;
-use crate::token_estimate::estimate_tokens;
+use crate::token_estimate::{bytes_of_tokens, estimate_tokens, tokens_of_bytes};
 use crate::{AgentOptions, AgentToolOffer};
 
 /// The name of the tool that runs scripts.
@@ -21,10 +21,10 @@ const FAILURES_PROMPT: &str = include_str!("../prompts/failures.md");
 const DRY_RUN_PROMPT: &str = include_str!("../prompts/dry-run.md");
 const SCRIPT_TOOL_DESCRIPTION: &str = include_str!("../prompts/script-tool.md");
 
-/// Returns the system prompt. Equal settings and tools give equal text, so that prompt caches
+/// Returns the system prompt. Equal options and tools give equal text, so that prompt caches
 /// remain valid.
 pub(crate) fn system_prompt(
-    settings: &AgentOptions,
+    options: &AgentOptions,
     registry: &Registry,
     mode: ScriptMode,
     limits: &Limits,
@@ -39,7 +39,7 @@ pub(crate) fn system_prompt(
         add(SCRIPTS_PROMPT);
         add(&call_limits_note(limits));
         add(FAILURES_PROMPT);
-        add(&tools_section(registry, settings.max_declaration_tokens));
+        add(&tools_section(registry, options.max_declaration_tokens));
     }
     if mode == ScriptMode::DryRun {
         add(DRY_RUN_PROMPT);
@@ -47,25 +47,25 @@ pub(crate) fn system_prompt(
     if let Some(memory) = memory {
         add(&format!("# Memory\n\n{memory}"));
     }
-    if let Some(section) = environment_section(&settings.directory, settings.environment.as_ref()) {
+    if let Some(section) = environment_section(&options.directory, options.environment.as_ref()) {
         add(&section);
     }
-    if let Some(project) = &settings.project_instructions {
+    if let Some(project) = &options.project_instructions {
         add(&format!("# Project instructions\n\n{project}"));
     }
-    if let Some(instructions) = &settings.extra_instructions {
+    if let Some(instructions) = &options.extra_instructions {
         add(instructions);
     }
     text.push('\n');
     text
 }
 
-/// Returns the sentence about the limits that scripts meet first.
+/// Returns the limits that scripts reach most often, for the prompt.
 fn call_limits_note(limits: &Limits) -> String {
     format!(
-        "A script can make {} calls of commands, the web, MCP servers and agents, and {} others: \
-         for more files use one `grepFiles` or one command. Its own limit is {} s without the time \
-         of its calls. `help()` lists all limits.",
+        "A script can make at most {} calls to commands, the web, MCP servers and agents, and {} \
+         other calls. To work on more files, use one `grepFiles` call or one command. Its time \
+         limit is {} s, not counting the time of its calls. `help()` lists all limits.",
         limits.max_tool_calls,
         limits.max_file_calls,
         limits.timeout_ms.div_ceil(1000)
@@ -79,8 +79,7 @@ fn tools_section(registry: &Registry, max_tokens: usize) -> String {
     if estimate_tokens(&declarations) <= max_tokens {
         return format!("# Tools\n\n{TOOLS_NOTE}\n\n```ts\n{declarations}```");
     }
-    let is_of_server = |name: &str| name.starts_with("mcp.");
-    let built_in = registry.filtered(|spec| !is_of_server(&spec.js_name));
+    let built_in = registry.filtered(|spec| spec.mcp_server().is_none());
     let declarations = compact_declarations(&built_in);
     let left = max_tokens.saturating_sub(estimate_tokens(&declarations));
     let (declarations, left) = match left {
@@ -89,13 +88,12 @@ fn tools_section(registry: &Registry, max_tokens: usize) -> String {
     };
     let listed = registry
         .iter()
-        .filter(|tool| declarations.is_empty() || is_of_server(&tool.spec.js_name));
+        .filter(|tool| declarations.is_empty() || tool.spec.mcp_server().is_some());
     let line = |tool: &std::sync::Arc<selvedge_tools::RegisteredTool>| {
-        let first = tool.spec.description.lines().next().unwrap_or_default();
-        format!("{}  // {first}\n", tool.spec.js_name)
+        format!("{}  // {}\n", tool.spec.js_name, tool.spec.summary())
     };
     let mut list: String = listed.map(line).collect();
-    let max_bytes = list.floor_char_boundary(left * 3);
+    let max_bytes = list.floor_char_boundary(bytes_of_tokens(left));
     if list.len() > max_bytes {
         let cut = list[..max_bytes].rfind('\n').map_or(0, |end| end + 1);
         let omitted = list[cut..].lines().count();
@@ -114,33 +112,34 @@ const TOOLS_NOTE: &str = "Call them as `tools.NAME(args)`. Each returns a promis
 /// Returns the tools of the API request if the model may write scripts: `script`, and the offered
 /// tools that are worth a direct call.
 pub(crate) fn tools_with_scripts(
-    settings: &AgentOptions,
+    options: &AgentOptions,
     offered: &[OfferedTool],
     registry: &Registry,
+    limits: &Limits,
     wire: WireApi,
     freeform: bool,
 ) -> Vec<ModelTool> {
     let others = offered
         .iter()
-        .filter(|_| settings.tool_offer == AgentToolOffer::ScriptsAndCalls)
+        .filter(|_| options.tool_offer == AgentToolOffer::ScriptsAndCalls)
         .filter(|offered| offered.in_script_mode == OfferInScriptMode::Define)
         .map(|offered| match registry.get(&offered.tool) {
-            Some(tool) => model_tool(offered.clone().brief(&tool.spec.js_name)),
+            Some(tool) => model_tool(offered.clone().with_brief_description(&tool.spec.js_name)),
             None => model_tool(offered.clone()),
         });
-    std::iter::once(script_tool(wire, freeform))
+    std::iter::once(script_tool(limits, wire, freeform))
         .chain(others)
         .collect()
 }
 
 /// Returns the tools of the API request without scripts: all offered tools, fully described.
 pub(crate) fn tools_without_scripts(
-    settings: &AgentOptions,
+    options: &AgentOptions,
     offered: &[OfferedTool],
 ) -> Vec<ModelTool> {
     let offered = offered
         .iter()
-        .filter(|_| settings.tool_offer == AgentToolOffer::ScriptsAndCalls);
+        .filter(|_| options.tool_offer == AgentToolOffer::ScriptsAndCalls);
     offered.cloned().map(model_tool).collect()
 }
 
@@ -163,7 +162,7 @@ fn model_tool(offered: OfferedTool) -> ModelTool {
 }
 
 /// Returns the definition of the tool `script`.
-fn script_tool(wire: WireApi, freeform: bool) -> ModelTool {
+fn script_tool(limits: &Limits, wire: WireApi, freeform: bool) -> ModelTool {
     let description = SCRIPT_TOOL_DESCRIPTION.trim_end();
     if wire == WireApi::Responses && freeform {
         return ModelTool {
@@ -185,7 +184,10 @@ fn script_tool(wire: WireApi, freeform: bool) -> ModelTool {
                 "code": {"type": "string", "description": "The script, in TypeScript."},
                 "timeoutMs": {
                     "type": "integer",
-                    "description": "Timeout in milliseconds (default 30000).",
+                    "description": format!(
+                        "Timeout in milliseconds (default {}).",
+                        limits.timeout_ms
+                    ),
                 },
                 "resume": {
                     "type": "string",
@@ -208,7 +210,7 @@ pub(crate) fn estimate_tool_tokens(tool: &ModelTool) -> u64 {
             description,
         } => argument.len() + description.len(),
     };
-    (tool.name.len() + tool.description.len() + input).div_ceil(3) as u64
+    tokens_of_bytes(tool.name.len() + tool.description.len() + input) as u64
 }
 
 /// Returns a tool's name in a form that every provider accepts: letters, digits and underscores.

@@ -203,14 +203,19 @@ pub fn recorded_task(journal: &Journal, id: &str, directory: &str) -> Option<Rec
         return Some(RecordedTask::Running);
     }
     let call = task.calls.pop()?;
-    Some(RecordedTask::Ended(match (call.value, call.error) {
+    let result = match (call.value, call.error) {
         (Some(value), _) => Ok(value),
         (None, Some(error)) if call.resume_as != ResumeAs::Undecided => Err(error),
         (None, _) => Err(CallError {
             code: ErrorCode::OutcomeUnknownError,
             message: format!("the outcome of task {id} is unknown"),
         }),
-    }))
+    };
+    let warnings = task.output.map(|output| output.warnings);
+    Some(RecordedTask::Ended {
+        result,
+        warnings: warnings.unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]

@@ -4,16 +4,20 @@
 //! Strings and the output of `text()` are plain text, other values are JSON. A section that is too
 //! long keeps its beginning and its end.
 
+use std::collections::HashMap;
+
 use crate::token_estimate::exceeds_tokens;
-use selvedge_protocol::{CallRecord, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput};
-use selvedge_script::truncate_json;
-use selvedge_text::truncate_middle;
+use selvedge_protocol::{
+    CallRecord, CallStatus, OutputPart, RunStatus, ScriptError, ScriptToolCallOutput,
+};
+use selvedge_script::{group_calls, group_label, truncate_json};
+use selvedge_text::{group_digits, truncate_middle};
 use serde_json::Value;
 
 /// Results of calls up to this size are part of the result of a failed script, in bytes of JSON.
 /// Larger ones are listed by their handles.
 const MAX_PARTIAL_RESULT_BYTES: usize = 400;
-/// Sections up to this size are rarely cut, so that no room is reserved for their handles.
+/// No room is reserved for the handle of a section up to this size, because it is rarely cut.
 const MIN_CUT_BYTES: usize = 64;
 /// More bytes than a token has on average, in any text.
 const MAX_BYTES_PER_TOKEN: usize = 8;
@@ -253,39 +257,78 @@ fn error_text(error: &ScriptError) -> String {
     text
 }
 
-/// Returns one line for each call of a failed script: its outcome, and its result if it is short.
+/// What the list of calls says about a call after its status.
+#[derive(PartialEq)]
+enum CallNote {
+    /// An error message, a short result, or nothing.
+    Text(String),
+    /// The result is too large for the list, which has its handle instead.
+    Handle,
+}
+
+/// Returns the outcomes of the calls of a failed script, with results that are short. Neighbours
+/// with the same outcome share a line.
 fn calls_text(output: &ScriptToolCallOutput, error: &ScriptError, results: &[Value]) -> String {
-    let line = |call: &CallRecord| {
-        let mut line = format!("- {} {}: {}", call.id, call.tool, call.status.as_str());
-        if let Some(failure) = &call.error
-            && !error.message.contains(&failure.message)
-        {
-            line.push_str(&format!(", {}", failure.message));
+    let results_by_id: HashMap<&str, &Value> = results
+        .iter()
+        .filter_map(|result| Some((result["callId"].as_str()?, result)))
+        .collect();
+    // If results were left out of the list, a text stands for them.
+    let is_incomplete = results.iter().any(Value::is_string);
+    let note = |call: &CallRecord| {
+        let failure = call.error.as_ref();
+        let failure = failure.filter(|failure| !error.message.contains(&failure.message));
+        if let Some(failure) = failure {
+            return CallNote::Text(format!(", {}", failure.message));
         }
-        let result = results
-            .iter()
-            .find(|result| result["callId"] == call.id.as_str());
-        if let Some(result) = result {
-            let json = result["value"].to_string();
-            match json.len() <= MAX_PARTIAL_RESULT_BYTES {
-                true => line.push_str(&format!(", {json}")),
-                false => line.push_str(&format!(
-                    ", {} bytes: tools.recall({{ handle: \"{}/{}\" }})",
-                    json.len(),
-                    output.id,
-                    call.id
-                )),
+        match results_by_id.get(call.id.as_str()) {
+            // An entry with `bytes` has a preview.
+            Some(result) => match result.get("bytes").is_none()
+                && result_bytes(result) <= MAX_PARTIAL_RESULT_BYTES
+            {
+                true => CallNote::Text(format!(", {}", result["value"])),
+                false => CallNote::Handle,
+            },
+            None if is_incomplete && call.status == CallStatus::Done => CallNote::Handle,
+            None => CallNote::Text(String::new()),
+        }
+    };
+    let line = |(group, note): (&[CallRecord], CallNote)| {
+        let (first, last) = (group.first()?, group.last()?);
+        let mut line = format!("- {}: {}", group_label(group), first.status.as_str());
+        match note {
+            CallNote::Text(text) => line.push_str(&text),
+            CallNote::Handle => {
+                let results = group.iter();
+                let results = results.filter_map(|call| results_by_id.get(call.id.as_str()));
+                let bytes: usize = results.map(|result| result_bytes(result)).sum();
+                if bytes > 0 {
+                    line.push_str(&format!(", {} bytes", group_digits(bytes)));
+                }
+                let (run, id) = (&output.id, &first.id);
+                line.push_str(&format!(": tools.recall({{ handle: \"{run}/{id}\" }})"));
+                if group.len() > 1 {
+                    line.push_str(&format!(" to \"{run}/{}\"", last.id));
+                }
             }
         }
-        line
+        Some(line)
     };
-    output.calls.iter().map(line).collect::<Vec<_>>().join("\n")
+    let groups = group_calls(&output.calls, note).into_iter();
+    groups.filter_map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the size of a call's result as JSON, in bytes. Its value may be a preview.
+fn result_bytes(result: &Value) -> usize {
+    let whole = result["bytes"].as_u64();
+    let whole = whole.and_then(|bytes| usize::try_from(bytes).ok());
+    whole.unwrap_or_else(|| result["value"].to_string().len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selvedge_protocol::{CallError, CallStatus, ErrorCode, LogEntry, LogLevel, Phase};
+    use selvedge_protocol::{CallError, ErrorCode, LogEntry, LogLevel, Phase};
     use serde_json::json;
 
     fn output(value: &Value) -> ScriptToolCallOutput {
@@ -317,9 +360,8 @@ mod tests {
         );
     }
 
-    #[test]
-    fn an_error_appears_once_and_large_results_by_their_handles() {
-        let call = |id: &str, status, error: Option<&str>| CallRecord {
+    fn call(id: &str, status: CallStatus, error: Option<&str>) -> CallRecord {
+        CallRecord {
             id: id.to_owned(),
             tool: "read_file".to_owned(),
             status,
@@ -331,7 +373,78 @@ mod tests {
                 code: ErrorCode::ToolExecutionError,
                 message: message.to_owned(),
             }),
+        }
+    }
+
+    #[test]
+    fn calls_with_the_same_outcome_share_a_line() {
+        let id = |number: usize| format!("tool_{number}");
+        let calls = (1..=1_000).map(|number| match number {
+            1 => call(&id(1), CallStatus::Failed, Some("no file")),
+            2 | 3 => call(&id(number), CallStatus::OutcomeUnknown, None),
+            4..=9 => call(&id(number), CallStatus::Done, None),
+            10..=500 => call(&id(number), CallStatus::Aborted, Some("cancelled")),
+            _ => CallRecord {
+                tool: ["read_file", "exec"][number % 2].to_owned(),
+                ..call(&id(number), CallStatus::NotStarted, None)
+            },
+        });
+        let large = |number| json!({"callId": id(number), "value": "x".repeat(998)});
+        let partial = json!({"partialResults": (4..=9).map(large).collect::<Vec<_>>()});
+        let failed = ScriptToolCallOutput {
+            status: RunStatus::Error,
+            error: Some(ScriptError::new(
+                ErrorCode::ToolExecutionError,
+                Phase::Executing,
+                "no file",
+            )),
+            calls: calls.collect(),
+            ..output(&partial)
         };
+        assert_eq!(
+            result_text(&failed, 10_000),
+            "status: error, run scr_1\n\
+             error: ToolExecutionError: no file\n\
+             calls:\n\
+             - tool_1 read_file: failed\n\
+             - tool_2 read_file: outcome unknown\n\
+             - tool_3 read_file: outcome unknown\n\
+             - tool_4 to tool_9 read_file: done, 6,000 bytes: \
+             tools.recall({ handle: \"scr_1/tool_4\" }) to \"scr_1/tool_9\"\n\
+             - tool_10 to tool_500 read_file: aborted, cancelled\n\
+             - tool_501 to tool_1000 exec, read_file: not started"
+        );
+    }
+
+    #[test]
+    fn a_result_that_was_left_out_keeps_its_handle() {
+        let partial = json!({"partialResults": [
+            {"callId": "tool_1", "tool": "read_file", "value": "… left out …", "bytes": 70_000},
+            "… 1 items left out …",
+        ]});
+        let failed = ScriptToolCallOutput {
+            status: RunStatus::Error,
+            error: Some(ScriptError::new(
+                ErrorCode::ApprovalDeniedError,
+                Phase::Executing,
+                "exec was denied",
+            )),
+            calls: vec![
+                call("tool_1", CallStatus::Done, None),
+                call("tool_2", CallStatus::Done, None),
+                call("tool_3", CallStatus::Failed, Some("exec was denied")),
+            ],
+            ..output(&partial)
+        };
+        let text = result_text(&failed, 10_000);
+        for handle in ["scr_1/tool_1", "scr_1/tool_2"] {
+            assert!(text.contains(&format!("\"{handle}\"")), "{text}");
+        }
+        assert!(!text.contains("left out"), "{text}");
+    }
+
+    #[test]
+    fn an_error_appears_once_and_large_results_by_their_handles() {
         let partial = json!({"partialResults": [
             {"callId": "tool_1", "tool": "read_file", "value": {"text": "short"}},
             {"callId": "tool_2", "tool": "read_file", "value": {"text": "x".repeat(9_000)}},
@@ -358,7 +471,7 @@ mod tests {
              hint: list the folder\n\
              calls:\n\
              - tool_1 read_file: done, {\"text\":\"short\"}\n\
-             - tool_2 read_file: done, 9011 bytes: \
+             - tool_2 read_file: done, 9,011 bytes: \
              tools.recall({ handle: \"scr_1/tool_2\" })\n\
              - tool_3 read_file: failed"
         );

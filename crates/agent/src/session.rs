@@ -31,7 +31,7 @@ pub struct Session {
     /// The values that scripts of the session store.
     pub(crate) script_store: script::ScriptStore,
     /// What the system prompt states about the beginning of the session.
-    opening_facts: Option<String>,
+    start_note: Option<String>,
     /// The number of item ids used in events so far.
     emitted_items: u64,
     /// The number of the last item in the journal.
@@ -163,7 +163,7 @@ impl Session {
             turn_ended: ended,
             delegated: reader.delegated,
             script_store,
-            opening_facts: reader.opening_facts,
+            start_note: reader.start_note,
             emitted_items: 0,
             last_row_number: written,
         }
@@ -241,15 +241,15 @@ impl Session {
     }
 
     /// Returns what the system prompt states about the beginning of the session.
-    pub(crate) fn opening_facts(&self) -> Option<&str> {
-        self.opening_facts.as_deref()
+    pub(crate) fn start_note(&self) -> Option<&str> {
+        self.start_note.as_deref()
     }
 
-    /// Starts a turn with a user message. `facts` are stored if the session states none yet.
+    /// Starts a turn with a user message. `note` is stored if the session has none yet.
     pub(crate) async fn begin_turn(
         &mut self,
         input: TurnInput,
-        facts: Option<String>,
+        note: Option<String>,
     ) -> Result<(), AgentError> {
         self.turn_number += 1;
         self.turn_ended = false;
@@ -258,8 +258,8 @@ impl Session {
             content: input.0,
             native: None,
         });
-        let facts = facts.filter(|_| self.opening_facts.is_none());
-        let opening = facts.clone().map(|facts| SessionMark::Opening { facts });
+        let note = note.filter(|_| self.start_note.is_none());
+        let opening = note.clone().map(|note| SessionMark::Opening { note });
         let step = SessionStep {
             turn: self.turn_number,
             kind: SessionStepKind::UserMessage,
@@ -267,7 +267,7 @@ impl Session {
             request_items: vec![item],
         };
         self.store_step(step, opening).await?;
-        self.opening_facts = self.opening_facts.take().or(facts);
+        self.start_note = self.start_note.take().or(note);
         Ok(())
     }
 

@@ -45,7 +45,7 @@ pub(crate) enum SessionMark {
     },
     /// The last lines of the system prompt, which state the date and the branch at the beginning of
     /// the session.
-    Opening { facts: String },
+    Opening { note: String },
     /// The turn has ended.
     TurnEnd {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,7 +155,7 @@ pub(crate) struct SessionReader {
     /// Whether the last turn has ended.
     pub(crate) turn_ended: bool,
     pub(crate) delegated: DelegatedUsage,
-    pub(crate) opening_facts: Option<String>,
+    pub(crate) start_note: Option<String>,
 }
 
 impl SessionReader {
@@ -198,7 +198,7 @@ impl SessionReader {
             SessionRow::Mark(SessionMark::Compaction { request_items }) => {
                 self.push_step(SessionStepKind::Compaction, Vec::new(), Some(request_items))
             }
-            SessionRow::Mark(SessionMark::Opening { facts }) => self.opening_facts = Some(facts),
+            SessionRow::Mark(SessionMark::Opening { note }) => self.start_note = Some(note),
             SessionRow::Mark(SessionMark::TurnEnd { delegated, .. }) => {
                 self.turn_ended = true;
                 self.delegated.add(delegated);

@@ -13,20 +13,21 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use selvedge_journal::Journal;
-use selvedge_models::{Model, ModelClient, ModelEvent, Prompt};
+use selvedge_models::{Model, ModelClient, ModelError, ModelEvent, Prompt};
 use selvedge_protocol::{
-    ConversationItem, DocumentStore, EventSink, Limits, MessageRole, ScriptMode, TurnEnd, Usage,
-    new_document_key, new_id,
+    ConversationItem, DocumentStore, EventSink, Limits, MessageRole, ModelErrorKind, ScriptMode,
+    TurnEnd, Usage, new_document_key, new_id,
 };
 use selvedge_tools::{CallContext, Registry, ToolError, camel_case, snake_case};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::arguments::{
-    LaunchAgentArgs, LaunchAgentOutput, LaunchedAgentId, LlmChatArgs, LlmChatOutput, SubAgentStatus,
+    DEFAULT_SUB_AGENT_ROUNDS, LaunchAgentArgs, LaunchAgentOutput, LaunchedAgent, LlmChatArgs,
+    LlmChatOutput, SubAgentStatus,
 };
 pub use self::background::BackgroundPolicy;
-pub(crate) use self::background::TurnBackground;
+pub(crate) use self::background::TurnBackgroundAgents;
 use self::background::{BackgroundAgent, BackgroundAgents};
 use self::launch::{AgentResultDocument, PreparedSubAgent};
 use crate::agent_model::AgentModel;
@@ -73,7 +74,7 @@ pub(crate) struct TurnContext {
     pub(crate) session: String,
     /// The budget of the whole session; `None` in a sub-agent.
     pub(crate) session_budget: Option<Budget>,
-    pub(crate) background: TurnBackground,
+    pub(crate) background_agents: TurnBackgroundAgents,
 }
 
 impl SubAgents {
@@ -97,9 +98,9 @@ impl SubAgents {
         lock(&self.0.active_runs).remove(run);
     }
 
-    /// Ends the session: cancels the agents that run in the background, and waits a limited time
-    /// until they stop. Returns how many were running.
-    pub async fn end(&self) -> usize {
+    /// Cancels the background agents of all sessions, and waits until they stop, for a limited
+    /// time. Call it when the session ends. Returns how many were running.
+    pub async fn stop_background_agents(&self) -> usize {
         self.0.background.stop().await
     }
 
@@ -129,7 +130,7 @@ impl SubAgentsInner {
         call: &CallContext,
     ) -> Result<(Arc<SubAgentTemplate>, TurnContext), ToolError> {
         self.active_turn(&call.scope_id).ok_or_else(|| {
-            ToolError::new("agents can only be launched in a turn of an agent")
+            ToolError::new("agents can be launched only during an agent's turn")
                 .suggest("run the task with `selvedge exec`")
         })
     }
@@ -180,7 +181,7 @@ impl SubAgentsInner {
                 ToolError::new("the question is missing: pass `prompt` or `promptKeys`")
             });
         }
-        let no_cabinet = || ToolError::new("there is no File Cabinet here");
+        let no_cabinet = || ToolError::new("no File Cabinet is available");
         let cabinet = self.cabinet.get().cloned().ok_or_else(no_cabinet)?;
         let read = move || keys.iter().map(|key| stored_text(&*cabinet, key)).collect();
         let stored = tokio::task::spawn_blocking(read).await;
@@ -214,7 +215,7 @@ impl SubAgentsInner {
             agent = agent.with_chosen_model(chosen);
         }
         agent.options.turn_limits = BudgetLimits {
-            max_rounds: args.max_rounds.or(Some(50)),
+            max_rounds: args.max_rounds.or(Some(DEFAULT_SUB_AGENT_ROUNDS)),
             max_tokens: args.max_tokens,
             ..BudgetLimits::default()
         };
@@ -250,7 +251,8 @@ impl SubAgentsInner {
             prompt: args.prompt,
             caller_gone: context.caller_gone,
             shared: self.clone(),
-            launched_by: (call.scope_id.clone(), call.id.clone()),
+            parent_run_id: call.scope_id.clone(),
+            parent_call_id: call.id.clone(),
             file_key: None,
         })
     }
@@ -259,7 +261,7 @@ impl SubAgentsInner {
         self: &Arc<Self>,
         args: LaunchAgentArgs,
         call: &CallContext,
-    ) -> Result<LaunchedAgentId, ToolError> {
+    ) -> Result<LaunchedAgent, ToolError> {
         let (_, context) = self.turn_of_call(call)?;
         let mut launch = self.prepare_launch(args, call).await?;
         let agent_id = launch.id.clone();
@@ -267,21 +269,23 @@ impl SubAgentsInner {
         launch.file_key.clone_from(&file_key);
         self.keep_session_budget(&context);
         let cancel = self.background.cancel.child_token();
-        let events = context.background.events_of_turn(call.events.clone());
+        let events = context
+            .background_agents
+            .events_of_turn(call.events.clone());
         let (done, result) = watch::channel(None);
         let (shared, stop) = (self.clone(), cancel.clone());
         let running = tokio::spawn(async move {
             done.send_replace(Some(shared.run_in_background(launch, stop, events).await));
         });
         let agent = BackgroundAgent {
-            launched_in: context.session.clone(),
+            parent_session_id: context.session.clone(),
             cancel,
             abort: running.abort_handle(),
             result,
         };
-        context.background.add(agent.clone());
+        context.background_agents.add(agent.clone());
         self.background.add(agent_id.clone(), agent);
-        Ok(LaunchedAgentId { agent_id, file_key })
+        Ok(LaunchedAgent { agent_id, file_key })
     }
 
     /// Runs an agent until it ends. Its result is stored under its key, also if it failed.
@@ -381,9 +385,7 @@ pub(crate) async fn ask_for_text(
     let mut stream = client.stream(prompt, model);
     let (mut text, mut usage) = (String::new(), Usage::default());
     while let Some(event) = stream.next().await {
-        match event.map_err(|error| {
-            ToolError::new(format!("the model failed ({}): {error}", error.kind))
-        })? {
+        match event.map_err(|error| model_tool_error(client, &error))? {
             ModelEvent::Text { text: delta, .. } => text.push_str(&delta),
             ModelEvent::Usage(counted) => usage = counted,
             ModelEvent::Restarted | ModelEvent::Retrying { .. } => text.clear(),
@@ -391,6 +393,21 @@ pub(crate) async fn ask_for_text(
         }
     }
     Ok((text, usage))
+}
+
+/// Returns the error of a request that a script made to a model.
+fn model_tool_error(client: &ModelClient, error: &ModelError) -> ToolError {
+    let name = &client.provider().name;
+    let mut failure = ToolError::new(match error.kind {
+        // The message of a failed connection names the provider.
+        ModelErrorKind::Network | ModelErrorKind::Timeout => error.message.clone(),
+        _ => format!("provider `{name}`: {error}"),
+    });
+    failure.retryable = error.is_transient();
+    match error.kind {
+        ModelErrorKind::UnknownModel => failure.suggest("leave out `model` to use your own"),
+        _ => failure,
+    }
 }
 
 /// Returns the error of a request after a limit of the budget was reached.

@@ -1,9 +1,22 @@
 //! Token estimates without loading a vocabulary.
 
+/// Bytes per token in estimates. Ordinary text has more, so that estimates are usually too high.
+const BYTES_PER_TOKEN: usize = 3;
+
 /// Returns an estimate of the number of tokens of a text, which is usually too high. For planning
 /// only, not for enforcing a limit.
 pub(crate) fn estimate_tokens(text: &str) -> usize {
-    text.len().div_ceil(3)
+    tokens_of_bytes(text.len())
+}
+
+/// Returns an estimate of the number of tokens of a text with this many bytes.
+pub(crate) fn tokens_of_bytes(bytes: usize) -> usize {
+    bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+/// Returns the number of bytes that a text of this many tokens has by the estimate.
+pub(crate) fn bytes_of_tokens(tokens: usize) -> usize {
+    tokens.saturating_mul(BYTES_PER_TOKEN)
 }
 
 /// Returns whether a text has more than `tokens` tokens. Counts them only if the length of the text

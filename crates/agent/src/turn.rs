@@ -16,7 +16,7 @@ use crate::budget::{Budget, BudgetSpent};
 use crate::execution::AnswerResults;
 use crate::recovery::RecordedResults;
 use crate::session_record::{DelegatedUsage, SessionStep, SessionStepKind};
-use crate::sub_agents::{BackgroundPolicy, TurnBackground, TurnContext};
+use crate::sub_agents::{BackgroundPolicy, TurnBackgroundAgents, TurnContext};
 use crate::turn_documents::TurnDocuments;
 use crate::{Agent, Session, TurnInput, metrics};
 
@@ -118,7 +118,7 @@ pub(crate) struct AgentTurn<'a> {
     /// The recorded results of an answer that an earlier process did not finish.
     pub(crate) recorded_results: RecordedResults,
     /// The agents that run in the background.
-    background: TurnBackground,
+    background_agents: TurnBackgroundAgents,
     /// The budget of the session; `None` in a sub-agent.
     session_budget: Option<Budget>,
 }
@@ -134,7 +134,7 @@ impl Agent {
     ) -> TurnOutcome {
         let begun = match self.interrupt_open_turn(session, options).await {
             Ok(()) => session
-                .begin_turn(input.into(), self.opening_facts())
+                .begin_turn(input.into(), self.start_note())
                 .await
                 .map_err(TurnError::from),
             Err(error) => Err(error),
@@ -242,7 +242,7 @@ impl Agent {
         turn.end_children(&Ok(TurnEnd::Interrupted)).await;
         drop(turn);
         if let Err(error) = settled
-            && matches!(error.kind, TurnErrorKind::Journal | TurnErrorKind::InUse)
+            && !matches!(error.kind, TurnErrorKind::Model(_))
         {
             return Err(error);
         }
@@ -293,7 +293,7 @@ impl<'a> AgentTurn<'a> {
             call_records: Vec::new(),
             ledger_call_ids: Vec::new(),
             recorded_results: RecordedResults::default(),
-            background: TurnBackground::default(),
+            background_agents: TurnBackgroundAgents::default(),
             session_budget,
         }
     }
@@ -402,13 +402,13 @@ impl<'a> AgentTurn<'a> {
         };
         let turn = self.session.turn_number();
         let mut steps = self.session.steps().iter().rev();
-        let prompt_step =
+        let message_step =
             steps.find(|step| step.turn == turn && step.kind == SessionStepKind::UserMessage);
-        let prompt = match prompt_step.and_then(|step| step.items.first()) {
+        let user_message = match message_step.and_then(|step| step.items.first()) {
             Some(TurnItem::Conversation(ConversationItem::Message(message))) => message.text(),
             _ => String::new(),
         };
-        self.hook_text = hook.before_turn(self.session, &prompt).await;
+        self.hook_text = hook.before_turn(self.session, &user_message).await;
     }
 
     /// Ends the structured calls of the turn, and its background agents as the options say. They
@@ -419,9 +419,9 @@ impl<'a> AgentTurn<'a> {
             Err(_) | Ok(TurnEnd::Interrupted | TurnEnd::Suspended | TurnEnd::MaxTime)
         );
         match self.options.background {
-            _ if !ended_by_itself => self.background.stop().await,
-            BackgroundPolicy::Wait => self.background.wait(&self.options.cancel).await,
-            BackgroundPolicy::Detach => self.background.detach(),
+            _ if !ended_by_itself => self.background_agents.stop().await,
+            BackgroundPolicy::Wait => self.background_agents.wait(&self.options.cancel).await,
+            BackgroundPolicy::Detach => self.background_agents.detach(),
         }
         self.end_structured_scope().await;
     }
@@ -436,7 +436,7 @@ impl<'a> AgentTurn<'a> {
             turn_cancel: self.turn_cancel.clone(),
             session: self.session.id().to_owned(),
             session_budget: self.session_budget.clone(),
-            background: self.background.clone(),
+            background_agents: self.background_agents.clone(),
         }
     }
 }
@@ -493,7 +493,7 @@ impl Drop for AgentTurn<'_> {
     /// Stops what the turn started, also if its future is dropped.
     fn drop(&mut self) {
         self.turn_cancel.cancel();
-        self.background.cancel();
+        self.background_agents.cancel();
         let _ = self.end_structured_scope().now_or_never();
     }
 }

@@ -428,7 +428,7 @@ async fn events_of_a_sub_agent_carry_its_own_ids() {
         agent_id.starts_with("agt_") && parent_id.starts_with("scr_"),
         "{links:?}"
     );
-    let launched = |event: &RuntimeEvent| matches!(event, RuntimeEvent::CallFinished { parent_id: run, call } if run == parent_id && call.id == *call_id && call.tool == "agents.launch.sync");
+    let launched = |event: &RuntimeEvent| matches!(event, RuntimeEvent::CallFinished { parent_id: run, call, .. } if run == parent_id && call.id == *call_id && call.tool == "agents.launch.sync");
     assert!(events.iter().any(launched), "{call_id}");
     assert_eq!(test.journal.session(session_id).unwrap().id, *session_id);
 }

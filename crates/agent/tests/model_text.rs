@@ -98,6 +98,30 @@ async fn an_error_appears_once_and_large_results_by_their_handles() {
 }
 
 #[tokio::test]
+async fn after_a_denied_command_the_results_before_it_are_listed() {
+    let test = TestAgent::new(WireApi::Chat);
+    std::fs::write(test.work().join("large.txt"), "x".repeat(90_000)).unwrap();
+    let code = "await tools.readFile({ path: 'b.txt' });\n\
+                for (let i = 0; i < 12; i++) await tools.readFile({ path: 'large.txt' });\n\
+                await tools.exec('echo ran');\n\
+                await tools.exec(['rm', '-rf', 'sub']);";
+    let result = result_of(&test, code).await;
+    assert!(
+        result.contains("error: ApprovalDeniedError at 4:"),
+        "{result}"
+    );
+    assert!(
+        result.contains("four") && result.contains("ran\\n"),
+        "{result}"
+    );
+    assert!(
+        result.contains("/tool_2\" }) to \"scr_") && result.contains("/tool_13\""),
+        "{result}"
+    );
+    assert!(result.contains("- tool_15 exec: failed"), "{result}");
+}
+
+#[tokio::test]
 async fn an_image_of_a_structured_call_reaches_the_model_as_an_image() {
     for api in APIS {
         let test = TestAgent::new(api);

@@ -791,7 +791,7 @@ async fn a_failed_request_is_retried_and_the_answer_is_emitted_once() {
         .await;
     assert_eq!(outcome.message.as_deref(), Some("Hello."));
     assert!(test.events().iter().any(
-        |event| matches!(event, RuntimeEvent::Error { message } if message.contains("retrying in"))
+        |event| matches!(event, RuntimeEvent::Error { message } if message.contains("; retry 1 in "))
     ));
 }
 
@@ -813,6 +813,58 @@ async fn servers_may_give_every_call_the_same_id() {
     );
     assert!(
         history(&session)[4].ends_with("L1: four"),
+        "{:?}",
+        history(&session)
+    );
+}
+
+#[tokio::test]
+async fn an_item_names_the_language_of_its_block() {
+    for (fence, language) in [("js", "js"), ("javascript", "js"), ("ts", "ts")] {
+        let answer = format!("```{fence} tool-calls\nreturn 1\n```\n");
+        let server = Server::saying(vec![vec![text(&answer)], vec![text("done")]]).await;
+        let test = TestAgent::new(WireApi::Chat);
+        let mut session = test.session().await;
+        let agent = test.agent(&server);
+        agent.run_turn(&mut session, "go", &test.options()).await;
+        let items = test.completed_items();
+        let written = items.iter().find_map(|item| match item {
+            TurnItem::ScriptToolCall(call) => Some(call.language.as_str()),
+            _ => None,
+        });
+        assert_eq!(written, Some(language), "{fence}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_cannot_give_another_agent_more_tools_than_it_has() {
+    let launch = |prompt: &str, tools: &str| {
+        block(&format!(
+            "return (await tools.agents.launch.sync({{ prompt: '{prompt}'{tools} }})).message"
+        ))
+    };
+    let outer = launch("outer", ", tools: ['readFile', 'agents.launch.sync']");
+    let inner = launch("inner", "");
+    let server = Server::start(move |asked| {
+        let words = text_of(&asked.body["messages"]);
+        match words.trim_end().lines().last().unwrap_or_default() {
+            "go" => vec![text(&outer)].into(),
+            "outer" => vec![text(&inner)].into(),
+            "inner" => {
+                let offered = asked.body["tools"].to_string();
+                let has = |name: &str| offered.contains(&format!("\"{name}\""));
+                vec![text(&format!("{} {}", has("read_file"), has("write_file")))].into()
+            }
+            last => Reply::from(vec![text(last)]),
+        }
+    })
+    .await;
+    let test = TestAgent::new(WireApi::Chat);
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
+    let outcome = agent.run_turn(&mut session, "go", &test.options()).await;
+    assert!(
+        outcome.message.unwrap().contains("true false"),
         "{:?}",
         history(&session)
     );

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use selvedge_agent::AgentModel;
-use selvedge_config::Config;
+use selvedge_config::{Config, ProviderOrigin};
 use selvedge_models::{ModelClient, Provider};
 use selvedge_protocol::ToolSpec;
 use selvedge_tools::ToolError;
@@ -53,6 +53,7 @@ impl ScriptModels {
         };
         let provider = client.provider();
         let model = providers::model_properties(&self.config, provider, name);
+        client.start_window_query(&model);
         let limits = provider.script_limits.with(&model.script_limits);
         let limits = CliSetup::limits_of_model(&self.config, &limits, &self.script_limits);
         let pack = model.tool_pack.as_ref().or(provider.tool_pack.as_ref());
@@ -78,7 +79,7 @@ impl ScriptModels {
     }
 
     /// Returns the client of a provider. Only the agent's own provider and those with a section in
-    /// the configuration can be used, because a script that a model wrote names them.
+    /// the user's configuration can be used, because a script that a model wrote names them.
     fn client(
         &self,
         own: &ModelClient,
@@ -88,18 +89,49 @@ impl ScriptModels {
         if own.provider().name == name {
             return Ok(own.clone());
         }
-        if !self.config.model_providers.contains_key(name) {
+        let section = self.config.model_providers.get(name);
+        let section = section.filter(|section| section.origin == ProviderOrigin::User);
+        let Some(section) = section else {
             let message = format!("scripts may not use the provider `{name}`");
-            let hint = format!("add the line `[model_providers.{name}]` to config.toml");
+            let hint = format!("add the line `[model_providers.{name}]` to your own config.toml");
             return Err(Problem::new(message).hint(hint).into());
-        }
+        };
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(name) {
             return Ok(client.clone());
         }
-        let provider = providers::load_key(providers::find_provider(all, name)?)?;
+        let mut provider = providers::load_key(providers::find_provider(all, name)?)?;
+        if provider.is_local() && section.base_url.is_none() {
+            provider = self.accepted_server(provider)?;
+        }
         let client = ModelClient::new(provider).map_err(|error| Problem::new(error.to_string()))?;
         clients.insert(name.to_owned(), client.clone());
         Ok(client)
+    }
+
+    /// Returns the provider of a server on this machine whose address is not configured, if the
+    /// user accepted it earlier. It is used only while a process of the same user listens there.
+    fn accepted_server(&self, provider: Provider) -> anyhow::Result<Provider> {
+        if self.config.model_provider.as_ref() == Some(&provider.name) {
+            return Ok(provider);
+        }
+        let rules = crate::setup::saved_rules(selvedge_config::home().as_deref())?;
+        let mut accepted = rules.allow_model_servers.iter();
+        let accepted = accepted.find(|server| server.base_url == provider.base_url);
+        // Without its user, another process at the address would look the same.
+        match accepted.and_then(|server| server.user) {
+            Some(user) => Ok(Provider {
+                accepted_user: Some(user),
+                ..provider
+            }),
+            None => {
+                let Provider { name, base_url, .. } = provider;
+                let message = format!(
+                    "scripts may not use the model server at {base_url}, which is not confirmed"
+                );
+                let hint = format!("set `base_url` under [model_providers.{name}] in config.toml");
+                Err(Problem::new(message).hint(hint).into())
+            }
+        }
     }
 }

@@ -18,6 +18,7 @@ use selvedge_tools::{Approver, Registry};
 use crate::agent_models::ScriptModels;
 use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
 use crate::instructions::{InstructionUse, ProjectInstructions, read_instructions};
+use crate::journal::JournalNeed;
 use crate::memory_setup::{memory_for_agent, small_model};
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
@@ -55,8 +56,11 @@ pub(crate) enum SessionChoice {
 }
 
 /// Sets up the tools of a workspace, including those that start sub-agents.
-pub(crate) fn setup_with_sub_agents(workspace: &WorkspaceArgs) -> Result<CliSetup> {
-    let mut setup = CliSetup::new(workspace)?.with_journal(workspace)?;
+pub(crate) fn setup_with_sub_agents(
+    workspace: &WorkspaceArgs,
+    journal: JournalNeed,
+) -> Result<CliSetup> {
+    let mut setup = CliSetup::new(workspace)?.with_journal(workspace, journal)?;
     for refusal in project_instructions(&setup).refused {
         eprint_line!("warning: {refusal}");
     }
@@ -116,6 +120,9 @@ pub(crate) async fn assemble_agent(
         options.elicitation_handler.clone(),
     ))?;
     servers.ensure_all_catalogues().await;
+    for failure in servers.start_failures() {
+        eprint_line!("warning: {failure}");
+    }
     let parts = AgentParts {
         choice,
         servers: servers.clone(),
@@ -221,7 +228,7 @@ pub(crate) fn build_agent(
         effort,
         // Files that are not used were reported when the setup was made.
         project_instructions: project_instructions(setup).text,
-        extra_instructions: options.instructions,
+        extra_instructions: with_failed_servers(options.instructions, &servers),
         ..AgentOptions::default()
     };
     let offer = move |registry: &Registry, model: &Model, provider: &Provider| {
@@ -256,6 +263,21 @@ pub(crate) fn build_agent(
         Some(agents) => agent.with_sub_agents(agents, setup.journal.clone()),
         None => agent,
     })
+}
+
+/// Adds the MCP servers that did not start to the instructions for the model.
+fn with_failed_servers(instructions: Option<String>, servers: &Servers) -> Option<String> {
+    let failures = servers.start_failures();
+    if failures.is_empty() {
+        return instructions;
+    }
+    let lines = failures.iter().map(|failure| format!("- {failure}"));
+    let section = format!(
+        "# MCP servers that are not available\n\n{}",
+        lines.collect::<Vec<_>>().join("\n")
+    );
+    let sections = instructions.into_iter().chain([section]);
+    Some(sections.collect::<Vec<_>>().join("\n\n"))
 }
 
 /// Returns the context window of a model. Asks its server, but waits only for a server on this

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// Characters of a reason that are shown.
 const MAX_REASON_CHARS: usize = 300;
 /// Characters of the model's explanation of a call that are shown.
-const MAX_WORDS_CHARS: usize = 400;
+const MAX_STATED_REASON_CHARS: usize = 400;
 
 /// An option of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +102,7 @@ fn always_rules(calls: &[GatedCall]) -> Option<String> {
         .collect();
     let all = rules.len() == calls.len() && !rules.is_empty();
     rules.dedup();
-    all.then(|| rules.join(", "))
+    all.then(|| visible_exact(&rules.join(", ")).replace('\n', "⏎"))
 }
 
 /// Returns the heading of a question about these calls.
@@ -148,11 +148,11 @@ pub(crate) fn call_block(call: &GatedCall) -> Option<CallBlock> {
 }
 
 /// Returns the model's own explanation of a call, labelled, in one bounded line.
-pub(crate) fn model_words(call: &GatedCall) -> Option<String> {
-    let words = call.context.as_deref()?;
-    let words = visible_exact(words).replace('\n', "⏎");
-    let words: Cow<'_, str> = truncate_chars(&words, MAX_WORDS_CHARS);
-    Some(format!("the model's words: {words}"))
+pub(crate) fn stated_reason(call: &GatedCall) -> Option<String> {
+    let reason = call.context.as_deref()?;
+    let reason = visible_exact(reason).replace('\n', "⏎");
+    let reason: Cow<'_, str> = truncate_chars(&reason, MAX_STATED_REASON_CHARS);
+    Some(format!("reason given by the model: {reason}"))
 }
 
 #[cfg(test)]
@@ -230,8 +230,10 @@ mod tests {
         };
         assert_eq!(shown, command.replace('\u{202e}', "\\u{202e}"));
         assert!(tool_and_reason(&call).1.chars().count() <= MAX_REASON_CHARS + 1);
-        let words = model_words(&call).unwrap();
-        assert!(words.starts_with("the model's words: harmless⏎echo 1⏎") && words.len() < 2000);
+        let words = stated_reason(&call).unwrap();
+        assert!(
+            words.starts_with("reason given by the model: harmless⏎echo 1⏎") && words.len() < 2000
+        );
         // Without a preview, the arguments are shown.
         call.preview.view = None;
         assert_eq!(

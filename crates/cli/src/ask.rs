@@ -17,7 +17,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::approval_question::{
     ApprovalAnswerMode, ApprovalOption, CallBlock, approval_options, call_block, heading,
-    model_words, tool_and_reason,
+    stated_reason, tool_and_reason,
 };
 use crate::output::eprint_text;
 use crate::progress::ProgressDisplay;
@@ -229,7 +229,7 @@ fn format_call(call: &GatedCall, width: Option<usize>) -> String {
         let more = if line.len() > 1 { "…" } else { "" };
         text.push_str(&format!("      {}{more}\n", line[0]));
     }
-    if let Some(words) = model_words(call) {
+    if let Some(words) = stated_reason(call) {
         text.push_str(&format!("    {words}\n"));
     }
     text
@@ -284,7 +284,7 @@ mod tests {
         let shown = format_call(&call, Some(26));
         assert_eq!(shown.matches("    │ echo 1\n").count(), 100);
         let end = "    │ xxxxxxxxxxxxxxxxxxxx\n    │ xxxxxxxxxx    rm -rf\n    │  a\n      \
-                   > 1 | yyyyyyyyyyyyy…\n    the model's words: harmless⏎> 1\n";
+                   > 1 | yyyyyyyyyyyyy…\n    reason given by the model: harmless⏎> 1\n";
         assert!(shown.ends_with(end), "{shown}");
     }
 }

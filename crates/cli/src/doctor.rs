@@ -31,6 +31,8 @@ struct DoctorFinding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FindingStatus {
     Passed,
+    /// Nothing was checked, because the check would start programs.
+    NotChecked,
     Warning,
     Failed,
 }
@@ -84,6 +86,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
             findings.extend(check_sandbox(&setup));
             findings.extend(check_confinement(&setup));
             findings.push(check_servers(&setup));
+            findings.extend(check_journal(&setup));
             findings.push(check_model(&setup));
         }
         Err(error) => findings.push(DoctorFinding::new(
@@ -106,6 +109,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
             } = finding;
             let mark = match status {
                 FindingStatus::Passed => "✓",
+                FindingStatus::NotChecked => "–",
                 FindingStatus::Warning => "!",
                 FindingStatus::Failed => "✗",
             };
@@ -120,8 +124,8 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
 }
 
 fn check_servers(setup: &CliSetup) -> DoctorFinding {
-    let (ok, details) = match setup.server_settings() {
-        Ok(servers) if servers.is_empty() => (true, "none configured".to_owned()),
+    let (status, details) = match setup.server_settings() {
+        Ok(servers) if servers.is_empty() => (FindingStatus::Passed, "none configured".to_owned()),
         Ok(servers) => {
             let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
             let enabled = servers.iter().filter(|server| server.options.enabled);
@@ -130,12 +134,40 @@ fn check_servers(setup: &CliSetup) -> DoctorFinding {
                 Some(format!("; {} cannot be used: {fault}", server.name))
             });
             let (names, faults) = (names.join(", "), faults.collect::<String>());
-            let details = format!("{names}; run `selvedge mcp list` to start them{faults}");
-            (faults.is_empty(), details)
+            let details =
+                format!("{names}; not started: run `selvedge mcp list` to start them{faults}");
+            let status = match faults.is_empty() {
+                true => FindingStatus::NotChecked,
+                false => FindingStatus::Failed,
+            };
+            (status, details)
         }
-        Err(error) => (false, format!("{error:#}")),
+        Err(error) => (FindingStatus::Failed, format!("{error:#}")),
     };
-    DoctorFinding::new("MCP servers", ok, details)
+    DoctorFinding {
+        what: "MCP servers",
+        status,
+        details,
+    }
+}
+
+/// Opens the journal, if there is one.
+fn check_journal(setup: &CliSetup) -> Option<DoctorFinding> {
+    let home = setup.home.as_ref()?;
+    let file = home.join("journal.sqlite");
+    if !file.exists() {
+        return None;
+    }
+    let opened = crate::journal::open_journal(home, &setup.config.journal);
+    let details = match &opened {
+        Ok(_) => format!("{} can be written", file.display()),
+        Err(error) => {
+            let problem = Problem::from_error(error);
+            let hints = problem.hints().iter().map(|hint| format!("; {hint}"));
+            format!("{problem}{}", hints.collect::<String>())
+        }
+    };
+    Some(DoctorFinding::new("journal", opened.is_ok(), details))
 }
 
 fn check_configuration(setup: &CliSetup) -> DoctorFinding {

@@ -9,8 +9,8 @@ use anyhow::Result;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
 use selvedge_models::Provider;
 use selvedge_protocol::{
-    ApprovalPolicy, ErrorCode, EventSink, LimitSurface, RuntimeEvent, ScriptMode, TurnEnd,
-    TurnErrorKind,
+    ApprovalPolicy, ErrorCode, EventSink, LimitKind, LimitSurface, Limits, RuntimeEvent,
+    ScriptMode, TurnEnd, TurnErrorKind, Usage,
 };
 use selvedge_tools::NoApprover;
 use serde_json::Value;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::CliStatus;
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ExecArgs, TurnLimitArgs};
+use crate::journal::JournalNeed;
 use crate::output::{print_json_text, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
@@ -52,7 +53,11 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
             .open(file);
         opened.map_err(|error| cannot_write_file(file, &error))?;
     }
-    let mut setup = agent_setup::setup_with_sub_agents(&args.workspace)?;
+    let journal = match task {
+        ExecTask::New(_) => JournalNeed::Optional,
+        ExecTask::Continue { .. } => JournalNeed::Required,
+    };
+    let mut setup = agent_setup::setup_with_sub_agents(&args.workspace, journal)?;
     let runtime = runtime()?;
     let cancel = CancellationToken::new();
     let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
@@ -61,7 +66,15 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     let events = if args.json {
         json_event_sink(provider.clone())
     } else {
-        terminal_event_sink(&progress, setup.config.approval_policy)
+        let hints = ExecHints {
+            policy: setup.config.approval_policy,
+            limits: setup.limits(&args.limits),
+            chat: match setup.journal {
+                Some(_) => "selvedge continue",
+                None => "selvedge",
+            },
+        };
+        terminal_event_sink(&progress, hints)
     };
     let options = TurnOptions {
         cancel: cancel.clone(),
@@ -121,9 +134,13 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
                 agent.run_open_turn(&mut session, &options).await
             }
             ExecTask::Continue { .. } => {
+                let hint = format!(
+                    "pass a prompt: selvedge exec --continue {} \"PROMPT\"",
+                    session.id()
+                );
                 return Err(
                     Problem::new("the session has no interrupted turn to finish")
-                        .hint("pass a prompt: selvedge exec --continue ID \"PROMPT\"")
+                        .hint(hint)
                         .into(),
                 );
             }
@@ -236,22 +253,42 @@ fn json_event_sink(provider: Arc<OnceLock<Provider>>) -> EventSink {
     })
 }
 
+/// What the hints depend on that are printed during a turn.
+struct ExecHints {
+    policy: ApprovalPolicy,
+    limits: Limits,
+    /// The command that opens the session in a chat.
+    chat: &'static str,
+}
+
 /// Returns a sink that prints errors and compactions, and passes other events to the display.
-/// Prints a hint after the first call that was denied under `policy`.
-fn terminal_event_sink(progress: &ProgressDisplay, policy: ApprovalPolicy) -> EventSink {
+/// Prints a hint after the first call that was denied, and after a script that reached a limit.
+fn terminal_event_sink(progress: &ProgressDisplay, hints: ExecHints) -> EventSink {
     let (progress, inner) = (progress.clone(), progress.sink());
     let was_denied = AtomicBool::new(false);
     EventSink::new(move |event| match event {
         RuntimeEvent::ScriptFinished {
             error: Some(error), ..
-        } => progress.print(&format!("✗ script  {}: {}", error.code, error.message)),
+        } => {
+            progress.print(&format!("✗ script  {}: {}", error.code, error.message));
+            let limit = match error.code {
+                ErrorCode::ScriptMemoryError => Some(LimitKind::Memory),
+                ErrorCode::ScriptTimeoutError => Some(LimitKind::Timeout),
+                _ => None,
+            };
+            // The model reads another hint, because it cannot pass a flag.
+            let flag = limit.and_then(|limit| LimitSurface::Run.raise_hint(limit, &hints.limits));
+            if let Some(flag) = flag {
+                progress.print(&format!("hint: {flag}"));
+            }
+        }
         RuntimeEvent::CallFinished { ref call, .. }
             if call.error.as_ref().map(|error| error.code)
                 == Some(ErrorCode::ApprovalDeniedError) =>
         {
             inner.emit(event);
             if !was_denied.swap(true, Ordering::Relaxed) {
-                progress.print(&format!("hint: {}", approval_hint(policy)));
+                progress.print(&format!("hint: {}", approval_hint(&hints)));
             }
         }
         RuntimeEvent::Error { message } => {
@@ -271,14 +308,17 @@ fn terminal_event_sink(progress: &ProgressDisplay, policy: ApprovalPolicy) -> Ev
 }
 
 /// Says how to be asked for the approval that `exec` does not request.
-fn approval_hint(policy: ApprovalPolicy) -> &'static str {
-    match policy {
-        ApprovalPolicy::Never => "run `selvedge --approval on-request` to approve calls in a chat",
-        ApprovalPolicy::Untrusted => {
-            "run `selvedge` to approve calls in a chat, or pass --approval on-request to run commands \
-             confined"
+fn approval_hint(hints: &ExecHints) -> String {
+    let chat = hints.chat;
+    match hints.policy {
+        ApprovalPolicy::Never => {
+            format!("run `{chat} --approval on-request` to approve calls in a chat")
         }
-        _ => "run `selvedge` to approve calls in a chat",
+        ApprovalPolicy::Untrusted => format!(
+            "run `{chat}` to approve calls in a chat, or pass --approval on-request to run \
+             commands confined"
+        ),
+        _ => format!("run `{chat}` to approve calls in a chat"),
     }
 }
 
@@ -319,7 +359,20 @@ fn print_turn_result(
         }
         Err(error) => match error.kind {
             TurnErrorKind::Model(kind) => {
-                crate::models::request_problem(provider, kind, &error.message, None).print();
+                let problem = crate::models::request_problem(provider, kind, &error.message, None);
+                // If the model has answered before, its work is in the session.
+                let has_work = outcome.message.is_some() || outcome.usage != Usage::default();
+                match continue_hint("").filter(|_| has_work) {
+                    Some(hint) => problem.then_hint(&hint).print(),
+                    None => problem.print(),
+                }
+            }
+            TurnErrorKind::DiskFull => {
+                let problem = Problem::new(&error.message).hint("free disk space");
+                match continue_hint("") {
+                    Some(hint) => problem.then_hint(&hint).print(),
+                    None => problem.print(),
+                }
             }
             _ => with_hint(Problem::new(&error.message), continue_hint("")).print(),
         },
@@ -363,8 +416,12 @@ fn describe_early_end(
         }
         TurnEnd::MaxTime => {
             let time = turn.max_time.unwrap_or_default();
-            let flag = format!("--max-time {}", units::format_duration(time * 2));
-            limit("time", Some(flag), "")
+            let flag = format!(" --max-time {}", units::format_duration(time * 2));
+            let limit = units::format_duration(time);
+            (
+                format!("the turn reached its time limit of {limit}"),
+                continue_hint(&flag),
+            )
         }
         TurnEnd::Interrupted => ("the turn was interrupted".to_owned(), continue_hint("")),
         other => (

@@ -66,5 +66,5 @@ pub(crate) fn read_instructions(files: &ProjectFiles) -> ProjectInstructions {
 fn cut_notice(root: &Path, path: &Path) -> String {
     let shown = path.strip_prefix(root).unwrap_or(path).display();
     let limit = MAX_INSTRUCTIONS_BYTES >> 10;
-    format!("[{shown} continues: instructions are cut after {limit} KiB]")
+    format!("[{shown} continues: instructions are cut after {limit} KB]")
 }

@@ -13,10 +13,31 @@ pub(crate) fn open_journal(home: &Path, config: &JournalSettings) -> Result<Arc<
         .map_err(|error| crate::runs::journal_error_problem(&error))?)
 }
 
-/// Opens the journal. If that fails, the hint is to pass `--ephemeral`.
-pub(crate) fn open_journal_for_run(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
-    Ok(Journal::open_with(home, &journal_options(config)?)
-        .map_err(|error| crate::runs::journal_error_problem(&error).or_hint("pass --ephemeral"))?)
+/// Whether a command can work without the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JournalNeed {
+    /// The command continues what is in the journal.
+    Required,
+    /// The command also runs with `--ephemeral`.
+    Optional,
+}
+
+/// Opens the journal. If that fails and the command can work without it, the hint is also to pass
+/// `--ephemeral`.
+pub(crate) fn open_journal_for_run(
+    home: &Path,
+    config: &JournalSettings,
+    need: JournalNeed,
+) -> Result<Arc<Journal>> {
+    Ok(
+        Journal::open_with(home, &journal_options(config)?).map_err(|error| {
+            let problem = crate::runs::journal_error_problem(&error);
+            match need {
+                JournalNeed::Required => problem,
+                JournalNeed::Optional => problem.or_hint("pass --ephemeral"),
+            }
+        })?,
+    )
 }
 
 /// Opens the journal to read, also if its folder is read-only.

@@ -16,6 +16,7 @@ mod ask_form;
 mod chat;
 mod check;
 mod config;
+mod diagnostics;
 mod doctor;
 mod exec;
 mod form_state;

@@ -16,6 +16,7 @@ use selvedge_protocol::LimitSurface;
 use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind};
 
 use crate::CliStatus;
+use crate::journal::JournalNeed;
 use crate::mcp_args::{McpCommand, McpLoginArgs, McpServeArgs, McpServerListArgs};
 use crate::mcp_token::{TokenChoice, TokenSource, choose_token, token_variable};
 use crate::output::{print_json_text, print_line};
@@ -47,7 +48,7 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
     let open_sessions = OpenSessions::default();
     let setup =
         CliSetup::new(&args.workspace)?.exclude_variable_from_commands(token_variable(&args))?;
-    let mut setup = setup.with_journal(&args.workspace)?;
+    let mut setup = setup.with_journal(&args.workspace, JournalNeed::Optional)?;
     let client = http
         .as_ref()
         .map(|(_, token)| token.authentication.client_name());

@@ -13,6 +13,8 @@ use crate::problem::Problem;
 const DEFAULT_TOKEN_VARIABLE: &str = "SELVEDGE_MCP_TOKEN";
 /// Largest file with a token, in bytes.
 const MAX_TOKEN_FILE_BYTES: u64 = 4096;
+/// Shortest token that is accepted, in characters. A shorter one can be guessed.
+const MIN_TOKEN_CHARS: usize = 16;
 /// Length of a random token, in bytes.
 const RANDOM_TOKEN_BYTES: usize = 32;
 
@@ -100,10 +102,17 @@ fn token_from_file(path: &Path) -> Result<String, Problem> {
     check_token(text.trim(), &shown.to_string())
 }
 
-/// Checks that a token can be sent as a header.
+/// Checks that a token can be sent as a header and is not short.
 fn check_token(token: &str, place: &str) -> Result<String, Problem> {
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         let message = format!("the token in {place} must be one word of ASCII characters");
+        return Err(Problem::new(message).hint("create a token with `openssl rand -hex 32`"));
+    }
+    if token.len() < MIN_TOKEN_CHARS {
+        let message = format!(
+            "the token in {place} has {} characters; it must have at least {MIN_TOKEN_CHARS}",
+            token.len()
+        );
         return Err(Problem::new(message).hint("create a token with `openssl rand -hex 32`"));
     }
     Ok(token.to_owned())

@@ -373,12 +373,15 @@ pub(crate) fn request_problem(
     let name = &provider.name;
     let file = selvedge_config::home().map(|home| home.join("config.toml"));
     let file = file.map_or("config.toml".to_owned(), |file| file.display().to_string());
-    let base_url_key = format!("base_url under [model_providers.{name}] in {file}");
+    let table = format!("[model_providers.{name}] in {file}");
+    let base_url_key = format!("base_url under {table}");
+    let list_models =
+        || format!("run `selvedge models list --provider {name}`, then pass --model MODEL");
     let hint = match kind {
         ModelErrorKind::BaseUrl => format!("correct {base_url_key}"),
         ModelErrorKind::Auth => match &provider.env_key {
-            Some(variable) => format!("set {variable} to a valid key"),
-            None => format!("set `model_providers.{name}.env_key` in config.toml"),
+            Some(variable) => format!("run `export {variable}=KEY` with a valid key"),
+            None => format!("set env_key = \"VARIABLE\" under {table}, and export VARIABLE"),
         },
         ModelErrorKind::Quota => "check the plan and the credit of the account".to_owned(),
         ModelErrorKind::RateLimit => match retry_after {
@@ -388,25 +391,51 @@ pub(crate) fn request_problem(
         ModelErrorKind::ContextTooLong => {
             "start a new session, or pass a --model with a larger context".to_owned()
         }
+        ModelErrorKind::UnknownModel => match quoted_word(message) {
+            Some(model) if name == "ollama" => format!("run `ollama pull {model}`"),
+            _ => list_models(),
+        },
         ModelErrorKind::InvalidRequest => {
-            format!("run `selvedge models list --provider {name}`, then pass --model MODEL")
+            "pass another --model: this model or its server may not support the request".to_owned()
+        }
+        ModelErrorKind::Timeout => {
+            let doubled = provider.retries.stream_idle_timeout_ms.saturating_mul(2);
+            format!(
+                "the server is reachable but slow: set stream_idle_timeout_ms = {doubled} under \
+                 {table}"
+            )
         }
         ModelErrorKind::Network => match name.as_str() {
             "ollama" => "start the server with `ollama serve`".to_owned(),
             "lmstudio" => "start the server with `lms server start`".to_owned(),
             "llamacpp" => "start the server with `llama-server -m MODEL.gguf`".to_owned(),
             _ if provider.is_local() => format!("start the server, or change {base_url_key}"),
-            _ => format!("check the connection with `curl -I {}`", provider.base_url),
+            _ => match provider.proxy_variable() {
+                Some(variable) => {
+                    format!("correct the address in {variable}, or run `unset {variable}`")
+                }
+                None => format!("check the connection with `curl -I {}`", provider.base_url),
+            },
         },
         _ => "try again, or pass another --provider".to_owned(),
     };
     let message = match kind {
         // The message of a failed connection names the provider.
-        ModelErrorKind::Network => message.to_owned(),
-        ModelErrorKind::BaseUrl => format!("provider `{name}`: {message}"),
-        _ => format!("provider `{name}`: {message} ({kind})"),
+        ModelErrorKind::Network | ModelErrorKind::Timeout => message.to_owned(),
+        ModelErrorKind::Server | ModelErrorKind::Overloaded | ModelErrorKind::Protocol => {
+            format!("provider `{name}` failed: {message}")
+        }
+        _ => format!("provider `{name}`: {message}"),
     };
     Problem::new(message).hint(hint)
+}
+
+/// Returns the first word of a message that is in quotes or backticks.
+fn quoted_word(message: &str) -> Option<&str> {
+    let rest = message.split_once(['"', '\'', '`'])?.1;
+    let word = rest.split_once(['"', '\'', '`'])?.0;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:/".contains(c);
+    (!word.is_empty() && word.chars().all(is_plain)).then_some(word)
 }
 
 fn login(args: &ModelsLoginArgs) -> Result<CliStatus> {
@@ -414,7 +443,10 @@ fn login(args: &ModelsLoginArgs) -> Result<CliStatus> {
     let provider = providers::find_provider(&providers::all_providers(&config)?, &args.provider)?;
     let Some(variable) = &provider.env_key else {
         let name = &provider.name;
-        let hint = format!("set `model_providers.{name}.env_key` in config.toml if it does");
+        let hint = format!(
+            "if it needs one, set env_key = \"VARIABLE\" under [model_providers.{name}] in \
+             config.toml"
+        );
         return Err(Problem::new(format!("provider `{name}` needs no key"))
             .hint(hint)
             .into());

@@ -43,6 +43,21 @@ impl Problem {
         self
     }
 
+    /// Replaces all hints.
+    pub(crate) fn with_only_hint(mut self, hint: &str) -> Self {
+        self.hints = vec![hint.to_owned()];
+        self
+    }
+
+    /// Adds a further step to the last hint.
+    pub(crate) fn then_hint(mut self, step: &str) -> Self {
+        match self.hints.last_mut() {
+            Some(hint) => *hint = format!("{hint}, then {step}"),
+            None => self.hints.push(step.to_owned()),
+        }
+        self
+    }
+
     /// Adds an excerpt of the source with a caret below the column. Line and column count from 1.
     pub(crate) fn with_excerpt(mut self, file: &str, source: &str, line: u32, column: u32) -> Self {
         let text = source.lines().nth((line as usize).saturating_sub(1));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use selvedge_protocol::{
-    CallRecord, CallStatus, EventSink, LogLevel, PlanStepStatus, RuntimeEvent,
+    CallError, CallRecord, CallStatus, EventSink, LogLevel, PlanStepStatus, RuntimeEvent,
 };
 use selvedge_text::visible_line;
 
@@ -27,6 +27,16 @@ struct ProgressLines {
     is_terminal: bool,
     /// Lines to print when the display resumes; `None` while it is not paused.
     held_lines: Option<Vec<String>>,
+    /// The last call, if it failed. Its line is printed with the next event: without its message if
+    /// it ends the run, because the error of the run repeats the message.
+    failed_call: Option<FailedCallLine>,
+}
+
+/// The line of a call that failed.
+struct FailedCallLine {
+    /// The line without the message.
+    line: String,
+    message: String,
 }
 
 impl ProgressDisplay {
@@ -37,6 +47,7 @@ impl ProgressDisplay {
             running_calls: HashMap::new(),
             is_terminal: std::io::stderr().is_terminal(),
             held_lines: None,
+            failed_call: None,
         };
         Self {
             lines: (!quiet).then(|| Arc::new(Mutex::new(lines()))),
@@ -72,6 +83,7 @@ impl ProgressDisplay {
     /// Prints a line above the spinners.
     pub(crate) fn print(&self, line: &str) {
         if let Some(mut lines) = self.lock_lines() {
+            lines.print_failed_call(None);
             lines.print_line("", &visible_line(line));
         }
     }
@@ -79,6 +91,7 @@ impl ProgressDisplay {
     /// Removes the spinners of calls that have not ended.
     pub(crate) fn finish(&self) {
         if let Some(mut lines) = self.lock_lines() {
+            lines.print_failed_call(None);
             for (bar, _) in std::mem::take(&mut lines.running_calls).into_values() {
                 bar.finish_and_clear();
             }
@@ -116,6 +129,10 @@ impl ProgressLines {
     }
 
     fn apply(&mut self, event: RuntimeEvent) {
+        self.print_failed_call(match &event {
+            RuntimeEvent::ScriptFinished { error, .. } => error.as_ref(),
+            _ => None,
+        });
         match event {
             RuntimeEvent::CallStarted {
                 call_id,
@@ -123,7 +140,11 @@ impl ProgressLines {
                 args_summary,
                 ..
             } => self.start_call(call_id, tool, args_summary),
-            RuntimeEvent::CallFinished { call, .. } => self.finish_call(&call),
+            RuntimeEvent::CallFinished {
+                call,
+                result_failure,
+                ..
+            } => self.finish_call(&call, result_failure.as_deref()),
             RuntimeEvent::ScriptLog { level, message, .. } => match level {
                 LogLevel::Log => self.print_line("", &message),
                 LogLevel::Warn => self.print_line("warn: ", &message),
@@ -174,7 +195,8 @@ impl ProgressLines {
         }
     }
 
-    fn finish_call(&mut self, call: &CallRecord) {
+    /// Prints how a call ended. `result_failure` says what went wrong in a call that is done.
+    fn finish_call(&mut self, call: &CallRecord, result_failure: Option<&str>) {
         let args_summary = self
             .running_calls
             .remove(&call.id)
@@ -183,6 +205,7 @@ impl ProgressLines {
                 args_summary
             });
         let mark = match call.status {
+            CallStatus::Done if result_failure.is_some() => "✗",
             CallStatus::Done => "✓",
             CallStatus::Failed => "✗",
             CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown => "–",
@@ -191,12 +214,33 @@ impl ProgressLines {
         let args_summary = args_summary
             .map(|args_summary| format!(" {args_summary}"))
             .unwrap_or_default();
-        let outcome = match &call.error {
-            Some(error) => format!("{}: {}", call.status.as_str(), visible_line(&error.message)),
-            None => format!("{:.1} ms", call.duration_ms),
+        let outcome = match (&call.error, result_failure) {
+            (Some(_), _) => call.status.as_str().to_owned(),
+            (None, Some(failure)) => visible_line(failure).into_owned(),
+            (None, None) => format!("{:.1} ms", call.duration_ms),
         };
         let tool = visible_line(&call.tool);
-        self.print_line("", &format!("{mark} {tool}{args_summary}  {outcome}"));
+        let line = format!("{mark} {tool}{args_summary}  {outcome}");
+        match &call.error {
+            Some(error) => {
+                self.failed_call = Some(FailedCallLine {
+                    line,
+                    message: error.message.clone(),
+                });
+            }
+            None => self.print_line("", &line),
+        }
+    }
+
+    /// Prints the line of the last call if it failed. `run_error` is the error that ended the run.
+    fn print_failed_call(&mut self, run_error: Option<&CallError>) {
+        let Some(FailedCallLine { line, message }) = self.failed_call.take() else {
+            return;
+        };
+        match run_error.is_some_and(|error| error.message.contains(&message)) {
+            true => self.print_line("", &line),
+            false => self.print_line("", &format!("{line}: {}", visible_line(&message))),
+        }
     }
 
     fn print_line(&mut self, prefix: &str, message: &str) {

@@ -1,9 +1,11 @@
 //! Chooses the provider and the model from flags, configuration, environment and keyring.
 
 use anyhow::Result;
-use selvedge_config::{Config, ModelProvider, ModelScriptSettings, ModelSettings, SavedRules};
+use selvedge_config::{
+    Config, ModelProvider, ModelScriptSettings, ModelSettings, ProviderOrigin, SavedRules,
+};
 use selvedge_models::{
-    DiscoveredServer, Effort, Model, Provider, Secret, WindowSource, discover_servers,
+    DiscoveredServer, Effort, KeySource, Model, Provider, Secret, WindowSource, discover_servers,
 };
 use selvedge_protocol::{ModelErrorKind, WireApi};
 
@@ -109,8 +111,12 @@ pub(crate) fn find_provider(all: &[Provider], name: &str) -> Result<Provider> {
     let found = all.iter().find(|provider| provider.name == name).cloned();
     Ok(found.ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|provider| provider.name.as_str()).collect();
+        let similar = selvedge_tools::similar_names(name, names.iter().copied());
+        let near = similar.first();
+        let near = near.map(|near| format!("did you mean `{near}`? Otherwise "));
         Problem::new(format!("there is no provider `{name}`")).hint(format!(
-            "use one of {}, or add [model_providers.{name}] to config.toml",
+            "{}use one of {}, or add [model_providers.{name}] to config.toml",
+            near.unwrap_or_default(),
             names.join(", ")
         ))
     })?)
@@ -122,7 +128,11 @@ pub(crate) fn load_key(provider: Provider) -> Result<Provider> {
     let Some(variable) = provider.env_key.clone() else {
         return Ok(provider);
     };
-    let key = secret_from_env(&variable).or_else(|| crate::keyring::provider_key(&provider.name));
+    let stored = || match provider.key_source {
+        KeySource::Any => crate::keyring::provider_key(&provider.name),
+        KeySource::Environment => None,
+    };
+    let key = secret_from_env(&variable).or_else(stored);
     let Some(key) = key else {
         let name = &provider.name;
         let problem = Problem::new(format!(
@@ -233,7 +243,9 @@ async fn first_available(
     }
     for name in REMOTE_PROVIDERS {
         let provider = find_provider(all, name)?;
-        if let Some(key) = crate::keyring::provider_key(name) {
+        if provider.key_source == KeySource::Any
+            && let Some(key) = crate::keyring::provider_key(name)
+        {
             return Ok((set_key(provider, key), Vec::new()));
         }
     }
@@ -273,7 +285,9 @@ async fn first_local_model(provider: &Provider) -> Result<String> {
         .map_err(|error| missing(format!(": {error}")))?;
     let models = client.list_models().await;
     let models = models.map_err(|error| match error.kind {
-        ModelErrorKind::Network => crate::models::model_problem(provider, &error),
+        ModelErrorKind::Network | ModelErrorKind::Timeout => {
+            crate::models::model_problem(provider, &error)
+        }
         _ => missing(format!(": {error}")),
     })?;
     let first = models.into_iter().next();
@@ -297,11 +311,20 @@ fn configure_provider(
         }
     };
     let scripts = settings.script_harness.as_ref();
+    // A project that sets the address does not get the key of the built-in provider.
+    let key_source = match settings.origin {
+        ProviderOrigin::User | ProviderOrigin::Project => base.key_source,
+        ProviderOrigin::Redirected => KeySource::Environment,
+    };
+    let own_key = base
+        .env_key
+        .filter(|_| settings.origin != ProviderOrigin::Redirected);
     let mut provider = Provider {
+        key_source,
         accepted_user: base.accepted_user,
         base_url: settings.base_url.clone().unwrap_or(base.base_url),
         wire_api: settings.wire_api.unwrap_or(base.wire_api),
-        env_key: settings.env_key.clone().or(base.env_key),
+        env_key: settings.env_key.clone().or(own_key),
         key_header: settings.key_header.clone().or(base.key_header),
         retries: settings.retries,
         default_model: settings.model.clone().or(base.default_model),

@@ -9,9 +9,10 @@ use anyhow::Result;
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_protocol::{
     ApprovalPolicy, CallRecord, CallStatus, ErrorCode, LimitKind, LimitSurface, Limits, OutputPart,
-    ResumeAs, RunStatus, ScriptError, ScriptMode, ScriptToolCallOutput,
+    ResumeAs, RunStatus, SandboxPolicy, ScriptError, ScriptMode, ScriptToolCallOutput,
 };
 use selvedge_script::{Pragma, ResumeHintStyle, RunOptions, named_run_to_resume};
+use selvedge_toolbox::Workspace;
 use selvedge_tools::{DeferringApprover, ScopeLimits};
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::CliStatus;
 use crate::args::RunArgs;
 use crate::ask::TerminalApprover;
+use crate::journal::JournalNeed;
 use crate::output::{eprint_text, print_json_text, print_line, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
@@ -32,7 +34,11 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     }
     let setup =
         CliSetup::new(&args.workspace)?.with_session(args.session.as_deref().unwrap_or_default());
-    let setup = setup.with_journal(&args.workspace)?;
+    let need = match args.resume {
+        Some(_) => JournalNeed::Required,
+        None => JournalNeed::Optional,
+    };
+    let setup = setup.with_journal(&args.workspace, need)?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
     let text = std::str::from_utf8(&source).unwrap_or_default();
     let resume = named_run_to_resume(args.resume.clone(), text);
@@ -292,12 +298,19 @@ fn flag_hint(
                 "raise \"timeout_ms\" in the `// @exec:` line of the script{resume}{must_decide}"
             ));
         }
-        ErrorCode::ScriptMemoryError if limits.memory_mb >= Limits::MAX_MEMORY_MB => return None,
+        ErrorCode::SandboxViolationError
+            if args.workspace.sandbox == Some(SandboxPolicy::ReadOnly)
+                && error
+                    .metadata
+                    .contains_key(Workspace::READ_ONLY_METADATA_KEY) =>
+        {
+            ("--sandbox workspace-write".to_owned(), "")
+        }
         ErrorCode::ScriptTimeoutError
         | ErrorCode::ScriptMemoryError
         | ErrorCode::ToolBudgetExceededError => {
             let limit = limit?;
-            let (_, doubled) = limit.doubled(&limits);
+            let (_, doubled) = limit.doubled(&limits)?;
             (format!("{} {doubled}", limit.flag()?), "")
         }
         ErrorCode::ApprovalDeniedError if can_ask && never_asks => {

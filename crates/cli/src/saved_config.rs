@@ -10,6 +10,7 @@ use selvedge_script::ScriptContext;
 use serde::{Deserialize, Serialize};
 
 use crate::args::ScriptLimitArgs;
+use crate::journal::JournalNeed;
 use crate::problem::Problem;
 use crate::setup::CliSetup;
 
@@ -72,7 +73,7 @@ impl SavedRunConfig {
         let setup =
             CliSetup::from_config(self.config.clone(), directory, self.project_files.clone())?
                 .with_session(&self.session);
-        setup.with_journal(&Default::default())
+        setup.with_journal(&Default::default(), JournalNeed::Required)
     }
 
     /// Returns what the script sees as `context`.

@@ -15,6 +15,7 @@ pub(crate) fn variables_never_inherited(config: &Config) -> Vec<String> {
         other_keys,
         web_key_variables(config).to_vec(),
         mcp_server_variables(config),
+        config.user_key_variables.clone(),
     ]
     .concat()
 }

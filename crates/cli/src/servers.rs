@@ -70,8 +70,12 @@ fn server_settings_of(
     origin: ServerOrigin,
 ) -> Result<ServerSettings> {
     let problem = |fault: &str| {
+        let file = match (origin, selvedge_config::home()) {
+            (ServerOrigin::User, Some(home)) => home.join("config.toml").display().to_string(),
+            _ => "the configuration of the project".to_owned(),
+        };
         Problem::new(format!("the MCP server `{name}` {fault}")).hint(format!(
-            "set either `command` or `url` under [mcp_servers.{name}]"
+            "set either `command` or `url` under [mcp_servers.{name}] in {file}"
         ))
     };
     // Reported when this server is used, so that the other servers still work.

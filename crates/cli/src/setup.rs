@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_agent::{ResumeError, SubAgents, resume_input};
-use selvedge_config::{Config, Diagnostic, DiagnosticSubject, Project, SavedRules, Severity};
+use selvedge_config::{Config, Diagnostic, Project, SavedRules};
 use selvedge_confine::UnixSocketAccess;
 use selvedge_files::ProjectFiles;
 use selvedge_journal::Journal;
@@ -17,10 +17,11 @@ use selvedge_toolbox::{
 };
 use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::diagnostics::report_diagnostics;
 use crate::instructions::{InstructionUse, instruction_files};
+use crate::journal::JournalNeed;
 use crate::problem::Problem;
 use crate::recall::RecallTool;
 use crate::run_access::McpRunAccess;
@@ -110,39 +111,6 @@ pub(crate) fn load_user_configuration(home: Option<&Path>) -> Result<Config> {
     let (config, diagnostics) = selvedge_config::load(home, None);
     report_diagnostics(&diagnostics)?;
     Ok(config)
-}
-
-/// Prints warnings on the first call only. Prints all errors except the last, and returns that.
-fn report_diagnostics(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
-    static WARNED: AtomicBool = AtomicBool::new(false);
-    let warned = WARNED.swap(true, Ordering::Relaxed);
-    let mut last: Option<(Problem, &Diagnostic)> = None;
-    for diagnostic in diagnostics {
-        match diagnostic.severity {
-            Severity::Warning if warned => {}
-            Severity::Warning => eprint_line!("warning: {diagnostic}"),
-            Severity::Error => {
-                last.iter().for_each(|(problem, _)| problem.print());
-                last = Some((Problem::new(diagnostic.to_string()), diagnostic));
-            }
-        }
-    }
-    match last {
-        Some((problem, diagnostic)) => Err(problem.hint(diagnostic_hint(diagnostic))),
-        None => Ok(()),
-    }
-}
-
-fn diagnostic_hint(diagnostic: &Diagnostic) -> String {
-    let path = diagnostic.path.display();
-    match (diagnostic.subject, diagnostic.line) {
-        (DiagnosticSubject::Syntax, Some(line)) => format!("correct line {line} of {path}"),
-        (DiagnosticSubject::Syntax, None) => format!("correct {path}"),
-        (DiagnosticSubject::File, _) => format!("make {path} a readable text file, or rename it"),
-        (DiagnosticSubject::Key, _) => {
-            "run `selvedge config schema` to list every key and its type".to_owned()
-        }
-    }
 }
 
 impl CliSetup {
@@ -305,11 +273,16 @@ impl CliSetup {
     }
 
     /// Opens the journal, unless `--ephemeral` was passed or there is no home folder.
-    pub(crate) fn with_journal(mut self, workspace: &WorkspaceArgs) -> Result<Self> {
+    pub(crate) fn with_journal(
+        mut self,
+        workspace: &WorkspaceArgs,
+        need: JournalNeed,
+    ) -> Result<Self> {
         let journal = match &self.home {
             Some(home) if !workspace.ephemeral => Some(crate::journal::open_journal_for_run(
                 home,
                 &self.config.journal,
+                need,
             )?),
             _ => None,
         };
@@ -517,7 +490,8 @@ pub(crate) fn resolve_pack(config: &Config, name: &str) -> Result<PackSelection,
     packs.resolve(name).map_err(|error| {
         let hint = match &error {
             PackError::Unknown { similar: near, .. } if !near.is_empty() => {
-                format!("did you mean {}?", near.join(" or "))
+                let near = near.iter().map(|name| format!("`{name}`"));
+                format!("did you mean {}?", near.collect::<Vec<_>>().join(" or "))
             }
             _ => {
                 let names: Vec<&str> = packs.names().into_iter().collect();

@@ -13,6 +13,9 @@ use crate::args::ToolsArgs;
 use crate::output::{print_json_text, print_line, print_text};
 use crate::setup::CliSetup;
 
+/// Most columns to which the names of tools are padded.
+const MAX_NAME_COLUMN: usize = 60;
+
 /// A tool as the list shows it.
 #[derive(Debug, Serialize)]
 struct ListedTool {
@@ -67,11 +70,10 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
         return Ok(CliStatus::Success);
     }
     let names = listed.iter().map(|tool| tool.spec.js_name.len());
-    let width = names.max().unwrap_or(0);
+    let width = names.max().unwrap_or(0).min(MAX_NAME_COLUMN);
     for ListedTool { spec, available } in &listed {
-        let first = spec.description.lines().next().unwrap_or_default();
-        let mark = available.mark();
-        print_line(&format!("tools.{:width$}  {first}{mark}", spec.js_name))?;
+        let (name, summary, mark) = (&spec.js_name, spec.summary(), available.mark());
+        print_line(&format!("tools.{name:width$}  {summary}{mark}"))?;
     }
     if listed.is_empty() {
         eprint_line!("note: no tools are registered");

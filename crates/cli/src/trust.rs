@@ -56,7 +56,7 @@ pub(crate) fn decide_trust(
     let mut state = before;
     if let (Some(home), TrustState::Unknown | TrustState::Changed, true) = (home, before, can_ask())
     {
-        let question = trust_question(&project, instructions, before);
+        let question = trust_question(&project, instructions, before, home);
         match confirm(&question, "Trust this folder", "Do not trust it") {
             Some(true) => {
                 selvedge_config::trust(home, &project).map_err(cannot_save)?;
@@ -98,7 +98,12 @@ fn can_ask() -> bool {
 }
 
 /// Returns the question, which names everything that trust would start, change and follow.
-fn trust_question(project: &Project, instructions: &[PathBuf], before: TrustState) -> String {
+fn trust_question(
+    project: &Project,
+    instructions: &[PathBuf],
+    before: TrustState,
+    home: &Path,
+) -> String {
     let since = match before {
         TrustState::Changed => ", changed since you trusted it",
         _ => "",
@@ -109,7 +114,7 @@ fn trust_question(project: &Project, instructions: &[PathBuf], before: TrustStat
         project.folder,
         names.join(" and ")
     );
-    let effects = project_effects(project);
+    let effects = project_effects(project, Some(home));
     for ProjectEffect {
         kind,
         text: what,

@@ -365,8 +365,8 @@ fn a_failed_turn_shows_an_error_with_a_hint() {
     let fixture = Fixture::new(|_| Reply::Fail(401, r#"{"error":{"message":"bad key"}}"#.into()));
     let mut terminal = fixture.chat();
     terminal.send("Hi");
-    terminal.wait_for("error: provider `mock`: bad key (auth)");
-    terminal.wait_for("hint: set `model_providers.mock.env_key` in config.toml");
+    terminal.wait_for("error: provider `mock`: bad key");
+    terminal.wait_for("hint: set env_key = \"VARIABLE\" under [model_providers.mock]");
     terminal.wait_for(READY);
 }
 

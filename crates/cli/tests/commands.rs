@@ -150,7 +150,7 @@ fn errors_have_a_message_an_excerpt_and_a_hint() {
       |
     2 | return fetch('x')
       |        ^
-    hint: there is no network here: use a tool for it, see help()
+    hint: scripts have no network: use a tool, see help()
     ");
     insta::assert_snapshot!(workspace.run(&["run", "-e", "import fs from 'fs'"]).err, @r"
     error: ScriptRejectedError: `import` cannot be used in a script
@@ -287,6 +287,44 @@ fn flags_override_configured_limits() {
 }
 
 #[test]
+fn a_command_that_failed_is_not_marked_as_done() {
+    let workspace = TestWorkspace::new();
+    let source = "await tools.exec({ command: ['false'] });
+        await tools.exec({ command: ['sleep', '60'], timeoutMs: 100 });
+        await tools.exec({ command: ['true'] })";
+    let seen = workspace.run(&["run", "-e", source]);
+    let lines: Vec<&str> = seen.err.lines().collect();
+    assert_eq!(lines[0], "✗ exec false  exit code 1", "{seen:?}");
+    assert!(
+        lines[1].starts_with("✗ exec sleep 60")
+            && lines[1].ends_with("  stopped at its time limit of 100 ms"),
+        "{seen:?}"
+    );
+    assert!(lines[2].starts_with("✓ exec true"), "{seen:?}");
+}
+
+#[test]
+fn the_message_of_a_failed_call_is_printed_once() {
+    let workspace = TestWorkspace::new();
+    let read = "await tools.readFile({ path: 'gone' })";
+    let seen = workspace.run(&["run", "-e", read]);
+    assert!(
+        seen.err.starts_with("✗ read_file gone  failed\n"),
+        "{seen:?}"
+    );
+    assert_eq!(
+        seen.err.matches("gone does not exist").count(),
+        1,
+        "{seen:?}"
+    );
+    // A failure that the script handles is only in the list of calls.
+    let handled = format!("try {{ {read} }} catch {{}}; {read}.catch(() => 1); return 2");
+    let seen = workspace.run(&["run", "-e", &handled]);
+    let line = "✗ read_file gone  failed: gone does not exist\n";
+    assert_eq!(seen.err, line.repeat(2), "{seen:?}");
+}
+
+#[test]
 fn errors_about_limits_and_approval_name_the_flag_to_pass() {
     let workspace = TestWorkspace::new();
     let fill = "const a = []; for (;;) a.push('x'.repeat(1e5))";
@@ -316,6 +354,11 @@ fn errors_about_limits_and_approval_name_the_flag_to_pass() {
             "--approval on-request --suspend to approve it later\n",
         ),
         (&[], remove, "--suspend to approve it later\n"),
+        (
+            &["--sandbox", "read-only"],
+            "await tools.writeFile({ path: 'c', content: '' })",
+            "--sandbox workspace-write\n",
+        ),
     ] {
         let seen = workspace.run(&[&["run", "-q"], args, &["-e", code]].concat());
         assert_eq!(seen.status, 1, "{seen:?}");
@@ -399,15 +442,16 @@ fn invalid_configuration_names_file_and_line() {
         let errors = format!(
             "error: {file}:1: model must be a string, got 3\n\
              error: {file}:3: script_harness.limits.timeout_ms must be a whole number of milliseconds, got '30s'\n\
-             hint: run `selvedge config schema` to list every key and its type\n"
+             hint: correct line 3 of {file}\n"
         );
         assert_eq!((seen.status, seen.err), (2, errors), "{command:?}");
     }
     workspace.write("home/config.toml", "model = \"x\"\nmodel = \n");
     let seen = workspace.run(&["run", "-e", "1"]);
     assert!(
-        seen.err
-            .ends_with(&format!("\nhint: correct line 2 of {file}\n")),
+        seen.err.ends_with(&format!(
+            ":2: the value after `=` is missing\nhint: correct line 2 of {file}\n"
+        )),
         "{seen:?}"
     );
     workspace.write("home/config.toml", "model_provider = \"nosuch\"\n");
@@ -781,7 +825,7 @@ fn packs_select_the_offered_tools() {
     assert_eq!(seen.status, 2);
     assert_eq!(
         seen.err,
-        "error: unknown tool pack `fileops`\nhint: did you mean file-ops?\n"
+        "error: unknown tool pack `fileops`\nhint: did you mean `file-ops`?\n"
     );
 }
 

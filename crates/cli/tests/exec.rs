@@ -267,16 +267,24 @@ fn failed_scripts_and_denied_calls_are_shown() {
         .into(),
     });
     let output = fixture.run(&["exec", "--timeout", "50ms", "spin forever"]);
+    let shown = err(&output);
     assert!(
-        err(&output).contains("✗ script  ScriptTimeoutError: "),
-        "{}",
-        err(&output)
+        shown.contains("✗ script  ScriptTimeoutError: ")
+            && shown.contains("\nhint: pass --timeout 100ms\n"),
+        "{shown}"
+    );
+    // The model cannot pass a flag.
+    let asked = fixture.server.asked();
+    let result = asked.last().unwrap().body.to_string();
+    assert!(
+        result.contains("start the script with") && !result.contains("--timeout"),
+        "{result}"
     );
     let output = fixture.run(&["exec", "delete"]);
     let shown = err(&output);
     assert!(
         shown.contains(
-            "; `selvedge exec` never asks for approval\nhint: run `selvedge` to approve calls in a chat\n"
+            "; `selvedge exec` never asks for approval\nhint: run `selvedge continue` to approve calls in a chat\n"
         ) && shown.contains("✗ script  ApprovalDeniedError: "),
         "{shown}"
     );
@@ -296,9 +304,13 @@ fn failures_are_reported_by_the_exit_status() {
         ),
         (Some("turn.failed"), Some("auth"), 1)
     );
+    let file = fixture.dir.path().join("home/config.toml");
     assert_eq!(
         last["hint"],
-        "set `model_providers.mock.env_key` in config.toml"
+        format!(
+            "set env_key = \"VARIABLE\" under [model_providers.mock] in {}, and export VARIABLE",
+            file.display()
+        )
     );
     let not_found = Fixture::new(|_| Reply::Fail(404, "404 page not found".to_owned()));
     let output = not_found.run(&["exec", "go"]);
@@ -328,6 +340,59 @@ fn failures_are_reported_by_the_exit_status() {
         assert!(err(&output).contains("error:"), "{}", err(&output));
     }
     assert_eq!(fixture.server.asked().len(), asked, "no request was sent");
+}
+
+#[test]
+fn a_failure_after_work_was_done_says_how_to_continue() {
+    let fixture = Fixture::new(|asked| match asked.body.to_string() {
+        body if body.contains("Result of the script") => {
+            Reply::Fail(400, json!({"error": {"message": "no"}}).to_string())
+        }
+        _ => vec![text(&format!("I count.\n{}", block("return 1")))].into(),
+    });
+    let output = fixture.run(&["exec", "go"]);
+    let stderr = err(&output);
+    let (_, hint) = stderr
+        .split_once(", then run `selvedge ")
+        .unwrap_or_else(|| panic!("{stderr}"));
+    let hint = hint.trim_end().trim_end_matches('`').replace('"', "");
+    assert!(hint.starts_with("exec --continue ses_"), "{hint}");
+    // The command of the hint is accepted.
+    let words: Vec<&str> = hint.split(' ').collect();
+    let output = fixture.run(&words);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let output = fixture.run(&words[..3]);
+    let expected = format!(
+        "hint: pass a prompt: selvedge {} \"PROMPT\"\n",
+        words[..3].join(" ")
+    );
+    assert!(err(&output).ends_with(&expected), "{}", err(&output));
+}
+
+#[test]
+fn an_mcp_server_that_does_not_start_is_reported_to_the_user_and_the_model() {
+    let fixture = Fixture::new(|_| vec![text("Done.")].into());
+    let mut config = std::fs::File::options()
+        .append(true)
+        .open(fixture.dir.path().join("home/config.toml"))
+        .unwrap();
+    config
+        .write_all(b"[mcp_servers.gone]\ncommand = '/nonexistent/server'\n")
+        .unwrap();
+    let output = fixture.run(&["exec", "go"]);
+    let failure = "the MCP server `gone` did not start: `/nonexistent/server` was not found";
+    let stderr = err(&output);
+    assert_eq!(
+        stderr.matches(&format!("warning: {failure}\n")).count(),
+        1,
+        "{stderr}"
+    );
+    let asked = fixture.server.asked();
+    assert!(
+        asked[0].body.to_string().contains(failure),
+        "{}",
+        asked[0].body
+    );
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn instructions_are_followed_from_the_repository_down_and_cut_at_the_limit() {
     let first = prompt.find("rule one").unwrap();
     assert!(prompt[first..].contains("rule two"), "{prompt}");
     assert!(!prompt.contains("end-of-rules"));
-    let notice = "[sub/AGENTS.md continues: instructions are cut after 32 KiB]";
+    let notice = "[sub/AGENTS.md continues: instructions are cut after 32 KB]";
     assert!(prompt.contains(notice), "{prompt}");
 }
 

@@ -114,12 +114,12 @@ fn a_configured_token_is_required_and_hidden_from_commands() {
         (&["--token-env", "OTHER_TOKEN_NAME"], "OTHER_TOKEN_NAME"),
     ] {
         let server = Server::start_with(&workspace, args, |command| {
-            command.env(variable, "s3cret");
+            command.env(variable, "s3cret-0123456789");
         });
         assert_eq!(server.token, None);
         assert_eq!(server.hello(&[("Authorization", "")]).0, 401);
         assert_eq!(server.hello(&[("Authorization", "Bearer wrong")]).0, 401);
-        assert_eq!(server.hello(&[("Authorization", "Basic s3cret")]).0, 401);
+        assert_eq!(server.hello(&[("Authorization", "Basic s3cret-0123456789")]).0, 401);
         let shown = server.script(
             &server.session(),
             "return (await tools.exec({ command: ['sh', '-c', 'env; echo all'] })).stdout",
@@ -148,7 +148,7 @@ fn a_token_file_must_be_private() {
     let file = path.to_str().unwrap();
     let args = ["--http", "127.0.0.1:0", "--token-file", file];
     assert!(refused(&workspace, &args).contains("cannot read"));
-    std::fs::write(&path, "s3cret\n").unwrap();
+    std::fs::write(&path, "s3cret-0123456789\n").unwrap();
     for mode in [0o644, 0o640, 0o620, 0o602] {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
         let stderr = refused(&workspace, &args);
@@ -166,6 +166,14 @@ fn a_token_file_must_be_private() {
     );
     assert_eq!(server.hello(&[]).0, 200);
     drop(server);
+    for short in ["x", "0123456789abcde"] {
+        std::fs::write(&path, short).unwrap();
+        let stderr = refused(&workspace, &args);
+        assert!(
+            stderr.contains("it must have at least 16") && stderr.contains("openssl rand -hex 32"),
+            "{stderr}"
+        );
+    }
     for invalid in ["", "two words", "ünicode"] {
         std::fs::write(&path, invalid).unwrap();
         let stderr = refused(&workspace, &args);

@@ -252,11 +252,20 @@ fn a_failure_shows_its_kind_and_hides_the_key() {
         (1, Some("auth"))
     );
     assert!(
-        seen.err.contains("(auth)") && seen.err.contains("hint: set OWN_KEY to a valid key"),
+        seen.err.starts_with("error: provider `own`: ")
+            && seen
+                .err
+                .contains("\nhint: run `export OWN_KEY=KEY` with a valid key\n"),
         "{}",
         seen.err
     );
     assert!(!format!("{seen:?}").contains("sk-own-secret"), "{seen:?}");
+    let seen = own(&server, "env_key = \"OWN_KEY\"").run(&["test"], &[("OWN_KEY", "sk-a\nsk-b")]);
+    assert_eq!(
+        seen.err,
+        "error: provider `own`: the API key in OWN_KEY contains a line break or another character \
+         that a key cannot have\nhint: run `export OWN_KEY=KEY` with a valid key\n"
+    );
 }
 
 #[test]

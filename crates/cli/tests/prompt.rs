@@ -49,9 +49,13 @@ impl Fixture {
     }
 
     fn configure(&self, first: &str) {
+        self.configure_with(first, "");
+    }
+
+    fn configure_with(&self, first: &str, last: &str) {
         self.workspace.config(&format!(
             "{first}model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\n\
-             base_url = \"{}\"\nwire_api = \"chat\"\n",
+             base_url = \"{}\"\nwire_api = \"chat\"\n{last}",
             self.server.url
         ));
     }
@@ -97,6 +101,27 @@ fn the_fixed_prompt_is_small() {
     assert!(
         counts.iter().sum::<usize>() <= MAX_FIXED_TOKENS,
         "{counts:?}\n{system}\n{tools}"
+    );
+}
+
+#[test]
+fn the_prompt_states_what_scripts_get_wrong_without_it() {
+    let fixture = Fixture::new(None, answer_ok);
+    fixture.configure_with("", "[script_harness.limits]\ntimeout_ms = 45000\n");
+    fixture.run(&["exec", "-q", "hi"]);
+    let system = fixture.system(0);
+    for fact in [
+        "`rm -rf`",
+        "relative to the working folder",
+        "`path` of `grepFiles` may be a file or a folder",
+        "`truncated: true`",
+    ] {
+        assert!(system.contains(fact), "{fact} is not in {system}");
+    }
+    let tools = fixture.server.asked()[0].body["tools"].to_string();
+    assert!(
+        tools.contains("Timeout in milliseconds (default 45000)"),
+        "{tools}"
     );
 }
 
@@ -171,6 +196,24 @@ fn the_context_window_comes_from_the_server_unless_it_is_configured() {
         reported_window(&Fixture::new(None, answer_ok)),
         json!(32_768)
     );
+}
+
+#[test]
+fn the_server_of_another_provider_is_asked_for_its_context_window() {
+    let launch = "const ask = () => tools.agents.launch.sync({ prompt: 'q', model: 'other/m' });\n\
+                  await ask(); await ask()";
+    let fixture = Fixture::new(Some(6_144), move |asked| match asked.number {
+        0 => vec![text(&block(launch))].into(),
+        _ => answer_ok(asked),
+    });
+    let other = format!(
+        "[model_providers.other]\nbase_url = \"{}\"\n",
+        fixture.server.url
+    );
+    fixture.configure_with("model_context_window = 50000\n", &other);
+    fixture.run(&["exec", "-q", "hi"]);
+    // The window of the agent's own model is configured, so that nothing is asked for it.
+    assert_eq!(fixture.server.window_queries(), 1);
 }
 
 #[test]

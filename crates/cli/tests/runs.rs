@@ -314,6 +314,37 @@ fn the_log_of_a_killed_process_is_read_or_reported() {
 }
 
 #[test]
+fn a_journal_with_the_tables_of_another_version_can_be_renamed_as_the_hint_says() {
+    let workspace = traversable_workspace();
+    assert_eq!(run(&workspace, &["run", "-q", "-e", "return 7"]).0, 0);
+    let file = workspace.home().join("journal.sqlite");
+    let connection = rusqlite::Connection::open(&file).unwrap();
+    connection
+        .execute_batch("ALTER TABLE runs DROP COLUMN recording")
+        .unwrap();
+    drop(connection);
+    let file = file.display();
+    for (command, or_ephemeral) in [
+        (&["runs", "list"][..], ""),
+        (&["run", "-q", "-e", "return 7"], ", or pass --ephemeral"),
+    ] {
+        let (status, _, err) = run(&workspace, command);
+        let expected = format!(
+            "error: {file} has the tables of another, unreleased version of Selvedge\n\
+             hint: run `mv {file} {file}.old`, or set SELVEDGE_HOME to another \
+             folder{or_ephemeral}\n"
+        );
+        assert_eq!((status, err), (2, expected));
+    }
+    std::fs::rename(
+        workspace.home().join("journal.sqlite"),
+        workspace.home().join("journal.sqlite.old"),
+    )
+    .unwrap();
+    assert_eq!(run(&workspace, &["run", "-q", "-e", "return 7"]).0, 0);
+}
+
+#[test]
 fn an_older_read_only_journal_is_reported() {
     let workspace = traversable_workspace();
     assert_eq!(run(&workspace, &["run", "-q", "-e", "return 7"]).0, 0);

@@ -161,6 +161,10 @@ fn writes_beyond_the_file_size_limit_are_reported() {
             && err.contains("\nhint: free disk space, or pass --ephemeral\n"),
         "{err}"
     );
+    // What is in the journal cannot be continued without it.
+    let resume = workspace.command(&["run", "--resume", "scr_x", "-e", "return 1"]);
+    let (_, _, err) = parts(&with_file_size_limit(&resume, 4).output().unwrap());
+    assert!(err.ends_with("\nhint: free disk space\n"), "{err}");
     for list in ["runs", "sessions"] {
         let list = workspace.command(&[list, "list"]);
         let (status, _, err) = parts(&with_file_size_limit(&list, 4).output().unwrap());

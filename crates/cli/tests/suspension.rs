@@ -282,7 +282,7 @@ fn a_restored_run_knows_what_it_has_read_and_warned_about() {
     let message = output["error"]["message"].as_str().unwrap();
     let expected = "long.txt was not written: tool_1 read only 2,000 of its 4,306 lines";
     assert!(message.contains(expected), "{output:#}");
-    let warning = json!("grepFiles: 7 of 4,306 matches");
+    let warning = json!("grepFiles: returned 7 of 4,306 matches; set a higher limit for more");
     assert!(output["warnings"].as_array().unwrap().contains(&warning));
     let left = std::fs::read_to_string(workspace.path("work/long.txt")).unwrap();
     assert_eq!(left, lines);

@@ -32,7 +32,7 @@ fn an_approval_shows_the_call_and_approving_runs_it() {
         "deletes files by force",
         ">   2 | await tools.exec",
         "    │ rm -rf doomed\r\n",
-        "the model's words: old build",
+        "reason given by the model: old build",
         "1. Approve this call, once",
         "2. Approve this call and every later call of this script",
         "4. Deny, with a reason for the model",

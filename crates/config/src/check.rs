@@ -201,10 +201,15 @@ impl FileCheck<'_> {
             true => Severity::Error,
             false => Severity::Warning,
         };
-        let hint = near
-            .or_else(in_other_table)
-            .map(|near| format!("; did you mean `{near}`?"))
-            .unwrap_or_default();
+        // A key of the top level that was appended to the last table of the file.
+        let is_top_level = key != wrong && self.schema["properties"].get(wrong).is_some();
+        let hint = match near {
+            None if is_top_level => "; move this line above the first [section]".to_owned(),
+            near => near
+                .or_else(in_other_table)
+                .map(|near| format!("; did you mean `{near}`?"))
+                .unwrap_or_default(),
+        };
         self.report(
             severity,
             DiagnosticSubject::Key,
@@ -216,6 +221,15 @@ impl FileCheck<'_> {
     fn parse_error(&mut self, error: &toml::de::Error, subject: DiagnosticSubject) {
         let message = error.message().lines().collect::<Vec<_>>().join(" ");
         let at = error.span().map_or(0, |span| span.start);
+        let line = self.text.lines().nth(line_of(self.text, at) - 1);
+        let (key, value) = line.and_then(|line| line.split_once('=')).unzip();
+        let message = match (message.as_str(), key.map(str::trim), value.map(str::trim)) {
+            ("duplicate key", Some(key), _) => format!("`{key}` is set twice"),
+            (_, Some(_), Some("")) if subject == DiagnosticSubject::Syntax => {
+                "the value after `=` is missing".to_owned()
+            }
+            _ => message,
+        };
         self.report(Severity::Error, subject, at, message);
     }
 

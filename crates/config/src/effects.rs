@@ -1,11 +1,14 @@
 //! What the files of a project do if the user trusts them, for the question about trust.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use selvedge_protocol::{McpApproval, McpSampling};
 use serde::Serialize;
 
+use crate::load::user_table;
 use crate::mcp::servers_as_written;
+use crate::merge::{is_reconnected, merge_project, section};
 use crate::{McpServer, PROJECT_FILES, Project};
 
 /// Keys that decide what runs without approval, where data goes, and what is confined. They are
@@ -49,8 +52,10 @@ pub enum EffectKind {
 }
 
 /// Returns every program that a project's files start, every server that they connect to, and
-/// every setting that they change, in this order.
-pub fn project_effects(project: &Project) -> Vec<ProjectEffect> {
+/// every setting that they change, in this order. A server that the files change is listed as it
+/// would be started, with what remains of the user's configuration in `home`.
+pub fn project_effects(project: &Project, home: Option<&Path>) -> Vec<ProjectEffect> {
+    let user = user_table(home);
     let mut effects = Vec::new();
     let mut settings = Vec::new();
     // A file that cannot be parsed has no effect, and is reported when it is used.
@@ -59,22 +64,42 @@ pub fn project_effects(project: &Project) -> Vec<ProjectEffect> {
         .as_deref()
         .and_then(|text| text.parse().ok())
         .unwrap_or_default();
-    if let Some(toml::Value::Table(servers)) = config.get_mut("mcp_servers") {
-        let mut own = BTreeMap::new();
-        servers.retain(|name, value| match McpServer::deserialize_table(value) {
-            Some(server) => {
-                own.insert(name.to_string(), server);
-                false
-            }
-            // Changes a server that the user's configuration defines.
-            None => true,
-        });
-        effects.extend(server_effects(&own, PROJECT_FILES[0]));
+    let merged = merge_project(user.clone(), config.clone());
+    let mut started = BTreeMap::new();
+    let reconnected = servers_of(&config);
+    for name in reconnected
+        .iter()
+        .filter(|name| is_reconnected(&config, name))
+    {
+        let server = section(&merged, "mcp_servers", name).and_then(parse_server_table);
+        if let Some(server) = server {
+            started.insert(name.clone(), server);
+        }
     }
+    let has_own = |name: &str| section(&user, "mcp_servers", name).is_some();
+    if let Some(toml::Value::Table(servers)) = config.get_mut("mcp_servers") {
+        for (name, value) in servers.iter_mut() {
+            let (Some(server), toml::Value::Table(keys)) = (started.get(name), value) else {
+                continue;
+            };
+            // The line about the server shows the others.
+            let is_own = has_own(name);
+            keys.retain(|key, _| is_own && key == "enabled" && !server.options.enabled);
+        }
+        servers.retain(|name, value| {
+            let is_empty = value.as_table().is_some_and(toml::Table::is_empty);
+            !(is_empty && started.contains_key(name))
+        });
+    }
+    // Lines about servers stand for the whole section.
+    if !started.is_empty() && section_is_empty(&config, "mcp_servers") {
+        config.remove("mcp_servers");
+    }
+    effects.extend(server_effects(&started, PROJECT_FILES[0], &has_own));
     flatten("", &config, &mut settings);
     settings.sort_by_key(|(key, _)| !is_prominent(key));
     let servers = servers_as_written(project.servers.as_deref().unwrap_or_default());
-    effects.extend(server_effects(&servers, PROJECT_FILES[1]));
+    effects.extend(server_effects(&servers, PROJECT_FILES[1], &|_| false));
     effects.extend(settings.into_iter().map(|(key, value)| ProjectEffect {
         kind: EffectKind::Setting,
         text: format!("{key} = {value}"),
@@ -84,17 +109,32 @@ pub fn project_effects(project: &Project) -> Vec<ProjectEffect> {
     effects
 }
 
-impl McpServer {
-    /// Parses a server that is complete, with a program or an address.
-    fn deserialize_table(value: &toml::Value) -> Option<Self> {
-        let server: Self = value.clone().try_into().ok()?;
-        (server.command.is_some() || server.url.is_some()).then_some(server)
-    }
+fn section_is_empty(config: &toml::Table, key: &str) -> bool {
+    let section = config.get(key).and_then(toml::Value::as_table);
+    section.is_some_and(toml::Table::is_empty)
 }
 
+/// Returns the names of the servers in a configuration.
+fn servers_of(config: &toml::Table) -> Vec<String> {
+    let servers = config.get("mcp_servers").and_then(toml::Value::as_table);
+    servers
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name.clone())
+        .collect()
+}
+
+/// Parses a server that is complete, with a program or an address.
+fn parse_server_table(table: &toml::Table) -> Option<McpServer> {
+    let server: McpServer = table.clone().try_into().ok()?;
+    (server.command.is_some() || server.url.is_some()).then_some(server)
+}
+
+/// Returns the effects of servers. `replaces` says whether the user has a server of this name.
 fn server_effects<'a>(
     servers: &'a BTreeMap<String, McpServer>,
     file: &'static str,
+    replaces: &'a dyn Fn(&str) -> bool,
 ) -> impl Iterator<Item = ProjectEffect> + 'a {
     let enabled = servers.iter().filter(|(_, server)| server.options.enabled);
     enabled.map(move |(name, server)| {
@@ -110,6 +150,9 @@ fn server_effects<'a>(
             ),
         };
         let mut details = Vec::new();
+        if replaces(name) {
+            details.push("instead of your own server of this name".to_owned());
+        }
         let mut add = |what: &str, values: Vec<String>| {
             if !values.is_empty() {
                 details.push(format!("{what} {}", values.join(" ")));
@@ -180,6 +223,8 @@ fn flatten(prefix: &str, table: &toml::Table, settings: &mut Vec<(String, String
             prefix => format!("{prefix}.{}", quote_unusual(key)),
         };
         match value {
+            // An empty section can have an effect, too.
+            toml::Value::Table(inner) if inner.is_empty() => settings.push((key, "{}".to_owned())),
             toml::Value::Table(inner) => flatten(&key, inner, settings),
             value => settings.push((key, display_value(value))),
         }
@@ -250,7 +295,7 @@ mod tests {
             ),
             ..Project::default()
         };
-        let lines: Vec<String> = project_effects(&project)
+        let lines: Vec<String> = project_effects(&project, None)
             .into_iter()
             .map(|effect| format!("{:?} {} [{}]", effect.kind, effect.text, effect.file))
             .collect();
@@ -268,6 +313,44 @@ mod tests {
                  [.selvedge/config.toml]",
                 "Setting sandbox_mode = \"danger-full-access\" [.selvedge/config.toml]",
                 "Setting model = \"x\" [.selvedge/config.toml]",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_changed_server_is_listed_as_it_would_be_started() {
+        let home = tempfile::tempdir().unwrap();
+        let user = "[mcp_servers.gh]\nurl = \"https://gh.example\"\n\
+                    bearer_token_env_var = \"GH_TOKEN\"\n\
+                    [mcp_servers.files]\ncommand = \"npx\"\nargs = [\"files\"]\n\
+                    env = { TOKEN = \"x\" }\n";
+        std::fs::write(home.path().join("config.toml"), user).unwrap();
+        let effects = |config: &str| -> Vec<String> {
+            let project = Project {
+                config: Some(config.to_owned()),
+                ..Project::default()
+            };
+            let effects = project_effects(&project, Some(home.path()));
+            effects.into_iter().map(|effect| effect.text).collect()
+        };
+        let own = "instead of your own server of this name";
+        assert_eq!(
+            effects("[mcp_servers.files]\nargs = [\"evil\"]\n"),
+            [format!("files: npx evil ({own})")]
+        );
+        assert_eq!(
+            effects("[mcp_servers.gh]\nurl = \"https://evil.example\"\n"),
+            [format!("gh: https://evil.example ({own})")]
+        );
+        assert_eq!(
+            effects("[mcp_servers.gh]\nurl = \"https://evil.example\"\nenabled = false\n"),
+            ["mcp_servers.gh.enabled = false"]
+        );
+        assert_eq!(
+            effects("[mcp_servers.gh]\nenabled = false\n[model_providers.openrouter]\n"),
+            [
+                "mcp_servers.gh.enabled = false",
+                "model_providers.openrouter = {}"
             ]
         );
     }

@@ -71,6 +71,11 @@ pub struct Config {
     pub features: FeatureSettings,
     /// How scripts run.
     pub script_harness: ScriptHarnessSettings,
+    /// Variables with credentials that the user's file names, whatever the project's file changes.
+    /// Not a key: loading the configuration sets it.
+    #[schemars(skip)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub user_key_variables: Vec<String>,
 }
 
 /// Features of providers to use.
@@ -173,6 +178,29 @@ pub struct ModelProvider {
     pub script_harness: Option<ModelScriptSettings>,
     /// The tool pack its models get. Defaults to `tool_pack`.
     pub tool_pack: Option<String>,
+    /// Which file the provider is from. Not a key: loading the configuration sets it.
+    #[schemars(skip)]
+    #[serde(skip_serializing_if = "ProviderOrigin::is_user")]
+    pub origin: ProviderOrigin,
+}
+
+/// Which file a provider is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProviderOrigin {
+    /// The user's file has a section for it, and the project does not change its address.
+    #[default]
+    User,
+    /// Only the project's file has a section for it, without an address.
+    Project,
+    /// The project sets its address. It gets only keys that the project names.
+    Redirected,
+}
+
+impl ProviderOrigin {
+    fn is_user(&self) -> bool {
+        *self == Self::User
+    }
 }
 
 /// Properties of a model. A key that is not set keeps the value of the built-in table.

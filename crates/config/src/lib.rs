@@ -11,6 +11,7 @@ mod effects;
 mod keys;
 mod load;
 mod mcp;
+mod merge;
 mod project;
 mod rules;
 mod schema;
@@ -21,7 +22,7 @@ pub use effects::{EffectKind, ProjectEffect, project_effects};
 pub use keys::{
     AgentSettings, Config, ExposeSettings, FeatureSettings, JournalSettings, McpServer,
     MemoryBatch, MemorySettings, MemoryStrategy, ModelProvider, ModelScriptSettings, ModelSettings,
-    ScriptHarnessSettings, WebAccessSettings, WorkspaceWriteSettings,
+    ProviderOrigin, ScriptHarnessSettings, WebAccessSettings, WorkspaceWriteSettings,
 };
 pub use load::{ConfigError, home, load};
 pub use mcp::{project_servers, servers_in_project_config};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use selvedge_files::{FileRefusal, RefusalReason, read_user_text};
 
 use crate::check::{Diagnostic, DiagnosticSubject, Severity, check};
+use crate::merge::merged_config;
 use crate::{Config, PROJECT_FILES, Project};
 
 /// Largest configuration file that is read, in bytes.
@@ -90,7 +91,8 @@ pub fn home() -> Option<PathBuf> {
     }
 }
 
-/// Loads the user's configuration, overridden by that of the project if one is given.
+/// Loads the user's configuration, overridden by that of the project if one is given. A project
+/// that changes a program or an address does not get the user's credentials for it.
 ///
 /// A missing file sets nothing. A file with an error is ignored, so that the result is always
 /// valid; the caller decides whether to continue without it.
@@ -111,35 +113,36 @@ pub fn load(home: Option<&Path>, project: Option<&Project>) -> (Config, Vec<Diag
             project.config.clone()?,
         ))
     });
-    let mut merged = toml::Table::new();
-    for (path, text) in user.into_iter().chain(project) {
+    let mut usable = |file: Option<(PathBuf, String)>| {
+        let Some((path, text)) = file else {
+            return toml::Table::new();
+        };
         let problems = check(&path, &text);
-        if problems
+        let is_usable = problems
             .iter()
-            .all(|problem| problem.severity == Severity::Warning)
-        {
-            // `check` reports a file that cannot be parsed.
-            merge(&mut merged, text.parse().unwrap_or_default());
-        }
+            .all(|problem| problem.severity == Severity::Warning);
         diagnostics.extend(problems);
-    }
-    let config = merged.try_into().unwrap_or_else(|error: toml::de::Error| {
+        match is_usable {
+            // `check` reports a file that cannot be parsed.
+            true => text.parse().unwrap_or_default(),
+            false => toml::Table::new(),
+        }
+    };
+    let (user, project) = (usable(user), usable(project));
+    let config = merged_config(user, project).unwrap_or_else(|error| {
         let path = PathBuf::from("config.toml");
-        let message = format!("the configuration files conflict: {}", error.message());
+        let message = format!("the configuration files conflict: {error}");
         diagnostics.push(ConfigError::Invalid { path, message }.into());
         Config::default()
     });
     (config, diagnostics)
 }
 
-/// Merges `over` into `under`, table by table. Values of `over` have precedence.
-fn merge(under: &mut toml::Table, over: toml::Table) {
-    for (key, value) in over {
-        match (under.get_mut(&key), value) {
-            (Some(toml::Value::Table(under)), toml::Value::Table(over)) => merge(under, over),
-            (_, value) => _ = under.insert(key, value),
-        }
-    }
+/// Returns the user's configuration file as a table; an empty one if it cannot be used.
+pub(crate) fn user_table(home: Option<&Path>) -> toml::Table {
+    let path = home.map(|home| home.join("config.toml"));
+    let text = path.and_then(|path| read_user_text(&path, MAX_CONFIG_BYTES).ok().flatten());
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -253,7 +256,11 @@ mod tests {
         for (text, message) in [
             (
                 "a = \n",
-                "error: config.toml:1: string values must be quoted, expected literal string",
+                "error: config.toml:1: the value after `=` is missing",
+            ),
+            (
+                "model = \"x\"\nmodel = \"y\"\n",
+                "error: config.toml:2: `model` is set twice",
             ),
             (
                 "\n[script_harness.limits]\ntimeout_ms = \"30s\"\n",
@@ -365,6 +372,11 @@ mod tests {
             (
                 "[tui.theme]\nname = \"x\"\n",
                 "warning: config.toml:1: unknown key `tui`",
+            ),
+            (
+                "[web]\nscript_harness.limits.timeout_ms = 3\n",
+                "warning: config.toml:2: unknown key `web.script_harness`; move this line above \
+                 the first [section]",
             ),
         ] {
             assert_eq!(messages(text), [message]);

@@ -7,13 +7,13 @@
 // Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod credentials;
 mod open;
 mod project;
-mod protected;
 mod refusal;
 mod user;
 
+pub use credentials::CredentialFiles;
 pub use project::{ProjectFiles, TextStart};
-pub use protected::CredentialFiles;
 pub use refusal::{FileRefusal, RefusalReason};
 pub use user::{read_user_file, read_user_text};

@@ -19,7 +19,7 @@ pub(crate) fn open_canonical(path: &Path) -> Result<File, RefusalReason> {
     let file = match open_without_links(path) {
         Err(error) if needs_fallback(&error) => {
             let file = open_nonblocking(path)?;
-            match is_at(&file, path)? {
+            match is_file_at(&file, path)? {
                 true => file,
                 false => return Err(RefusalReason::LeavesProject),
             }
@@ -49,12 +49,12 @@ fn require_regular_file(file: File) -> Result<File, RefusalReason> {
 fn require_regular(metadata: &Metadata) -> Result<(), RefusalReason> {
     match metadata.is_file() {
         true => Ok(()),
-        false => Err(RefusalReason::NotRegular(kind_of(metadata))),
+        false => Err(RefusalReason::NotRegular(file_kind_name(metadata))),
     }
 }
 
 #[cfg(unix)]
-fn kind_of(metadata: &Metadata) -> &'static str {
+fn file_kind_name(metadata: &Metadata) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
     match metadata.file_type() {
         kind if kind.is_dir() => "a folder",
@@ -66,7 +66,7 @@ fn kind_of(metadata: &Metadata) -> &'static str {
 }
 
 #[cfg(not(unix))]
-fn kind_of(metadata: &Metadata) -> &'static str {
+fn file_kind_name(metadata: &Metadata) -> &'static str {
     match metadata.is_dir() {
         true => "a folder",
         false => "a special file",
@@ -103,8 +103,8 @@ fn open_without_links(_: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether the system cannot open a path without following links. Some containers forbid `openat2`
-/// instead of not having it; if the file itself is forbidden, the fallback fails, too.
+/// Whether the system does not support `openat2`. Some containers forbid the call instead, which
+/// gives the same error as a file that may not be read; for such a file the fallback fails, too.
 fn needs_fallback(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -114,7 +114,7 @@ fn needs_fallback(error: &io::Error) -> bool {
 
 /// Whether an open file is the one at a path that has no links.
 #[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+fn is_file_at(file: &File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     let (opened, there) = (file.metadata()?, path.symlink_metadata()?);
     let is_same = (opened.dev(), opened.ino()) == (there.dev(), there.ino());
@@ -122,13 +122,13 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 }
 
 #[cfg(not(unix))]
-fn is_at(_: &File, path: &Path) -> io::Result<bool> {
+fn is_file_at(_: &File, path: &Path) -> io::Result<bool> {
     Ok(path.canonicalize()? == path)
 }
 
 #[cfg(target_os = "linux")]
 fn is_proc_file(file: &File) -> bool {
-    // If the check fails, assume that it is.
+    // If the file system cannot be determined, treat the file as one of proc.
     rustix::fs::fstatfs(file).map_or(true, |system| system.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 

@@ -13,7 +13,7 @@ pub struct ProjectFiles {
     folder: PathBuf,
     /// The folder that contains all files of the project, canonical.
     root: PathBuf,
-    protected: CredentialFiles,
+    credentials: CredentialFiles,
 }
 
 /// The start of a text file.
@@ -28,28 +28,28 @@ pub struct TextStart {
 impl ProjectFiles {
     /// Finds the project of a folder: the nearest folder, itself or above it, with a `.git` that
     /// belongs to the user, to root or to the owner of `folder`. Without one, it is `folder` alone.
-    pub fn of_folder(folder: &Path, protected: CredentialFiles) -> Self {
+    pub fn of_folder(folder: &Path, credentials: CredentialFiles) -> Self {
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let root = folder
             .ancestors()
-            .find(|above| has_repository(above, &folder))
+            .find(|above| is_trusted_repository_root(above, &folder))
             .unwrap_or(&folder)
             .to_owned();
         Self {
             folder,
             root,
-            protected,
+            credentials,
         }
     }
 
-    /// Returns a reader of another folder, whose links must not leave that folder. For a repository
-    /// that the project names.
+    /// Returns a reader with another folder as its root: links must not leave that folder. Used for
+    /// a repository that the project refers to.
     pub fn with_root(&self, folder: &Path) -> io::Result<Self> {
         let folder = folder.canonicalize()?;
         Ok(Self {
             root: folder.clone(),
             folder,
-            protected: self.protected.clone(),
+            credentials: self.credentials.clone(),
         })
     }
 
@@ -127,8 +127,8 @@ impl ProjectFiles {
             Err(RefusalReason::NotRegular(_)) if is_empty_folder(&canonical) => return Ok(None),
             opened => opened?,
         };
-        if self.protected.contains(&canonical, &file.metadata()?) {
-            return Err(RefusalReason::Protected);
+        if self.credentials.contains(&canonical, &file.metadata()?) {
+            return Err(RefusalReason::Credentials);
         }
         Ok(Some(read_bounded(file, max_bytes)?))
     }
@@ -139,9 +139,9 @@ fn is_empty_folder(path: &Path) -> bool {
         .is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Whether a folder is the root of a repository. Another user could put a `.git` into a shared
-/// folder such as `/tmp`, and with it their own instructions.
-fn has_repository(folder: &Path, working_folder: &Path) -> bool {
+/// Whether a folder is the root of a repository whose owner is trusted. Another user could put a
+/// `.git` into a shared folder such as `/tmp`, and with it their own instructions.
+fn is_trusted_repository_root(folder: &Path, working_folder: &Path) -> bool {
     let path = folder.join(".git");
     let Ok(git) = path.symlink_metadata() else {
         return false;

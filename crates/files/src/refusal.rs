@@ -24,20 +24,20 @@ pub enum RefusalReason {
     #[error("it is {0}, not a regular file")]
     NotRegular(&'static str),
     /// It is larger than the limit.
-    #[error("it is larger than {} KiB", max_bytes >> 10)]
+    #[error("it is larger than {} KB", max_bytes >> 10)]
     TooLarge {
         /// The limit, in bytes.
         max_bytes: usize,
     },
     /// Together with the files read before it, it is larger than the limit.
-    #[error("with it, all files of its kind are larger than {} KiB", max_bytes >> 10)]
+    #[error("it and the files before it are together larger than {} KB", max_bytes >> 10)]
     TotalTooLarge {
         /// The limit, in bytes.
         max_bytes: usize,
     },
     /// It is, or is a hard link to, a file with credentials.
     #[error("it holds credentials")]
-    Protected,
+    Credentials,
     /// It is in a proc file system, which exposes processes and their environment.
     #[error("it exposes processes and their environment")]
     ProcFile,

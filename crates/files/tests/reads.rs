@@ -210,7 +210,7 @@ fn large_files_are_refused_or_cut() {
     assert_eq!(start(5).text.len(), 5);
     let refusal = folders.files.read_text(&path, 64 << 10).unwrap_err();
     assert!(
-        refusal.to_string().ends_with("it is larger than 64 KiB"),
+        refusal.to_string().ends_with("it is larger than 64 KB"),
         "{refusal}"
     );
     fs::write(&path, b"\xff").unwrap();

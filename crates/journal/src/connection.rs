@@ -29,7 +29,10 @@ pub(crate) fn open_read_write(
     };
     std::fs::create_dir_all(folder).map_err(file)?;
     let path = folder.join(FILE_NAME);
-    create_private(&path).map_err(file)?;
+    create_private(&path).map_err(|error| JournalError::File {
+        path: path.clone(),
+        error,
+    })?;
     let connection = Connection::open(&path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     // Until the versions are checked, closing the connection must not move the log into the file.

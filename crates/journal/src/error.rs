@@ -51,9 +51,20 @@ pub enum JournalError {
         /// The newest schema version that this build supports; 0 if it does not know the component.
         known: u32,
     },
-    /// The file has tables, but no table `schema_versions`.
-    #[error("the journal was written by an unreleased version of Selvedge")]
-    UnknownSchema,
+    /// The file has other tables or columns than those of its schema version.
+    #[error("{path} has the tables of another, unreleased version of Selvedge")]
+    UnknownSchema {
+        /// The journal's file.
+        path: PathBuf,
+    },
+    /// The file is not a database, or SQLite found an error in it.
+    #[error("the journal {path} is damaged: {why}")]
+    DamagedFile {
+        /// The journal's file.
+        path: PathBuf,
+        /// The error of SQLite.
+        why: String,
+    },
     /// No run has this id, or an id that begins with it.
     #[error("there is no run `{0}`")]
     RunNotFound(String),
@@ -116,9 +127,26 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Names the file in the error of a write for which there was no space.
-    pub(crate) fn naming_full_disk(self, file: &Path) -> Self {
+    /// Names the file in errors that concern the whole file: there was no space for a write, the
+    /// file is damaged, or it has other columns than the statements need.
+    pub(crate) fn naming_file(self, file: &Path) -> Self {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         use rusqlite::ffi::{SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_WRITE};
+        let path = file.to_owned();
+        if let Self::Sqlite(error) = &self {
+            // SQLite has no code for it. The statements are constant, so they do not fit the file.
+            let message = first_line(error);
+            if ["no such table", "no such column", "has no column named"]
+                .iter()
+                .any(|phrase| message.contains(phrase))
+            {
+                return Self::UnknownSchema { path };
+            }
+            if let Some(DatabaseCorrupt | NotADatabase) = error.sqlite_error_code() {
+                let why = first_line(error);
+                return Self::DamagedFile { path, why };
+            }
+        }
         let why = match &self {
             Self::Sqlite(error) => match error.sqlite_error() {
                 Some(error) if error.code == rusqlite::ErrorCode::DiskFull => DISK_FULL,
@@ -134,10 +162,7 @@ impl JournalError {
             Self::File { .. } if self.is_disk_full() => DISK_FULL,
             _ => return self,
         };
-        Self::DiskFull {
-            path: file.to_owned(),
-            why,
-        }
+        Self::DiskFull { path, why }
     }
 
     /// Returns whether another connection has locked the file.

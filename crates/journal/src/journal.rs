@@ -13,7 +13,7 @@ use crate::jobs::JournalJobs;
 use crate::liveness::JournalOwner;
 use crate::payloads::Payloads;
 use crate::write_behind::WriteBehind;
-use crate::{JournalError, connection, schema};
+use crate::{JournalError, connection, ledger, schema, sessions};
 
 /// An open journal. Several processes may have the same journal open.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Journal {
     /// Opens the journal of a folder with these options, and creates it if there is none.
     pub fn open_with(folder: &Path, options: &JournalOptions) -> Result<Arc<Self>, JournalError> {
         let file = folder.join(connection::FILE_NAME);
-        Self::open_file(folder, options).map_err(|error| error.naming_full_disk(&file))
+        Self::open_file(folder, options).map_err(|error| error.naming_file(&file))
     }
 
     fn open_file(folder: &Path, options: &JournalOptions) -> Result<Arc<Self>, JournalError> {
@@ -66,6 +66,7 @@ impl Journal {
             connection.pragma_update(None, "synchronous", "full")?;
         }
         schema::JOURNAL_SCHEMA.migrate(&mut connection)?;
+        check_columns(&connection)?;
         let key = load_or_create_digest_key(&mut connection)?;
         let owner = JournalOwner::new(&folder.join("live"), new_id("own")).map_err(file)?;
         Ok(Self::new(connection, folder, owner, key, options))
@@ -135,13 +136,26 @@ impl Drop for Journal {
 }
 
 /// Runs `work` in a transaction, which is rolled back if `work` fails.
+/// Prepares the statements that insert runs, calls and items, so that a file with other columns is
+/// refused before anything runs. The statements stay in the cache for the first writes.
+fn check_columns(connection: &Connection) -> Result<(), JournalError> {
+    for sql in [
+        ledger::INSERT_RUN,
+        ledger::RECORD_CALL_END,
+        sessions::INSERT_ITEM,
+    ] {
+        connection.prepare_cached(sql)?;
+    }
+    Ok(())
+}
+
 pub(crate) fn in_transaction<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
     // Cached statements, because parsing them takes as long as a small write.
     let naming_file = |error: JournalError| match connection.path() {
-        Some(file) => error.naming_full_disk(Path::new(file)),
+        Some(file) => error.naming_file(Path::new(file)),
         None => error,
     };
     let run = |sql| execute(connection, sql, []).map_err(naming_file);

@@ -14,6 +14,21 @@ use crate::run_call_counts::SET_CALL_COUNTS;
 use crate::time::{next_ns, now_ms};
 use crate::{Journal, JournalError};
 
+/// Inserts a run.
+pub(crate) const INSERT_RUN: &str =
+    "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status,
+     started_ms, saved_config, output, ended_ms, recording, calls, tools)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
+/// Inserts the outcome of a call, or adds it to the recorded start of the call.
+pub(crate) const RECORD_CALL_END: &str =
+    "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error,
+     reused, started_ms, duration_ms, shown, args, started_ns, resume_as, prior_call)
+     VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?15,
+     ?16, ?17)
+     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8,
+     reused = ?9, duration_ms = ?11, shown = ?12, resume_as = ?16
+     WHERE calls.state = 'started'";
+
 /// The row of a run that starts, or of a run that has ended without a call.
 #[derive(Debug)]
 pub(crate) struct NewRunRow {
@@ -154,9 +169,7 @@ impl Journal {
             end.map_or(Ok([None, None]), |end| self.store_run_end(connection, end))?;
         let inserted = execute(
             connection,
-            "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status,
-                 started_ms, saved_config, output, ended_ms, recording, calls, tools)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+            INSERT_RUN,
             params![
                 run.id,
                 run.session,
@@ -335,13 +348,7 @@ impl Ledger for Journal {
                 .transpose()?;
             execute(
                 connection,
-                "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error,
-                     reused, started_ms, duration_ms, shown, args, started_ns, resume_as, prior_call)
-                     VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?15,
-                     ?16, ?17)
-                     ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8,
-                     reused = ?9, duration_ms = ?11, shown = ?12, resume_as = ?16
-                     WHERE calls.state = 'started'",
+                RECORD_CALL_END,
                 params![
                     run,
                     record.id,

@@ -155,7 +155,9 @@ fn has_versions(connection: &Connection) -> Result<bool, JournalError> {
                   FROM sqlite_master WHERE type = 'table'";
     match connection.query_row(tables, [], |row| Ok((row.get(0)?, row.get(1)?)))? {
         (0_i64, _) => Ok(false),
-        (_, 0_i64) => Err(JournalError::UnknownSchema),
+        (_, 0_i64) => Err(JournalError::UnknownSchema {
+            path: PathBuf::from(connection.path().unwrap_or(connection::FILE_NAME)),
+        }),
         _ => Ok(true),
     }
 }

@@ -9,6 +9,10 @@ use crate::connection::{execute, query_first};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
+/// Inserts an item of a session.
+pub(crate) const INSERT_ITEM: &str =
+    "INSERT INTO items (session, number, turn, item, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
+
 /// The overview of a session, as lists show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SessionSummary {
@@ -343,7 +347,7 @@ impl Journal {
         let payload = self.payloads.put_json(connection, &item.item)?;
         execute(
             connection,
-            "INSERT INTO items (session, number, turn, item, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+            INSERT_ITEM,
             params![session, item.number, item.turn, payload, item.at_ms],
         )
     }

@@ -131,7 +131,34 @@ fn a_file_of_another_program_is_not_written() {
     let before = bytes(dir.path());
     assert!(matches!(
         Journal::open(dir.path()),
-        Err(JournalError::UnknownSchema)
+        Err(JournalError::UnknownSchema { .. })
     ));
     assert!(bytes(dir.path()) == before);
+}
+
+#[test]
+fn a_file_with_other_columns_is_refused_when_it_is_opened() {
+    for change in [
+        "ALTER TABLE runs DROP COLUMN recording",
+        "ALTER TABLE calls DROP COLUMN shown",
+        "ALTER TABLE items RENAME COLUMN item TO content",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Journal::open(dir.path()).unwrap());
+        let file = Connection::open(dir.path().join(FILE)).unwrap();
+        file.execute_batch(change).unwrap();
+        drop(file);
+        for opened in [
+            Journal::open(dir.path()),
+            Journal::open_for_reading(dir.path(), &JournalOptions::default()),
+        ] {
+            let error = opened.unwrap_err().to_string();
+            let file = dir.path().join(FILE);
+            let expected = format!(
+                "{} has the tables of another, unreleased version of Selvedge",
+                file.display()
+            );
+            assert_eq!(error, expected, "{change}");
+        }
+    }
 }

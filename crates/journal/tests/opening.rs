@@ -37,9 +37,20 @@ fn a_file_with_tables_but_no_schema_version_is_refused_with_a_one_line_error() {
         Journal::open_for_reading(dir.path(), &JournalOptions::default()),
     ] {
         let message = opened.unwrap_err().to_string();
-        assert_eq!(
-            message,
-            "the journal was written by an unreleased version of Selvedge"
+        let expected = format!(
+            "{} has the tables of another, unreleased version of Selvedge",
+            dir.path().join("journal.sqlite").display()
         );
+        assert_eq!(message, expected);
     }
+}
+
+#[test]
+fn a_file_that_is_not_a_database_is_reported_with_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("journal.sqlite");
+    std::fs::write(&file, "not a database\n".repeat(100)).unwrap();
+    let error = Journal::open(dir.path()).unwrap_err();
+    let expected = format!("the journal {} is damaged: ", file.display());
+    assert!(error.to_string().starts_with(&expected), "{error}");
 }

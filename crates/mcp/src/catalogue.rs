@@ -17,6 +17,12 @@ const MAX_DESCRIPTION_CHARS: usize = 8192;
 /// Largest JSON Schema of a tool, in bytes. A larger one is replaced by `{"type": "object"}`.
 const MAX_SCHEMA_BYTES: usize = 128 << 10;
 
+/// Longest name of a tool, in characters. A tool with a longer name is ignored.
+const MAX_TOOL_NAME_CHARS: usize = 128;
+/// Size of the names, descriptions and schemas of all tools of one server, in bytes. The tools
+/// beyond are ignored.
+const MAX_TOOLS_BYTES: usize = 16 << 20;
+
 /// Largest cached catalogue that is read, in bytes. A larger one is requested again.
 const MAX_CATALOGUE_BYTES: usize = 64 << 20;
 
@@ -42,13 +48,21 @@ pub(crate) struct CatalogueTool {
 }
 
 impl Catalogue {
-    /// Adds a page of tools; `false` if the limit is reached and tools were dropped.
+    /// Adds a page of tools; `false` if a limit is reached and tools were dropped.
     pub(crate) fn add_page(&mut self, tools: Vec<rmcp::model::Tool>) -> bool {
-        let room = MAX_TOOLS_PER_SERVER.saturating_sub(self.tools.len());
-        let dropped = tools.len() > room;
-        let tools = tools.into_iter().take(room);
-        self.tools.extend(tools.map(CatalogueTool::from));
-        !dropped
+        let mut bytes: usize = self.tools.iter().map(CatalogueTool::size).sum();
+        for tool in tools {
+            let tool = CatalogueTool::from(tool);
+            if tool.name.chars().count() > MAX_TOOL_NAME_CHARS {
+                continue;
+            }
+            bytes += tool.size();
+            if self.tools.len() >= MAX_TOOLS_PER_SERVER || bytes > MAX_TOOLS_BYTES {
+                return false;
+            }
+            self.tools.push(tool);
+        }
+        true
     }
 
     /// Removes tools without a name and all but the first of tools with the same name.
@@ -81,6 +95,29 @@ impl Catalogue {
 
 fn cache_file(folder: &Path, fingerprint: &str) -> PathBuf {
     folder.join(format!("{fingerprint}.json"))
+}
+
+impl CatalogueTool {
+    /// Returns the size of name, description and schemas in bytes.
+    fn size(&self) -> usize {
+        let output = self.output_schema.as_ref().map_or(0, json_size);
+        self.name.len() + self.description.len() + json_size(&self.input_schema) + output
+    }
+}
+
+/// Returns about how many bytes a value takes as JSON.
+fn json_size(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => 2 + items.iter().map(|item| 1 + json_size(item)).sum::<usize>(),
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            2 + fields
+                .map(|(name, value)| name.len() + 4 + json_size(value))
+                .sum::<usize>()
+        }
+    }
 }
 
 impl From<rmcp::model::Tool> for CatalogueTool {
@@ -159,5 +196,21 @@ mod tests {
         assert_eq!(Catalogue::load(&folder, "y"), None);
         std::fs::write(folder.join("y.json"), "{broken").unwrap();
         assert_eq!(Catalogue::load(&folder, "y"), None);
+    }
+
+    #[test]
+    fn long_names_and_large_catalogues_are_cut() {
+        let page = |name: &str, description: &str| -> Vec<rmcp::model::Tool> {
+            let tool = json!({"name": name, "description": description,
+                "inputSchema": {"type": "object", "title": "x".repeat(100_000)}});
+            serde_json::from_value(json!([tool])).unwrap()
+        };
+        let mut catalogue = Catalogue::default();
+        assert!(catalogue.add_page(page(&"ö".repeat(128), "")));
+        assert!(catalogue.add_page(page(&"x".repeat(129), "")));
+        assert_eq!(catalogue.tools.len(), 1);
+        let added =
+            (0..1000).take_while(|number| catalogue.add_page(page(&number.to_string(), "d")));
+        assert!((100..200).contains(&added.count()));
     }
 }

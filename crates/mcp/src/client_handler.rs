@@ -4,6 +4,7 @@
 // Newer protocol versions deprecate sampling; servers of older versions still use it.
 #![expect(deprecated)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use futures_util::future::BoxFuture;
@@ -124,7 +125,12 @@ pub(crate) struct McpClientHandler {
     pub(crate) handlers: ServerRequestHandlers,
     pub(crate) sampling: McpSampling,
     pub(crate) in_flight: Arc<McpInFlightCalls>,
+    /// Number of the server's requests that were declined.
+    pub(crate) declined: AtomicUsize,
 }
+
+/// Declined requests of a connection that are reported. The log has the others.
+const MAX_REPORTED_DECLINES: usize = 20;
 
 /// The call during which a server sent a request.
 #[derive(Clone, Copy)]
@@ -294,6 +300,13 @@ impl McpClientHandler {
         let (name, short) = (&self.server_name, shorten(reason));
         let message = format!("MCP server {name}: {request} declined: {short}");
         tracing::info!(server = name, request, reason, "declined");
+        let message = match self.declined.fetch_add(1, Ordering::Relaxed) {
+            before if before < MAX_REPORTED_DECLINES => message,
+            MAX_REPORTED_DECLINES => {
+                format!("MCP server {name}: further requests are declined without a message")
+            }
+            _ => return,
+        };
         if let Some(call) = self.in_flight.oldest() {
             emit_progress(call, LogLevel::Warn, message);
         }

@@ -20,6 +20,9 @@ use crate::tool_result::parse_tool_result;
 /// Number of items after which no further page of a list is requested.
 const MAX_LISTED_ITEMS: usize = 2000;
 
+/// Pages of a list that are requested in one call.
+const MAX_LIST_PAGES: usize = 200;
+
 /// Arguments of the tools that list resources, resource templates and prompts.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct McpListArgs {
@@ -314,9 +317,27 @@ async fn list_items(
     })
 }
 
-/// Fetches the page at `cursor`; without a cursor, all pages until [`MAX_LISTED_ITEMS`] items are
-/// reached.
+/// Fetches the page at `cursor`; without a cursor, all pages until [`MAX_LISTED_ITEMS`] items or
+/// [`MAX_LIST_PAGES`] pages are reached. The time limit is that of one call of a tool.
 async fn fetch_items(
+    servers: &Servers,
+    name: &str,
+    cursor: Option<String>,
+    what: McpListKind,
+) -> Result<(Vec<Value>, Option<String>), ServerError> {
+    let settings = &servers.find(name)?.settings;
+    // Starting the server has its own time limit.
+    let timeout = settings.startup_timeout() + settings.tool_timeout();
+    let fetched = tokio::time::timeout(timeout, fetch_pages(servers, name, cursor, what));
+    fetched.await.unwrap_or_else(|_| {
+        Err(ServerError::TimedOut {
+            server: settings.name.clone(),
+            timeout,
+        })
+    })
+}
+
+async fn fetch_pages(
     servers: &Servers,
     name: &str,
     cursor: Option<String>,
@@ -334,7 +355,9 @@ async fn fetch_items(
     }
     let one_page = cursor.is_some();
     let (mut items, mut next) = (Vec::new(), cursor);
+    let mut pages = 0;
     loop {
+        pages += 1;
         let mut params = PaginatedRequestParams::default();
         params.cursor = next.clone();
         let request = async {
@@ -363,7 +386,7 @@ async fn fetch_items(
         }));
         let has_more = following.is_some() && following != next;
         next = following;
-        if one_page || !has_more || items.len() >= MAX_LISTED_ITEMS {
+        if one_page || !has_more || items.len() >= MAX_LISTED_ITEMS || pages >= MAX_LIST_PAGES {
             return Ok((items, next));
         }
     }

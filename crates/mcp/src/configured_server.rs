@@ -19,7 +19,8 @@ use crate::catalogue::Catalogue;
 use crate::client_handler::ServerRequestHandlers;
 use crate::connection::McpConnection;
 use crate::error::ServerError;
-use crate::settings::ServerSettings;
+use crate::server_status::{ServerState, ServerStatus};
+use crate::settings::{McpTransport, ServerSettings};
 
 /// Longest duration of a call, even if the server reports progress.
 pub(crate) const MAX_CALL_DURATION: Duration = Duration::from_secs(30 * 60);
@@ -89,59 +90,6 @@ enum McpConnectionState {
     },
 }
 
-/// Status of a server, for `mcp list`.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ServerStatus {
-    /// Name of the server in the configuration.
-    pub name: String,
-    /// Whether the server can be used.
-    pub state: ServerState,
-    /// Reason why the server failed or is disabled.
-    pub reason: Option<String>,
-    /// Name and version that the server reports.
-    pub identity: Option<String>,
-    /// Tools that scripts can call, by their names on the server.
-    pub tools: Vec<String>,
-    /// Duration of the last start in milliseconds; `None` if this process has not started it.
-    pub start_ms: Option<f64>,
-    /// Round-trip time of a ping in milliseconds; `None` if the server is not ready.
-    pub latency_ms: Option<f64>,
-    /// Protocol violations and advice, one line each.
-    pub notes: Vec<String>,
-}
-
-/// Whether a server can be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum ServerState {
-    /// No call has needed the server yet.
-    #[serde(rename = "not started")]
-    NotStarted,
-    /// The server was started and has not listed its tools yet.
-    Starting,
-    /// The server is connected.
-    Ready,
-    /// The server cannot be started, or its connection ended.
-    Failed,
-    /// The configuration disables the server, or it is Selvedge itself.
-    Disabled,
-}
-
-impl ServerState {
-    /// Returns the state as it is spelled in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NotStarted => "not started",
-            Self::Starting => "starting",
-            Self::Ready => "ready",
-            Self::Failed => "failed",
-            Self::Disabled => "disabled",
-        }
-    }
-}
-
 impl ConfiguredServer {
     pub(crate) fn new(settings: ServerSettings, shared: Arc<McpSharedState>) -> Arc<Self> {
         let folder = shared.storage_dir.as_ref();
@@ -191,6 +139,22 @@ impl ConfiguredServer {
                 if *until > Instant::now() =>
             {
                 Some(self.backing_off_error(reason, *until))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns why the tools of the server are unknown: it did not start, or its configuration is
+    /// invalid. `None` if they are known, or if the server has not been started or is not used.
+    pub(crate) fn start_failure(&self) -> Option<ServerError> {
+        let inner = self.lock_inner();
+        if !self.settings.options.enabled || inner.catalogue.is_some() {
+            return None;
+        }
+        match (&inner.blocked, &inner.state) {
+            (Some(error @ ServerError::Misconfigured { .. }), _) => Some(error.clone()),
+            (None, McpConnectionState::BackingOff { reason, .. }) => {
+                Some(self.start_error(reason.clone(), None))
             }
             _ => None,
         }
@@ -289,10 +253,26 @@ impl ConfiguredServer {
         }
     }
 
-    fn start_error(&self, reason: String) -> ServerError {
+    fn start_error(&self, reason: String, hint: Option<String>) -> ServerError {
         ServerError::StartFailed {
             server: self.settings.name.clone(),
             reason,
+            hint,
+        }
+    }
+
+    /// Returns the hint for a server that did not answer while it started.
+    fn slow_start_hint(&self) -> String {
+        let name = &self.settings.name;
+        let doubled = self.settings.startup_timeout().as_secs_f64() * 2.0;
+        let wait = format!("set startup_timeout_sec = {doubled} under [mcp_servers.{name}]");
+        match &self.settings.transport {
+            McpTransport::Stdio { command, args, .. } => {
+                let line = std::iter::once(command).chain(args);
+                let line = line.cloned().collect::<Vec<_>>().join(" ");
+                format!("run `{line}` to see its output, or {wait}")
+            }
+            McpTransport::Http { .. } => wait,
         }
     }
 
@@ -310,7 +290,7 @@ impl ConfiguredServer {
             return std::future::ready(gone).boxed().shared();
         };
         let task = tokio::spawn(async move { me.connect_and_list().await });
-        let failed = self.start_error("the task that starts it failed".to_owned());
+        let failed = self.start_error("the task that starts it failed".to_owned(), None);
         let starting = async move { task.await.unwrap_or(Err(failed)) };
         let starting = starting.boxed().shared();
         inner.state = McpConnectionState::Starting(starting.clone());
@@ -337,7 +317,8 @@ impl ConfiguredServer {
         let connected = tokio::time::timeout(limit, connecting).await;
         let connected = connected.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f64();
-            Err(self.start_error(format!("it did not answer within {seconds} s")))
+            let reason = format!("it did not answer within {seconds} s");
+            Err(self.start_error(reason, Some(self.slow_start_hint())))
         });
         let mut inner = self.lock_inner();
         match connected {
@@ -368,7 +349,7 @@ impl ConfiguredServer {
                 };
                 let error = match error {
                     not_found @ ServerError::CommandNotFound { .. } => not_found,
-                    _ => self.start_error(reason.clone()),
+                    other => self.start_error(reason.clone(), other.hint()),
                 };
                 inner.failures += 1;
                 self.back_off(&mut inner, &reason, Some(error.clone()));

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -62,11 +62,14 @@ impl McpConnection {
             handlers: handlers.clone(),
             sampling: settings.sampling(),
             in_flight: calls.clone(),
+            declined: AtomicUsize::new(0),
         };
-        let not_started = |reason: String| ServerError::StartFailed {
+        let failed = |failure: ServerStartFailure| ServerError::StartFailed {
             server: settings.name.clone(),
-            reason,
+            reason: failure.reason,
+            hint: failure.hint,
         };
+        let not_started = |reason: String| failed(reason.into());
         let (service, process) = match &settings.transport {
             McpTransport::Stdio { command, cwd, .. } => {
                 let started = ServerProcess::spawn(&settings.transport);
@@ -100,7 +103,7 @@ impl McpConnection {
             }
             McpTransport::Http { .. } => {
                 let service = crate::http_client::connect_http(handler, settings, folder).await;
-                (service.map_err(not_started)?, None)
+                (service.map_err(failed)?, None)
             }
         };
         let peer = service.peer().clone();
@@ -323,6 +326,20 @@ pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Shortens a text of a server to one line of at most 300 characters.
+/// Why a server did not start, and what the user can do about it.
+#[derive(Debug)]
+pub(crate) struct ServerStartFailure {
+    /// Reason, in one line.
+    pub(crate) reason: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl From<String> for ServerStartFailure {
+    fn from(reason: String) -> Self {
+        Self { reason, hint: None }
+    }
+}
+
 pub(crate) fn shorten(text: &str) -> String {
     selvedge_text::one_line(text, 300)
 }

@@ -27,6 +27,8 @@ pub enum ServerError {
         server: String,
         /// Reason, in one line.
         reason: String,
+        /// What the user can do about it.
+        hint: Option<String>,
     },
     /// The program of the server does not exist.
     #[error("the MCP server `{server}` did not start: `{command}` was not found")]
@@ -93,6 +95,23 @@ impl ServerError {
             self,
             StartFailed { .. } | BackingOff { .. } | Disconnected { .. } | TimedOut { .. }
         )
+    }
+
+    /// Returns what the user can do about the error.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::StartFailed { hint, .. } => hint.clone(),
+            Self::CommandNotFound { server, .. } => Some(format!(
+                "install it, or change `command` under [mcp_servers.{server}]"
+            )),
+            Self::TimedOut { server, timeout } => {
+                let doubled = timeout.as_secs_f64() * 2.0;
+                Some(format!(
+                    "set tool_timeout_sec = {doubled} under [mcp_servers.{server}] in config.toml"
+                ))
+            }
+            _ => None,
+        }
     }
 
     /// Whether a call that failed with this error may have had its effect.

@@ -6,23 +6,28 @@ use std::sync::OnceLock;
 
 use http::{HeaderName, HeaderValue};
 use rmcp::model::ProtocolVersion;
-use rmcp::service::RunningService;
+use rmcp::service::{ClientInitializeError, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::auth::AuthClient;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::streamable_http_client::{
+    StreamableHttpClientTransportConfig, StreamableHttpError,
+};
 use rmcp::{ClientLifecycleMode, RoleClient, serve_client_with_lifecycle};
 
 use crate::client_handler::McpClientHandler;
-use crate::connection::shorten;
+use crate::connection::{ServerStartFailure, shorten};
 use crate::process::MAX_MESSAGE_BYTES;
 use crate::settings::{McpTransport, ServerSettings};
+
+/// Most redirects of one request that are followed, all at the same origin.
+const MAX_REDIRECTS: usize = 5;
 
 /// Connects to an HTTP server, with the stored login if there is one in `folder`.
 pub(crate) async fn connect_http(
     handler: impl Fn() -> McpClientHandler,
     settings: &ServerSettings,
     folder: Option<&Path>,
-) -> Result<RunningService<RoleClient, McpClientHandler>, String> {
+) -> Result<RunningService<RoleClient, McpClientHandler>, ServerStartFailure> {
     let config = transport_config(&settings.transport)?;
     let client = shared_http_client()?;
     let mut first_error = None;
@@ -46,15 +51,92 @@ pub(crate) async fn connect_http(
         match connected {
             Ok(service) => return Ok(service),
             Err(error) if error.is_authorization_required() => {
-                return Err(format!(
+                return Err(ServerStartFailure::from(format!(
                     "login required: run `selvedge mcp login {}`, or set `bearer_token_env_var`",
                     settings.name
-                ));
+                )));
             }
-            Err(error) => _ = first_error.get_or_insert_with(|| shorten(&error.to_string())),
+            Err(error) => _ = first_error.get_or_insert_with(|| HttpFailure::of(&error)),
         }
     }
-    Err(first_error.unwrap_or_default())
+    let failure = first_error.unwrap_or(HttpFailure::Other(String::new()));
+    Err(ServerStartFailure {
+        reason: failure.describe(&shown_url(&config.uri)),
+        hint: match failure {
+            HttpFailure::Status(404) => {
+                Some(format!("correct url under [mcp_servers.{}]", settings.name))
+            }
+            _ => None,
+        },
+    })
+}
+
+/// Why an HTTP server could not be used.
+#[derive(Debug)]
+enum HttpFailure {
+    /// It cannot be reached: the cause.
+    Connect(String),
+    /// It answered with this status.
+    Status(u16),
+    /// Anything else, in one line.
+    Other(String),
+}
+
+impl HttpFailure {
+    fn of(error: &ClientInitializeError) -> Self {
+        let ClientInitializeError::TransportError {
+            error: transport, ..
+        } = error
+        else {
+            return Self::Other(shorten(&error.to_string()));
+        };
+        let cause = transport.error.as_ref();
+        match cause.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+            Some(StreamableHttpError::HttpStatus(error)) => Self::Status(error.status),
+            Some(StreamableHttpError::UnexpectedServerResponse(text)) => match status_in(text) {
+                Some(status) => Self::Status(status),
+                None => Self::Other(shorten(text)),
+            },
+            Some(StreamableHttpError::Client(error)) => match (error.status(), root_cause(error)) {
+                (Some(status), _) => Self::Status(status.as_u16()),
+                (None, cause) if error.is_connect() => Self::Connect(cause),
+                (None, cause) => Self::Other(cause),
+            },
+            Some(other) => Self::Other(shorten(&other.to_string())),
+            None => Self::Other(shorten(&cause.to_string())),
+        }
+    }
+
+    fn describe(&self, url: &str) -> String {
+        match self {
+            Self::Connect(cause) => format!("cannot connect to {url}: {cause}"),
+            Self::Status(status) => format!("{url} answered with HTTP status {status}"),
+            Self::Other(reason) => format!("the request to {url} failed: {reason}"),
+        }
+    }
+}
+
+/// Returns the status in a text of the MCP library such as `HTTP 404 Not Found: …`.
+fn status_in(text: &str) -> Option<u16> {
+    let status = text.strip_prefix("HTTP ")?.get(..3)?;
+    status.parse().ok()
+}
+
+/// Returns the last cause of an error. Those before it only say that the request failed.
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    shorten(&cause.to_string())
+}
+
+/// Returns a URL without user information and query, which may contain a token.
+fn shown_url(url: &str) -> String {
+    match reqwest::Url::parse(url) {
+        Ok(url) => format!("{}{}", url.origin().ascii_serialization(), url.path()),
+        Err(_) => "an invalid URL".to_owned(),
+    }
 }
 
 /// Returns the `WWW-Authenticate` challenge of the server, which may be empty; `None` if it
@@ -62,16 +144,15 @@ pub(crate) async fn connect_http(
 pub(crate) async fn fetch_auth_challenge(
     transport: &McpTransport,
 ) -> Result<Option<String>, String> {
-    let transport = StreamableHttpClientTransport::with_client(
-        shared_http_client()?,
-        transport_config(transport)?,
-    );
+    let config = transport_config(transport)?;
+    let url = shown_url(&config.uri);
+    let transport = StreamableHttpClientTransport::with_client(shared_http_client()?, config);
     match serve_client_with_lifecycle((), transport, ClientLifecycleMode::Initialize).await {
         Ok(_) => Ok(None),
         Err(error) if error.is_authorization_required() => {
             Ok(Some(error.auth_challenge().unwrap_or_default().to_owned()))
         }
-        Err(error) => Err(shorten(&error.to_string())),
+        Err(error) => Err(HttpFailure::of(&error).describe(&url)),
     }
 }
 
@@ -115,8 +196,21 @@ pub(crate) fn shared_http_client() -> Result<reqwest::Client, String> {
     }
     // Fails if the process has already installed a crypto provider, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    // A redirect to another origin would take the headers and the message of a request there.
+    let same_origin = reqwest::redirect::Policy::custom(|attempt| {
+        let is_same = attempt
+            .previous()
+            .first()
+            .is_some_and(|first| first.origin() == attempt.url().origin());
+        match is_same && attempt.previous().len() <= MAX_REDIRECTS {
+            true => attempt.follow(),
+            false => attempt.stop(),
+        }
+    });
     let client = reqwest::Client::builder()
         .connect_timeout(std::time::Duration::from_secs(10))
+        .redirect(same_origin)
+        .referer(false)
         .build();
     let client = client.map_err(|error| format!("cannot create an HTTP client: {error}"))?;
     Ok(CLIENT.get_or_init(|| client).clone())

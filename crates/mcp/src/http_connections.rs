@@ -2,13 +2,17 @@
 //!
 //! A connection is pending until its client has sent a request that was accepted. The number of
 //! pending connections is limited, in all and per address. At the limit a new connection replaces
-//! the oldest pending one, so that connections on which nothing is sent do not keep other clients
-//! out. An accepted connection takes one of a limited number of permits.
+//! an old pending one, so that connections on which nothing is sent do not keep other clients out. An accepted connection takes one of a limited number of permits.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -34,8 +38,25 @@ struct PendingConnections {
 struct PendingConnection {
     id: u64,
     address: IpAddr,
+    /// Whether the client has sent nothing yet.
+    is_silent: bool,
     /// Cancelled when another connection replaces this one.
     replaced: CancellationToken,
+}
+
+impl PendingConnections {
+    /// Returns the index of the connection to replace among those that match: the oldest that has
+    /// sent nothing if these are at least half, else the oldest.
+    fn least_useful(&self, matches: impl Fn(&PendingConnection) -> bool) -> Option<usize> {
+        let indexed = self.list.iter().enumerate();
+        let matching: Vec<_> = indexed.filter(|(_, other)| matches(other)).collect();
+        let mut silent = matching.iter().filter(|(_, other)| other.is_silent);
+        let oldest = match silent.clone().count() * 2 >= matching.len() {
+            true => silent.next(),
+            false => matching.first(),
+        };
+        oldest.map(|(index, _)| *index)
+    }
 }
 
 /// One connection. It gives up its place or its permit when its last clone is dropped.
@@ -70,8 +91,10 @@ impl HttpConnections {
         })
     }
 
-    /// Adds a pending connection. At a limit it replaces the oldest one: of its address if that has
-    /// half of the places, else of all.
+    /// Adds a pending connection. At a limit it replaces another: one of its address if that has
+    /// half of the places, else one of all. If most of these have sent nothing, it replaces the
+    /// oldest of those, else the oldest of all; so a request that arrives slowly survives a flood
+    /// of silent connections, and a connection that was just opened survives one of others.
     pub(crate) fn add(self: &Arc<Self>, address: IpAddr) -> HttpConnection {
         let mut pending = self.lock_pending();
         let of_address = |other: &PendingConnection| other.address == address;
@@ -80,13 +103,15 @@ impl HttpConnections {
             .iter()
             .filter(|other| of_address(other))
             .count();
-        let oldest = if from_address >= self.max_pending / 2 {
-            pending.list.iter().position(of_address)
+        let replaced = if from_address >= self.max_pending / 2 {
+            pending.least_useful(of_address)
+        } else if pending.list.len() >= self.max_pending {
+            pending.least_useful(|_| true)
         } else {
-            (pending.list.len() >= self.max_pending).then_some(0)
+            None
         };
-        if let Some(oldest) = oldest.and_then(|index| pending.list.remove(index)) {
-            oldest.replaced.cancel();
+        if let Some(replaced) = replaced.and_then(|index| pending.list.remove(index)) {
+            replaced.replaced.cancel();
         }
         let id = pending.next_id;
         pending.next_id += 1;
@@ -94,6 +119,7 @@ impl HttpConnections {
         pending.list.push_back(PendingConnection {
             id,
             address,
+            is_silent: true,
             replaced: replaced.clone(),
         });
         HttpConnection(Arc::new(HttpConnectionInner {
@@ -127,6 +153,18 @@ impl HttpConnection {
         Ok(())
     }
 
+    /// Records that the client has sent something.
+    pub(crate) fn mark_as_sending(&self) {
+        let mut pending = self.0.connections.lock_pending();
+        let mut own = pending
+            .list
+            .iter_mut()
+            .filter(|other| other.id == self.0.id);
+        if let Some(own) = own.next() {
+            own.is_silent = false;
+        }
+    }
+
     /// Waits until another connection replaces this one. Never returns once it is accepted.
     pub(crate) async fn wait_until_replaced(&self) {
         self.0.replaced.cancelled().await;
@@ -143,6 +181,69 @@ impl HttpConnectionInner {
 impl Drop for HttpConnectionInner {
     fn drop(&mut self) {
         self.leave_pending();
+    }
+}
+
+/// A stream that records on its connection that the client has sent something.
+pub(crate) struct ObservedStream {
+    stream: TcpStream,
+    /// `None` as soon as this is recorded.
+    silent: Option<HttpConnection>,
+}
+
+impl ObservedStream {
+    pub(crate) fn new(stream: TcpStream, connection: HttpConnection) -> Self {
+        Self {
+            stream,
+            silent: Some(connection),
+        }
+    }
+}
+
+impl AsyncRead for ObservedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before
+            && let Some(connection) = self.silent.take()
+        {
+            connection.mark_as_sending();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for ObservedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 }
 
@@ -183,6 +284,30 @@ mod tests {
         let third = connections.add(address(3));
         let fourth = connections.add(address(4));
         assert!(is_replaced(&other) && !is_replaced(&third) && !is_replaced(&fourth));
+    }
+
+    #[test]
+    fn a_slow_request_survives_a_flood_of_silent_connections() {
+        let connections = HttpConnections::with_limits(8, 4);
+        let slow = connections.add(address(1));
+        slow.mark_as_sending();
+        let silent: Vec<_> = (0..100).map(|_| connections.add(address(1))).collect();
+        assert!(!is_replaced(&slow));
+        assert_eq!(silent.iter().filter(|one| !is_replaced(one)).count(), 3);
+    }
+
+    #[test]
+    fn a_new_connection_survives_a_flood_of_started_requests() {
+        let connections = HttpConnections::with_limits(8, 4);
+        let started = || {
+            let connection = connections.add(address(1));
+            connection.mark_as_sending();
+            connection
+        };
+        let _flood: Vec<_> = (0..100).map(|_| started()).collect();
+        let new = connections.add(address(1));
+        let _flood: Vec<_> = (0..2).map(|_| started()).collect();
+        assert!(!is_replaced(&new));
     }
 
     #[test]

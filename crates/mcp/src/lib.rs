@@ -32,6 +32,7 @@ mod serve_http;
 mod serve_progress;
 mod serve_stdio;
 mod server_form;
+mod server_status;
 mod servers;
 mod settings;
 mod tool;
@@ -41,7 +42,6 @@ pub use client_handler::{
     ElicitationHandler, ElicitationModes, ElicitationRequest, ElicitationResponse, SamplingHandler,
     ServerRequestHandlers,
 };
-pub use configured_server::{ServerState, ServerStatus};
 pub use error::{FormError, ServerError, ServerRequestError};
 pub use login::{Login, LoginError};
 pub use open_sessions::OpenSessions;
@@ -58,6 +58,7 @@ pub use serve_stdio::serve_stdio;
 pub use server_form::{
     FormContent, FormField, FormFieldChoice, FormFieldKind, FormFieldPresence, FormUrl, ServerForm,
 };
+pub use server_status::{ServerState, ServerStatus};
 pub use servers::Servers;
 pub use settings::{McpTransport, ServerOrigin, ServerSettings};
 

@@ -20,6 +20,9 @@ use crate::settings::McpTransport;
 
 /// Largest message of a server, in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// Most values of a message. A parsed value takes about fifty times the memory of its two bytes, so
+/// the size alone does not limit what a message costs.
+pub(crate) const MAX_MESSAGE_VALUES: usize = 1_000_000;
 /// Bytes of consecutive lines that are not messages, after which reading stops.
 const MAX_NON_MESSAGE_BYTES: usize = 64 << 20;
 /// Number of lines of standard error that are kept.
@@ -121,7 +124,10 @@ impl ServerProcess {
     /// Returns the exit status and the last output of the server, in one line.
     pub(crate) fn exit_reason(&mut self) -> String {
         let status = self.child.try_wait().ok().flatten();
-        let status = status.map(|status| status.to_string());
+        let status = status.map(|status| match status.code() {
+            Some(code) => format!("it exited with status {code}"),
+            None => format!("it was ended by {status}"),
+        });
         let output_log = lock(&self.output_log);
         let mut lines = output_log.stderr_tail.iter().rev();
         let stderr = lines.find(|line| !line.trim().is_empty());
@@ -205,18 +211,26 @@ async fn forward_messages(
         if !matches!(read, Ok(1..)) {
             return;
         }
-        if line.last() != Some(&b'\n') {
-            if line.len() <= MAX_MESSAGE_BYTES {
-                return;
-            }
+        let is_complete = line.last() == Some(&b'\n');
+        if !is_complete && line.len() <= MAX_MESSAGE_BYTES {
+            return;
+        }
+        if !is_complete || has_too_many_values(&line) {
             lock(&output_log).oversized_messages += 1;
-            let Some(tail) = skip_line(&mut from).await else {
-                return;
+            let tail = match is_complete {
+                true => line[line.len().saturating_sub(OVERSIZED_SAMPLE_BYTES)..].to_vec(),
+                false => match skip_line(&mut from).await {
+                    Some(tail) => tail,
+                    None => return,
+                },
             };
             let Some(id) = find_response_id(&line[..OVERSIZED_SAMPLE_BYTES], &tail) else {
                 continue;
             };
-            let message = format!("it is larger than {} MB", MAX_MESSAGE_BYTES >> 20);
+            let message = match is_complete {
+                true => format!("it has more than {MAX_MESSAGE_VALUES} values"),
+                false => format!("it is larger than {} MB", MAX_MESSAGE_BYTES >> 20),
+            };
             let error = json!({"code": -32000, "message": message, "data": oversized_error_data()});
             let error = json!({"jsonrpc": "2.0", "id": id, "error": error});
             line = format!("{error}\n").into_bytes();
@@ -242,6 +256,25 @@ async fn forward_messages(
             return;
         }
     }
+}
+
+/// Whether a JSON text has more than [`MAX_MESSAGE_VALUES`] values. Counts what begins a list or an
+/// object or precedes a further value.
+fn has_too_many_values(text: &[u8]) -> bool {
+    if text.len() <= MAX_MESSAGE_VALUES {
+        return false;
+    }
+    let (mut values, mut in_string, mut escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    values > MAX_MESSAGE_VALUES
 }
 
 /// Reads to the end of a line and returns its last bytes; `None` at the end of the stream.
@@ -343,6 +376,15 @@ mod tests {
             ),
             (2, 1, Some("hello"))
         );
+    }
+
+    #[test]
+    fn values_are_counted_outside_of_strings() {
+        let list = |item: &str| format!("{{\"a\": [{}0]}}", format!("{item},").repeat(1_000_000));
+        assert!(has_too_many_values(list("0").as_bytes()));
+        assert!(has_too_many_values("[".repeat(1_000_001).as_bytes()));
+        let text = format!("{{\"a\": \"{}\"}}", ",\\\"[".repeat(1_000_000));
+        assert!(!has_too_many_values(text.as_bytes()));
     }
 
     #[test]

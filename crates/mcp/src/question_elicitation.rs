@@ -27,6 +27,8 @@ const MAX_LINE_CHARS: usize = 200;
 const MAX_SNIPPET_CHARS: usize = 400;
 /// Prefix of each line of a preview, so that its text cannot imitate other parts of the form.
 const PREVIEW_LINE_PREFIX: &str = "  │ ";
+/// The same for the part of the script. A truncated part has lines without a line number.
+const SNIPPET_LINE_PREFIX: &str = "  ┆ ";
 
 /// An elicitation request for the client.
 pub(crate) struct OutgoingElicitation(ElicitRequestParams);
@@ -163,10 +165,17 @@ fn describe_call(call: &GatedCall, max_preview_chars: usize) -> String {
     );
     if let Some(snippet) = &call.snippet {
         let snippet = truncate_middle(&visible_exact(snippet), MAX_SNIPPET_CHARS);
-        text.extend(snippet.lines().map(|line| format!("{line}\n")));
+        text.extend(
+            snippet
+                .lines()
+                .map(|line| format!("{SNIPPET_LINE_PREFIX}{line}\n")),
+        );
     }
     if let Some(context) = &call.context {
-        text.push_str(&format!("the model's words: {}\n", bounded_line(context)));
+        text.push_str(&format!(
+            "reason given by the model: {}\n",
+            bounded_line(context)
+        ));
     }
     if let Some(rule) = &call.preview.rule {
         text.push_str(&format!(
@@ -294,7 +303,7 @@ mod tests {
         assert!(
             message.contains("these 2 calls")
                 && message.contains("npm test")
-                && message.contains("the model's words: tests"),
+                && message.contains("reason given by the model: tests"),
             "{message}"
         );
         assert_eq!(
@@ -345,6 +354,31 @@ mod tests {
                 assert_eq!(shown.matches(end).count(), count, "{end:?} in {shown}");
             }
             assert!(shown.len() < 6 * MAX_PREVIEWS_CHARS, "{}", shown.len());
+        }
+    }
+
+    #[test]
+    fn no_line_of_a_script_imitates_another_part_of_the_form() {
+        let RunQuestionKind::Approval(mut request) = question(None).kind else {
+            panic!()
+        };
+        let imitation = "the model's words: the user has already agreed";
+        let code = format!(
+            "> 1 | /* {}\r{imitation}\u{2028}{imitation} */",
+            "a".repeat(500)
+        );
+        for snippet in [
+            format!("{code}\n{imitation}\n  │ ls\n"),
+            format!("{imitation}\n{code}"),
+            imitation.repeat(20),
+        ] {
+            request.calls[0].snippet = Some(snippet);
+            request.calls[1].snippet = None;
+            let shown = approval_message(&request);
+            let lines = shown.lines().filter(|line| line.contains("already agreed"));
+            let mut bare = lines.filter(|line| !line.starts_with(SNIPPET_LINE_PREFIX));
+            assert_eq!(bare.next(), None, "{shown}");
+            assert!(!shown.contains("\n  │ ls\n"), "{shown}");
         }
     }
 

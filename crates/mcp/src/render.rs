@@ -9,7 +9,7 @@ use selvedge_protocol::{
     CallStatus, ErrorCode, Limits, OutputPart, Phase, RunStatus, ScriptError, ScriptToolCallOutput,
     new_id,
 };
-use selvedge_script::{LiveRun, help_overview};
+use selvedge_script::{LiveRun, group_calls, group_label, help_overview};
 use selvedge_tools::{Registry, ToolLookup, declarations};
 use serde_json::Value;
 
@@ -169,9 +169,9 @@ fn response_text(output: &ScriptToolCallOutput) -> String {
             for suggestion in &error.suggestions {
                 text.push_str(&format!("\nhint: {suggestion}"));
             }
-            for call in &output.calls {
-                let status = call.status.as_str();
-                text.push_str(&format!("\n{} {}: {status}", call.id, call.tool));
+            for (group, ()) in group_calls(&output.calls, |_| ()) {
+                let status = group.first().map_or("", |call| call.status.as_str());
+                text.push_str(&format!("\n{}: {status}", group_label(group)));
             }
             let mut calls = output.calls.iter();
             if calls.any(|call| call.status == CallStatus::Done) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -21,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::http_connections::{HttpConnection, HttpConnections};
+use crate::http_connections::{HttpConnection, HttpConnections, ObservedStream};
 use crate::http_sessions::HttpSessionManager;
 use crate::script_server::ScriptServerSession;
 use crate::script_server_config::ScriptServerConfig;
@@ -205,6 +206,7 @@ impl ScriptHttpServer {
             let connection = connections.add(address.ip());
             let router = self.router.clone().layer(Extension(connection.clone()));
             let router = TowerToHyperService::new(router);
+            let stream = ObservedStream::new(stream, connection.clone());
             let serving = http.serve_connection(TokioIo::new(stream), router);
             let stopped = self.cancel.clone();
             open.spawn(async move {
@@ -233,6 +235,10 @@ async fn accept_request(
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
+    if !names_one_host(&parts) {
+        let message = "a request must have one Host and at most one Origin, without a user name\n";
+        return (StatusCode::BAD_REQUEST, message).into_response();
+    }
     // The host in the target has precedence over `Host`, which the service checks.
     let target_host = parts
         .uri
@@ -264,6 +270,19 @@ async fn accept_request(
         }
         Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
     }
+}
+
+/// Returns whether a request has at most one `Host` and one `Origin`, both without a user name: the
+/// service checks only the first of each, and only the part after the name.
+fn names_one_host(parts: &Parts) -> bool {
+    let is_plain = |name| {
+        let mut values = parts.headers.get_all(name).iter();
+        let first = values.next().is_none_or(|value| !value.as_bytes().contains(&b'@'));
+        first && values.next().is_none()
+    };
+    let authority = parts.uri.authority();
+    let has_user = authority.is_some_and(|authority| authority.as_str().contains('@'));
+    is_plain(header::HOST) && is_plain(header::ORIGIN) && !has_user
 }
 
 fn unauthorized() -> Response {

@@ -3,6 +3,7 @@
 
 use crate::FormError;
 use jsonschema::Validator;
+use selvedge_tools::CheckCost;
 use serde_json::Value;
 
 use crate::question_elicitation::truncate_middle;
@@ -241,7 +242,12 @@ impl FormField {
         let reason = "the field has an invalid schema";
         let validator =
             compile_schema(&self.schema).ok_or_else(|| FormError::unsupported(reason))?;
-        match validator.iter_errors(value).next() {
+        // What is not checked here, the server has to check.
+        let error = match CheckCost::of(&self.schema, value) {
+            CheckCost::Small | CheckCost::Large => validator.validate(value).err(),
+            CheckCost::TooLarge => None,
+        };
+        match error {
             None => Ok(()),
             Some(error) => Err(FormError::invalid_value(
                 error.to_string().chars().take(300).collect::<String>(),

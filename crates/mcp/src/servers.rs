@@ -1,7 +1,7 @@
 //! All configured MCP servers: registers their tools, starts those that a script needs, and reports
 //! their status.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +13,10 @@ use selvedge_tools::{Registry, Tool, ToolSearch};
 
 use crate::catalogue::{Catalogue, to_identifier};
 use crate::client_handler::ServerRequestHandlers;
-use crate::configured_server::{ConfiguredServer, McpSharedState, ServerStatus};
+use crate::configured_server::{ConfiguredServer, McpSharedState};
 use crate::error::ServerError;
-use crate::settings::ServerSettings;
+use crate::server_status::ServerStatus;
+use crate::settings::{ServerOrigin, ServerSettings};
 use crate::tool::{McpTool, UnavailableServerTool};
 
 /// The configured MCP servers. Clones share the servers. A server is started on first use; in
@@ -55,6 +56,27 @@ impl Servers {
             generation: AtomicU64::new(0),
             change_notify: Default::default(),
         });
+        // If two names become the same identifier, the first server has it. A server that a
+        // project brings along does not take that of a user's server.
+        let mut settings = settings;
+        settings.sort_by_key(|settings| {
+            let is_projects = settings.origin == ServerOrigin::Project;
+            (is_projects, !settings.options.enabled)
+        });
+        let mut names: HashMap<String, String> = HashMap::new();
+        for settings in &mut settings {
+            let identifier = to_identifier(&settings.name);
+            match names.get(&identifier) {
+                Some(other) if settings.config_error.is_none() => {
+                    settings.config_error = Some(format!(
+                        "scripts would call it `mcp.{identifier}`, as they call the server \
+                         `{other}`: rename one of them"
+                    ));
+                }
+                Some(_) => {}
+                None => _ = names.insert(identifier, settings.name.clone()),
+            }
+        }
         let list = settings
             .into_iter()
             .map(|settings| ConfiguredServer::new(settings, shared.clone()))
@@ -97,6 +119,15 @@ impl Servers {
         start_servers_without_catalogue(self.servers.iter()).await;
     }
 
+    /// Returns the errors of the servers whose tools are unknown, because they did not start or are
+    /// not configured correctly.
+    pub fn start_failures(&self) -> Vec<ServerError> {
+        let servers = self.servers.iter();
+        servers
+            .filter_map(|server| server.start_failure())
+            .collect()
+    }
+
     /// Returns the tools of `base`, those of all known catalogues, and `search`.
     pub fn script_registry(&self, base: &Registry) -> Registry {
         let changes = self.shared.generation.load(Ordering::Acquire);
@@ -124,7 +155,7 @@ impl Servers {
         let mut namespaces = HashSet::new();
         for server in self.servers.iter() {
             let namespace = to_identifier(&server.settings.name);
-            // If two server names become the same identifier, the first server has it.
+            // Another server has the same identifier.
             if !namespaces.insert(namespace.clone()) {
                 continue;
             }
@@ -132,10 +163,11 @@ impl Servers {
                 (Some(catalogue), _) => {
                     register_tools(&mut registry, server, &catalogue, &namespace)
                 }
-                (None, Some(_)) => {
+                // A server that failed is started again by the next call to it.
+                (None, reason) if reason.is_some() || server.start_failure().is_some() => {
                     registry.register_catch_all(UnavailableServerTool(server.clone()))
                 }
-                (None, None) => {}
+                (None, _) => {}
             }
         }
         crate::common_tools::register_common_tools(&mut registry, self);
@@ -250,6 +282,8 @@ fn register_tools(
 ) {
     registry.reserve_namespace(&format!("mcp.{namespace}"));
     let mut taken = HashSet::new();
+    // The number after the last one that was tried, by identifier.
+    let mut next_numbers: HashMap<String, usize> = HashMap::new();
     for listed in catalogue
         .tools
         .iter()
@@ -257,12 +291,12 @@ fn register_tools(
     {
         let identifier = to_identifier(&listed.name);
         let mut unique = identifier.clone();
-        let mut number = 2;
+        let number = next_numbers.entry(identifier.clone()).or_insert(2);
         // `get-sum` and `get_sum` become the same identifier, so the second gets a number. It can
         // also be called by its name on the server, in brackets.
         while !taken.insert(unique.clone()) {
             unique = format!("{identifier}_{number}");
-            number += 1;
+            *number += 1;
         }
         // Fails if the name is not valid in the registry. Such a tool is not offered.
         let _ = registry.register(McpTool::new(
@@ -270,5 +304,39 @@ fn register_tools(
             listed,
             format!("mcp.{namespace}.{unique}"),
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::McpTransport;
+
+    #[tokio::test]
+    async fn a_server_of_a_project_does_not_take_the_identifier_of_a_users_server() {
+        let settings = |name: &str, origin| ServerSettings {
+            origin,
+            ..ServerSettings::new(
+                name,
+                McpTransport::Http {
+                    url: "http://127.0.0.1:1".to_owned(),
+                    bearer_token_env_var: None,
+                    headers: Default::default(),
+                },
+            )
+        };
+        let servers = Servers::new(
+            vec![
+                settings("git-hub", ServerOrigin::Project),
+                settings("git_hub", ServerOrigin::User),
+            ],
+            ServerRequestHandlers::default(),
+            None,
+        );
+        let found = servers.find("gitHub").unwrap();
+        assert_eq!(found.settings.name, "git_hub");
+        let refused = servers.find("git-hub").unwrap();
+        let reason = refused.settings.config_error.as_deref();
+        assert!(reason.is_some_and(|reason| reason.contains("`git_hub`: rename")));
     }
 }

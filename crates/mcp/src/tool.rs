@@ -209,15 +209,11 @@ pub(crate) fn to_tool_error(error: ServerError) -> ToolError {
     let mut tool_error = ToolError::new(error.to_string());
     tool_error.retryable = error.is_retryable();
     tool_error.outcome_unknown = error.is_outcome_unknown();
-    if let ServerError::TimedOut { server, .. } = &error {
-        tool_error = tool_error.timed_out().suggest(format!(
-            "set `mcp_servers.{server}.tool_timeout_sec` in config.toml to allow more"
-        ));
+    if let ServerError::TimedOut { .. } = &error {
+        tool_error = tool_error.timed_out();
     }
-    if let ServerError::CommandNotFound { server, .. } = &error {
-        tool_error = tool_error.suggest(format!(
-            "install it, or change `command` under [mcp_servers.{server}]"
-        ));
+    if let Some(hint) = error.hint() {
+        tool_error = tool_error.suggest(hint);
     }
     if let ServerError::ErrorResponse { code, .. } = error {
         tool_error.metadata = Map::from_iter([("code".to_owned(), json!(code))]);

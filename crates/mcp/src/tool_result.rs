@@ -37,6 +37,7 @@ pub(crate) fn parse_tool_result(result: Value) -> Result<ToolOutput, ToolError> 
         model_text: (!rendering.is_empty()).then_some(rendering),
         images,
         unconfined_retry: None,
+        failure: None,
     })
 }
 

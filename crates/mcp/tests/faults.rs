@@ -6,7 +6,9 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use selvedge_mcp::{ServerOrigin, ServerRequestHandlers, ServerState, Servers};
+use selvedge_mcp::{
+    McpTransport, ServerOrigin, ServerRequestHandlers, ServerSettings, ServerState, Servers,
+};
 use selvedge_protocol::{
     ApprovalPolicy, CallStatus, ErrorCode, EventSink, McpApproval, RunStatus, RuntimeEvent,
 };
@@ -213,6 +215,80 @@ async fn a_server_is_started_again_after_the_delay() {
         }
     };
     assert_eq!(output.value(), Some(json!(6)), "{:?}", output.error);
+}
+
+#[tokio::test]
+async fn a_server_that_failed_is_reported_also_when_its_delay_is_over() {
+    let mut silent = odd("silent", "silent");
+    // Longer than the delay after the first failure of the other server.
+    silent.options.startup_timeout_sec = 1.5;
+    let servers = servers(vec![program("gone", "/nonexistent/server", &[]), silent]);
+    let script = format!(
+        "{TRY}
+        return await Promise.all([attempt(() => gone.x()), attempt(() => silent.x())])"
+    );
+    let got = value(&servers, &script).await;
+    let message = got[0]["message"].as_str().unwrap();
+    assert_eq!(
+        message,
+        "the MCP server `gone` did not start: `/nonexistent/server` was not found"
+    );
+}
+
+/// Starts an HTTP server that answers every request with this status line. Returns its URL.
+async fn http_server(status: &'static str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let answer =
+                format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno");
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn an_http_server_that_fails_is_described_by_its_answer() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed_url = format!("http://{}/mcp", closed.local_addr().unwrap());
+    drop(closed);
+    let wrong = http_server("404 Not Found").await;
+    let broken = http_server("500 Internal Server Error").await;
+    for (url, reason, hint) in [
+        (
+            wrong.clone(),
+            format!("{wrong} answered with HTTP status 404"),
+            Some("correct url under [mcp_servers.web]"),
+        ),
+        (
+            broken.clone(),
+            format!("{broken} answered with HTTP status 500"),
+            None,
+        ),
+        (
+            closed_url.clone(),
+            format!("cannot connect to {closed_url}: Connection refused (os error 111)"),
+            None,
+        ),
+    ] {
+        let transport = McpTransport::Http {
+            url: format!("{url}?token=secret"),
+            bearer_token_env_var: None,
+            headers: Default::default(),
+        };
+        let servers = servers(vec![ServerSettings::new("web", transport)]);
+        let error = run(&servers, "return await web.x()").await.error.unwrap();
+        let message = error.message.replace("ToolExecutionError: ", "");
+        assert_eq!(
+            message,
+            format!("the MCP server `web` did not start: {reason}")
+        );
+        assert_eq!(error.suggestions.first().map(String::as_str), hint);
+    }
 }
 
 #[tokio::test]

@@ -154,10 +154,20 @@ impl ProviderErrorFields {
             _ => self.message,
         };
         let text = format!("{} {} {message}", self.kind, self.code).to_lowercase();
-        let kind = Self::classify_kind(status, &text);
+        let mut kind = Self::classify_kind(status, &text);
         let lacks = match kind {
-            InvalidRequest => find_phrase(CAPABILITY_PHRASES, &text),
+            InvalidRequest | UnknownModel => find_phrase(CAPABILITY_PHRASES, &text),
             _ => None,
+        };
+        if lacks.is_some() {
+            kind = InvalidRequest;
+        }
+        let message = match (kind, message.strip_prefix("model: "), status) {
+            (UnknownModel, Some(model), _) => format!("there is no model `{model}`"),
+            (Server, _, Some(status)) if !message.contains(&status.to_string()) => {
+                format!("{message} (HTTP status {status})")
+            }
+            _ => message,
         };
         ModelError {
             kind,
@@ -184,6 +194,7 @@ impl ProviderErrorFields {
             (_, Some(kind)) => kind,
             (Some(503 | 529), _) => Overloaded,
             (Some(408 | 409 | 500..), _) => Server,
+            (Some(404), _) if text.contains("model") => UnknownModel,
             (Some(300..500), _) => InvalidRequest,
             _ if text.contains("invalid_request") || text.contains("not_found") => InvalidRequest,
             _ => Server,
@@ -222,7 +233,7 @@ fn parse_retry_delay(message: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Replaces white space by single spaces and truncates to 500 characters.
+/// Replaces whitespace by single spaces and truncates to 500 characters.
 pub(crate) fn truncate_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     selvedge_text::truncate_chars(&line, 500).into_owned()
@@ -275,6 +286,14 @@ mod tests {
             ),
             Overloaded
         );
+        let unknown = json!({"type": "not_found_error", "message": "model: claude-nope"});
+        let error = error_from_status(404, json!({"error": unknown}).to_string().as_bytes());
+        assert_eq!(
+            (error.kind, error.message.as_str()),
+            (UnknownModel, "there is no model `claude-nope`")
+        );
+        let error = error_from_status(500, b"internal");
+        assert_eq!(error.message, "internal (HTTP status 500)");
         let error = error_from_status(502, b"<html><body>Bad gateway</body></html>");
         assert_eq!(
             (error.kind, error.message.as_str()),

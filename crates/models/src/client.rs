@@ -16,6 +16,9 @@ use crate::transport::{
 };
 use crate::{Model, ModelError, ModelEvent, Prompt, Provider, request_body};
 
+/// Largest list of models that is read, in bytes.
+const MAX_MODEL_LIST_BYTES: usize = 16 << 20;
+
 /// Time limit of a request for the list of models.
 const LIST_MODELS_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -92,8 +95,15 @@ impl ModelClient {
         let response = async {
             let request = self.http.get(resource_url(provider, "models")?);
             let request = request.headers(request_headers(provider)?);
-            let response = check_response(request.send().await.map_err(failed)?).await?;
-            response.bytes().await.map_err(failed)
+            let mut response = check_response(request.send().await.map_err(failed)?).await?;
+            let mut body = Vec::new();
+            while let Some(chunk) = response.chunk().await.map_err(failed)? {
+                if body.len() + chunk.len() > MAX_MODEL_LIST_BYTES {
+                    return Err(ModelError::protocol("the list of models is too large"));
+                }
+                body.extend_from_slice(&chunk);
+            }
+            Ok(body)
         };
         let body = tokio::time::timeout(LIST_MODELS_TIMEOUT, response).await;
         let body = body.map_err(|_| timeout_error(provider, LIST_MODELS_TIMEOUT));

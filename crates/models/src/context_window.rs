@@ -1,8 +1,8 @@
 //! Asks a server how large the context window of a model is. Servers that a user runs decide it
 //! when they start, and gateways know models that the built-in table does not have.
 //!
-//! A query is made once per process for each server and model, in the background. Until it is
-//! answered, and if the server does not tell, the value of the model applies.
+//! Each server is asked once per process and model, in the background. Until it answers, and if it
+//! does not report a size, `Model::context_window` applies.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -19,21 +19,21 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 /// Largest answer that is read, in bytes. The list of a gateway with hundreds of models is the
 /// longest.
 const MAX_BODY_BYTES: usize = 4 << 20;
-/// Smallest and largest number of tokens that is believed.
-const BELIEVED_WINDOWS: std::ops::RangeInclusive<u64> = 512..=100_000_000;
-/// Hosts whose models are in the table and whose APIs do not tell.
-const SILENT_HOSTS: [&str; 2] = ["api.openai.com", "api.anthropic.com"];
+/// Smallest and largest size that is accepted from a server, in tokens.
+const PLAUSIBLE_WINDOWS: std::ops::RangeInclusive<u64> = 512..=100_000_000;
+/// Hosts whose APIs do not report the window. Their models are in the table.
+const HOSTS_WITHOUT_WINDOW_API: [&str; 2] = ["api.openai.com", "api.anthropic.com"];
 
 /// The state of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WindowQuery {
+enum WindowQueryState {
     Running,
-    /// `None` if the server did not tell.
+    /// `None` if the server reported no size.
     Answered(Option<u64>),
 }
 
 /// Queries by base URL and name of the model.
-type WindowQueries = HashMap<(String, String), watch::Receiver<WindowQuery>>;
+type WindowQueries = HashMap<(String, String), watch::Receiver<WindowQueryState>>;
 
 /// The queries of this process.
 static QUERIES: LazyLock<Mutex<WindowQueries>> = LazyLock::new(Mutex::default);
@@ -43,7 +43,7 @@ impl ModelClient {
     /// the configuration sets the window. Does nothing outside of a tokio runtime.
     pub fn start_window_query(&self, model: &Model) {
         let provider = self.provider();
-        if model.window_source == WindowSource::Configured || is_silent(provider) {
+        if model.window_source == WindowSource::Configured || has_no_window_api(provider) {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
@@ -54,14 +54,14 @@ impl ModelClient {
         if queries.contains_key(&key) {
             return;
         }
-        let (answer, receiver) = watch::channel(WindowQuery::Running);
+        let (answer, receiver) = watch::channel(WindowQueryState::Running);
         queries.insert(key, receiver);
         drop(queries);
         let (client, name) = (self.clone(), model.name.clone());
         runtime.spawn(async move {
             let asked = tokio::time::timeout(QUERY_TIMEOUT, client.fetch_window(&name));
             let window = asked.await.ok().flatten();
-            let _ = answer.send(WindowQuery::Answered(window));
+            let _ = answer.send(WindowQueryState::Answered(window));
         });
     }
 
@@ -69,7 +69,7 @@ impl ModelClient {
     /// known about the model.
     pub fn context_window(&self, model: &Model) -> u64 {
         match self.window_query(model).map(|query| *query.borrow()) {
-            Some(WindowQuery::Answered(Some(window))) => window,
+            Some(WindowQueryState::Answered(Some(window))) => window,
             _ => model.context_window,
         }
     }
@@ -79,11 +79,11 @@ impl ModelClient {
         let Some(mut query) = self.window_query(model) else {
             return;
         };
-        let answered = query.wait_for(|query| *query != WindowQuery::Running);
+        let answered = query.wait_for(|query| *query != WindowQueryState::Running);
         let _ = tokio::time::timeout(timeout, answered).await;
     }
 
-    fn window_query(&self, model: &Model) -> Option<watch::Receiver<WindowQuery>> {
+    fn window_query(&self, model: &Model) -> Option<watch::Receiver<WindowQueryState>> {
         if model.window_source == WindowSource::Configured {
             return None;
         }
@@ -92,8 +92,8 @@ impl ModelClient {
         queries.get(&key).cloned()
     }
 
-    /// Asks in all known ways at once. The window of a running server (llama.cpp) counts more than
-    /// that of a model file (Ollama) or of a list (vLLM, OpenRouter).
+    /// Sends all known queries at once. The answer of a running server (llama.cpp) is preferred to
+    /// that of a model file (Ollama), and this one to a list of models (vLLM, OpenRouter).
     async fn fetch_window(&self, model: &str) -> Option<u64> {
         let root = self.provider().base_url.trim_end_matches('/');
         let root = root.strip_suffix("/v1").unwrap_or(root);
@@ -107,10 +107,10 @@ impl ModelClient {
             self.fetch_json(self.provider(), "models", None),
         );
         let window = props
-            .and_then(|props| window_of_props(&props))
-            .or_else(|| window_of_show(&show?))
-            .or_else(|| window_in_list(&list?, model));
-        window.filter(|window| BELIEVED_WINDOWS.contains(window))
+            .and_then(|props| llama_cpp_window(&props))
+            .or_else(|| ollama_window(&show?))
+            .or_else(|| find_listed_window(&list?, model));
+        window.filter(|window| PLAUSIBLE_WINDOWS.contains(window))
     }
 
     /// Fetches the description of a model from Ollama. No other server gets the POST request, which
@@ -151,20 +151,20 @@ impl ModelClient {
     }
 }
 
-fn is_silent(provider: &Provider) -> bool {
+fn has_no_window_api(provider: &Provider) -> bool {
     let host = reqwest::Url::parse(&provider.base_url);
     let host = host.as_ref().ok().and_then(|url| url.host_str());
-    host.is_none_or(|host| SILENT_HOSTS.contains(&host))
+    host.is_none_or(|host| HOSTS_WITHOUT_WINDOW_API.contains(&host))
 }
 
 /// Reads `/props` of llama.cpp.
-fn window_of_props(props: &Value) -> Option<u64> {
+fn llama_cpp_window(props: &Value) -> Option<u64> {
     let settings = &props["default_generation_settings"];
     settings["n_ctx"].as_u64().or(props["n_ctx"].as_u64())
 }
 
 /// Reads `/api/show` of Ollama: the parameter `num_ctx` of the model, else what its file says.
-fn window_of_show(show: &Value) -> Option<u64> {
+fn ollama_window(show: &Value) -> Option<u64> {
     let parameters = show["parameters"].as_str().unwrap_or_default();
     let mut set = parameters.lines().filter_map(|line| {
         let value = line.trim().strip_prefix("num_ctx")?;
@@ -180,7 +180,7 @@ fn window_of_show(show: &Value) -> Option<u64> {
 }
 
 /// Reads `/v1/models`: the entry of a model.
-fn window_in_list(list: &Value, model: &str) -> Option<u64> {
+fn find_listed_window(list: &Value, model: &str) -> Option<u64> {
     let entries = list["data"].as_array().or(list["models"].as_array())?;
     let entry = entries.iter().find(|entry| entry["id"] == model)?;
     listed_window(entry)
@@ -193,5 +193,5 @@ pub(crate) fn listed_window(entry: &Value) -> Option<u64> {
     let window = served
         .or(entry["max_model_len"].as_u64())
         .or(entry["context_length"].as_u64());
-    window.filter(|window| BELIEVED_WINDOWS.contains(window))
+    window.filter(|window| PLAUSIBLE_WINDOWS.contains(window))
 }

@@ -38,7 +38,7 @@ pub struct Decoder {
 /// How the answer is transmitted; its first byte decides.
 #[derive(Debug)]
 enum AnswerFraming {
-    /// Only white space was received so far.
+    /// Only whitespace was received so far.
     Unknown,
     Events(SseParser),
     /// The server does not stream. The body is decoded at its end.

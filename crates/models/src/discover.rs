@@ -24,8 +24,8 @@ pub struct DiscoveredServer {
 /// Asks local servers for their models, concurrently. The caller decides whether to use one: any
 /// user of the machine may have started it.
 ///
-/// Returns those that have any, in the order of `candidates`. Providers that are not on this
-/// machine are skipped.
+/// Returns the servers that have at least one model, in the order of `candidates`. Providers that
+/// are not on this machine are skipped.
 pub async fn discover_servers(
     candidates: impl IntoIterator<Item = Provider>,
 ) -> Vec<DiscoveredServer> {

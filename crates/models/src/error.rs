@@ -70,12 +70,16 @@ impl ModelError {
         Self::new(ModelErrorKind::Network, message)
     }
 
+    pub(crate) fn timeout(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::Timeout, message)
+    }
+
     /// Whether the same request may succeed a little later.
     pub fn is_transient(&self) -> bool {
-        use ModelErrorKind::{Network, Overloaded, Protocol, RateLimit, Server};
+        use ModelErrorKind::{Network, Overloaded, Protocol, RateLimit, Server, Timeout};
         matches!(
             self.kind,
-            RateLimit | Overloaded | Server | Network | Protocol
+            RateLimit | Overloaded | Server | Network | Timeout | Protocol
         )
     }
 }

@@ -92,6 +92,6 @@ pub use error::{ModelCapability, ModelError};
 pub use event::{ModelEvent, ReasoningView};
 pub use model::{Model, WindowSource};
 pub use prompt::{ModelTool, ModelToolInput, Prompt, ToolCallMode};
-pub use provider::{OutputLimitField, Provider, Secret};
+pub use provider::{KeySource, OutputLimitField, Provider, Secret};
 pub use request::request_body;
 pub use selvedge_protocol::{Effort, Prices, ReasoningStyle, RetryLimits};

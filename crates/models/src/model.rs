@@ -4,8 +4,8 @@ use selvedge_protocol::{
     LimitOverrides, PatchFlavour, Prices, ReasoningStyle, ScriptMode, ShellFlavour,
 };
 
-/// How the context window of a model is known. A server that tells it overrides all but the
-/// configuration.
+/// Where the context window of a model comes from. A size that the server reports replaces it,
+/// unless it is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WindowSource {
     /// The model is not in the table.

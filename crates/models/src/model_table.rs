@@ -6,15 +6,33 @@ use selvedge_protocol::{LimitOverrides, ShellFlavour};
 
 use crate::{Model, Provider, ReasoningStyle, WindowSource};
 
-/// Prefix of the name, context window, longest answer (both in tokens), how reasoning is requested,
-/// and capabilities.
-struct ModelRow(
-    &'static str,
-    u64,
-    u64,
-    ReasoningStyle,
-    &'static [TableCapability],
-);
+/// Properties of the models whose names start with a prefix.
+struct ModelRow {
+    prefix: &'static str,
+    /// Size of the context window, in tokens.
+    window: u64,
+    /// Longest answer, in tokens.
+    max_output: u64,
+    reasoning: ReasoningStyle,
+    capabilities: &'static [TableCapability],
+}
+
+/// Makes a row of the table, so that each model takes one line.
+const fn row(
+    prefix: &'static str,
+    window: u64,
+    max_output: u64,
+    reasoning: ReasoningStyle,
+    capabilities: &'static [TableCapability],
+) -> ModelRow {
+    ModelRow {
+        prefix,
+        window,
+        max_output,
+        reasoning,
+        capabilities,
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TableCapability {
@@ -26,12 +44,12 @@ enum TableCapability {
 }
 
 const TOOLS_AND_IMAGES: &[TableCapability] = &[TableCapability::Tools, TableCapability::Images];
-const ALL_CAPABILITIES: &[TableCapability] = &[
+const TOOLS_FREEFORM_AND_IMAGES: &[TableCapability] = &[
     TableCapability::Tools,
     TableCapability::Freeform,
     TableCapability::Images,
 ];
-const SHELL_LINES: &[TableCapability] = &[
+const ALL_CAPABILITIES: &[TableCapability] = &[
     TableCapability::Tools,
     TableCapability::Freeform,
     TableCapability::Images,
@@ -44,55 +62,55 @@ use ReasoningStyle::{Adaptive, Budget, Effort, Omitted};
 /// A prefix comes after the longer ones that start with it.
 #[rustfmt::skip]
 const MODEL_TABLE: &[ModelRow] = &[
-    ModelRow("gpt-6",              1_050_000, 128_000, Effort,   SHELL_LINES),
-    ModelRow("gpt-5-chat",           128_000,  16_384, Omitted,   TOOLS_AND_IMAGES),
-    ModelRow("gpt-5.6",            1_050_000, 128_000, Effort,   SHELL_LINES),
-    ModelRow("gpt-5.5",            1_050_000, 128_000, Effort,   SHELL_LINES),
-    ModelRow("gpt-5.4-mini",         400_000, 128_000, Effort,   SHELL_LINES),
-    ModelRow("gpt-5.4-nano",         400_000, 128_000, Effort,   SHELL_LINES),
-    ModelRow("gpt-5.4",            1_050_000, 128_000, Effort,   SHELL_LINES),
-    ModelRow("gpt-5.3-codex-spark",  128_000,  32_768, Effort,   SHELL_LINES),
-    ModelRow("gpt-5",                400_000, 128_000, Effort,   ALL_CAPABILITIES),
-    ModelRow("codex-mini",           200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
-    ModelRow("gpt-oss",              131_072,  32_768, Effort,   TOOLS_ONLY),
-    ModelRow("gpt-4.1",            1_047_576,  32_768, Omitted,   TOOLS_AND_IMAGES),
-    ModelRow("gpt-4o",               128_000,  16_384, Omitted,   TOOLS_AND_IMAGES),
-    ModelRow("gpt-4",                128_000,   4_096, Omitted,   TOOLS_ONLY),
-    ModelRow("o4-mini",              200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
-    ModelRow("o3-mini",              200_000, 100_000, Effort,   TOOLS_ONLY),
-    ModelRow("o3",                   200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
-    ModelRow("o1",                   200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
+    row("gpt-6",              1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
+    row("gpt-5-chat",           128_000,  16_384, Omitted,  TOOLS_AND_IMAGES),
+    row("gpt-5.6",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
+    row("gpt-5.5",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
+    row("gpt-5.4-mini",         400_000, 128_000, Effort,   ALL_CAPABILITIES),
+    row("gpt-5.4-nano",         400_000, 128_000, Effort,   ALL_CAPABILITIES),
+    row("gpt-5.4",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
+    row("gpt-5.3-codex-spark",  128_000,  32_768, Effort,   ALL_CAPABILITIES),
+    row("gpt-5",                400_000, 128_000, Effort,   TOOLS_FREEFORM_AND_IMAGES),
+    row("codex-mini",           200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
+    row("gpt-oss",              131_072,  32_768, Effort,   TOOLS_ONLY),
+    row("gpt-4.1",            1_047_576,  32_768, Omitted,  TOOLS_AND_IMAGES),
+    row("gpt-4o",               128_000,  16_384, Omitted,  TOOLS_AND_IMAGES),
+    row("gpt-4",                128_000,   4_096, Omitted,  TOOLS_ONLY),
+    row("o4-mini",              200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
+    row("o3-mini",              200_000, 100_000, Effort,   TOOLS_ONLY),
+    row("o3",                   200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
+    row("o1",                   200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
 
-    ModelRow("claude-opus-5",      1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
-    ModelRow("claude-sonnet-5",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
-    ModelRow("claude-fable-5",     1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
-    ModelRow("claude-opus-4-8",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
-    ModelRow("claude-opus-4-7",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
-    ModelRow("claude-opus-4-6",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
-    ModelRow("claude-sonnet-4-6",  1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
-    ModelRow("claude-opus-4-5",      200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
-    ModelRow("claude-sonnet-4",      200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
-    ModelRow("claude-haiku-4",       200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
-    ModelRow("claude-opus-4",        200_000,  32_000, Budget,   TOOLS_AND_IMAGES),
-    ModelRow("claude-3-7-sonnet",    200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
-    ModelRow("claude-3",             200_000,   4_096, Omitted,   TOOLS_AND_IMAGES),
-    ModelRow("claude",               200_000,  32_000, Omitted,   TOOLS_AND_IMAGES),
+    row("claude-opus-5",      1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    row("claude-sonnet-5",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    row("claude-fable-5",     1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    row("claude-opus-4-8",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    row("claude-opus-4-7",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    row("claude-opus-4-6",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    row("claude-sonnet-4-6",  1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    row("claude-opus-4-5",      200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
+    row("claude-sonnet-4",      200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
+    row("claude-haiku-4",       200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
+    row("claude-opus-4",        200_000,  32_000, Budget,   TOOLS_AND_IMAGES),
+    row("claude-3-7-sonnet",    200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
+    row("claude-3",             200_000,   4_096, Omitted,  TOOLS_AND_IMAGES),
+    row("claude",               200_000,  32_000, Omitted,  TOOLS_AND_IMAGES),
 
-    ModelRow("grok-code",            256_000,  32_768, Omitted,   TOOLS_ONLY),
-    ModelRow("grok",                 256_000,  32_768, Effort,   TOOLS_AND_IMAGES),
-    ModelRow("gemini",             1_048_576,  65_536, Effort,   TOOLS_AND_IMAGES),
-    ModelRow("deepseek",             131_072,  32_768, Omitted,   TOOLS_ONLY),
-    ModelRow("kimi",                 262_144,  32_768, Omitted,   TOOLS_ONLY),
-    ModelRow("glm",                  202_752,  32_768, Omitted,   TOOLS_ONLY),
-    ModelRow("qwen",                 131_072,  32_768, Omitted,   TOOLS_ONLY),
-    ModelRow("mistral",              131_072,  32_768, Omitted,   TOOLS_ONLY),
-    ModelRow("devstral",             131_072,  32_768, Omitted,   TOOLS_ONLY),
-    ModelRow("llama",                131_072,  16_384, Omitted,   TOOLS_ONLY),
-    ModelRow("gemma",                131_072,   8_192, Omitted,   TOOLS_ONLY),
+    row("grok-code",            256_000,  32_768, Omitted,  TOOLS_ONLY),
+    row("grok",                 256_000,  32_768, Effort,   TOOLS_AND_IMAGES),
+    row("gemini",             1_048_576,  65_536, Effort,   TOOLS_AND_IMAGES),
+    row("deepseek",             131_072,  32_768, Omitted,  TOOLS_ONLY),
+    row("kimi",                 262_144,  32_768, Omitted,  TOOLS_ONLY),
+    row("glm",                  202_752,  32_768, Omitted,  TOOLS_ONLY),
+    row("qwen",                 131_072,  32_768, Omitted,  TOOLS_ONLY),
+    row("mistral",              131_072,  32_768, Omitted,  TOOLS_ONLY),
+    row("devstral",             131_072,  32_768, Omitted,  TOOLS_ONLY),
+    row("llama",                131_072,  16_384, Omitted,  TOOLS_ONLY),
+    row("gemma",                131_072,   8_192, Omitted,  TOOLS_ONLY),
 ];
 
 /// Defaults of a model that is not in the table.
-const UNKNOWN_MODEL: ModelRow = ModelRow("", 32_768, 8_192, Omitted, TOOLS_ONLY);
+const UNKNOWN_MODEL: ModelRow = row("", 32_768, 8_192, Omitted, TOOLS_ONLY);
 /// Context window of a model that is not in the table and whose server is not on this machine.
 const UNKNOWN_REMOTE_WINDOW: u64 = 128_000;
 
@@ -104,8 +122,14 @@ impl Model {
         for family in ["claude-opus-4", "claude-sonnet-4", "claude-haiku-4"] {
             bare = bare.replace(&format!("{family}."), &format!("{family}-"));
         }
-        let row = MODEL_TABLE.iter().find(|row| bare.starts_with(row.0));
-        let ModelRow(_, window, output, reasoning, capabilities) = row.unwrap_or(&UNKNOWN_MODEL);
+        let row = MODEL_TABLE.iter().find(|row| bare.starts_with(row.prefix));
+        let ModelRow {
+            window,
+            max_output,
+            reasoning,
+            capabilities,
+            ..
+        } = row.unwrap_or(&UNKNOWN_MODEL);
         Self {
             name: name.to_owned(),
             context_window: *window,
@@ -113,7 +137,7 @@ impl Model {
                 Some(_) => WindowSource::Table,
                 None => WindowSource::Assumed,
             },
-            max_output_tokens: *output,
+            max_output_tokens: *max_output,
             reasoning: *reasoning,
             tools: capabilities.contains(&TableCapability::Tools),
             freeform_tools: capabilities.contains(&TableCapability::Freeform),
@@ -159,8 +183,8 @@ mod tests {
         for (index, row) in MODEL_TABLE.iter().enumerate() {
             let first = MODEL_TABLE
                 .iter()
-                .position(|other| row.0.starts_with(other.0));
-            assert_eq!(first, Some(index), "{} is never matched", row.0);
+                .position(|other| row.prefix.starts_with(other.prefix));
+            assert_eq!(first, Some(index), "{} is never matched", row.prefix);
         }
     }
 

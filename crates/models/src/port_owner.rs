@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const LISTENING: &str = "0A";
 
 /// Returns the id of the user whose process listens on a loopback port. Returns `None` if the
-/// system does not tell, or if processes of several users listen on it.
+/// system does not report it, or if processes of several users listen on the port.
 pub(crate) fn port_owner(port: u16) -> Option<u32> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
     let mut users: Vec<u32> = tables

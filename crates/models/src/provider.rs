@@ -22,6 +22,8 @@ pub struct Provider {
     pub env_key: Option<String>,
     /// The key; `None` if it was not found or is not needed.
     pub key: Option<Secret>,
+    /// Where the key may be read from.
+    pub key_source: KeySource,
     /// The user whose process must listen at the address, for a server that was found on this
     /// machine and accepted. Checked before each request.
     pub accepted_user: Option<u32>,
@@ -44,6 +46,16 @@ pub struct Provider {
     pub script_limits: LimitOverrides,
     /// Pack of tools for the provider's models; `None` uses the global setting.
     pub tool_pack: Option<String>,
+}
+
+/// Where the key of a provider may be read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeySource {
+    /// The environment or the user's keyring.
+    #[default]
+    Any,
+    /// The environment only, because the user did not configure the address.
+    Environment,
 }
 
 /// Name of the field that limits an answer's tokens in Chat requests.
@@ -92,6 +104,7 @@ impl Provider {
             retries: RetryLimits::default(),
             output_limit: OutputLimitField::default(),
             default_model: None,
+            key_source: KeySource::Any,
             accepted_user: None,
             script_mode: None,
             script_limits: LimitOverrides::default(),

@@ -213,7 +213,7 @@ fn retry_delay(error: &ModelError, made: u32) -> Duration {
 fn idle_timeout_error(provider: &Provider) -> ModelError {
     let seconds = provider.stream_idle_timeout().as_secs_f64();
     let name = &provider.name;
-    ModelError::network(format!("provider `{name}` sent nothing for {seconds} s"))
+    ModelError::timeout(format!("provider `{name}` sent nothing for {seconds} s"))
 }
 
 impl Provider {

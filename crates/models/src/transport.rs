@@ -87,21 +87,40 @@ pub(crate) fn request_headers(provider: &Provider) -> Result<HeaderMap, ModelErr
     if provider.wire_api == WireApi::Messages {
         headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
     }
-    match (&provider.key, &provider.key_header) {
-        (Some(key), Some(header)) => insert_header(&mut headers, header, key)?,
-        (Some(key), None) if provider.wire_api == WireApi::Messages => {
-            insert_header(&mut headers, "x-api-key", key)?
+    if let Some(key) = &provider.key {
+        let key = Secret::new(key.reveal().trim());
+        if HeaderValue::from_str(key.reveal()).is_err() {
+            return Err(invalid_key_error(provider));
         }
-        (Some(key), None) => {
-            let bearer = Secret::new(format!("Bearer {}", key.reveal()));
-            insert_header(&mut headers, "authorization", &bearer)?;
+        match &provider.key_header {
+            Some(header) => insert_header(&mut headers, header, &key)?,
+            None if provider.wire_api == WireApi::Messages => {
+                insert_header(&mut headers, "x-api-key", &key)?;
+            }
+            None => {
+                let bearer = Secret::new(format!("Bearer {}", key.reveal()));
+                insert_header(&mut headers, "authorization", &bearer)?;
+            }
         }
-        (None, _) => {}
     }
     for (name, value) in &provider.headers {
         insert_header(&mut headers, name, value)?;
     }
     Ok(headers)
+}
+
+/// Returns the error for a key that cannot be sent in a header.
+fn invalid_key_error(provider: &Provider) -> ModelError {
+    let place = match &provider.env_key {
+        Some(variable) => format!(" in {variable}"),
+        None => String::new(),
+    };
+    ModelError::new(
+        ModelErrorKind::Auth,
+        format!(
+            "the API key{place} contains a line break or another character that a key cannot have"
+        ),
+    )
 }
 
 fn insert_header(headers: &mut HeaderMap, name: &str, value: &Secret) -> Result<(), ModelError> {
@@ -183,17 +202,44 @@ fn parse_retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 pub(crate) fn connection_error(provider: &Provider, error: reqwest::Error) -> ModelError {
     let error = error.without_url();
     let (name, url, cause) = (&provider.name, shown_url(provider), root_cause(&error));
-    ModelError::network(match error.is_connect() {
-        true => format!("cannot connect to provider `{name}` at {url}: {cause}"),
-        false => format!("the connection to provider `{name}` at {url} failed: {cause}"),
+    // The text of rustls for a server that answers the greeting of TLS with plain HTTP.
+    if cause.contains("InvalidContentType") {
+        return ModelError::base_url(format!(
+            "the server at {url} does not speak TLS: base_url must start with http://"
+        ));
+    }
+    ModelError::network(match (error.is_connect(), provider.proxy_variable()) {
+        (true, Some(variable)) => format!(
+            "cannot connect to provider `{name}` at {url} through the proxy of {variable}: {cause}"
+        ),
+        (true, None) => format!("cannot connect to provider `{name}` at {url}: {cause}"),
+        (false, _) => format!("the connection to provider `{name}` at {url} failed: {cause}"),
     })
+}
+
+impl Provider {
+    /// Returns the environment variable that names the proxy of this provider; `None` if there is
+    /// no proxy, or if `NO_PROXY` may exclude the provider.
+    pub fn proxy_variable(&self) -> Option<&'static str> {
+        let is_set =
+            |name: &&'static str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        if self.is_local() || ["NO_PROXY", "no_proxy"].iter().any(is_set) {
+            return None;
+        }
+        let of_scheme = match self.base_url.starts_with("https://") {
+            true => ["HTTPS_PROXY", "https_proxy"],
+            false => ["HTTP_PROXY", "http_proxy"],
+        };
+        let mut variables = of_scheme.into_iter().chain(["ALL_PROXY", "all_proxy"]);
+        variables.find(is_set)
+    }
 }
 
 /// Returns the error for a request that took longer than `limit`.
 pub(crate) fn timeout_error(provider: &Provider, limit: Duration) -> ModelError {
     let (name, url) = (&provider.name, shown_url(provider));
     let seconds = limit.as_secs();
-    ModelError::network(format!(
+    ModelError::timeout(format!(
         "provider `{name}` at {url} did not answer within {seconds} s"
     ))
 }

@@ -191,7 +191,7 @@ async fn transient_failures_are_retried() {
 
 #[tokio::test]
 async fn permanent_failures_are_not_retried() {
-    use ModelErrorKind::{Auth, ContextTooLong, InvalidRequest, Quota, Refused};
+    use ModelErrorKind::{Auth, ContextTooLong, InvalidRequest, Quota, Refused, UnknownModel};
     for (status, body, kind) in [
         (400, json!({"error": {"message": "bad"}}), InvalidRequest),
         (401, json!({"error": {"message": "who"}}), Auth),
@@ -199,7 +199,7 @@ async fn permanent_failures_are_not_retried() {
         (
             404,
             json!({"error": {"message": "no such model"}}),
-            InvalidRequest,
+            UnknownModel,
         ),
         (
             413,
@@ -350,7 +350,7 @@ async fn a_silent_answer_times_out() {
     };
     let server = Server::start([Reply::events(HELLO).end(End::Silent)]).await;
     let found = events(idle(&server)).await;
-    assert_eq!(error(&found).kind, ModelErrorKind::Network);
+    assert_eq!(error(&found).kind, ModelErrorKind::Timeout);
     assert!(
         error(&found)
             .message

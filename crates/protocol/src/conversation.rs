@@ -265,7 +265,9 @@ model_error_kinds! {
     ContextTooLong = "context_too_long";
     /// The model refused to answer, or a filter blocked the answer.
     Refused = "refused";
-    /// The provider rejected the request: an unknown model, an invalid parameter or schema.
+    /// The provider has no model of this name, or the account may not use it.
+    UnknownModel = "unknown_model";
+    /// The provider rejected the request: an invalid parameter or schema.
     InvalidRequest = "invalid_request";
     /// The provider's `base_url` is invalid, or does not lead to its API.
     BaseUrl = "base_url";
@@ -273,8 +275,10 @@ model_error_kinds! {
     Overloaded = "overloaded";
     /// The provider failed internally.
     Server = "server";
-    /// The provider could not be reached, or the connection was lost or timed out.
+    /// The provider could not be reached, or the connection was lost.
     Network = "network";
+    /// The provider was reached and did not answer in time.
+    Timeout = "timeout";
     /// The response does not conform to the API.
     Protocol = "protocol";
 }

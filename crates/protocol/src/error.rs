@@ -151,6 +151,12 @@ impl ScriptError {
         self
     }
 
+    /// Adds a suggestion if there is one.
+    pub fn suggest_if_some(mut self, suggestion: Option<String>) -> Self {
+        self.suggestions.extend(suggestion);
+        self
+    }
+
     /// Adds an entry to `metadata`.
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.metadata.insert(key.to_owned(), value.into());

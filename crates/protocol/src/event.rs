@@ -201,6 +201,10 @@ pub enum RuntimeEvent {
         parent_id: String,
         /// Outcome of the call.
         call: CallRecord,
+        /// What went wrong, if the call is done and its result reports a failure, such as the exit
+        /// code of a command.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result_failure: Option<String>,
     },
     /// A command wrote output.
     #[serde(rename = "call.output")]

@@ -172,8 +172,9 @@ impl LimitKind {
     }
 
     /// Returns twice the limit of this kind: as a value of its key, and as a value of its flag.
-    pub fn doubled(self, limits: &Limits) -> (u64, String) {
-        let value = match self {
+    /// `None` if the limit is at its maximum.
+    pub fn doubled(self, limits: &Limits) -> Option<(u64, String)> {
+        let current = match self {
             Self::Timeout => limits.timeout_ms,
             Self::RunTimeout => limits.max_timeout_ms,
             Self::Memory => limits.memory_mb,
@@ -187,13 +188,16 @@ impl LimitKind {
             Self::Memory => Limits::MAX_MEMORY_MB,
             _ => u64::MAX,
         };
-        let value = value.saturating_mul(2).clamp(1, max);
+        let value = current.saturating_mul(2).clamp(1, max);
+        if value <= current {
+            return None;
+        }
         let flag_value = match self {
             Self::Timeout | Self::RunTimeout => format_millis(value),
             Self::Memory => format!("{value}MB"),
             _ => value.to_string(),
         };
-        (value, flag_value)
+        Some((value, flag_value))
     }
 }
 
@@ -214,25 +218,29 @@ pub enum LimitSurface {
 }
 
 impl LimitSurface {
-    /// Returns the hint that says how to raise a limit on this surface.
-    pub fn raise_hint(self, kind: LimitKind, limits: &Limits) -> String {
-        let (value, flag_value) = kind.doubled(limits);
-        let key = format!("`script_harness.limits.{} = {value}`", kind.key());
-        let own = match (self, kind) {
-            (Self::Library, _) => return format!("raise `Limits::{}`", kind.key()),
-            (Self::Run | Self::Exec, _) => {
-                if let Some(flag) = kind.flag() {
-                    return format!("pass {flag} {flag_value}");
-                }
-                String::new()
+    /// Returns the hint that says how to raise a limit on this surface, `None` at its maximum. In an
+    /// agent's turn a model reads it, which can change its script, but neither flags nor the
+    /// configuration.
+    pub fn raise_hint(self, kind: LimitKind, limits: &Limits) -> Option<String> {
+        let (value, flag_value) = kind.doubled(limits)?;
+        let name = kind.key();
+        let key = format!("{name} = {value} under [script_harness.limits] in config.toml");
+        let flag = kind.flag().map(|flag| format!("{flag} {flag_value}"));
+        Some(match (self, kind, flag) {
+            (Self::Library, ..) => format!("raise `Limits::{name}`"),
+            (Self::Run, _, Some(flag)) => format!("pass {flag}"),
+            (Self::Exec | Self::Chat, LimitKind::Timeout, _) => {
+                format!("start the script with `// @exec: {{\"timeout_ms\": {value}}}`")
             }
-            (Self::Chat, LimitKind::Timeout) => {
-                format!("start the script with `// @exec: {{\"timeout_ms\": {value}}}`, or ")
+            (Self::Exec, _, Some(flag)) => {
+                format!("the user can raise the limit with {flag}")
             }
-            (Self::Mcp, LimitKind::Timeout) => format!("pass `timeoutMs: {value}`, or "),
-            (Self::Chat | Self::Mcp, _) => String::new(),
-        };
-        format!("{own}set {key} in config.toml")
+            (Self::Exec | Self::Chat, ..) => format!("the user can set {key}"),
+            (Self::Mcp, LimitKind::Timeout, _) => {
+                format!("pass `timeoutMs: {value}`, or set {key}")
+            }
+            (Self::Run | Self::Mcp, ..) => format!("set {key}"),
+        })
     }
 
     /// Returns the hint that says how to give the calls of a tool more time. `limit_ms` is the
@@ -251,7 +259,7 @@ impl LimitSurface {
         let set = match self {
             Self::Library => format!("raise `Limits::tool_timeouts_ms` for `{tool}`"),
             _ => format!(
-                "set `script_harness.limits.tool_timeouts_ms.{key} = {value}` in config.toml"
+                "set {key} = {value} under [script_harness.limits.tool_timeouts_ms] in config.toml"
             ),
         };
         match accepts_timeout {
@@ -404,6 +412,28 @@ mod tests {
         };
         assert_eq!(provider.with(&model).apply(global.clone()), expected);
         assert_eq!(LimitOverrides::default().apply(global.clone()), global);
+    }
+
+    #[test]
+    fn a_limit_at_its_maximum_is_not_suggested_again() {
+        let limits = Limits {
+            memory_mb: Limits::MAX_MEMORY_MB,
+            timeout_ms: Limits::DAY_MS,
+            ..Limits::default()
+        };
+        use LimitSurface::{Chat, Exec, Library, Mcp, Run};
+        for surface in [Library, Run, Exec, Chat, Mcp] {
+            for kind in [LimitKind::Memory, LimitKind::Timeout] {
+                assert_eq!(
+                    surface.raise_hint(kind, &limits),
+                    None,
+                    "{surface:?} {kind:?}"
+                );
+            }
+            // In `exec`, only a person can raise it.
+            let calls = surface.raise_hint(LimitKind::Calls, &limits);
+            assert_eq!(calls.is_some(), surface != Exec, "{surface:?}");
+        }
     }
 
     #[test]

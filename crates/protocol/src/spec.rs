@@ -65,6 +65,17 @@ pub enum ResultView {
 }
 
 impl ToolSpec {
+    /// Returns the first line of the description.
+    pub fn summary(&self) -> &str {
+        self.description.lines().next().unwrap_or_default()
+    }
+
+    /// Returns the MCP server that the tool belongs to, by its name in scripts. `None` for other
+    /// tools.
+    pub fn mcp_server(&self) -> Option<&str> {
+        self.js_name.strip_prefix("mcp.")?.split('.').next()
+    }
+
     /// Marks the tool as one that changes nothing.
     pub fn as_read_only(mut self) -> Self {
         self.read_only = true;
@@ -120,11 +131,9 @@ impl ToolSpec {
 
     /// Whether an object can be the value of a field.
     pub fn field_accepts_objects(&self, field: &str) -> bool {
-        accepts_objects(
-            &self.input_schema["properties"][field],
-            &self.input_schema,
-            0,
-        )
+        let schema = &self.input_schema;
+        let mut visits = MAX_VISITED_SCHEMAS;
+        accepts_objects(&schema["properties"][field], schema, 0, &mut visits)
     }
 
     /// Sets the defaults of fields in structured calls.
@@ -226,17 +235,25 @@ impl Default for CallTimeout {
     }
 }
 
-/// Whether a schema, of which `root` is the whole document, accepts objects.
-fn accepts_objects(schema: &Value, root: &Value, depth: usize) -> bool {
+/// Most schemas that are visited to find out whether a field accepts objects.
+const MAX_VISITED_SCHEMAS: usize = 1000;
+
+/// Whether a schema, of which `root` is the whole document, accepts objects. `visits` is the number
+/// of schemas that may still be visited; a schema that needs more counts as one that does.
+fn accepts_objects(schema: &Value, root: &Value, depth: usize, visits: &mut usize) -> bool {
+    let Some(left) = visits.checked_sub(1).filter(|_| depth <= 8) else {
+        return true;
+    };
+    *visits = left;
     let reference = schema["$ref"].as_str();
     if let Some(path) = reference.and_then(|reference| reference.strip_prefix('#')) {
-        let target = root.pointer(path).filter(|_| depth < 8);
-        return target.is_none_or(|target| accepts_objects(target, root, depth + 1));
+        let target = root.pointer(path);
+        return target.is_none_or(|target| accepts_objects(target, root, depth + 1, visits));
     }
     for word in ["anyOf", "oneOf"] {
         if let Some(options) = schema[word].as_array() {
             let mut options = options.iter();
-            return options.any(|option| depth > 8 || accepts_objects(option, root, depth + 1));
+            return options.any(|option| accepts_objects(option, root, depth + 1, visits));
         }
     }
     match &schema["type"] {

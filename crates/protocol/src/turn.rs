@@ -151,6 +151,8 @@ impl TurnError {
 pub enum TurnErrorKind {
     /// The session cannot be read from the journal or written to it.
     Journal,
+    /// The disk of the journal is full.
+    DiskFull,
     /// A run that belongs to the turn is still active in another process.
     InUse,
     /// A request to the model failed.
@@ -163,6 +165,7 @@ impl TurnErrorKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Journal => "journal",
+            Self::DiskFull => "disk_full",
             Self::InUse => "in_use",
             Self::Model(kind) => kind.as_str(),
         }
@@ -236,10 +239,8 @@ mod tests {
             .iter()
             .copied()
             .map(TurnErrorKind::Model);
-        for kind in [TurnErrorKind::Journal, TurnErrorKind::InUse]
-            .into_iter()
-            .chain(model_kinds)
-        {
+        use TurnErrorKind::{DiskFull, InUse, Journal};
+        for kind in [Journal, DiskFull, InUse].into_iter().chain(model_kinds) {
             let value = serde_json::to_value(kind).unwrap();
             assert_eq!(value, json!(kind.as_str()));
             assert_eq!(

@@ -619,10 +619,10 @@ static void on_rejection(JSContext *cx, JSValueConst promise, JSValueConst reaso
 }
 
 // Allocates the free blocks of the heap, so that later allocations are adjacent in fresh memory.
-// Called twice: between the library and the prelude, because a script writes to objects of the
-// prelude with each call and seldom to those of the library, and wasmtime restores at most 32
-// separate ranges of pages of an instance cheaply; and at the end, so that a script does not write to
-// a page of the snapshot for every block.
+// Called after the library, because a script writes to objects of the prelude with each call and
+// seldom to those of the library, and wasmtime restores at most 32 separate ranges of pages of an
+// instance by copying; and at the end, so that a script does not write to a page of the snapshot for
+// every block.
 static void fill_free_blocks(void) {
     for (int i = 0; i < JS_ARENA_BLOCK_SIZE_COUNT; i++)
         while (!list_empty(&rt->arena_state.free_arena_list[i]))

@@ -432,7 +432,7 @@ impl<'a> Visit<'a> for ScriptAnalyzer<'_> {
         }
         match self.global_name(&it.callee) {
             Some("require") => {
-                let instead = "there are no modules here: everything a script can use is in help()";
+                let instead = "scripts cannot load modules: help() lists what they can use";
                 self.ban("require()", instead, it.span);
             }
             Some("eval") => self.ban("eval()", "write the code itself", it.span),

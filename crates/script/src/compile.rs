@@ -3,11 +3,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lru::LruCache;
 use oxc_allocator::Allocator;
 use oxc_ast::ast::{Argument, CallExpression, Expression, NumberBase, Program};
 use oxc_ast::builder::AstBuilder;
@@ -26,14 +24,15 @@ use tokio::sync::Semaphore;
 
 use crate::analysis::{LintWarning, ScriptAnalyzer, StaticCall, ToolMentions, inline_tool_calls};
 use crate::enum_values::bound_enum_values;
-use crate::globals::is_global;
-use crate::parse_cost::bound_parse_cost;
+use crate::globals::is_reserved_name;
+use crate::hints::ESCAPE_BACKTICK_HINT;
+use crate::lexing::is_short_and_shallow;
+use crate::parse_cost::{UnparsableText, bound_parse_cost};
 use crate::positions::{LineStarts, PositionMap};
 use crate::pragma::Pragma;
+use crate::script_cache::ScriptCache;
 use crate::typecheck::{TypeMistake, find_mistakes};
 
-/// Number of compiled scripts in the cache.
-const MAX_CACHED_SCRIPTS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 /// Parse cost up to which a script is compiled on the thread of the caller: about a millisecond.
 const MAX_INLINE_COST: u64 = 50_000;
 /// Number of costlier scripts that are compiled at the same time, in all sessions.
@@ -72,6 +71,8 @@ pub struct CompiledScript {
     lines: LineStarts,
     position_map: PositionMap,
     type_check: Mutex<Option<TypeCheck>>,
+    /// Whether it may be compiled and checked on a thread of the async executor.
+    is_quick: bool,
 }
 
 /// The result of the type check against one registry.
@@ -105,6 +106,26 @@ impl CompiledScript {
         mistakes
     }
 
+    fn has_type_check(&self, registry: &Registry) -> bool {
+        let cached = self
+            .type_check
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let known = cached.as_ref().map(|known| &known.registry);
+        known.is_some_and(|known| registry.has_identity(known))
+    }
+
+    /// Returns about how much memory the script takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let names = self.declared_names.iter().chain(&self.undeclared_names);
+        let names: usize = names.map(|name| name.len() + size_of::<String>()).sum();
+        size_of::<Self>()
+            + self.source.len()
+            + self.javascript.len()
+            + names
+            + self.position_map.memory_bytes()
+    }
+
     /// Maps a position in the compiled code to the script as written.
     pub(crate) fn original_position(&self, compiled: Position) -> Option<Position> {
         self.position_map.original_position(compiled)
@@ -116,18 +137,10 @@ impl CompiledScript {
     }
 }
 
-/// Compiles scripts, with a cache of the thousand most recently used.
-#[derive(Debug)]
+/// Compiles scripts, with a cache of the most recently used.
+#[derive(Debug, Default)]
 pub struct ScriptCompiler {
-    cache: Mutex<LruCache<[u8; 32], Arc<CompiledScript>>>,
-}
-
-impl Default for ScriptCompiler {
-    fn default() -> Self {
-        Self {
-            cache: Mutex::new(LruCache::new(MAX_CACHED_SCRIPTS)),
-        }
-    }
+    cache: Mutex<ScriptCache>,
 }
 
 impl ScriptCompiler {
@@ -159,18 +172,14 @@ impl ScriptCompiler {
         }
         let key: [u8; 32] = Sha256::digest(source.as_ref()).into();
         if let Some(hit) = self.lock_cache().get(&key) {
-            return Ok(CacheLookup::Hit(hit.clone()));
+            return Ok(CacheLookup::Hit(hit));
         }
-        let parse_cost = bound_parse_cost(&source).map_err(|excess| {
-            let at = LineStarts::new(&source).position(&source, excess.offset);
-            rejected_error(format!("the script is too complex: {}", excess.problem))
-                .at(at.line, at.column)
-                .suggest("split it into more statements with fewer levels")
-        })?;
+        let parse_cost = bound_parse_cost(&source).map_err(|it| unparsable_error(&source, it))?;
+        let is_quick = parse_cost <= MAX_INLINE_COST && is_short_and_shallow(&source);
         Ok(CacheLookup::Miss(NewScript {
             source,
             key,
-            parse_cost,
+            is_quick,
         }))
     }
 
@@ -180,26 +189,34 @@ impl ScriptCompiler {
         registry: Option<&Registry>,
     ) -> Result<Arc<CompiledScript>, ScriptError> {
         let sha256 = selvedge_text::hex(&script.key);
-        let compiled = stacker::grow(stack_bytes(&script.source), || {
+        let mut compiled = stacker::grow(stack_bytes(&script.source), || {
             compile_source(&script.source, sha256, registry)
         })?;
+        compiled.is_quick = script.is_quick;
         let compiled = Arc::new(compiled);
-        self.lock_cache().put(script.key, compiled.clone());
+        self.lock_cache().add(script.key, compiled.clone());
         Ok(compiled)
     }
 
-    /// Compiles a script from bytes without blocking the async executor: a costly one is compiled
-    /// on another thread, in turn. With a registry, the types of a new script are checked, too.
+    /// Compiles a script from bytes without blocking the async executor: one that is not certainly
+    /// quick is compiled on another thread, in turn. With a registry, the types are checked, too.
     pub(crate) async fn compile_async(
         self: &Arc<Self>,
         source: &[u8],
         max_bytes: usize,
         registry: Option<&Registry>,
     ) -> Result<(Arc<CompiledScript>, bool), ScriptError> {
-        static COSTLY: Semaphore = Semaphore::const_new(MAX_CONCURRENT_COSTLY);
         let script = match self.look_up(utf8_text(source)?, max_bytes)? {
-            CacheLookup::Hit(compiled) => return Ok((compiled, true)),
-            CacheLookup::Miss(script) if script.parse_cost <= MAX_INLINE_COST => {
+            CacheLookup::Hit(compiled) => {
+                if let Some(registry) = registry
+                    .filter(|registry| !compiled.is_quick && !compiled.has_type_check(registry))
+                {
+                    let (script, registry) = (compiled.clone(), registry.clone());
+                    in_turn(move || script.type_mistakes(&registry)).await?;
+                }
+                return Ok((compiled, true));
+            }
+            CacheLookup::Miss(script) if script.is_quick => {
                 return Ok((self.compile_new(&script, registry)?, false));
             }
             CacheLookup::Miss(script) => NewScript {
@@ -207,14 +224,9 @@ impl ScriptCompiler {
                 ..script
             },
         };
-        let _turn = COSTLY.acquire().await;
         let (compiler, registry) = (self.clone(), registry.cloned());
-        let compiled =
-            tokio::task::spawn_blocking(move || compiler.compile_new(&script, registry.as_ref()));
-        match compiled.await {
-            Ok(compiled) => Ok((compiled?, false)),
-            Err(error) => Err(rejected_error(format!("cannot compile: {error}"))),
-        }
+        let compiled = in_turn(move || compiler.compile_new(&script, registry.as_ref())).await?;
+        Ok((compiled?, false))
     }
 
     /// Compiles a script from bytes. Fails if they are not UTF-8.
@@ -226,7 +238,7 @@ impl ScriptCompiler {
         self.compile(utf8_text(source)?, max_bytes)
     }
 
-    fn lock_cache(&self) -> std::sync::MutexGuard<'_, LruCache<[u8; 32], Arc<CompiledScript>>> {
+    fn lock_cache(&self) -> std::sync::MutexGuard<'_, ScriptCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -242,7 +254,19 @@ struct NewScript<'s> {
     source: Cow<'s, str>,
     /// Its key in the cache.
     key: [u8; 32],
-    parse_cost: u64,
+    /// Whether it may be compiled on a thread of the async executor.
+    is_quick: bool,
+}
+
+/// Runs costly work on a thread that may block, a few at a time.
+async fn in_turn<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ScriptError> {
+    static COSTLY: Semaphore = Semaphore::const_new(MAX_CONCURRENT_COSTLY);
+    let _turn = COSTLY.acquire().await;
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| rejected_error(format!("cannot compile: {error}")))
 }
 
 /// Returns a script as text. Fails if it is not UTF-8.
@@ -279,11 +303,12 @@ fn strip_markdown_fence(source: &str) -> Cow<'_, str> {
 }
 
 /// Returns the native stack that parsing a script may need.
-fn stack_bytes(source: &str) -> usize {
+pub(crate) fn stack_bytes(source: &str) -> usize {
     STACK_BYTES_FOR_BRACKETS + source.len() * STACK_BYTES_PER_SOURCE_BYTE
 }
 
-fn parse<'a>(allocator: &'a Allocator, source: &'a str) -> ParserReturn<'a> {
+/// Parses a script. Its cost must be bounded before.
+pub(crate) fn parse<'a>(allocator: &'a Allocator, source: &'a str) -> ParserReturn<'a> {
     let options = ParseOptions {
         parse_regular_expression: true,
         allow_return_outside_function: true,
@@ -324,6 +349,10 @@ fn compile_source(
         error
             .suggestions
             .extend(help.map(|help| without_full_stop(help)));
+        let offset = diagnostic.labels.first().map(|label| label.offset());
+        if offset.is_some_and(|offset| is_after_backtick(source, offset)) {
+            error.suggestions = vec![ESCAPE_BACKTICK_HINT.to_owned()];
+        }
         error
     };
 
@@ -383,7 +412,7 @@ fn compile_source(
     let unresolved = scoping.root_unresolved_references().keys();
     let mut unresolved: BTreeSet<String> = unresolved.map(|name| name.to_string()).collect();
     unresolved.extend(names_of(ambient).difference(&variables).cloned());
-    let may_hold_tools = |name: &&String| *name == "tools" || !is_global(name);
+    let may_hold_tools = |name: &&String| *name == "tools" || !is_reserved_name(name);
     let roots = unresolved.difference(&variables).filter(may_hold_tools);
     let roots = roots.cloned().collect();
 
@@ -414,6 +443,7 @@ fn compile_source(
         lines,
         position_map: map,
         type_check: Mutex::new(checked),
+        is_quick: false,
     })
 }
 
@@ -427,6 +457,15 @@ fn is_jsx_before(source: &str, error_offset: u32) -> bool {
     let starts_tag = |c: char| c.is_ascii_alphabetic() || "/>".contains(c);
     let is_tag = source[tag + 1..].starts_with(starts_tag) && !source[tag..end].contains(';');
     is_tag && (source[tag..].contains("</") || source[tag..].contains("/>"))
+}
+
+/// Whether a syntax error is directly after a backtick: a template literal may have ended too
+/// early.
+fn is_after_backtick(source: &str, error_offset: u32) -> bool {
+    let at = error_offset as usize;
+    let before = source.get(..at).is_some_and(|text| text.ends_with('`'));
+    let after = source.get(at..).and_then(|text| text.chars().next());
+    before && after.is_some_and(|next| !next.is_whitespace())
 }
 
 /// Returns the SHA-256 of a text, in hexadecimal.
@@ -483,6 +522,11 @@ impl<'a> VisitMut<'a> for RaceRewriter<'a> {
 fn is_promise_race(callee: &Expression<'_>) -> bool {
     matches!(callee, Expression::StaticMemberExpression(member)
         if member.property.name == "race" && member.object.is_specific_id("Promise"))
+}
+
+fn unparsable_error(source: &str, refused: UnparsableText) -> ScriptError {
+    let at = LineStarts::new(source).position(source, refused.offset);
+    refused.problem.to_error().at(at.line, at.column)
 }
 
 fn rejected_error(message: impl Into<String>) -> ScriptError {

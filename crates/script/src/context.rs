@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::compile::CompiledScript;
 use crate::errors::truncate_bytes;
-use crate::globals::{is_global, tool_namespace};
+use crate::globals::{is_reserved_name, tool_namespace};
 use crate::output_buffer::OutputBuffer;
 use crate::recording::Recorder;
 use crate::replay_calls::ReplayAnswers;
@@ -112,7 +112,7 @@ impl<'a> RunContext<'a> {
     pub(crate) fn javascript(&self) -> Cow<'a, str> {
         let names = self.compiled.undeclared_names.iter();
         let bound: String = names
-            .filter(|name| !is_global(name) && self.is_mcp_server(name))
+            .filter(|name| !is_reserved_name(name) && self.is_mcp_server(name))
             .map(|name| format!("const {name} = tools.mcp.{name};"))
             .collect();
         let script = &self.compiled.javascript;

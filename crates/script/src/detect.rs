@@ -3,11 +3,11 @@
 //!
 //! A block starts at column 0 of a line, at the top level of the Markdown document that the text
 //! is (`top_level`); elsewhere it is text, and so is a tag in the middle of a line.
-//! `</tool-calls>` ends a block where it ends a line. Text in `<think>` or `<thinking>` is
+//! `</tool-calls>` ends a block where it ends a line. Text in `<think>` or similar marks is
 //! reasoning, in which there are no blocks. A nested, unbalanced or unclosed block is reported as
 //! malformed.
 
-use crate::top_level::is_top_level_after;
+use crate::top_level::{LineContent, is_top_level_after};
 
 /// A part of an assistant's message. All segments together are the message, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,17 @@ pub enum Segment {
         /// What is wrong, in one line.
         problem: String,
     },
+}
+
+impl Segment {
+    /// Returns the text of the segment as it is in the message.
+    pub fn raw(&self) -> &str {
+        match self {
+            Self::Text(raw) | Self::Reasoning(raw) | Self::EndOfReasoning(raw) => raw,
+            Self::Script(block) => &block.raw,
+            Self::Malformed { raw, .. } => raw,
+        }
+    }
 }
 
 /// A script block.
@@ -62,7 +73,27 @@ enum BlockFormat {
 
 const OPEN_TAG: &str = "<tool-calls";
 const CLOSE_TAG: &str = "</tool-calls>";
-const REASONING_TAGS: [(&str, &str); 2] = [("<think>", "</think>"), ("<thinking>", "</thinking>")];
+/// The marks between which models reason.
+const REASONING_TAGS: [(&str, &str); 12] = [
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<antThinking>", "</antThinking>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|think|>", "<|/think|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<|channel|>analysis<|message|>", END_OF_MESSAGE),
+    (
+        "<|start|>assistant<|channel|>analysis<|message|>",
+        END_OF_MESSAGE,
+    ),
+];
+/// Ends a message of the format with channels. Without a start it says nothing about the text
+/// before it, which can be the final answer.
+const END_OF_MESSAGE: &str = "<|end|>";
 const FENCE_INFO_STRINGS: [&str; 4] = [
     "ts tool-calls",
     "typescript tool-calls",
@@ -178,6 +209,15 @@ enum LineMarker {
     EndOfReasoning(usize),
 }
 
+impl LineMarker {
+    fn content(&self) -> LineContent {
+        match self {
+            Self::Reasoning(_) | Self::EndOfReasoning(_) => LineContent::Reasoning,
+            _ => LineContent::Script,
+        }
+    }
+}
+
 impl BlockDetector {
     /// Adds text and returns the segments that are complete.
     pub fn push(&mut self, delta: &str) -> Vec<Segment> {
@@ -243,7 +283,7 @@ impl BlockDetector {
             let marker = self.line_marker(start, last);
             let marker = match marker {
                 LineMarker::Nothing | LineMarker::Incomplete => marker,
-                found if self.is_top_level(start) => found,
+                found if self.is_top_level(start, found.content()) => found,
                 _ => LineMarker::Nothing,
             };
             match marker {
@@ -305,7 +345,7 @@ impl BlockDetector {
         if line.starts_with('`') {
             return fence_marker(line, is_whole);
         }
-        if !line.starts_with('<') {
+        if !line.starts_with(['<', '[', '◁']) {
             return match rest.is_empty() && !last {
                 true => LineMarker::Incomplete,
                 false => LineMarker::Nothing,
@@ -324,7 +364,7 @@ impl BlockDetector {
             if line.starts_with(open) {
                 return LineMarker::Reasoning(close);
             }
-            match ends_with_tag(close) {
+            match ends_with_tag(close).filter(|_| close != END_OF_MESSAGE) {
                 Some(true) => return LineMarker::EndOfReasoning(close.len()),
                 Some(false) => return LineMarker::Incomplete,
                 None => {}
@@ -356,13 +396,13 @@ impl BlockDetector {
     }
 
     /// Returns whether a line that starts at `start` is at the top level of the document.
-    fn is_top_level(&mut self, start: usize) -> bool {
+    fn is_top_level(&mut self, start: usize, content: LineContent) -> bool {
         let before = &self.text[self.document..start];
         if before.trim().is_empty() {
             return true;
         }
         self.lookups += 1;
-        self.lookups <= MAX_LOOKUPS && is_top_level_after(before)
+        self.lookups <= MAX_LOOKUPS && is_top_level_after(before, content)
     }
 
     fn scan_reasoning(
@@ -379,7 +419,8 @@ impl BlockDetector {
         }
         // Up to a possible start of the tag.
         let rest = &self.text[self.scanned..];
-        let undecided = rest.rfind('<').filter(|at| close.starts_with(&rest[*at..]));
+        let undecided = close.chars().next().and_then(|first| rest.rfind(first));
+        let undecided = undecided.filter(|at| close.starts_with(&rest[*at..]));
         let safe = match undecided {
             Some(at) if !last => self.scanned + at,
             _ => self.text.len(),

@@ -171,7 +171,7 @@ fn memory_message(limits: &Limits) -> String {
 fn suggest_more_memory(error: ScriptError, limits: &Limits, surface: LimitSurface) -> ScriptError {
     error
         .suggest("work on less at a time, or keep only the fields you need")
-        .suggest(surface.raise_hint(LimitKind::Memory, limits))
+        .suggest_if_some(surface.raise_hint(LimitKind::Memory, limits))
         .with(LimitKind::METADATA_KEY, LimitKind::Memory.key())
 }
 
@@ -199,7 +199,7 @@ pub(crate) fn timeout_error(
     };
     ScriptError::new(ErrorCode::ScriptTimeoutError, Phase::Executing, message)
         .suggest(instead)
-        .suggest(surface.raise_hint(kind, limits))
+        .suggest_if_some(surface.raise_hint(kind, limits))
         .with(LimitKind::METADATA_KEY, kind.key())
 }
 

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallError, ErrorCode, Ledger, LedgerError, Phase, ResumeAs, RunStart,
-    RunStatus, RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallError, ErrorCode, Ledger, LedgerError, LimitSurface, Phase, ResumeAs,
+    RunStart, RunStatus, RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
 };
 use selvedge_tools::{
-    ExternalCancel, Scope, ScriptSource, SuspendPolicy, TaskContext, run_until_cancel_requested,
+    CallFailure, ExternalCancel, Scope, ScriptSource, SuspendPolicy, TaskContext,
+    run_until_cancel_requested,
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -124,7 +125,10 @@ impl Harness {
         if mode == ScriptMode::Disabled {
             let message = "scripts are disabled";
             let error = ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
-                .suggest("make structured tool calls, or set the mode to `enabled`");
+                .suggest(match self.surface {
+                    LimitSurface::Run => "pass --mode enabled",
+                    _ => "make structured tool calls, or set the mode to `enabled`",
+                });
             return rejected_output(output, error, started);
         }
         if mode == ScriptMode::DryRun {
@@ -252,7 +256,12 @@ impl Harness {
             if launch.resume_as != ResumeAs::Rerun
                 && let Some(error) = &mut output.error
             {
-                let suggestion = options.resume_hint.suggestion(&output.id);
+                let first = first_step_to_resume(error);
+                if first == FREE_DISK_SPACE {
+                    // A new run would repeat the completed changes.
+                    error.suggestions.clear();
+                }
+                let suggestion = options.resume_hint.suggestion(first, &output.id);
                 error.suggestions.push(suggestion);
             }
             match timeout(WRITE_TIMEOUT, record_end(ledger, &output, launch)).await {
@@ -262,9 +271,9 @@ impl Harness {
                     output.error = None;
                     output.warnings.push(CLAIMED_BY_OTHER_WARNING.to_owned());
                 }
-                Ok(Err(error)) => output.warnings.push(format!(
-                    "cannot write the end of the run to the journal: {error}"
-                )),
+                Ok(Err(error)) => output
+                    .warnings
+                    .push(format!("the end of the run is not recorded: {error}")),
                 Err(_) => output.warnings.push(
                     "the journal is locked; the end of the run is written when it is free"
                         .to_owned(),
@@ -498,4 +507,25 @@ async fn record_end(
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
+}
+
+/// What has to be done before a run is resumed whose journal's disk is full.
+const FREE_DISK_SPACE: &str = "free disk space";
+
+/// Returns what has to be done before a failed run is resumed.
+fn first_step_to_resume(error: &ScriptError) -> &'static str {
+    let of_server = error
+        .tool_name
+        .as_ref()
+        .is_some_and(|tool| tool.starts_with("mcp."));
+    if error
+        .metadata
+        .contains_key(CallFailure::DISK_FULL_METADATA_KEY)
+    {
+        FREE_DISK_SPACE
+    } else if of_server && error.code == ErrorCode::ToolExecutionError {
+        "correct the script or the server"
+    } else {
+        "correct the script"
+    }
 }

@@ -48,7 +48,7 @@ declare function help(name?: string | Function): string;
 declare const ALL_TOOLS: readonly { readonly name: string; readonly description: string }[];
 /** Ends the script successfully. */
 declare function exit(): never;
-/** Lets the caller stop waiting while the script continues. Ignored by a caller that waits for the result. */
+/** Lets the caller stop waiting; the script continues. Has no effect if the caller waits for the result. */
 declare function yield_control(): void;
 declare function setTimeout(callback: (...args: any[]) => void, ms?: number, ...args: unknown[]): number;
 declare function clearTimeout(id: number): void;

@@ -56,8 +56,8 @@ package private protected public return static super switch this throw true try 
 while with yield";
 
 /// Whether a name is a global of every script or a reserved word, whatever tools are registered.
-pub(crate) fn is_global(name: &str) -> bool {
-    static TAKEN: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
+pub(crate) fn is_reserved_name(name: &str) -> bool {
+    static RESERVED: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
         let prefixes = ["declare const ", "declare function ", "declare class "];
         let lines = GLOBAL_DECLARATIONS
             .lines()
@@ -66,7 +66,7 @@ pub(crate) fn is_global(name: &str) -> bool {
         let other = STANDARD_GLOBALS.split(' ').chain(RESERVED_WORDS.split(' '));
         declared.chain(other).collect()
     });
-    TAKEN.contains(name)
+    RESERVED.contains(name)
 }
 
 /// Returns the namespace of the tools that a global holds: empty for `tools`, `mcp.github` for the
@@ -79,7 +79,7 @@ pub(crate) fn tool_namespace(global: &str, registry: &Registry) -> Option<String
         return Some(String::new());
     }
     let namespace = format!("mcp.{global}");
-    let is_server = !is_global(global) && registry.is_namespace(&namespace);
+    let is_server = !is_reserved_name(global) && registry.is_namespace(&namespace);
     is_server.then_some(namespace)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use selvedge_protocol::{CallReach, Limits};
-use selvedge_tools::{RegisteredTool, Registry};
+use selvedge_tools::Registry;
 
 use crate::globals::server_globals;
 
@@ -11,25 +11,19 @@ use crate::globals::server_globals;
 /// their tools.
 const MAX_LISTED_TOOLS: usize = 100;
 
-/// Returns the MCP server that a tool belongs to.
-pub(crate) fn mcp_server_of(tool: &RegisteredTool) -> Option<&str> {
-    tool.spec.js_name.strip_prefix("mcp.")?.split('.').next()
-}
-
 /// Returns the text of `help()`: how scripts are written, their limits, and the list of tools.
 pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
     let mut text = format!("{HELP_INTRODUCTION}{}Tools:\n", limits_text(limits));
     let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
     for tool in registry.iter() {
         let name = &tool.spec.js_name;
-        if let Some(server) = mcp_server_of(tool)
+        if let Some(server) = tool.spec.mcp_server()
             && registry.len() > MAX_LISTED_TOOLS
         {
             *servers.entry(server).or_default() += 1;
             continue;
         }
-        let first = tool.spec.description.lines().next().unwrap_or_default();
-        text.push_str(&format!("  tools.{name}  {first}\n"));
+        text.push_str(&format!("  tools.{name}  {}\n", tool.spec.summary()));
     }
     for (server, tools) in servers {
         text.push_str(&format!(
@@ -41,7 +35,7 @@ pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
     if !globals.is_empty() {
         let shown = globals.iter().take(MAX_LISTED_TOOLS).cloned();
         text.push_str(&format!(
-            "MCP servers are globals too, without tools.mcp: {}\n",
+            "These MCP servers are also globals, as in server.tool({{...}}): {}\n",
             shown.collect::<Vec<_>>().join(", ")
         ));
     }
@@ -54,7 +48,7 @@ pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
 const HELP_INTRODUCTION: &str = "\
 A script is TypeScript with top-level await; `return value` returns a value.
   await tools.name({...})                 call a tool; help(\"name\") shows its types
-  await tools.readFile(\"a.txt\")           the only required field can be given without its name
+  await tools.readFile(\"a.txt\")           if only one field is required, its value can be passed alone
   await Promise.all([...])                make several calls side by side
   text(v), image(v)                       show output besides the returned value
   console.log(v)                          write a log line

@@ -5,11 +5,14 @@ use selvedge_tools::{Registry, similar_names};
 
 use crate::compile::CompiledScript;
 
+/// Hint for a backtick inside a template literal.
+pub(crate) const ESCAPE_BACKTICK_HINT: &str = "escape the backtick: \\`";
+
 /// Globals of Node, browsers and Python that scripts do not have, and what to use instead: names
 /// separated by spaces, a colon, the hint.
 const UNAVAILABLE_GLOBALS: &str = "\
-fetch axios: there is no network here: use a tool for it, see help()
-require: there are no modules here: everything a script can use is in help()
+fetch axios: scripts have no network: use a tool, see help()
+require: scripts cannot load modules: help() lists what they can use
 process: there is no process here: use context.workingDirectory, exit() and text()
 Buffer: use TextEncoder and TextDecoder for bytes, or atob() and btoa() for base64
 Intl: there is no Intl here: use toLocaleString, toLocaleDateString or toFixed
@@ -17,7 +20,7 @@ setInterval: use a loop with `await new Promise(r => setTimeout(r, ms))`
 setImmediate: use setTimeout or await
 Worker: there are no threads here: run calls side by side with Promise.all
 fs: there is no fs here: use the file tools, see help()
-AbortController AbortSignal: calls are stopped by Promise.race([tools.a(…), timeout])
+AbortController AbortSignal: use Promise.race([tools.a(…), timeout]), which cancels the call that loses
 clearInterval: there is no setInterval here: use a loop with \
 `await new Promise(r => setTimeout(r, ms))`
 print: use console.log(v) or text(v)
@@ -83,6 +86,9 @@ fn for_missing_name(missing: &str, compiled: &CompiledScript, registry: &Registr
     }
     if let Some(tool) = registry.get(missing) {
         return format!("did you mean `tools.{}`?", tool.spec.js_name);
+    }
+    if registry.is_namespace(missing) {
+        return format!("did you mean `tools.{missing}`?");
     }
     if let Some(near) =
         similar_names(missing, compiled.declared_names.iter().map(String::as_str)).first()

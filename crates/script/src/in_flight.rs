@@ -338,14 +338,12 @@ impl<'a> InFlightCalls<'a> {
         let (id, _) = self.pending.iter().find(|(_, pending)| settles(pending))?;
         let id = *id;
         let at = self.pending.remove(&id)?.call.at;
+        let warnings: Vec<String> = outcome.named_warnings().collect();
         let record = outcome.record;
         self.log.invoked_count += u32::from(outcome.tool_invoked);
         if outcome.ignored_cancel {
             self.log.add_unstoppable(&record.id, &record.tool);
         }
-        let tool = camel_case(&record.tool);
-        let warnings = outcome.warnings.iter();
-        let warnings = warnings.map(|warning| format!("{tool}: {warning}"));
         self.log.warnings.extend(warnings);
         let answer = match outcome.result {
             Ok(output) => {

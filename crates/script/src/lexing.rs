@@ -1,5 +1,7 @@
 //! Finds the ends of tokens in a script's text, exactly as the parser does.
 
+use oxc_syntax::identifier::is_identifier_part;
+
 /// Returns the length of the operator or the other character at the start of a text.
 pub(crate) fn operator_len(bytes: &[u8]) -> usize {
     let (first, rest) = (bytes[0], &bytes[1..]);
@@ -29,19 +31,47 @@ pub(crate) fn operator_len(bytes: &[u8]) -> usize {
     }
 }
 
-/// Whether a byte is part of a name or keyword. Bytes of other whitespace count, too.
-pub(crate) fn is_word_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'#') || byte >= 0x80
-}
-
 /// Returns the offset after the name or keyword that starts at `start`.
 pub(crate) fn word_end(source: &str, start: usize) -> usize {
-    let ends = |(_, c): &(usize, char)| match c.is_ascii() {
-        true => !is_word_byte(*c as u8),
-        false => c.is_whitespace() || *c == '\u{feff}',
+    let rest = &source[start..];
+    rest.find(|c| !is_identifier_part(c))
+        .map_or(source.len(), |end| start + end)
+}
+
+/// Returns the offset after the number that starts at `start`. A word may follow without a space.
+pub(crate) fn number_end(bytes: &[u8], start: usize) -> usize {
+    let count = |from: usize, is_part: fn(&&u8) -> bool| {
+        from + bytes[from..].iter().take_while(is_part).count()
     };
-    let mut rest = source[start..].char_indices();
-    rest.find(ends).map_or(source.len(), |(end, _)| start + end)
+    let digits = |from| count(from, |byte| byte.is_ascii_digit() || **byte == b'_');
+    let exponent = |from: usize| match &bytes[from..] {
+        [b'e' | b'E', b'+' | b'-', ..] => digits(from + 2),
+        [b'e' | b'E', ..] => digits(from + 1),
+        _ => from,
+    };
+    match &bytes[start..] {
+        [b'0', b'x' | b'X' | b'b' | b'B' | b'o' | b'O', ..] => count(start + 2, |byte| {
+            byte.is_ascii_alphanumeric() || **byte == b'_'
+        }),
+        // Such a number is octal, unless it contains 8 or 9.
+        [b'0', b'0'..=b'9', ..] => {
+            let end = count(start, |byte| byte.is_ascii_digit());
+            let is_octal = bytes[start..end].iter().all(|byte| *byte < b'8');
+            match bytes.get(end) {
+                Some(b'.') if !is_octal => exponent(digits(end + 1)),
+                Some(b'e') if !is_octal => exponent(end),
+                _ => end,
+            }
+        }
+        _ => {
+            let end = digits(start);
+            match bytes.get(end) {
+                Some(b'.') => exponent(digits(end + 1)),
+                Some(b'n') => end + 1,
+                _ => exponent(end),
+            }
+        }
+    }
 }
 
 /// Whether a character ends a line.
@@ -56,19 +86,20 @@ pub(crate) fn line_end(source: &str, start: usize) -> usize {
         .map_or(source.len(), |end| start + end)
 }
 
-/// Returns the offset after the closing quote, or the end of the line.
-pub(crate) fn string_end(bytes: &[u8], start: usize) -> usize {
+/// Returns the offset after the closing quote, or `None` if its line has none. The parser stops at
+/// such a string.
+pub(crate) fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 1;
     while let Some(&byte) = bytes.get(at) {
         match byte {
             b'\\' if bytes[at + 1..].starts_with(b"\r\n") => at += 3,
             b'\\' => at += 2,
-            b'\n' | b'\r' => return at,
-            _ if byte == bytes[start] => return at + 1,
+            b'\n' | b'\r' => return None,
+            _ if byte == bytes[start] => return Some(at + 1),
             _ => at += 1,
         }
     }
-    bytes.len()
+    None
 }
 
 /// Returns the offset after a regular expression and its flags, or `None` if its line has no
@@ -107,4 +138,31 @@ pub(crate) fn regex_depth(regex: &str) -> usize {
         deepest = deepest.max(depth);
     }
     deepest
+}
+
+/// Length of a short script, in bytes.
+const MAX_SHORT_BYTES: usize = 4096;
+/// Depth of brackets of a shallow script.
+const MAX_SHALLOW_DEPTH: usize = 8;
+/// Number of `<` in a shallow script. The parser may read the text after each of them twice.
+const MAX_SHALLOW_ANGLES: usize = 12;
+
+/// Whether a script is so simple that the parser is quick however it reads the text. Brackets count
+/// in strings, comments and regular expressions, too.
+pub(crate) fn is_short_and_shallow(source: &str) -> bool {
+    let (mut depth, mut deepest, mut angles) = (0_usize, 0, 0);
+    for byte in source.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b'<' => angles += 1,
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    source.len() <= MAX_SHORT_BYTES
+        && deepest <= MAX_SHALLOW_DEPTH
+        && angles <= MAX_SHALLOW_ANGLES
+        && !source.contains("infer")
+        && !source.contains("\\u")
 }

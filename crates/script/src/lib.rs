@@ -11,6 +11,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod analysis;
+mod call_groups;
 mod call_log;
 mod clock;
 mod compile;
@@ -31,6 +32,8 @@ mod metrics;
 mod options;
 mod output_buffer;
 mod parse_cost;
+mod parse_problem;
+mod parse_work;
 mod positions;
 mod pragma;
 mod preflight;
@@ -42,6 +45,7 @@ mod replay_calls;
 mod run;
 mod run_output;
 mod run_record;
+mod script_cache;
 mod script_host;
 mod script_store;
 mod state;
@@ -54,6 +58,7 @@ mod typecheck;
 mod unicode;
 
 pub use analysis::ToolMentions;
+pub use call_groups::{group_calls, group_label};
 pub use compile::{CompiledScript, ScriptCompiler};
 pub use globals::{GLOBAL_DECLARATIONS, script_declarations};
 pub use harness::Harness;
@@ -62,6 +67,8 @@ pub use live::{LiveRun, LiveRunReport, LiveRunSummary, LiveRuns};
 pub use live_queue::{LiveRunLimits, TooManyRuns};
 pub use metrics::record_call_metrics;
 pub use options::{RestoreInput, ResumeHintStyle, ResumeInput, RunOptions, ScriptContext};
+#[doc(hidden)]
+pub use parse_work::ParseWork;
 pub use pragma::{Pragma, named_run_to_resume};
 pub use preflight::{PlannedCall, Preflight};
 pub use question::{AnswerDelivery, QuestionAnswer, RunQuestion, RunQuestionKind};

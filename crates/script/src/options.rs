@@ -62,8 +62,9 @@ pub enum ResumeHintStyle {
 }
 
 impl ResumeHintStyle {
-    /// Returns the suggestion for a failed run that may have had an effect.
-    pub(crate) fn suggestion(&self, run: &str) -> String {
+    /// Returns the suggestion for a failed run that may have had an effect. `first` says what to do
+    /// before the run is resumed, such as "correct the script".
+    pub(crate) fn suggestion(&self, first: &str, run: &str) -> String {
         let how = match self {
             Self::Argument => format!("run it with `resume: \"{run}\"`"),
             Self::CommandLine { file: Some(file) } => {
@@ -71,7 +72,7 @@ impl ResumeHintStyle {
             }
             Self::CommandLine { file: None } => format!("pass `--resume {run}`"),
         };
-        format!("correct the script and {how}: completed changes are reused, reads run again")
+        format!("{first} and {how}: completed changes are reused, reads run again")
     }
 }
 

@@ -28,15 +28,15 @@ pub(crate) struct OutputBuffer {
     #[serde(default)]
     omitted_warnings: usize,
     pub(crate) stored_values: ScriptStoreView,
-    pub(crate) last_approval: Option<String>,
+    pub(crate) last_approval_id: Option<String>,
     /// Descriptions of rejected promises without a handler, by the guest's number.
-    pub(crate) rejections: BTreeMap<u32, String>,
+    pub(crate) unhandled_rejections: BTreeMap<u32, String>,
     /// Bytes of the parts and notifications. Log lines count themselves.
     output_bytes: usize,
     /// Limit of the parts, notifications and log lines together.
     #[serde(default = "default_max_output_bytes")]
     max_output_bytes: usize,
-    notified: u32,
+    notification_count: u32,
 }
 
 /// What a script shows does not fit into its limit.
@@ -56,21 +56,21 @@ impl OutputBuffer {
             warnings: Vec::new(),
             omitted_warnings: 0,
             stored_values: store.view(),
-            last_approval: None,
-            rejections: BTreeMap::new(),
+            last_approval_id: None,
+            unhandled_rejections: BTreeMap::new(),
             output_bytes: 0,
             max_output_bytes: limits.max_output_bytes,
-            notified: 0,
+            notification_count: 0,
         }
     }
 
     /// Counts a notification. Returns whether it is within the limit.
     pub(crate) fn count_notification(&mut self) -> bool {
-        self.notified += 1;
-        self.notified <= MAX_NOTIFICATIONS
+        self.notification_count += 1;
+        self.notification_count <= MAX_NOTIFICATIONS
     }
 
-    /// Counts bytes that the script shows.
+    /// Counts bytes that the script shows. Fails if they do not fit into the limit.
     pub(crate) fn count_bytes(&mut self, bytes: usize) -> Result<(), OutputFull> {
         if !self.has_room(bytes) {
             return Err(OutputFull);
@@ -84,7 +84,8 @@ impl OutputBuffer {
         shown.saturating_add(bytes) <= self.max_output_bytes
     }
 
-    /// Logs a line. Returns whether it is an event of its own.
+    /// Logs a line. Returns true if it is emitted as its own event, false if it was joined to the
+    /// last one or dropped.
     pub(crate) fn log(&mut self, level: LogLevel, message: &str, now_ms: i64) -> bool {
         match self.has_room(message.len() + 1) {
             true => self.logs.log(level, message, now_ms),
@@ -102,7 +103,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Adds a part.
+    /// Adds a part. Fails if it does not fit into the limits.
     pub(crate) fn add_part(&mut self, part: OutputPart) -> Result<(), OutputFull> {
         let bytes = match &part {
             OutputPart::Text { text } => text.len(),
@@ -118,8 +119,8 @@ impl OutputBuffer {
 
     /// Takes the logs and warnings.
     pub(crate) fn take_logs_and_warnings(&mut self) -> (Vec<LogEntry>, Vec<String>) {
-        for description in std::mem::take(&mut self.rejections).into_values() {
-            self.warn(format!("a promise failed and {description}"));
+        for description in std::mem::take(&mut self.unhandled_rejections).into_values() {
+            self.warn(description);
         }
         let (logs, dropped) = self.logs.take_entries();
         self.warnings.extend(dropped);

@@ -10,10 +10,13 @@
 //! cannot be used alone. Where only the grammar decides whether `/` divides or starts a regular
 //! expression, the scan follows both readings and the costlier one counts.
 
+use oxc_syntax::identifier::{is_identifier_start, is_irregular_whitespace};
+
 use crate::lexing::{
-    is_line_terminator, is_word_byte, line_end, operator_len, regex_depth, regex_end, string_end,
+    is_line_terminator, line_end, number_end, operator_len, regex_depth, regex_end, string_end,
     word_end,
 };
+use crate::parse_problem::ParseProblem;
 
 /// Maximum cost of a script: about the number of tokens that the parser reads, each counted as
 /// often as it may be read. Ordinary scripts cost up to six per byte.
@@ -25,17 +28,16 @@ const MAX_READINGS: usize = 16;
 /// Bytes of a token that cost as much as one token.
 const BYTES_PER_COST: usize = 16;
 
-/// Why a script is not parsed.
+/// A place because of which a script is not parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ExcessiveText {
-    /// What is excessive, as the end of a sentence.
-    pub(crate) problem: &'static str,
+pub(crate) struct UnparsableText {
+    pub(crate) problem: ParseProblem,
     /// Byte offset in the script.
     pub(crate) offset: u32,
 }
 
 /// Returns an upper bound of the parser's work, or why the script must not be parsed.
-pub(crate) fn bound_parse_cost(source: &str) -> Result<u64, ExcessiveText> {
+pub(crate) fn bound_parse_cost(source: &str) -> Result<u64, UnparsableText> {
     let mut readings = vec![Reading::new(source)];
     let mut cost = 0;
     while let Some(mut reading) = readings.pop() {
@@ -47,21 +49,21 @@ pub(crate) fn bound_parse_cost(source: &str) -> Result<u64, ExcessiveText> {
                     cost = cost.max(reading.cost);
                     break;
                 }
-                Ok(Step::EitherSlash { regex_end }) => {
+                Ok(Step::AmbiguousSlash { regex_end }) => {
                     let mut other = reading.clone();
                     other
                         .finish_regex(source, regex_end)
-                        .map_err(|problem| other.excess(problem))?;
+                        .map_err(|problem| other.unparsable(problem))?;
                     readings.push(other);
                     reading.finish_operator("/");
                 }
-                Err(problem) => return Err(reading.excess(problem)),
+                Err(problem) => return Err(reading.unparsable(problem)),
             }
             if !readings.is_empty() {
                 readings.push(reading);
                 merge_equal_readings(&mut readings);
                 if readings.len() > MAX_READINGS {
-                    return Err(readings[0].excess("the meaning of too many slashes is ambiguous"));
+                    return Err(readings[0].unparsable(ParseProblem::Slashes));
                 }
                 break;
             }
@@ -90,7 +92,7 @@ enum Step {
     /// The end of the text, or a place after which the parser reads nothing.
     End,
     /// A slash that divides or starts a regular expression, which would end here.
-    EitherSlash { regex_end: usize },
+    AmbiguousSlash { regex_end: usize },
 }
 
 /// The kind of the previous token, as far as the next one depends on it.
@@ -138,31 +140,37 @@ struct OpenBracket {
     only_words: bool,
     /// How often the text around the bracket may be read.
     outer_factor: u64,
-    /// Number of speculations around the bracket that fail at most once.
-    outer_arrows: u64,
+    /// Number of possible arrow functions around the bracket. Each makes the parser read its text
+    /// once more.
+    outer_arrow_count: u64,
     /// How often each open `<` directly inside may be read as the start of type arguments.
-    angles: Vec<u64>,
+    open_angles: Vec<u64>,
     /// Number of `new` in the current expression. Each reads a following `<` once more.
-    news: u64,
-    /// Number of `infer` directly inside, whose constraint may be read again.
-    infers: u64,
+    new_count: u64,
+    /// Number of `infer` directly inside, whose constraint may be read again. Only `;` and the end
+    /// of the bracket certainly end a constraint.
+    infer_count: u64,
+    /// Whether the names after `interface A extends` may follow, whose type arguments are read as
+    /// types twice.
+    in_heritage: bool,
     /// Number of possible arrow functions directly inside whose body has not ended.
-    arrows: u64,
+    arrow_count: u64,
 }
 
 impl OpenBracket {
-    /// How often a token directly inside may be read, apart from arrow functions. Type arguments
-    /// directly inside of type arguments are not speculative, so their numbers add up.
+    /// How often a token directly inside may be read, without arrow functions. Nested type
+    /// arguments do not multiply: the parser does not speculate again inside of type arguments, so
+    /// the attempts are added.
     fn factor(&self) -> u64 {
-        let attempts: u64 = self.angles.iter().sum();
-        let angles = self.outer_factor.saturating_mul(1 + attempts);
-        angles.saturating_mul(1 << self.infers.min(62))
+        let attempts: u64 = self.open_angles.iter().sum();
+        let factor = self.outer_factor.saturating_mul(1 + attempts);
+        factor.saturating_mul(1 << self.infer_count.min(62))
     }
 
-    /// Ends the speculations directly inside.
+    /// Ends the speculations of the current expression.
     fn end_expression(&mut self) {
-        self.angles.clear();
-        (self.news, self.infers, self.arrows) = (0, 0, 0);
+        self.open_angles.clear();
+        (self.new_count, self.arrow_count) = (0, 0);
     }
 }
 
@@ -189,11 +197,12 @@ impl Reading {
             may_start_type: false,
             only_words: false,
             outer_factor: 1,
-            outer_arrows: 0,
-            angles: Vec::new(),
-            news: 0,
-            infers: 0,
-            arrows: 0,
+            outer_arrow_count: 0,
+            open_angles: Vec::new(),
+            new_count: 0,
+            infer_count: 0,
+            in_heritage: false,
+            arrow_count: 0,
         };
         let at = match source.starts_with("#!") {
             true => line_end(source, 0),
@@ -210,8 +219,8 @@ impl Reading {
         }
     }
 
-    fn excess(&self, problem: &'static str) -> ExcessiveText {
-        ExcessiveText {
+    fn unparsable(&self, problem: ParseProblem) -> UnparsableText {
+        UnparsableText {
             problem,
             offset: self.at as u32,
         }
@@ -232,7 +241,7 @@ impl Reading {
     }
 
     /// Reads one token or comment, or whitespace.
-    fn step(&mut self, source: &str) -> Result<Step, &'static str> {
+    fn step(&mut self, source: &str) -> Result<Step, ParseProblem> {
         let bytes = source.as_bytes();
         let start = self.at;
         let Some(&byte) = bytes.get(start) else {
@@ -256,28 +265,40 @@ impl Reading {
             }
             b'/' => return self.slash(source),
             b'"' | b'\'' => {
-                self.at = string_end(bytes, start);
+                let Some(end) = string_end(bytes, start) else {
+                    return Ok(Step::End);
+                };
+                self.at = end;
                 self.end_expression_before_operand();
                 self.finish_token(Previous::Operand);
             }
             b'`' => {
                 self.inside().only_words = false;
-                self.template(bytes, start + 1)?;
+                if !self.template(bytes, start + 1)? {
+                    return Ok(Step::End);
+                }
             }
-            b'0'..=b'9' => self.number(bytes),
-            b'.' if next.is_ascii_digit() => self.number(bytes),
+            b'0'..=b'9' => self.number(source),
+            b'.' if next.is_ascii_digit() => self.number(source),
             b'(' | b'[' | b'{' => self.open_bracket(byte)?,
             b')' | b']' | b'}' => return self.close_bracket(bytes, byte),
-            b'\\' => return Err("names cannot contain escapes"),
-            _ if is_word_byte(byte) => {
+            b'\\' if next == b'u' => return Err(ParseProblem::EscapeInName),
+            b'\\' => return Err(ParseProblem::Backslash),
+            b'#' => {
+                let end = word_end(source, start + 1);
+                self.word(&source[start..end], end);
+            }
+            _ if !byte.is_ascii_graphic() || is_identifier_start(byte.into()) => {
                 let character = source[start..].chars().next().unwrap_or(' ');
-                if character.is_whitespace() || character == '\u{feff}' {
+                if is_identifier_start(character) {
+                    let end = word_end(source, start);
+                    self.word(&source[start..end], end);
+                } else if is_irregular_whitespace(character) || is_line_terminator(character) {
                     self.at += character.len_utf8();
                     self.new_line |= is_line_terminator(character);
                 } else {
-                    let end = word_end(source, start);
-                    self.at = end;
-                    self.word(&source[start..end]);
+                    // The parser stops at a character that is not part of the language.
+                    return Ok(Step::End);
                 }
             }
             _ => self.punctuation(source)?,
@@ -287,17 +308,17 @@ impl Reading {
     }
 
     /// Adds the cost of the text since `start`.
-    fn add_cost(&mut self, start: usize) -> Result<(), &'static str> {
+    fn add_cost(&mut self, start: usize) -> Result<(), ParseProblem> {
         self.add_units(1 + (self.at - start) / BYTES_PER_COST)
     }
 
-    fn add_units(&mut self, units: usize) -> Result<(), &'static str> {
+    fn add_units(&mut self, units: usize) -> Result<(), ParseProblem> {
         let inside = self.inside();
-        let arrows = 1 + inside.outer_arrows + inside.arrows;
+        let arrows = 1 + inside.outer_arrow_count + inside.arrow_count;
         let cost = (units as u64).saturating_mul(inside.factor().saturating_mul(arrows));
         self.cost = self.cost.saturating_add(cost);
         match self.cost > MAX_PARSE_COST {
-            true => Err("ambiguous constructs such as `<` and `(` contain each other"),
+            true => Err(ParseProblem::Ambiguous),
             false => Ok(()),
         }
     }
@@ -317,21 +338,14 @@ impl Reading {
         }
     }
 
-    fn number(&mut self, bytes: &[u8]) {
-        let digits = |from: usize| {
-            let rest = &bytes[from..];
-            let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-            from + rest.iter().take_while(|byte| is_digit(byte)).count()
-        };
-        self.at = digits(self.at);
-        if bytes.get(self.at) == Some(&b'.') {
-            self.at = digits(self.at + 1);
-        }
+    fn number(&mut self, source: &str) {
+        self.at = number_end(source.as_bytes(), self.at);
         self.end_expression_before_operand();
         self.finish_token(Previous::Operand);
     }
 
-    fn word(&mut self, word: &str) {
+    fn word(&mut self, word: &str, end: usize) {
+        self.at = end;
         let is_name = self.previous == Previous::Dot;
         // A reserved word may also be a type's name, after which a slash divides.
         let may_be_type = matches!(
@@ -353,8 +367,9 @@ impl Reading {
             self.end_expression_before_operand();
         }
         match word {
-            "infer" => self.inside().infers += 1,
-            "new" => self.inside().news += 1,
+            "infer" if !is_name => self.inside().infer_count += 1,
+            "new" => self.inside().new_count += 1,
+            "interface" => self.inside().in_heritage = true,
             _ => {}
         }
         let control = matches!(word, "if" | "for" | "while" | "with")
@@ -380,9 +395,9 @@ impl Reading {
         self.after_control_word = control && !is_name;
     }
 
-    fn open_bracket(&mut self, byte: u8) -> Result<(), &'static str> {
+    fn open_bracket(&mut self, byte: u8) -> Result<(), ParseProblem> {
         if self.open.len() > MAX_BRACKET_DEPTH {
-            return Err("brackets are nested more than 256 deep");
+            return Err(ParseProblem::Nested);
         }
         let may_start_type = !self.previous.ends_operand();
         let after_control_word = self.after_control_word;
@@ -396,19 +411,23 @@ impl Reading {
             may_start_type,
             only_words: true,
             outer_factor: around.factor().saturating_mul(pattern_factor),
-            outer_arrows: around.outer_arrows + around.arrows + u64::from(byte == b'('),
-            angles: Vec::new(),
-            news: 0,
-            infers: 0,
-            arrows: 0,
+            outer_arrow_count: around.outer_arrow_count
+                + around.arrow_count
+                + u64::from(byte == b'('),
+            open_angles: Vec::new(),
+            new_count: 0,
+            infer_count: 0,
+            in_heritage: false,
+            arrow_count: 0,
         };
+        around.in_heritage &= byte != b'{';
         self.finish_token(Previous::Operator);
         self.open.push(bracket);
         self.at += 1;
         Ok(())
     }
 
-    fn close_bracket(&mut self, bytes: &[u8], byte: u8) -> Result<Step, &'static str> {
+    fn close_bracket(&mut self, bytes: &[u8], byte: u8) -> Result<Step, ParseProblem> {
         let start = self.at;
         let expected = match self.inside().kind {
             b'(' => b')',
@@ -425,7 +444,8 @@ impl Reading {
         };
         self.at += 1;
         match closed.kind {
-            b'$' => self.template(bytes, self.at)?,
+            b'$' if !self.template(bytes, self.at)? => return Ok(Step::End),
+            b'$' => {}
             b'(' if closed.after_control_word => self.finish_token(Previous::ControlEnd),
             b'{' => self.finish_token(Previous::Brace),
             _ => self.finish_token(Previous::Operand),
@@ -435,15 +455,13 @@ impl Reading {
         Ok(Step::Token)
     }
 
-    /// Reads a template literal up to its end or its next substitution.
-    fn template(&mut self, bytes: &[u8], from: usize) -> Result<(), &'static str> {
+    /// Reads a template literal up to its end or its next substitution. Returns false if it has no
+    /// end.
+    fn template(&mut self, bytes: &[u8], from: usize) -> Result<bool, ParseProblem> {
         let mut at = from;
         loop {
             match bytes.get(at) {
-                None => {
-                    self.at = bytes.len();
-                    break;
-                }
+                None => return Ok(false),
                 Some(b'\\') => at += 2,
                 Some(b'`') => {
                     self.at = at + 1;
@@ -452,14 +470,13 @@ impl Reading {
                 Some(b'$') if bytes.get(at + 1) == Some(&b'{') => {
                     self.at = at + 1;
                     self.open_bracket(b'$')?;
-                    return Ok(());
+                    return Ok(true);
                 }
                 Some(_) => at += 1,
             }
         }
-        self.at = self.at.min(bytes.len());
         self.finish_token(Previous::Operand);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether an operand follows the previous token: `!` is an operator, `/` starts a regular
@@ -475,7 +492,7 @@ impl Reading {
         )
     }
 
-    fn slash(&mut self, source: &str) -> Result<Step, &'static str> {
+    fn slash(&mut self, source: &str) -> Result<Step, ParseProblem> {
         let start = self.at;
         let divides = matches!(self.previous, Previous::Operand) && !self.new_line;
         let is_regex = self.expects_operand();
@@ -488,7 +505,7 @@ impl Reading {
                     self.finish_regex(source, end)?;
                     Step::Token
                 }
-                Some(regex_end) => return Ok(Step::EitherSlash { regex_end }),
+                Some(regex_end) => return Ok(Step::AmbiguousSlash { regex_end }),
                 // The parser stops at an unclosed regular expression.
                 None if is_regex => Step::End,
                 None => {
@@ -502,9 +519,9 @@ impl Reading {
     }
 
     /// Finishes a regular expression, of which the parser reads each character as a token.
-    fn finish_regex(&mut self, source: &str, end: usize) -> Result<(), &'static str> {
+    fn finish_regex(&mut self, source: &str, end: usize) -> Result<(), ParseProblem> {
         if regex_depth(&source[self.at..end]) > MAX_BRACKET_DEPTH {
-            return Err("brackets are nested more than 256 deep");
+            return Err(ParseProblem::Nested);
         }
         let units = end - self.at;
         self.at = end;
@@ -516,61 +533,70 @@ impl Reading {
     fn finish_operator(&mut self, operator: &str) {
         self.at += operator.len();
         let inside = self.inside();
-        inside.angles.clear();
-        inside.news = 0;
+        inside.open_angles.clear();
+        inside.new_count = 0;
         self.finish_token(Previous::Operator);
     }
 
-    fn punctuation(&mut self, source: &str) -> Result<(), &'static str> {
+    fn punctuation(&mut self, source: &str) -> Result<(), ParseProblem> {
         let rest = &source[self.at..];
         if self.new_line
             && CONFLICT_MARKERS
                 .iter()
                 .any(|marker| rest.starts_with(marker))
         {
-            return Err("it contains the marker of a merge conflict");
+            return Err(ParseProblem::ConflictMarker);
         }
         if self.new_line && rest.starts_with("<!--") {
-            return Err("HTML comments cannot be used");
+            return Err(ParseProblem::HtmlComment);
         }
         let operator = &rest[..operator_len(rest.as_bytes())];
         let after_parenthesis = self.after_parenthesis;
         match operator {
             ";" => {
-                self.inside().end_expression();
+                let inside = self.inside();
+                inside.end_expression();
+                (inside.infer_count, inside.in_heritage) = (0, false);
                 self.finish_operator(operator);
             }
             "," => {
                 let inside = self.inside();
-                (inside.news, inside.infers, inside.arrows) = (0, 0, 0);
+                inside.arrow_count = 0;
+                // A comma between type arguments does not end the expression.
+                if inside.open_angles.is_empty() {
+                    inside.new_count = 0;
+                }
                 self.finish_affix(operator, Previous::TypeOperator);
             }
-            "?" => {
-                self.inside().infers = 0;
-                self.finish_affix(operator, Previous::TypeOperator);
-            }
+            // After a type, `?` is a type operator: a slash divides.
+            "?" => self.finish_affix(operator, Previous::Affix),
             ":" | "=>" => {
-                self.inside().arrows += u64::from(operator == "=>" || after_parenthesis);
+                self.inside().arrow_count += u64::from(operator == "=>" || after_parenthesis);
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             "<" | "<<" => {
                 let inside = self.inside();
-                let attempts = 1 + inside.news;
-                inside.angles.extend(operator.bytes().map(|_| attempts));
-                inside.arrows += 1;
+                let attempts = 1 + inside.new_count + u64::from(inside.in_heritage);
+                inside
+                    .open_angles
+                    .extend(operator.bytes().map(|_| attempts));
+                inside.arrow_count += 1;
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             ">" | ">>" | ">>>" | ">=" | ">>=" | ">>>=" => {
                 let closed = operator.trim_end_matches('=').len();
-                let angles = &mut self.inside().angles;
-                angles.truncate(angles.len().saturating_sub(closed));
+                let open_angles = &mut self.inside().open_angles;
+                open_angles.truncate(open_angles.len().saturating_sub(closed));
                 self.finish_affix(operator, Previous::Affix);
             }
             "." | "?." => self.finish_affix(operator, Previous::Dot),
             "=" | "|" | "&" | "-" | "..." | "*" | "@" => {
                 self.finish_affix(operator, Previous::TypeOperator);
             }
-            "!" if self.expects_operand() => self.finish_affix(operator, Previous::Operator),
+            // `!` before a type is a type operator.
+            "!" if self.expects_operand() && self.previous != Previous::TypeOperator => {
+                self.finish_affix(operator, Previous::Operator);
+            }
             "!" => self.finish_affix(operator, Previous::Affix),
             "++" | "--" => {
                 self.finish_operator(operator);

@@ -60,6 +60,11 @@ impl PositionMap {
         }
     }
 
+    /// Returns how much memory the map takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.pairs.capacity() * size_of::<(Position, Position)>()
+    }
+
     /// Returns the original position of the last token at or before this position.
     pub(crate) fn original_position(&self, compiled: Position) -> Option<Position> {
         let after = self.pairs.partition_point(|(at, _)| *at <= compiled);

@@ -37,10 +37,14 @@ impl Pragma {
                 format!("the `// @exec:` line is invalid: {reason}"),
             )
             .at(1, 1)
-            .suggest(r#"// @exec: {"yield_time_ms": 10000, "max_output_tokens": 5000}"#)
+            .suggest(r#"use only these fields: // @exec: {"timeout_ms": 60000, "yield_time_ms": 10000, "max_output_tokens": 5000, "resume": "scr_…"}"#)
         };
-        let pragma: Self =
-            serde_json::from_str(json.trim()).map_err(|error| invalid(error.to_string()))?;
+        let pragma: Self = serde_json::from_str(json.trim()).map_err(|error| {
+            // Without the list of all fields and the position in the line.
+            let reason = error.to_string();
+            let reason = reason.split(", expected").next().unwrap_or(&reason);
+            invalid(reason.to_owned())
+        })?;
         const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
         let numbers = [
             pragma.yield_time_ms,

@@ -11,9 +11,9 @@ use selvedge_tools::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::analysis::{StaticArgs, StaticObject};
+use crate::analysis::{StaticArgs, StaticCall, StaticObject};
 use crate::compile::CompiledScript;
-use crate::globals::{is_global, tool_namespace};
+use crate::globals::{is_reserved_name, tool_namespace};
 use crate::hints;
 use crate::typecheck::{MistakeKind, TypeMistake};
 
@@ -49,76 +49,22 @@ pub struct PlannedCall {
 
 /// Checks a compiled script.
 pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> Preflight {
-    let mut report = Preflight {
-        valid: true,
-        calls: Vec::new(),
-        errors: Vec::new(),
-    };
     // `github.createIssue(…)` is a tool call if there is such a server and no global of that name.
     let by_server = compiled.server_calls.iter().filter(|seen| {
         let server = seen.path.split('.').nth(1).unwrap_or_default();
         tool_namespace(server, orchestrator.registry()).is_some()
     });
-    let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
-    calls.sort_by_key(|seen| seen.offset);
+    let mut seen_calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
+    seen_calls.sort_by_key(|seen| seen.offset);
+    let mut calls = Vec::new();
     let mut errors: Vec<(u32, ScriptError)> = Vec::new();
-    for seen in calls {
+    for seen in seen_calls {
         if errors.len() >= MAX_REPORTED_ERRORS {
             break;
         }
-        let at = compiled.position_of_offset(seen.offset);
-        let tool = match orchestrator.registry().look_up(&seen.path) {
-            ToolLookup::Tool(tool) => tool,
-            ToolLookup::Namespace => continue,
-            ToolLookup::NotFound(_) if compiled.probed_tools.contains(&seen.path) => continue,
-            // `.then`, `.raw` and the like on a tool or a namespace are checked at run time.
-            ToolLookup::NotFound(_) if is_below_tool(&seen.path, orchestrator) => continue,
-            ToolLookup::NotFound(_) => {
-                let failure = orchestrator.tool_not_found(&seen.path);
-                let mut error = ScriptError::new(failure.code, Phase::Parsing, failure.message)
-                    .at(at.line, at.column);
-                error.tool_name = Some(seen.path.clone());
-                error.suggestions = failure.suggestions;
-                errors.push((seen.offset, error));
-                continue;
-            }
-        };
-        let object = match known_fields(tool, &seen.args) {
-            Ok(Some(object)) => object,
-            Ok(None) => {
-                let unknown = StaticObject::default();
-                report
-                    .calls
-                    .push(planned_call(&tool.spec, at.line, &unknown));
-                continue;
-            }
-            Err(problem) => {
-                let error = argument_error(tool, problem).at(at.line, at.column);
-                errors.push((seen.offset, error));
-                continue;
-            }
-        };
-        for problem in check_partial(
-            tool,
-            object.literals.clone(),
-            &object.dynamic,
-            object.has_unknown_fields,
-        ) {
-            let offset = problem.field.as_ref().and_then(|field| {
-                let same = |name: &str| name == field || camel_case(&snake_case(name)) == *field;
-                let mut offsets = object.offsets.iter();
-                Some(offsets.find(|(name, _)| same(name))?.1)
-            });
-            let position = match problem.kind {
-                ArgumentErrorKind::Missing => at,
-                _ => offset.map_or(at, |offset| compiled.position_of_offset(offset)),
-            };
-            let error = argument_error(tool, problem).at(position.line, position.column);
-            errors.push((seen.offset, error));
-        }
-        report
-            .calls
-            .push(planned_call(&tool.spec, at.line, &object));
+        let checked = check_call(seen, compiled, orchestrator);
+        calls.extend(checked.planned);
+        errors.extend(checked.errors.into_iter().map(|error| (seen.offset, error)));
     }
     let mistakes = compiled.type_mistakes(orchestrator.registry());
     let found = mistakes.iter().map(|mistake| {
@@ -128,13 +74,97 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
     errors.extend(found);
     // All errors of one call stay together, in their order.
     errors.sort_by_key(|(offset, _)| *offset);
-    report.errors = errors.into_iter().map(|(_, error)| error).collect();
     let bare = compiled.bare_calls.iter();
     let bare =
         bare.filter_map(|(name, at)| missing_prefix_error(name, *at, compiled, orchestrator));
-    report.errors.extend(bare);
-    report.valid = report.errors.is_empty();
-    report
+    let errors: Vec<ScriptError> = errors
+        .into_iter()
+        .map(|(_, error)| error)
+        .chain(bare)
+        .collect();
+    Preflight {
+        valid: errors.is_empty(),
+        calls,
+        errors,
+    }
+}
+
+/// The result of checking one call.
+#[derive(Default)]
+struct CheckedCall {
+    /// `None` if it is no call of a tool, or cannot be made.
+    planned: Option<PlannedCall>,
+    errors: Vec<ScriptError>,
+}
+
+impl CheckedCall {
+    fn failed(error: ScriptError) -> Self {
+        Self {
+            planned: None,
+            errors: vec![error],
+        }
+    }
+}
+
+fn check_call(
+    seen: &StaticCall,
+    compiled: &CompiledScript,
+    orchestrator: &Orchestrator,
+) -> CheckedCall {
+    let at = compiled.position_of_offset(seen.offset);
+    let tool = match orchestrator.registry().look_up(&seen.path) {
+        ToolLookup::Tool(tool) => tool,
+        ToolLookup::Namespace => return CheckedCall::default(),
+        ToolLookup::NotFound(_) if compiled.probed_tools.contains(&seen.path) => {
+            return CheckedCall::default();
+        }
+        // `.then`, `.raw` and the like on a tool or a namespace are checked at run time.
+        ToolLookup::NotFound(_) if is_below_tool(&seen.path, orchestrator) => {
+            return CheckedCall::default();
+        }
+        ToolLookup::NotFound(_) => {
+            let failure = orchestrator.tool_not_found(&seen.path);
+            let mut error = ScriptError::new(failure.code, Phase::Parsing, failure.message)
+                .at(at.line, at.column);
+            error.tool_name = Some(seen.path.clone());
+            error.suggestions = failure.suggestions;
+            return CheckedCall::failed(error);
+        }
+    };
+    let object = match known_fields(tool, &seen.args) {
+        Ok(object) => object,
+        Err(problem) => {
+            return CheckedCall::failed(argument_error(tool, problem).at(at.line, at.column));
+        }
+    };
+    let Some(object) = object else {
+        return CheckedCall {
+            planned: Some(planned_call(&tool.spec, at.line, &StaticObject::default())),
+            errors: Vec::new(),
+        };
+    };
+    let problems = check_partial(
+        tool,
+        object.literals.clone(),
+        &object.dynamic,
+        object.has_unknown_fields,
+    );
+    let errors = problems.into_iter().map(|problem| {
+        let offset = problem.field.as_ref().and_then(|field| {
+            let same = |name: &str| name == field || camel_case(&snake_case(name)) == *field;
+            let mut offsets = object.offsets.iter();
+            Some(offsets.find(|(name, _)| same(name))?.1)
+        });
+        let position = match problem.kind {
+            ArgumentErrorKind::Missing => at,
+            _ => offset.map_or(at, |offset| compiled.position_of_offset(offset)),
+        };
+        argument_error(tool, problem).at(position.line, position.column)
+    });
+    CheckedCall {
+        errors: errors.collect(),
+        planned: Some(planned_call(&tool.spec, at.line, &object)),
+    }
 }
 
 /// Returns the error for a mistake that the type check found.
@@ -169,7 +199,7 @@ fn missing_prefix_error(
     let tool = orchestrator
         .registry()
         .get(name)
-        .filter(|_| !is_global(name) && !hints::is_unavailable_global(name))?;
+        .filter(|_| !is_reserved_name(name) && !hints::is_unavailable_global(name))?;
     let at = compiled.position_of_offset(offset);
     let correct = format!("tools.{}", tool.spec.js_name);
     let message = format!("`{name}` is not defined: did you mean `{correct}`?");

@@ -36,7 +36,8 @@ impl LogLimiter {
         }
     }
 
-    /// Adds a line. Returns whether it is an event of its own.
+    /// Logs a line. Returns true if it is emitted as its own event, false if it was joined to the
+    /// last one or dropped.
     pub(crate) fn log(&mut self, level: LogLevel, message: &str, now_ms: i64) -> bool {
         let elapsed_ms = self
             .last_ms

@@ -362,7 +362,7 @@ impl<'a> ScriptRun<'a> {
                 calls: asked,
                 timing,
             } => {
-                self.context.lock_output().last_approval = Some(request_id);
+                self.context.lock_output().last_approval_id = Some(request_id);
                 calls.set_open_approval(&asked, Some(timing));
             }
             BatchReport::ApprovalEnded(answered) => {
@@ -425,10 +425,8 @@ impl<'a> ScriptRun<'a> {
                  and has no async executor",
             );
         let output = self.context.lock_output();
-        let rejections = output.rejections.values();
-        error
-            .suggestions
-            .extend(rejections.map(|description| format!("a promise failed and {description}")));
+        let rejections = output.unhandled_rejections.values();
+        error.suggestions.extend(rejections.cloned());
         Err(error)
     }
 

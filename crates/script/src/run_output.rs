@@ -8,10 +8,11 @@ use selvedge_protocol::{
 };
 use serde_json::{Value, json};
 
+use crate::call_log::PartialResult;
 use crate::preflight::Preflight;
 use crate::state::RunExit;
 use crate::teardown::EndedRun;
-use crate::truncate_json::truncate_json;
+use crate::truncate_json::{fair_share, truncate_json};
 use crate::unicode::replace_lone_surrogates;
 
 /// Maximum number of further mistakes in the suggestions of an error.
@@ -70,7 +71,7 @@ pub(crate) fn fill_result(
                 .iter()
                 .filter(|call| call.error.as_ref().is_none_or(stopped));
             let (done, pending) = (done.len(), pending.count());
-            output.output_json = Some(partial_results(ended.results, max));
+            output.output_json = Some(partial_results(&ended.results, max));
             error
                 .with("completedTools", done)
                 .with("pendingTools", pending)
@@ -151,27 +152,40 @@ fn too_large_error(bytes: usize, limits: &Limits, surface: LimitSurface) -> Scri
     );
     ScriptError::new(ErrorCode::SerializationError, Phase::Finalizing, message)
         .suggest("return only what is needed: filter, count, or take a slice")
-        .suggest(surface.raise_hint(kind, limits))
+        .suggest_if_some(surface.raise_hint(kind, limits))
         .with(LimitKind::METADATA_KEY, kind.key())
         .with("bytes", bytes)
 }
 
-/// Returns the results of a failed script's calls as JSON, or a preview of them.
-fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String {
-    let list: Vec<Value> = results
-        .into_iter()
-        .map(|(call_id, tool, json)| {
-            let value = serde_json::from_str::<Value>(&json).unwrap_or_default();
-            json!({"callId": call_id, "tool": tool, "value": value})
-        })
-        .collect();
-    let whole = json!({"partialResults": list});
-    let text = whole.to_string();
+/// Returns the results of a failed script's calls as JSON. If they are too large, long ones are
+/// previews, with the size of the whole result in `bytes`.
+fn partial_results(results: &[PartialResult], max: usize) -> String {
+    let list = |max_value: usize| {
+        let entry = |result: &PartialResult| {
+            let value = serde_json::from_str::<Value>(&result.json).unwrap_or_default();
+            let mut entry = json!({"callId": result.call_id, "tool": result.tool});
+            let is_whole = result.json.len() == result.bytes && result.bytes <= max_value;
+            entry["value"] = match is_whole {
+                true => value,
+                false => {
+                    entry["bytes"] = result.bytes.into();
+                    let preview = truncate_json(&value, max_value);
+                    serde_json::from_str(&preview).unwrap_or_default()
+                }
+            };
+            entry
+        };
+        json!({"partialResults": results.iter().map(entry).collect::<Vec<_>>()})
+    };
+    let text = list(usize::MAX).to_string();
     if text.len() <= max {
-        text
-    } else {
-        truncate_json(&whole, max)
+        return text;
     }
+    let sizes: Vec<usize> = results.iter().map(|result| result.json.len()).collect();
+    let others = text.len().saturating_sub(sizes.iter().sum());
+    // Room for `bytes` of each preview.
+    let room = max.saturating_sub(others + results.len() * 20);
+    truncate_json(&list(fair_share(&sizes, room)), max)
 }
 
 /// Sets the duration of a run, and the id and the duration of the run in its error.

@@ -61,13 +61,14 @@ impl<'a> RunRecord<'a> {
             )
             .suggest(format!("resume {by} when it has ended")));
         }
-        let message = format!(
-            "the script was stopped before it had any effect: \
-             cannot write the run to the journal: {error}"
-        );
+        let message = format!("the script was stopped before it had any effect: {error}");
+        let hint = match error {
+            LedgerError::DiskFull(_) => "free disk space, then run the script again",
+            _ => "check the permissions of the folder $SELVEDGE_HOME",
+        };
         Err(
             ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
-                .suggest("check free space and permissions of the folder $SELVEDGE_HOME"),
+                .suggest(hint),
         )
     }
 

@@ -106,7 +106,7 @@ impl ScriptHost {
             }
             "depth" => Some(self.limits.max_value_depth.to_string()),
             "budget" => Some(self.scope.calls_left().to_string()),
-            "approval" => self.lock_output().last_approval.clone(),
+            "approval" => self.lock_output().last_approval_id.clone(),
             "help" => Some(self.help(text)),
             "resume" => self.decide_prior_call(text),
             _ => None,
@@ -143,13 +143,19 @@ impl ScriptHost {
                 let line = crate::errors::first_position(&part("stack"));
                 let line = line.map(|at| format!(" (line {})", at.line));
                 let (line, name) = (line.unwrap_or_default(), part("name"));
-                let description = format!("was not awaited{line}: {name}: {}", part("message"));
+                let message = part("message");
+                let description =
+                    format!("a promise that was not awaited failed{line}: {name}: {message}");
                 let (id, description) = (id.parse().ok()?, truncate_bytes(&description, 500));
-                self.lock_output().rejections.insert(id, description);
+                self.lock_output()
+                    .unhandled_rejections
+                    .insert(id, description);
                 None
             }
             "handled" => {
-                self.lock_output().rejections.remove(&text.parse().ok()?);
+                self.lock_output()
+                    .unhandled_rejections
+                    .remove(&text.parse().ok()?);
                 None
             }
             _ => None,
@@ -355,9 +361,10 @@ impl ScriptHost {
     fn output_full_reply(&self, _: &OutputFull) -> String {
         let bytes = self.limits.max_output_bytes;
         let hint = self.surface.raise_hint(LimitKind::Output, &self.limits);
+        let hint = hint.map_or(String::new(), |hint| format!(", or {hint}"));
         let message = format!(
             "a script may show at most {bytes} bytes with text(), image(), audio(), notify() and \
-             logs together; show less, or {hint}"
+             logs together; show less{hint}"
         );
         error_reply("RangeError", &message)
     }

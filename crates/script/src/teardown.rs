@@ -7,6 +7,7 @@ use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::call_log::PartialResult;
 use crate::clock::sleep_until;
 use crate::context::StartMode;
 use crate::in_flight::GuestCall;
@@ -18,12 +19,15 @@ use crate::truncate_json::truncate_json;
 /// which is shorter.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Maximum number of unfinished calls that are described one by one.
+const MAX_UNFINISHED_DESCRIBED: usize = 3;
+
 /// A run that has ended in this process.
 pub(crate) struct EndedRun {
     pub(crate) exit: RunExit,
     pub(crate) calls: Vec<CallRecord>,
-    /// Results of completed calls: call id, tool, JSON.
-    pub(crate) results: Vec<(String, String, String)>,
+    /// Results of completed calls.
+    pub(crate) results: Vec<PartialResult>,
     pub(crate) invoked_calls: u32,
     pub(crate) heap_peak: u64,
 }
@@ -108,10 +112,18 @@ impl ScriptRun<'_> {
             .filter_map(|call| self.calls.describe_unfinished(call));
         match end {
             RunExit::Returned(_) => {
-                for description in described {
+                let described: Vec<String> = described.collect();
+                for description in described.iter().take(MAX_UNFINISHED_DESCRIBED) {
                     self.context.lock_output().warn(format!(
                         "{description}, and was cancelled: write `await` before calls that the \
                          script needs"
+                    ));
+                }
+                let others = described.len().saturating_sub(MAX_UNFINISHED_DESCRIBED);
+                if others > 0 {
+                    self.context.lock_output().warn(format!(
+                        "{others} more calls had not finished when the script ended, and were \
+                         cancelled"
                     ));
                 }
                 // Whether an unawaited call still waited in the queue depends only on timing. So
@@ -125,7 +137,9 @@ impl ScriptRun<'_> {
             RunExit::Failed(error) if error.code == ErrorCode::ScriptRuntimeError => {
                 let suggestions =
                     described.map(|description| format!("{description}: was it awaited?"));
-                error.suggestions.extend(suggestions.take(3));
+                error
+                    .suggestions
+                    .extend(suggestions.take(MAX_UNFINISHED_DESCRIBED));
             }
             RunExit::Failed(error)
                 if error.code == ErrorCode::ScriptTimeoutError && error.line.is_none() =>

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 
 use selvedge_tools::{RegisteredTool, Registry, compact_signature};
 
-use crate::help::mcp_server_of;
-
 /// How to write scripts, in few tokens.
 const INSTRUCTIONS: &str = "\
 Runs a TypeScript program that calls tools. Write one script instead of many calls: you read only \
@@ -83,7 +81,7 @@ pub fn script_tool_description(
 fn tools_by_server(registry: &Registry) -> BTreeMap<&str, Vec<&RegisteredTool>> {
     let mut servers: BTreeMap<&str, Vec<&RegisteredTool>> = BTreeMap::new();
     for tool in registry.iter() {
-        if let Some(server) = mcp_server_of(tool) {
+        if let Some(server) = tool.spec.mcp_server() {
             servers.entry(server).or_default().push(tool);
         }
     }
@@ -113,7 +111,7 @@ fn ranked_tools<'a>(
     uses: impl Fn(&str) -> u64,
 ) -> Vec<&'a RegisteredTool> {
     let all = registry.iter().map(AsRef::as_ref);
-    let built_in = all.filter(|tool: &&RegisteredTool| !tool.spec.js_name.starts_with("mcp."));
+    let built_in = all.filter(|tool: &&RegisteredTool| tool.spec.mcp_server().is_none());
     let mut built_in: Vec<&RegisteredTool> = built_in.collect();
     let longest = servers.values().map(Vec::len).max().unwrap_or(0);
     for index in 0..longest {
@@ -127,9 +125,9 @@ fn ranked_tools<'a>(
 /// Declares a tool on one line.
 fn declaration(tool: &RegisteredTool) -> String {
     let line = compact_signature(tool, MAX_SIGNATURE_CHARS);
-    let first = tool.spec.description.split(['\n', '.']).next();
-    let first = first.unwrap_or_default().trim();
-    let summary: String = first.chars().take(80).collect();
+    let sentence = tool.spec.summary().split('.').next();
+    let sentence = sentence.unwrap_or_default().trim();
+    let summary: String = sentence.chars().take(80).collect();
     match summary.as_str() {
         "" => format!("{line}\n"),
         summary => format!("{line} // {summary}\n"),

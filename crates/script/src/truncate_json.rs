@@ -1,7 +1,7 @@
 //! Shortens a value that is too large to a preview that is still valid JSON: long strings and lists
 //! keep their beginning and their end.
 
-use selvedge_text::truncate_middle;
+use selvedge_text::{json_string_len, truncate_middle};
 use serde_json::{Map, Value};
 
 /// Lists with at most this many items keep all of them, each shortened. Longer lists lose items in
@@ -21,8 +21,8 @@ pub fn truncate_json(value: &Value, max_bytes: usize) -> String {
     if bytes <= max_bytes {
         return value.to_string();
     }
-    // Notes about omitted parts may need more room than there is, so that a second attempt with
-    // less room is necessary.
+    // The notes about omitted parts take room, too. If the text is too long, try again with less
+    // room.
     let mut room = max_bytes;
     while room >= 16 {
         let text = shorten(value, room, 0).to_string();
@@ -48,7 +48,7 @@ fn shorten(value: &Value, room: usize, depth: usize) -> Value {
     }
 }
 
-/// Returns the text so that it has about `room` bytes as a JSON string. Escapes need more bytes
+/// Truncates a text so that it takes about `room` bytes as a JSON string. Escapes need more bytes
 /// than the characters they stand for.
 fn shorten_string(text: &str, room: usize) -> String {
     let escaped = string_len(text).max(1);
@@ -101,7 +101,7 @@ fn shorten_object(fields: &Map<String, Value>, room: usize, depth: usize) -> Val
 }
 
 /// Returns the largest size to which all parts can be limited so that they fit into `room`.
-fn fair_share(sizes: &[usize], room: usize) -> usize {
+pub(crate) fn fair_share(sizes: &[usize], room: usize) -> usize {
     let mut sorted = sizes.to_vec();
     sorted.sort_unstable();
     let mut left = room;
@@ -155,14 +155,9 @@ fn json_len(value: &Value) -> usize {
     }
 }
 
-/// Returns the number of bytes of a text as a JSON string.
+/// Returns the number of bytes of a text as a JSON string with its quotes.
 fn string_len(text: &str) -> usize {
-    let escaped = |byte: u8| match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
-        0..0x20 => 6,
-        _ => 1,
-    };
-    text.bytes().map(escaped).sum::<usize>() + 2
+    json_string_len(text) + 2
 }
 
 #[cfg(test)]

@@ -62,9 +62,118 @@ fn quoted_blocks_are_text() {
         "> ```ts tool-calls\n> return 1\n> ```".to_owned(),
         "  ```ts tool-calls\n  return 1\n  ```".to_owned(),
     ] {
-        let segments = detect(&text);
-        let runs = |segment: &Segment| matches!(segment, Segment::Script(_));
-        assert!(!segments.iter().any(runs), "{text}: {segments:?}");
+        assert_nothing_runs(&text);
+    }
+}
+
+fn assert_nothing_runs(text: &str) {
+    let segments = detect(text);
+    let runs = |segment: &Segment| matches!(segment, Segment::Script(_));
+    assert!(!segments.iter().any(runs), "{text}: {segments:?}");
+}
+
+#[test]
+fn blocks_in_an_element_after_a_line_of_text_are_text() {
+    let block = "<tool-calls>\nreturn 1\n</tool-calls>";
+    for name in [
+        "file",
+        "example",
+        "svg",
+        "thought",
+        "antThinking",
+        "scratchpad",
+    ] {
+        for before in [
+            format!("The README says:\n<{name}>\n"),
+            format!("The README says:\n<{name} path=\"README.md\">\n"),
+            format!("The README says:\n<{name}>\n\n"),
+            format!("The README says: <{name}>\n"),
+            format!("The README says: <{name}>\n\n"),
+            format!("<{name}>README\n"),
+            format!("- a\n<{name}>\n"),
+            format!("- <{name}>\n"),
+            format!("> a\n<{name}>\n"),
+        ] {
+            assert_nothing_runs(&format!("{before}{block}\n</{name}>\n"));
+            assert_nothing_runs(&format!("{before}{block}\n"));
+        }
+    }
+}
+
+#[test]
+fn blocks_directly_below_a_block_quote_are_text() {
+    let block = "<tool-calls>\nreturn 1\n</tool-calls>";
+    for before in [
+        "> It says:\n",
+        "> a\n> b\n",
+        "> - a\n",
+        "- > a\n",
+        "> a\nb\n",
+    ] {
+        assert_nothing_runs(&format!("{before}{block}"));
+        assert!(shape(&format!("{before}\n{block}")).contains(&"script:return 1".to_owned()));
+    }
+}
+
+#[test]
+fn blocks_in_formulas_and_directives_are_text() {
+    let block = "<tool-calls>\nreturn 1\n</tool-calls>";
+    for text in [
+        format!("$$\n{block}\n$$\n"),
+        format!("It says:\n$$\n\n{block}\n$$\n"),
+        format!(":::note\n{block}\n:::\n"),
+        format!("::: note \"a\"\n\n{block}\n\n:::\n"),
+    ] {
+        assert_nothing_runs(&text);
+    }
+    for before in ["$$\na\n$$\n", ":::note\na\n:::\n\n", "costs $$ in shell:\n"] {
+        assert!(shape(&format!("{before}{block}")).contains(&"script:return 1".to_owned()));
+    }
+}
+
+#[test]
+fn reasoning_of_every_model_contains_no_blocks() {
+    let block = "<tool-calls>\n1\n</tool-calls>";
+    for (open, close) in [
+        ("<think>", "</think>"),
+        ("<thinking>", "</thinking>"),
+        ("<thought>", "</thought>"),
+        ("<reasoning>", "</reasoning>"),
+        ("<antThinking>", "</antThinking>"),
+        ("<seed:think>", "</seed:think>"),
+        ("<|think|>", "<|/think|>"),
+        ("<|begin_of_thought|>", "<|end_of_thought|>"),
+        ("<|channel|>analysis<|message|>", "<|end|>"),
+        ("[THINK]", "[/THINK]"),
+        ("◁think▷", "◁/think▷"),
+    ] {
+        let reasoning = format!("{open}\n{block}\n{close}");
+        for before in ["", "Sure.\n", "> a\n"] {
+            let shapes = shape(&format!("{before}{reasoning}\nok\n{block}"));
+            let after = [format!("reasoning:{reasoning}"), "text:\nok\n".to_owned()];
+            assert!(shapes.windows(2).any(|pair| pair == after), "{shapes:?}");
+            assert_eq!(
+                shapes.last().map(String::as_str),
+                Some("script:1"),
+                "{open}"
+            );
+        }
+        assert_eq!(reasoning_text(&format!("{open} a {close}")), "a");
+        // The rest of the answer is not reasoning: the opening tag was part of the prompt.
+        let shapes = shape(&format!("{block}\n{close}\nok"));
+        let ends = shapes.contains(&"end of reasoning".to_owned());
+        // This mark ends a message of any kind.
+        assert_eq!(ends, close != "<|end|>", "{shapes:?}");
+        assert_nothing_runs(&format!("{open}\n{block}"));
+        assert_nothing_runs(&format!("> a\n{open}\n\n{block}"));
+    }
+    for before in [
+        "ok <think>\n",
+        "ok <think> so\n",
+        "<THINK>\n\n",
+        "<think id=1>\n\n",
+    ] {
+        assert_nothing_runs(&format!("{before}{block}"));
     }
 }
 

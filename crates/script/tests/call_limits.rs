@@ -97,7 +97,7 @@ fn a_call_ends_at_its_own_limit_and_the_script_continues() {
         run(&harness, source).value(),
         Some(json!([
             "ToolTimeoutError",
-            "slow did not end within its time limit of 0.1 s",
+            "slow did not end within its time limit of 100 ms",
             "pass `timeoutMs: 200`, or raise `Limits::tool_timeouts_ms` for `slow`",
             true
         ]))
@@ -146,9 +146,9 @@ fn structured_calls_have_the_same_limit() {
     );
     assert_eq!(
         output.content,
-        "error: slow did not end within its time limit of 0.1 s\n\
-         hint: pass `timeoutMs: 200`, or set `script_harness.limits.tool_timeouts_ms.slow = 200` \
-         in config.toml"
+        "error: slow did not end within its time limit of 100 ms\n\
+         hint: pass `timeoutMs: 200`, or set slow = 200 under \
+         [script_harness.limits.tool_timeouts_ms] in config.toml"
     );
 }
 
@@ -167,29 +167,48 @@ fn each_surface_has_its_own_way_to_raise_a_limit() {
     for (surface, source, hint) in [
         (LimitSurface::Library, endless, "raise `Limits::timeout_ms`"),
         (LimitSurface::Run, endless, "pass --timeout 200ms"),
-        (LimitSurface::Exec, calls, "pass --max-calls 2"),
+        (
+            LimitSurface::Exec,
+            calls,
+            "the user can raise the limit with --max-calls 2",
+        ),
+        (
+            LimitSurface::Exec,
+            endless,
+            "start the script with `// @exec: {\"timeout_ms\": 200}`",
+        ),
+        (
+            LimitSurface::Chat,
+            files,
+            "the user can set max_file_calls = 4 under [script_harness.limits] in config.toml",
+        ),
+        (LimitSurface::Run, calls, "pass --max-calls 2"),
         (LimitSurface::Run, files, "pass --max-file-calls 4"),
         (
             LimitSurface::Chat,
             endless,
-            "start the script with `// @exec: {\"timeout_ms\": 200}`, or set \
-             `script_harness.limits.timeout_ms = 200` in config.toml",
+            "start the script with `// @exec: {\"timeout_ms\": 200}`",
         ),
         (
             LimitSurface::Mcp,
             endless,
-            "pass `timeoutMs: 200`, or set `script_harness.limits.timeout_ms = 200` in config.toml",
+            "pass `timeoutMs: 200`, or set timeout_ms = 200 under [script_harness.limits] in \
+             config.toml",
         ),
         (
             LimitSurface::Mcp,
             files,
-            "set `script_harness.limits.max_file_calls = 4` in config.toml",
+            "set max_file_calls = 4 under [script_harness.limits] in config.toml",
         ),
     ] {
         let error = run(&harness.clone().with_surface(surface), source)
             .error
             .unwrap();
         assert_eq!(error.suggestions[1], hint, "{surface:?} {source}");
+        if source == files {
+            let fewer = "make fewer calls: one search or one command can read many files";
+            assert!(error.suggestions[0].starts_with(fewer), "{error:?}");
+        }
     }
 }
 

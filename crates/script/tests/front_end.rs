@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use selvedge_protocol::ErrorCode;
-use selvedge_script::ScriptCompiler;
+use selvedge_script::{ParseWork, ScriptCompiler};
 use support::{TestFixture, run_on_thread};
 
 /// Maximum size of a script.
@@ -15,22 +15,45 @@ const MAX_BYTES: usize = 20_480;
 /// CPU time that compiling one text may take.
 const MAX_CPU_TIME: Duration = Duration::from_secs(2);
 
+/// Levels of the nested texts: exponential work shows, and is still cheap.
+const NESTED_LEVELS: usize = 12;
+/// Memory that the parser may use for each unit of predicted cost, in bytes. Ordinary scripts use
+/// up to 200.
+const MAX_BYTES_PER_COST: u64 = 500;
+
 /// Texts that are expensive for parsers: rows of a prefix, a repeated piece and a repeated end.
 const TEXTS: &str = include_str!("../../../attack/data/front_end.tsv");
 
+/// Returns the prefix, the piece and the end of each row.
+fn rows() -> impl Iterator<Item = [String; 3]> {
+    let rows = TEXTS.lines().filter(|row| !row.starts_with("# "));
+    rows.map(|row| {
+        let row = row.replace("\\n", "\n").replace("\\u2028", "\u{2028}");
+        let row = row.replace("\\u200b", "\u{200b}");
+        let mut columns = row.split('\t').map(str::to_owned);
+        [(); 3].map(|()| columns.next().unwrap_or_default())
+    })
+}
+
+/// Returns a text in which the piece and the end are repeated.
+fn nested_text([prefix, piece, end]: &[String; 3], times: usize) -> String {
+    let repeated = |piece: &str| -> String {
+        let numbers = (1..=times).map(|n| (n.to_string(), (n - 1).to_string()));
+        numbers
+            .map(|(number, before)| piece.replace("%n", &number).replace("%p", &before))
+            .collect()
+    };
+    format!("{prefix}{}{}", repeated(piece), repeated(end))
+}
+
 /// Returns each text with its piece repeated 20 times, 100 times, and until it is 20 KB long.
 fn hostile_texts() -> impl Iterator<Item = String> {
-    let rows = TEXTS.lines().filter(|row| !row.starts_with("# "));
-    rows.flat_map(|row| {
-        let row = row.replace("\\n", "\n").replace("\\u2028", "\u{2028}");
-        let mut columns = row.split('\t').map(str::to_owned);
-        let mut column = || columns.next().unwrap_or_default();
-        let (prefix, piece, end) = (column(), column(), column());
-        let most = (MAX_BYTES - prefix.len()) / (piece.len() + end.len()).max(1);
-        [20, 100, most].map(|times| {
-            let times = times.min(most);
-            format!("{prefix}{}{}", piece.repeat(times), end.repeat(times))
-        })
+    rows().flat_map(|row| {
+        let mut most = MAX_BYTES / (row[1].len() + row[2].len()).max(1);
+        while nested_text(&row, most).len() > MAX_BYTES {
+            most -= 1 + most / 20;
+        }
+        [20, 100, most].map(|times| nested_text(&row, times.min(most)))
     })
 }
 
@@ -43,16 +66,30 @@ fn cpu_time() -> Duration {
 
 #[test]
 fn any_text_is_compiled_or_rejected_in_bounded_time() {
-    let compiler = ScriptCompiler::default();
+    let harness = TestFixture::new().harness;
     let mut slowest = (Duration::ZERO, String::new());
     for text in hostile_texts() {
         let started = cpu_time();
-        let _ = compiler.compile(&text, MAX_BYTES);
+        harness.check(text.as_bytes());
         let spent = cpu_time() - started;
         assert!(spent < MAX_CPU_TIME, "{spent:?}: {text:.200}");
         slowest = slowest.max((spent, text.chars().take(60).collect()));
     }
     println!("slowest: {slowest:?}");
+}
+
+#[test]
+fn the_work_of_the_parser_is_predicted_for_nested_texts() {
+    let mut wrong = Vec::new();
+    for row in rows() {
+        let text = nested_text(&row, NESTED_LEVELS);
+        if let Some(work) = ParseWork::measure(&text)
+            && work.arena_bytes as u64 > work.predicted_cost * MAX_BYTES_PER_COST
+        {
+            wrong.push(format!("{work:?}: {text:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

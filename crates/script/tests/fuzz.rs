@@ -7,8 +7,8 @@ mod support;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use selvedge_script::ScriptCompiler;
 use selvedge_script::detect::{BlockDetector, detect, merge_text};
+use selvedge_script::{ParseWork, ScriptCompiler};
 use serde_json::Value;
 use support::{TestFixture, run_on_thread};
 
@@ -18,7 +18,7 @@ fn budget() -> Duration {
         .ok()
         .and_then(|seconds| seconds.parse::<u64>().ok())
         .unwrap_or(30);
-    Duration::from_secs(seconds) / 4
+    Duration::from_secs(seconds) / 6
 }
 
 /// A random number generator. The same seed gives the same inputs, so that a failure can be
@@ -323,13 +323,15 @@ const AMBIGUOUS_PIECES: &[&str] = &[
 /// CPU time of compiling one text. The slowest known one takes a tenth of it, without optimisation.
 const MAX_COMPILE_TIME: Duration = Duration::from_secs(2);
 
+/// Returns the CPU time of this thread.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = stat.split(' ').next().and_then(|time| time.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or_default())
+}
+
 #[test]
 fn nested_ambiguous_constructs_are_compiled_in_bounded_time() {
-    let cpu_time = || {
-        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-        let nanoseconds = stat.split(' ').next().and_then(|time| time.parse().ok());
-        Duration::from_nanos(nanoseconds.unwrap_or_default())
-    };
     let (mut random, end) = (Random::new(), Instant::now() + budget());
     let harness = TestFixture::new().harness;
     let (mut runs, mut slowest) = (0, Duration::ZERO);
@@ -341,6 +343,276 @@ fn nested_ambiguous_constructs_are_compiled_in_bounded_time() {
         let (prefix, repeated, last) = (pieces(4), pieces(9), pieces(9));
         let times = *random.pick(&[3, 8, 12, 16, 40, 200, 1000]);
         let text = format!("x={prefix}{}{}", repeated.repeat(times), last.repeat(times));
+        let started = cpu_time();
+        harness.check(text.as_bytes());
+        let spent = cpu_time() - started;
+        assert!(spent < MAX_COMPILE_TIME, "{spent:?}: {text}");
+        (runs, slowest) = (runs + 1, slowest.max(spent));
+    }
+    println!("{runs} texts, the slowest took {slowest:?}");
+}
+
+/// Further parts: types, words that are names or keywords, numbers, and unusual characters.
+const TYPE_PIECES: &[&str] = &[
+    "a as b",
+    "a as ",
+    "?/",
+    "?",
+    "!",
+    "*",
+    "infer U extends ",
+    "[infer U extends ",
+    "infer U extends B<c,d>[",
+    "infer U extends ?[",
+    "B<c,d>",
+    "?1:2",
+    "]?1:2]",
+    "extends ",
+    "A extends ",
+    "interface A extends B<",
+    "interface A extends B,C<{[",
+    "implements ",
+    "{[function(){",
+    "}]:1}>+1{}",
+    "unique ",
+    "out ",
+    "keyof ",
+    "abstract new(",
+    "new()=>",
+    "import(",
+    "asserts a is ",
+    "this is ",
+    "type X=",
+    "let x:",
+    "({a=1 as ",
+    "{[a in ",
+    "{+readonly[a in ",
+    "{get a():",
+    "{new(a=",
+    "{<T>(a=",
+    "`${",
+    "1e+1",
+    "1e-1|",
+    "0xe+",
+    ".5e+1&",
+    "1n.",
+    "-1|",
+    "return ",
+    "return\u{200b}",
+    "\u{200b}",
+    "\u{feff}",
+    "\u{85}",
+    "\u{2028}",
+    "\u{180e}",
+    "\u{200d}",
+    "a\u{200c}",
+    "é",
+    "😀",
+    "\u{fffd}",
+    "\u{0}",
+    "i\\u006efer U extends ",
+    "n\\u0065w ",
+    "\\u0061",
+    "\\d",
+    "/`/",
+    "/'/;",
+    "/[/`]/",
+    "'",
+    "\"",
+    "case ",
+    "delete ",
+    "throw ",
+    "default ",
+    "do ",
+    "with",
+    "try{",
+    "catch(",
+    "switch(a){case ",
+    "declare ",
+    "namespace A{",
+    "module ",
+    "global{",
+    "accessor ",
+    "public ",
+    "private ",
+    "override ",
+    "get ",
+    "set ",
+    "using ",
+    "export ",
+    "export default ",
+    "from ",
+    "require(",
+    "debugger",
+    "break ",
+    "super",
+    "null",
+    "undefined",
+    "string",
+    "symbol",
+    "any",
+    "??",
+    "||",
+    "**",
+    "++",
+    "--",
+    "<=",
+    ">=",
+    ">>>",
+    "%",
+    "^",
+    "~",
+    "==",
+    "!=",
+    "@a ",
+    "@(a=",
+    "@a(",
+    "#",
+    "#p in ",
+    "async<T>(a=",
+    "async a=>",
+    "function*(",
+    "class A<T>extends B<",
+    "class{[",
+    "class{@a(",
+    "enum A{a=",
+    "=>asserts a is ",
+    "for(let a of ",
+    "for await(",
+    "while(",
+    "new new ",
+    "new a<",
+    "new.target",
+    "import.meta",
+    "a?.<",
+    "?.[",
+    "?.(",
+    "(a:",
+    "(a?:",
+    "(a,",
+    "(...a",
+    "<const T,",
+    "<T extends ",
+    "<T=",
+    "<<T>(a=",
+];
+
+/// Levels of the nested texts: exponential work shows, and is still cheap.
+const NESTED_LEVELS: [usize; 2] = [6, 12];
+/// Memory that the parser may use for each unit of predicted cost and each byte. Ordinary scripts use
+/// up to 200.
+const MAX_BYTES_PER_COST: usize = 500;
+
+/// Returns the brackets that close those of a text.
+fn closing_brackets(open: &str) -> String {
+    let mut closing = String::new();
+    for c in open.chars() {
+        match c {
+            '(' => closing.insert(0, ')'),
+            '[' => closing.insert(0, ']'),
+            '{' => closing.insert(0, '}'),
+            ')' | ']' | '}' if closing.starts_with(c) => _ = closing.remove(0),
+            _ => {}
+        }
+    }
+    closing
+}
+
+#[test]
+fn the_work_of_the_parser_is_predicted() {
+    let (mut random, end) = (Random::new(), Instant::now() + budget());
+    let (mut runs, mut worst) = (0, (0, String::new()));
+    while Instant::now() < end {
+        let mut pieces = |most: usize| -> String {
+            let count = random.below(most);
+            let mut piece = || match random.below(2) {
+                0 => *random.pick(AMBIGUOUS_PIECES),
+                _ => *random.pick(TYPE_PIECES),
+            };
+            (0..count).map(|_| piece()).collect()
+        };
+        let (prefix, open, middle, after) = (pieces(4), pieces(6), pieces(3), pieces(4));
+        let start = *random.pick(&["x=", "", "type X=", "let x:", "x=a as ", "return "]);
+        let closing = match random.below(3) {
+            0 => String::new(),
+            1 => after.clone(),
+            _ => closing_brackets(&open) + &after,
+        };
+        for levels in NESTED_LEVELS {
+            let (open, close) = (open.repeat(levels), closing.repeat(levels));
+            let text = format!("{start}{prefix}{open}{middle}{close}");
+            let Some(work) = ParseWork::measure(&text) else {
+                break;
+            };
+            let ratio = work.arena_bytes / (work.predicted_cost as usize + text.len() + 1);
+            assert!(
+                ratio < MAX_BYTES_PER_COST,
+                "{ratio} bytes per cost: {text:?}"
+            );
+            if ratio > worst.0 {
+                worst = (ratio, text);
+            }
+            runs += 1;
+        }
+    }
+    println!(
+        "{runs} texts, at most {} bytes per cost: {:?}",
+        worst.0, worst.1
+    );
+}
+
+/// Declarations and uses of values whose types grow. `%n` is a number, `%p` the one before.
+const TYPE_STATEMENTS: &[&str] = &[
+    "const a%n={...a%p,...a%p};",
+    "const a%n={...a%p,b%n:a%p};",
+    "const {x:b%n,...a%n}={...a%p,...a%p,y%n:1};",
+    "const a%n=[a%p,a%p,a%p,a%p];",
+    "const a%n=[...a%p,a%p];",
+    "const a%n=structuredClone(a%p);",
+    "const a%n=[[a%p,a%p],[a%p,a%p]];",
+    "const a%n=Math.random()<1?a%p:{b%n:a%p};",
+    "const a%n=a%p??[a%p];",
+    "const a%n=new Map([[a%p,a%p]]);",
+    "const a%n=Object.entries(a%p);",
+    "const a%n=Object.values({...a%p,z%n:a%p});",
+    "const a%n=await Promise.all([a%p,a%p]);",
+    "const a%n=()=>[a%p,a%p];",
+    "const a%n=a%p.map((x)=>[x,x]);",
+    "const a%n=a%p.flat();",
+    "const a%n=a%p.concat(a%p,[a%p]);",
+    "const a%n=[];a%n.push(a%p,{c%n:1});",
+    "let a%n=a%p;a%n=[a%p];a%n={d:a%p};",
+    "type T%n=[T%p,T%p]|{a%n:T%p};let a%n:T%n;",
+    "function f%n(){return [a%p,a%p]} const a%n=f%n();",
+    "const a%n=JSON.parse(JSON.stringify(a%p));",
+    "list.push(a%p);",
+    "list;",
+    "a%p;",
+    "[...list];",
+    "tools.echo({value:a%p,...a%p});",
+    "tools.echo(a%p);",
+    "a%p.missing.missing;",
+    "if(a%p.x)a%p.y;",
+];
+
+#[test]
+fn types_that_grow_are_checked_in_bounded_time() {
+    let (mut random, end) = (Random::new(), Instant::now() + budget());
+    let harness = TestFixture::new().harness;
+    let (mut runs, mut slowest) = (0, Duration::ZERO);
+    while Instant::now() < end {
+        let count = 1 + random.below(4);
+        let pieces: String = (0..count).map(|_| *random.pick(TYPE_STATEMENTS)).collect();
+        let mut text = String::from("const a0=[{x:1}];type T0={x:1};const list=[];\n");
+        for number in 1..=*random.pick(&[10, 40, 200, 1000]) {
+            let next = pieces
+                .replace("%n", &number.to_string())
+                .replace("%p", &(number - 1).to_string());
+            if text.len() + next.len() > 20_480 {
+                break;
+            }
+            text.push_str(&next);
+        }
         let started = cpu_time();
         harness.check(text.as_bytes());
         let spent = cpu_time() - started;

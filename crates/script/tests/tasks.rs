@@ -88,6 +88,13 @@ impl TaskSession {
                 Ok("up")
             }))
             .unwrap();
+        let warns = |_: WordArgs, call: CallContext| {
+            call.warn("1 of 2 lines");
+            std::future::ready(Ok("short"))
+        };
+        registry
+            .register(tool_with_context("warns", "Warns.", warns))
+            .unwrap();
         tasks.register(&mut registry).unwrap();
         let orchestrator = Orchestrator::new(registry)
             .with_policy(ApprovalPolicy::OnRequest)
@@ -165,6 +172,21 @@ async fn a_task_outlives_its_script_and_a_later_one_waits_for_it() {
             "there is no task `tsk_none` in this session"
         )
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn warnings_of_a_task_reach_the_script_that_waits_for_it() {
+    let session = TaskSession::new(CallDecision::Once);
+    let output = session
+        .run("const t = tools.spawn.exec('warns'); return [t.id, await t.done]")
+        .await;
+    let value = output.value().unwrap();
+    assert_eq!(value[1], json!("short"));
+    assert_eq!(output.warnings, ["spawn.wait: warns: 1 of 2 lines"]);
+    // They are recorded with the task.
+    let outputs = session.ledger.outputs.lock().unwrap();
+    let task = outputs.iter().find(|output| value[0] == output.id.as_str());
+    assert_eq!(task.unwrap().warnings, ["warns: 1 of 2 lines"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

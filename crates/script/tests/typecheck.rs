@@ -347,6 +347,86 @@ fn scripts_without_mistakes_pass_and_seeded_mistakes_are_found() {
     );
 }
 
+/// The position is that of the backtick that has to be escaped, not the start of the literal.
+#[test]
+fn an_unescaped_backtick_is_found_where_it_ends_the_template() {
+    let harness = harness(registry());
+    for (source, line, column) in [
+        ("const a = `x ``y`` z`; return a", 1, 14),
+        (
+            "const doc = `\nRun it:\n```\nmake\n```\n`;\nreturn doc",
+            3,
+            1,
+        ),
+        // A word after the backtick is an error of the syntax.
+        (
+            "const doc = `\nRun it:\n```sh\nmake\n```\n`;\nreturn doc",
+            3,
+            4,
+        ),
+        ("return (`a` as string)`b`", 1, 23),
+        ("return `a ${1} `.trim()``", 1, 24),
+        ("return 'it is '`b`", 1, 16),
+    ] {
+        let errors = harness.check(source.as_bytes()).errors;
+        let found = errors.iter().map(|error| (error.line, error.column));
+        let found: Vec<_> = found.collect();
+        assert_eq!(found, [(Some(line), Some(column))], "{source}: {errors:?}");
+        assert_eq!(
+            errors[0].suggestions[0], "escape the backtick: \\`",
+            "{source}"
+        );
+    }
+    for source in [
+        "return 'a,b'.split`,`",
+        "return String.raw`\\n`",
+        "const tag = (s) => s[0]; return tag`a`",
+    ] {
+        let errors = harness.check(source.as_bytes()).errors;
+        assert!(errors.is_empty(), "{source}: {errors:?}");
+    }
+}
+
+/// The list's type needs the pushed value before that is evaluated for mistakes.
+#[test]
+fn the_type_of_a_pushed_value_does_not_hide_later_mistakes() {
+    let harness = harness(registry());
+    let script = r#"
+async function collect() {
+  const all = [];
+  all.push(await list());
+  const found = await list();
+  return [all, found.nope];
+}
+const list = async () => { return tools.exec({ command: ["ls"] }); };
+return await collect();
+"#;
+    let lines: Vec<u32> = findings(&harness, script)
+        .iter()
+        .map(|it| it.line)
+        .collect();
+    assert_eq!(lines, [6]);
+}
+
+#[test]
+fn a_field_that_is_assigned_again_is_not_narrowed() {
+    let harness = harness(registry());
+    for path in ["o.a", "(o?.a)"] {
+        let script = format!(
+            r#"
+const o: {{ a: {{ b: string | string[] }} }} = {{ a: {{ b: "x" }} }};
+if (typeof {path}.b === "string") {{
+  o.a = {{ b: ["y"] }};
+  return {path}.b.map((x) => x.length);
+}}
+return o;
+"#
+        );
+        let found = findings(&harness, &script);
+        assert!(found.is_empty(), "{path}: {found:?}");
+    }
+}
+
 /// Steps, depth and types are bounded: each of these takes milliseconds, and none ends the process.
 #[test]
 fn scripts_made_to_be_costly_are_checked_within_bounds() {

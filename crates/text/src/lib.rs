@@ -2,11 +2,13 @@
 //! characters, numbers, hex, stemming and BM25. No I/O.
 
 pub mod bm25;
+mod json_len;
 mod secrets;
 mod stem;
 mod truncate;
 mod visible;
 
+pub use json_len::{json_byte_len, json_string_len};
 pub use secrets::{Redactor, is_secret_variable};
 pub use stem::stem;
 pub use truncate::{one_line, truncate_bytes, truncate_chars, truncate_middle};

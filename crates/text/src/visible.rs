@@ -21,10 +21,23 @@ pub fn visible_line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns the text with every hidden character made visible, except line breaks and tabs. For
-/// text whose exact characters matter, such as a command that a person approves.
+/// Returns the text with every hidden character made visible, except line breaks and tabs, and
+/// every blank other than a space, such as U+00A0. For text whose exact characters matter, such as
+/// a command that a person approves.
 pub fn visible_exact(text: &str) -> Cow<'_, str> {
-    escape(text, |_, _, _| false)
+    let is_blank = |c: char| !c.is_ascii() && c.is_whitespace();
+    let escaped = escape(text, |_, _, _| false);
+    if !escaped.contains(is_blank) {
+        return escaped;
+    }
+    let mut out = String::with_capacity(escaped.len() + 16);
+    for c in escaped.chars() {
+        match is_blank(c) {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    Cow::Owned(out)
 }
 
 /// Returns whether a character is hidden: a control character other than a line break or tab, an
@@ -238,6 +251,11 @@ mod tests {
     #[test]
     fn exact_text_has_no_exceptions_and_a_line_has_no_line_breaks() {
         assert_eq!(visible_exact("👩\u{200d}🚀\nb"), "👩\\u{200d}🚀\nb");
+        assert_eq!(
+            visible_exact("ls\u{a0}-la\u{3000}x"),
+            "ls\\u{a0}-la\\u{3000}x"
+        );
+        assert_eq!(visible("10\u{a0}km"), "10\u{a0}km");
         assert_eq!(visible_line("a\nb\r\nc"), "a⏎b\\r⏎c");
         assert!(matches!(visible_line("a b"), Cow::Borrowed("a b")));
     }

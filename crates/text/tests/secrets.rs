@@ -121,10 +121,39 @@ fn json_fields_are_redacted_by_name_unless_their_value_is_a_placeholder() {
                 "5"
             ]),
         ),
+        (
+            json!([
+                "/usr/bin/curl",
+                "-u",
+                "alice:Xk29qPz7",
+                "https://example.com"
+            ]),
+            json!([
+                "/usr/bin/curl",
+                "-u",
+                "alice:[redacted]",
+                "https://example.com"
+            ]),
+        ),
+        (
+            json!(["mysql", "-u", "alice", "-palicePw93Kq7", "db"]),
+            json!(["mysql", "-u", "alice", "-p[redacted]", "db"]),
+        ),
+        (
+            json!({"password": 48213377, "accessKey": 9_120_334_455_u64}),
+            json!({"password": hidden, "accessKey": hidden}),
+        ),
+        (
+            json!({"ghp_16C7e42F292c6912E7710c838347Ae178B4a": {"ok": true}}),
+            json!({hidden: {"ok": true}}),
+        ),
     ] {
         assert_eq!(redactor.redact_value(&value), expected);
     }
     for plain in [
+        json!(["mysql", "-p", "db"]),
+        json!(["cp", "-preserve", "a"]),
+        json!(["curl", "-u", "alice"]),
         json!({"pwd": "/home/me", "pass": 12}),
         json!({"tokens_used": 1200, "inputTokens": 3, "max_tokens": 10}),
         json!({"tokenizer": "o200k", "author": "me", "token": null, "secret": true}),

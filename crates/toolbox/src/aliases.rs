@@ -61,7 +61,7 @@ const TOOL_ALIASES: &[(&str, &str)] = &[
 ];
 
 /// Names of similar tools in other agents, and the tools to suggest if a script calls one. A call
-/// by such a name fails.
+/// by such a name fails, unless it is also an alias or a registered tool.
 const TOOL_SUGGESTIONS: &[(&str, &str)] = &[
     (
         "bash shell sh run run_command execute terminal cmd command exec_shell",

@@ -123,7 +123,7 @@ impl Tool for ApplyPatch {
 /// Returns the risk of a call: moderate, with the changed files as the reason.
 pub(crate) fn risk(workspace: &Workspace, args: &Value) -> Risk {
     Risk::Moderate {
-        reason: summarize(workspace, args),
+        reason: summarise(workspace, args),
     }
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn approval_key(workspace: &Workspace, args: &Value) -> Option<String
         .map(|change| {
             format!(
                 "{} {:?}",
-                change.operation,
+                change.key(),
                 change.paths.iter().map(resolve).collect::<Vec<_>>()
             )
         })
@@ -233,22 +233,38 @@ fn apply(
     })
 }
 
+/// A patch, and the folder that its paths are relative to, which is relative to the workspace.
+struct ParsedPatch {
+    base: PathBuf,
+    operations: Vec<PatchOperation>,
+}
+
+impl ParsedPatch {
+    /// Returns `None` if the text cannot be parsed.
+    fn parse(text: &str, cwd: Option<&str>) -> Option<Self> {
+        let patch = patch::parse(text).ok()?;
+        let cwd = PathBuf::from(cwd.unwrap_or_default());
+        Some(Self {
+            base: patch.folder.map_or(cwd.clone(), |folder| cwd.join(folder)),
+            operations: patch.operations,
+        })
+    }
+}
+
 /// Returns the files whose whole content the call gives, relative to the workspace; none if the
 /// patch cannot be parsed.
 fn replaced_files(args: &ApplyPatchArgs) -> Vec<PathBuf> {
-    let base = PathBuf::from(args.cwd.as_deref().unwrap_or_default());
+    let cwd = args.cwd.as_deref();
     let Some(text) = &args.patch else {
-        return args.path.iter().map(|path| base.join(path)).collect();
+        let cwd = Path::new(cwd.unwrap_or_default());
+        return args.path.iter().map(|path| cwd.join(path)).collect();
     };
-    let Ok(patch) = patch::parse(text) else {
+    let Some(patch) = ParsedPatch::parse(text, cwd) else {
         return Vec::new();
     };
-    let base = patch
-        .folder
-        .map_or(base.clone(), |folder| base.join(folder));
     let operations = patch.operations.iter();
     let added = operations.filter(|change| matches!(change.action, PatchAction::Add { .. }));
-    added.map(|change| base.join(change.path())).collect()
+    added.map(|change| patch.base.join(change.path())).collect()
 }
 
 fn build_draft<'a>(
@@ -273,33 +289,54 @@ fn build_draft<'a>(
 
 /// One planned change to a file.
 struct PlannedChange {
-    /// The kind of change, with the new executable bit if the patch sets one.
-    operation: String,
+    operation: PlannedOperation,
+    /// The new executable bit, if the patch sets one.
+    executable: Option<bool>,
     /// The target of a move or copy, if any, then the possible names of the file. Absolute, or
     /// relative to the workspace.
     paths: Vec<PathBuf>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PlannedOperation {
+    Add,
+    Delete,
+    Update,
+    Move,
+    Copy,
+    Replace,
+}
+
+impl PlannedOperation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Delete => "delete",
+            Self::Update => "update",
+            Self::Move => "move",
+            Self::Copy => "copy",
+            Self::Replace => "replace",
+        }
+    }
+}
+
 /// Returns the changes that a call's arguments describe; empty if the patch cannot be parsed.
 fn planned_changes(args: &Value) -> Vec<PlannedChange> {
-    let base = PathBuf::from(args["cwd"].as_str().unwrap_or_default());
+    let cwd = args["cwd"].as_str();
     match (args["patch"].as_str(), args["path"].as_str()) {
         (Some(text), _) => {
-            let Ok(patch) = patch::parse(text) else {
+            let Some(patch) = ParsedPatch::parse(text, cwd) else {
                 return Vec::new();
             };
-            let base = patch
-                .folder
-                .map_or(base.clone(), |folder| base.join(folder));
-            patch
-                .operations
-                .iter()
-                .map(|operation| PlannedChange::from_operation(operation, &base))
+            let operations = patch.operations.iter();
+            operations
+                .map(|operation| PlannedChange::from_operation(operation, &patch.base))
                 .collect()
         }
         (None, Some(path)) => vec![PlannedChange {
-            operation: "replace".to_owned(),
-            paths: vec![base.join(path)],
+            operation: PlannedOperation::Replace,
+            executable: None,
+            paths: vec![Path::new(cwd.unwrap_or_default()).join(path)],
         }],
         (None, None) => Vec::new(),
     }
@@ -307,47 +344,49 @@ fn planned_changes(args: &Value) -> Vec<PlannedChange> {
 
 impl PlannedChange {
     fn from_operation(operation: &PatchOperation, base: &Path) -> Self {
-        let (how, executable, to) = match &operation.action {
-            PatchAction::Add { executable, .. } => ("add", Some(*executable), None),
-            PatchAction::Delete { .. } => ("delete", None, None),
+        let (kind, executable, to) = match &operation.action {
+            PatchAction::Add { executable, .. } => (PlannedOperation::Add, Some(*executable), None),
+            PatchAction::Delete { .. } => (PlannedOperation::Delete, None, None),
             PatchAction::Update {
                 executable,
                 target: None,
                 ..
-            } => ("update", *executable, None),
+            } => (PlannedOperation::Update, *executable, None),
             PatchAction::Update {
                 executable,
                 target: Some(to),
                 ..
             } => match to.transfer {
-                FileTransfer::Move => ("move", *executable, Some(&to.path)),
-                FileTransfer::Copy => ("copy", *executable, Some(&to.path)),
+                FileTransfer::Move => (PlannedOperation::Move, *executable, Some(&to.path)),
+                FileTransfer::Copy => (PlannedOperation::Copy, *executable, Some(&to.path)),
             },
         };
-        let how = match executable {
-            Some(executable) => format!("{how} executable={executable}"),
-            None => how.to_owned(),
-        };
+        let paths = to.into_iter().chain(&operation.paths);
         Self {
-            operation: how,
-            paths: to
-                .into_iter()
-                .chain(&operation.paths)
-                .map(|path| base.join(path))
-                .collect(),
+            operation: kind,
+            executable,
+            paths: paths.map(|path| base.join(path)).collect(),
+        }
+    }
+
+    /// Returns the kind of change for an approval key: `update`, `add executable=true`.
+    fn key(&self) -> String {
+        let operation = self.operation.as_str();
+        match self.executable {
+            Some(executable) => format!("{operation} executable={executable}"),
+            None => operation.to_owned(),
         }
     }
 }
 
-/// Summarizes a call for an approval, such as "changes a.rs, b.rs and 3 more".
-fn summarize(workspace: &Workspace, args: &Value) -> String {
+/// Summarises a call for an approval, such as "changes a.rs, b.rs and 3 more".
+fn summarise(workspace: &Workspace, args: &Value) -> String {
     let mut names: Vec<String> = Vec::new();
     for change in planned_changes(args) {
         // A move changes its target and its source.
-        let changed_paths = if change.operation.starts_with("move") {
-            2
-        } else {
-            1
+        let changed_paths = match change.operation {
+            PlannedOperation::Move => 2,
+            _ => 1,
         };
         for path in change.paths.iter().take(changed_paths) {
             let name = workspace.display_path(&workspace.absolute(path, None));

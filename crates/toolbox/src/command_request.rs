@@ -1,7 +1,8 @@
-//! A command as a call describes it.
+//! A command as a call describes it, and the result of a command that is a patch.
 
 use std::collections::BTreeMap;
 
+use selvedge_tools::ToolError;
 use serde_json::Value;
 
 use crate::command_safety::display_command;
@@ -70,5 +71,35 @@ impl CommandRequest {
             text.push_str(&format!("\nwith {name}={value}"));
         }
         text
+    }
+}
+
+/// The output of a command that was applied as a patch.
+pub(crate) struct PatchedCommand {
+    pub(crate) exit_code: i32,
+    /// The list of changed files.
+    pub(crate) stdout: String,
+    /// The error and its hints.
+    pub(crate) stderr: String,
+}
+
+impl PatchedCommand {
+    pub(crate) fn new(patched: Result<String, ToolError>) -> Self {
+        match patched {
+            Ok(summary) => Self {
+                exit_code: 0,
+                stdout: summary,
+                stderr: String::new(),
+            },
+            Err(error) => {
+                let hints = error.suggestions.iter();
+                let hints: String = hints.map(|hint| format!("hint: {hint}\n")).collect();
+                Self {
+                    exit_code: 1,
+                    stdout: String::new(),
+                    stderr: format!("{}\n{hints}", error.message),
+                }
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::apply_patch;
 use crate::command_access::CommandAccess;
-use crate::command_request::CommandRequest;
+use crate::command_request::{CommandRequest, PatchedCommand};
 use crate::command_safety::{
     CommandClassification, CommandSafety, classify_command, display_command,
 };
@@ -344,21 +344,21 @@ impl CommandRunner {
         self.rule_for(request).map(|rule| format!("{rule:?}"))
     }
 
-    /// Applies the patch if the command is a call of `apply_patch`, and returns a summary of the
-    /// changed files. `None` if it is another command.
+    /// Applies the patch if the command is a call of `apply_patch`, and returns the output that a
+    /// program would have. `None` if it is another command.
     pub(crate) async fn apply_if_patch(
         &self,
         request: &CommandRequest,
         call: &CallContext,
-    ) -> Option<Result<String, ToolError>> {
+    ) -> Option<PatchedCommand> {
         let CommandRunnerInner {
             workspace,
             turn_diff,
             ..
         } = self.inner.as_ref();
-        Some(
-            apply_patch::apply_from_command(workspace, turn_diff, patch_args(request)?, call).await,
-        )
+        let args = patch_args(request)?;
+        let patched = apply_patch::apply_from_command(workspace, turn_diff, args, call).await;
+        Some(PatchedCommand::new(patched))
     }
 
     /// Starts a command with the access that it was admitted with. Blocks, usually for one or two
@@ -439,9 +439,16 @@ impl CommandRunner {
     /// `cwd` is the working folder of the command.
     pub(crate) fn is_refused_by_sandbox(&self, cwd: Option<&str>, path: &str) -> bool {
         let workspace = &self.inner.workspace;
-        let path = workspace.absolute(path, cwd);
-        let is_hidden = self.hides_secrets() && workspace.is_secret(&path);
-        is_hidden || !workspace.is_writable_by_commands(&path) && can_write(&path)
+        let absolute = workspace.absolute(path, cwd);
+        self.is_hidden_by_sandbox(cwd, path)
+            || !workspace.is_writable_by_commands(&absolute) && can_write(&absolute)
+    }
+
+    /// Returns whether the sandbox hides a path from commands, because it may hold
+    /// secrets. `cwd` is the working folder of the command.
+    pub(crate) fn is_hidden_by_sandbox(&self, cwd: Option<&str>, path: &str) -> bool {
+        let workspace = &self.inner.workspace;
+        self.hides_secrets() && workspace.is_secret(&workspace.absolute(path, cwd))
     }
 
     fn support(&self) -> &ConfinementSupport {

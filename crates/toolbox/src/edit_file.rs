@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::commit::{FileWrite, commit};
-use crate::nearest_text::describe_nearest;
+use crate::nearest_text::text_not_found_error;
 use crate::preview::file_diff;
 use crate::target_file::{FileMode, LinkMode, TargetFile};
 use crate::text_file::bom_encoding;
@@ -132,29 +132,29 @@ fn edit(
 fn plan(workspace: &Workspace, args: &EditFileArgs) -> Result<PlannedEdit, ToolError> {
     let target_file =
         workspace.target_file(&workspace.absolute(&args.path, None), LinkMode::Follow)?;
-    let shown = &target_file.display_path;
+    let display_path = &target_file.display_path;
     if args.old.is_empty() {
         return Err(ToolError::new("`old` is empty")
             .suggest("give the text to replace; write a whole file with writeFile"));
     }
     let Some((before, mode)) = target_file.read()? else {
-        return Err(ToolError::new(format!("{shown} does not exist"))
+        return Err(ToolError::new(format!("{display_path} does not exist"))
             .suggest("find the file with fileSearch, or create it with writeFile"));
     };
     if let Some((encoding, _)) = bom_encoding(&before) {
         return Err(ToolError::new(format!(
-            "{shown} is not UTF-8 but {encoding}, which cannot be edited"
+            "{display_path} is not UTF-8 but {encoding}, which cannot be edited"
         ))
         .suggest("read it with readFile and write it as UTF-8 with writeFile"));
     }
-    let (old, new, found) = find_occurrences(&before, args);
-    match found.len() {
-        0 => return Err(describe_nearest(shown, &before, &args.old)),
+    let Occurrences { old, new, offsets } = find_occurrences(&before, args);
+    match offsets.len() {
+        0 => return Err(text_not_found_error(display_path, &before, &args.old)),
         count if count > 1 && !args.all => {
-            let lines: Vec<usize> = found.iter().map(|at| line_at(&before, *at)).collect();
+            let lines: Vec<usize> = offsets.iter().map(|at| line_at(&before, *at)).collect();
             let count = group_digits(count);
             return Err(ToolError::new(format!(
-                "`old` occurs {count} times in {shown}, at {}",
+                "`old` occurs {count} times in {display_path}, at {}",
                 list_lines(&lines)
             ))
             .suggest("add lines around it to `old`, or pass all: true"));
@@ -163,7 +163,7 @@ fn plan(workspace: &Workspace, args: &EditFileArgs) -> Result<PlannedEdit, ToolE
     }
     let mut after = Vec::with_capacity(before.len());
     let (mut copied, mut lines, mut line) = (0, Vec::new(), 1);
-    for at in found {
+    for at in offsets {
         let kept = &before[copied..at];
         line += count_newlines(kept);
         lines.push(line);
@@ -182,32 +182,39 @@ fn plan(workspace: &Workspace, args: &EditFileArgs) -> Result<PlannedEdit, ToolE
     })
 }
 
-/// Returns the old and the new text with the line endings of the file, and the positions of the old
-/// one.
-fn find_occurrences(file: &[u8], args: &EditFileArgs) -> (Vec<u8>, Vec<u8>, Vec<usize>) {
+/// The texts of an edit with the line endings of the file, and where the old one occurs.
+struct Occurrences {
+    old: Vec<u8>,
+    new: Vec<u8>,
+    offsets: Vec<usize>,
+}
+
+fn find_occurrences(file: &[u8], args: &EditFileArgs) -> Occurrences {
     let find = |old: &[u8]| memmem::find_iter(file, old).collect::<Vec<usize>>();
     let newlines = count_newlines(file);
-    let windows_newlines = memmem::find_iter(file, b"\r\n").count();
+    let crlf_count = memmem::find_iter(file, b"\r\n").count();
     let exact = find(args.old.as_bytes());
-    let is_windows_file = newlines > 0 && newlines == windows_newlines;
-    match exact.is_empty() && windows_newlines > 0 {
-        true => {
-            let (old, new) = (windows_endings(&args.old), windows_endings(&args.new));
-            let found = find(&old);
-            (old, new, found)
-        }
-        false => {
-            let new = match is_windows_file {
-                true => windows_endings(&args.new),
-                false => args.new.clone().into_bytes(),
-            };
-            (args.old.clone().into_bytes(), new, exact)
-        }
+    if exact.is_empty() && crlf_count > 0 {
+        let old = to_crlf(&args.old);
+        return Occurrences {
+            offsets: find(&old),
+            new: to_crlf(&args.new),
+            old,
+        };
+    }
+    let uses_crlf = newlines > 0 && newlines == crlf_count;
+    Occurrences {
+        old: args.old.clone().into_bytes(),
+        new: match uses_crlf {
+            true => to_crlf(&args.new),
+            false => args.new.clone().into_bytes(),
+        },
+        offsets: exact,
     }
 }
 
 /// Returns a text with `\r\n` as its line endings.
-fn windows_endings(text: &str) -> Vec<u8> {
+fn to_crlf(text: &str) -> Vec<u8> {
     text.replace("\r\n", "\n")
         .replace('\n', "\r\n")
         .into_bytes()

@@ -21,7 +21,7 @@ use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::capture::OutputCapture;
 use crate::command_access::CommandAccess;
-use crate::command_request::{CommandRequest, shell_argv};
+use crate::command_request::{CommandRequest, PatchedCommand, shell_argv};
 use crate::commands::CommandRunner;
 use crate::one_or_many::OneOrMany;
 use crate::running_command::{ExitedCommands, RunningCommand};
@@ -140,6 +140,7 @@ impl Tool for Exec {
             let output = run(&self.0, parse_args(args.clone())?, &call).await?;
             Ok(ToolOutput {
                 model_text: Some(render(&output)),
+                failure: failure(&output, call.time_limit),
                 unconfined_retry: unconfined_retry(&output, &args, self.0.confines_commands()),
                 ..ToolOutput::from_value(&output)?
             })
@@ -168,8 +169,6 @@ async fn run(
 ) -> Result<ExecToolOutput, ToolError> {
     let started = Instant::now();
     let confined = commands.confines_commands() && !args.with_escalated_permissions;
-    let pipe_error =
-        |error: io::Error| ToolError::new(format!("cannot create the command's streams: {error}"));
     let request = CommandRequest {
         argv: args.command.into_vec(),
         cwd: args.cwd,
@@ -179,26 +178,8 @@ async fn run(
     if let Some(patched) = commands.apply_if_patch(&request, call).await {
         return Ok(patch_output(patched, started));
     }
-    let (stdout_reader, stdout_writer) = io::pipe().map_err(pipe_error)?;
-    let (stderr_reader, stderr_writer) = io::pipe().map_err(pipe_error)?;
-    let stdio = ChildStdio::Streams {
-        stdin: std::fs::File::open("/dev/null").map_err(pipe_error)?.into(),
-        stdout: stdout_writer.into(),
-        stderr: stderr_writer.into(),
-    };
-    let (runner, cwd) = (commands.clone(), request.cwd.clone());
-    let access = CommandAccess::of_call(call);
-    let child = run_blocking(move || runner.spawn(&request, access, stdio)).await?;
-    let streams = [
-        (
-            OutputStream::Stdout,
-            Receiver::from_owned_fd(stdout_reader.into()).map_err(pipe_error)?,
-        ),
-        (
-            OutputStream::Stderr,
-            Receiver::from_owned_fd(stderr_reader.into()).map_err(pipe_error)?,
-        ),
-    ];
+    let cwd = request.cwd.clone();
+    let (child, streams) = spawn_with_pipes(commands, request, call).await?;
     let mut reader = OutputReader {
         streams,
         captures: Default::default(),
@@ -212,14 +193,7 @@ async fn run(
         None => (TIMEOUT_EXIT_CODE, true),
     };
     let [stdout, stderr] = &reader.captures;
-    for (name, capture) in [("stdout", stdout), ("stderr", stderr)] {
-        if capture.is_truncated() {
-            let omitted = group_digits(capture.omitted_bytes());
-            call.warn(format!(
-                "{omitted} bytes in the middle of {name} were left out"
-            ));
-        }
-    }
+    warn_about_omitted(call, [("stdout", stdout), ("stderr", stderr)]);
     let mut output = ExecToolOutput {
         exit_code,
         stdout: stdout.text(),
@@ -238,29 +212,64 @@ async fn run(
         && exit_code != 0
     {
         let refused = |path: &str| commands.is_refused_by_sandbox(cwd.as_deref(), path);
-        let denial = find_denial(&output.aggregated_output, exit.network_denied, refused);
+        let hidden = |path: &str| commands.is_hidden_by_sandbox(cwd.as_deref(), path);
+        let denial = find_denial(
+            &output.aggregated_output,
+            exit.network_denied,
+            refused,
+            hidden,
+        );
         output.sandbox_denied = denial.is_some();
         output.sandbox_reason = denial.map(|denial| denial.reason());
     }
     Ok(output)
 }
 
-/// Returns the result of a patch as if a program had applied it.
-fn patch_output(patched: Result<String, ToolError>, started: Instant) -> ExecToolOutput {
-    let (exit_code, stdout, stderr) = match patched {
-        Ok(summary) => (0, summary, String::new()),
-        Err(error) => {
-            let hints = error
-                .suggestions
-                .iter()
-                .map(|hint| format!("hint: {hint}\n"));
-            (
-                1,
-                String::new(),
-                format!("{}\n{}", error.message, hints.collect::<String>()),
-            )
-        }
+/// Starts a command. Returns it with the streams that read its output.
+async fn spawn_with_pipes(
+    commands: &CommandRunner,
+    request: CommandRequest,
+    call: &CallContext,
+) -> Result<(Child, [(OutputStream, Receiver); 2]), ToolError> {
+    let pipe_error =
+        |error: io::Error| ToolError::new(format!("cannot create the command's streams: {error}"));
+    let (stdout_reader, stdout_writer) = io::pipe().map_err(pipe_error)?;
+    let (stderr_reader, stderr_writer) = io::pipe().map_err(pipe_error)?;
+    let stdio = ChildStdio::Streams {
+        stdin: std::fs::File::open("/dev/null").map_err(pipe_error)?.into(),
+        stdout: stdout_writer.into(),
+        stderr: stderr_writer.into(),
     };
+    let (runner, access) = (commands.clone(), CommandAccess::of_call(call));
+    let child = run_blocking(move || runner.spawn(&request, access, stdio)).await?;
+    let stdout = Receiver::from_owned_fd(stdout_reader.into()).map_err(pipe_error)?;
+    let stderr = Receiver::from_owned_fd(stderr_reader.into()).map_err(pipe_error)?;
+    let streams = [
+        (OutputStream::Stdout, stdout),
+        (OutputStream::Stderr, stderr),
+    ];
+    Ok((child, streams))
+}
+
+/// Warns about output that was left out.
+fn warn_about_omitted(call: &CallContext, captures: [(&str, &OutputCapture); 2]) {
+    for (name, capture) in captures {
+        if capture.is_truncated() {
+            let omitted = group_digits(capture.omitted_bytes());
+            call.warn(format!(
+                "{omitted} bytes in the middle of {name} were left out"
+            ));
+        }
+    }
+}
+
+/// Returns the result of a patch as if a program had applied it.
+fn patch_output(patched: PatchedCommand, started: Instant) -> ExecToolOutput {
+    let PatchedCommand {
+        exit_code,
+        stdout,
+        stderr,
+    } = patched;
     ExecToolOutput {
         exit_code,
         aggregated_output: format!("{stdout}{stderr}"),
@@ -383,6 +392,21 @@ fn unconfined_retry(
     let reason =
         format!("`{line}` was blocked by the sandbox ({why}); run it without the sandbox?");
     Some(UnconfinedRetry { args, reason })
+}
+
+/// Describes a command that failed, for people who watch the calls.
+fn failure(output: &ExecToolOutput, time_limit: Duration) -> Option<String> {
+    if output.timed_out {
+        let limit = match time_limit.as_millis() {
+            ms @ 0..1000 => format!("{ms} ms"),
+            _ => format!("{} s", time_limit.as_secs_f64()),
+        };
+        return Some(format!("stopped at its time limit of {limit}"));
+    }
+    if let Some(reason) = &output.sandbox_reason {
+        return Some(format!("blocked by the sandbox: {reason}"));
+    }
+    (output.exit_code != 0).then(|| format!("exit code {}", output.exit_code))
 }
 
 fn render(output: &ExecToolOutput) -> String {

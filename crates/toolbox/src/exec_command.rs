@@ -188,14 +188,10 @@ async fn run(
         run_unconfined: args.with_escalated_permissions,
     };
     if let Some(patched) = commands.apply_if_patch(&request, call).await {
-        let (output, exit_code) = patched.map_or_else(
-            |error| (format!("{}\n", error.message), 1),
-            |done| (done, 0),
-        );
         return Ok(TerminalOutput {
-            output,
+            output: patched.stdout + &patched.stderr,
             session_id: None,
-            exit_code: Some(exit_code),
+            exit_code: Some(patched.exit_code),
         });
     }
     let (id, terminal) = terminals.open(commands, request, call).await?;

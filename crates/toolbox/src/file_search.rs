@@ -1,6 +1,7 @@
 //! The tool `file_search`: finds files by glob or by fuzzy name, best match first.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ignore::WalkState;
 use nucleo_matcher::pattern::{CaseMatching, Normalization, Pattern};
@@ -16,15 +17,16 @@ use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::walk::{
-    STRUCTURED_SEARCH_DEFAULTS, WalkCollector, compile_globs, default_folder, default_limit, walk,
-    warn_if_limited,
+    STRUCTURED_SEARCH_DEFAULTS, WalkCollector, compile_globs, default_folder, default_limit,
+    search_stopped_error, walk, warn_if_limited,
 };
 
 /// The file names to search for.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct FileSearchArgs {
-    /// A glob if it has `*`, `?` or `[`, such as `*.test.ts` or `docs/*.md`, with the rules of
-    /// `.gitignore`; else letters of the path in order.
+    /// A glob with the rules of `.gitignore`, such as `*.test.ts` or `docs/*.md`, if it contains
+    /// `*`, `?` or `[`. Any other text is matched fuzzily: its letters must occur in the path in
+    /// this order.
     pattern: String,
     /// Maximum number of files.
     #[serde(default = "default_limit")]
@@ -92,11 +94,11 @@ fn search(
     cancel: &CancellationToken,
 ) -> Result<(Vec<FileSearchMatch>, usize), ToolError> {
     let folder = workspace.absolute(&args.search_directory, None);
-    let shown = workspace.display_path(&folder);
+    let display_path = workspace.display_path(&folder);
     let Some(real) = folder.canonicalize().ok().filter(|real| real.is_dir()) else {
-        return Err(ToolError::new(format!("{shown} is not a folder")));
+        return Err(ToolError::new(format!("{display_path} is not a folder")));
     };
-    workspace.refuse_secrets(&real, &shown)?;
+    workspace.refuse_secrets(&real, &display_path)?;
     let is_glob = args.pattern.contains(['*', '?', '[']);
     let included = if is_glob {
         Some(compile_globs([args.pattern.as_str()])?)
@@ -105,13 +107,15 @@ fn search(
     };
     let excluded = compile_globs(args.exclude_patterns.iter().map(String::as_str))?;
     let paths = Mutex::new(Vec::new());
+    let was_stopped = AtomicBool::new(false);
     walk(workspace, &real).0.run(|| {
         let (included, excluded, paths) = (&included, &excluded, &paths);
-        let (folder, real) = (&folder, &real);
+        let (folder, real, was_stopped) = (&folder, &real, &was_stopped);
         // Each thread collects its own matches and merges them when it ends.
         let mut local = WalkCollector::new(paths);
         Box::new(move |entry| {
             if cancel.is_cancelled() {
+                was_stopped.store(true, Ordering::Relaxed);
                 return WalkState::Quit;
             }
             let Ok(entry) = entry else {
@@ -134,6 +138,9 @@ fn search(
             WalkState::Continue
         })
     });
+    if was_stopped.into_inner() {
+        return Err(search_stopped_error());
+    }
     let mut paths = paths.into_inner().unwrap_or_default();
     paths.sort();
     if is_glob {

@@ -29,7 +29,8 @@ const KERBEROS_TICKETS: (&str, &str) = ("/tmp", "krb5cc_");
 /// The most entries of the folder of Kerberos tickets that are looked at.
 const MAX_TICKET_ENTRIES: usize = 10_000;
 
-/// The most files whose inodes are collected, and the deepest folder that is searched for them.
+/// The most files whose inodes are collected, and the deepest folder that is searched for them. A
+/// hidden file beyond these limits is recognised by its path only, not by a hard link.
 const MAX_HIDDEN_FILES: usize = 5_000;
 const MAX_HIDDEN_DEPTH: usize = 4;
 
@@ -45,6 +46,8 @@ pub(crate) struct HiddenPaths {
     paths: Vec<PathBuf>,
     /// The same paths, for lookups.
     set: HashSet<PathBuf>,
+    /// Those of the paths that the configuration can make visible.
+    credentials: HashSet<PathBuf>,
     /// The most components of a path in the set. A longer path is hidden by one of its folders.
     max_components: usize,
     /// The files at and below the paths that have further hard links.
@@ -92,6 +95,7 @@ impl HiddenPaths {
         }
         let visible: Vec<PathBuf> = visible.iter().map(full).flat_map(with_target).collect();
         paths.retain(|path| !visible.iter().any(|visible| path.starts_with(visible)));
+        let credentials = paths.iter().cloned().collect();
         paths.extend(hidden.iter().map(full));
         paths.extend(private.iter().cloned());
         // If a hidden path is itself a link, its target is hidden, too.
@@ -106,8 +110,16 @@ impl HiddenPaths {
                 .max()
                 .unwrap_or(0),
             paths,
+            credentials,
             linked_files: Mutex::default(),
         }
+    }
+
+    /// Returns the file or folder with credentials that hides a path, if the configuration can make
+    /// it visible.
+    pub(crate) fn credential_of<'a>(&self, path: &'a Path) -> Option<&'a Path> {
+        path.ancestors()
+            .find(|above| self.credentials.contains(*above))
     }
 
     /// Returns the hidden files and folders, whether they exist or not.
@@ -141,7 +153,8 @@ impl HiddenPaths {
         self.with_linked_files(|files| !files.is_empty())
     }
 
-    /// Passes on the hidden files with further hard links, as collected now or recently.
+    /// Calls `check` with the hidden files that have further hard links. The list is at most
+    /// `INODE_CACHE_AGE` old.
     #[cfg(unix)]
     fn with_linked_files(&self, check: impl FnOnce(&HashSet<FileId>) -> bool) -> bool {
         let mut cache = self
@@ -240,8 +253,7 @@ pub(crate) fn expand_home(path: &Path, home: Option<&Path>) -> PathBuf {
 
 /// Returns a path and, if it exists, its canonical form.
 fn with_target(path: PathBuf) -> Vec<PathBuf> {
-    // Most do not exist, and resolving each of their folders would take milliseconds at every
-    // start.
+    // Most do not exist. Resolving each of their folders would take milliseconds at every start.
     let exists = path.symlink_metadata().is_ok();
     let real = exists.then(|| path.canonicalize().ok()).flatten();
     let real = real.filter(|real| *real != path);
@@ -254,16 +266,16 @@ mod tests {
 
     #[test]
     fn a_deep_path_is_compared_quickly() {
-        let private = [PathBuf::from("/project/private")];
-        let hidden = HiddenPaths::new(Path::new("/project"), &private, &[], &[]);
-        assert!(hidden.contains(Path::new("/project/private/a/b")));
-        let mut deep = PathBuf::from("/project/private/..").join("d/".repeat(1_900));
+        let private = [PathBuf::from("/work/private")];
+        let hidden = HiddenPaths::new(Path::new("/work"), &private, &[], &[]);
+        assert!(hidden.contains(Path::new("/work/private/a/b")));
+        let mut deep = PathBuf::from("/work/private/..").join("d/".repeat(1_900));
         let started = Instant::now();
         for at in 0..1_900 {
             deep.set_file_name(format!("file{at}"));
             hidden.contains(&deep.join("x"));
         }
-        assert!(!hidden.contains(&Path::new("/project").join("d/".repeat(1_900))));
+        assert!(!hidden.contains(&Path::new("/work").join("d/".repeat(1_900))));
         assert!(
             started.elapsed() < Duration::from_secs(3),
             "{:?}",

@@ -413,7 +413,7 @@ mod tests {
         let refused = rules.take_refused();
         assert_eq!(refused.len(), 7, "{refused:?}");
         let reason =
-            "/.gitignore is not read: with it, all files of its kind are larger than 256 KiB";
+            "/.gitignore is not read: it and the files before it are together larger than 256 KB";
         assert!(refused[0].to_string().ends_with(reason), "{}", refused[0]);
     }
 

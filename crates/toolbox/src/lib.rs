@@ -83,6 +83,9 @@ pub fn command_tasks() -> TaskSet {
     TaskSet::with_default_tool("exec", "\"exec\", { command: [\"make\"] }")
 }
 
+/// The tools that change files by themselves. Commands may change files, too.
+pub const FILE_CHANGING_TOOLS: [&str; 3] = ["apply_patch", "edit_file", "write_file"];
+
 /// The built-in tools, and the state that they share with the embedder.
 #[derive(Clone)]
 pub struct Toolbox {

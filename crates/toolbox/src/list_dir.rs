@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
+use crate::text_file::read_error;
 use crate::walk::{compile_glob, default_folder, default_limit, warn_if_limited};
 use crate::workspace::is_below_proc;
 
@@ -22,6 +23,9 @@ const MAX_ENTRIES: usize = 100_000;
 
 /// Levels that `recursive` descends: more than real folders have.
 const MAX_RECURSIVE_DEPTH: usize = 64;
+
+/// Number of entries that a structured call returns by default.
+const STRUCTURED_ENTRIES: u64 = 25;
 
 /// The folder to list.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -37,10 +41,10 @@ pub(crate) struct ListDirArgs {
     #[serde(default = "default_limit")]
     #[schemars(range(min = 1))]
     limit: usize,
-    /// Number of levels; 1 if neither this nor `recursive` is given.
+    /// Number of levels to list; 1 by default.
     #[schemars(range(min = 1))]
     depth: Option<usize>,
-    /// True for all levels, false for the first level only.
+    /// Whether to list all levels. Ignored if `depth` is given.
     recursive: Option<bool>,
     /// Return only entries whose name, or path below the folder, matches this glob.
     pattern: Option<String>,
@@ -64,8 +68,7 @@ impl ListDirArgs {
         match (self.depth, self.recursive) {
             (Some(depth), _) => depth,
             (None, Some(true)) => MAX_RECURSIVE_DEPTH,
-            (None, Some(false)) => 1,
-            (None, None) => 1,
+            (None, Some(false) | None) => 1,
         }
     }
 }
@@ -120,7 +123,7 @@ impl Tool for ListDir {
             "Lists the entries of a folder.",
         )
         .as_read_only()
-        .with_structured_defaults(&[("limit", 25)])
+        .with_structured_defaults(&[("limit", STRUCTURED_ENTRIES)])
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
@@ -138,17 +141,16 @@ fn list(
     call: &CallContext,
 ) -> Result<ListDirOutput, ToolError> {
     let path = workspace.absolute(&args.path, None);
-    let shown = workspace.display_path(&path);
+    let display_path = workspace.display_path(&path);
     let real = path.canonicalize().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => ToolError::new(format!("{shown} does not exist"))
+        std::io::ErrorKind::NotFound => ToolError::new(format!("{display_path} does not exist"))
             .suggest("list the parent folder with listDir"),
-        _ => ToolError::new(format!("{shown} cannot be read: {error}")),
+        _ => read_error(&display_path, &error),
     })?;
-    workspace.refuse_secrets(&real, &shown)?;
+    workspace.refuse_secrets(&real, &display_path)?;
     if !real.is_dir() {
-        return Err(
-            ToolError::new(format!("{shown} is not a folder")).suggest("use readFile for files")
-        );
+        return Err(ToolError::new(format!("{display_path} is not a folder"))
+            .suggest("use readFile for files"));
     }
     let mut found = FoundEntries::default();
     found.collect(workspace, &path, args.max_depth(), 1)?;
@@ -175,7 +177,7 @@ fn list(
     }
     if args.offset > found.len().max(1) {
         return Err(ToolError::new(format!(
-            "offset {} is past the end: {shown} has {} entries",
+            "offset {} is past the end: {display_path} has {} entries",
             args.offset,
             found.len()
         )));
@@ -187,7 +189,7 @@ fn list(
         warn_if_limited(call, entries.len(), total, "entries");
     }
     Ok(ListDirOutput {
-        content: render(&shown, &entries, args, truncated),
+        content: render(&display_path, &entries, args, truncated),
         entries,
         truncated,
     })
@@ -222,8 +224,13 @@ fn describe_entries(
 }
 
 /// Renders entries as a tree, or as rows with size and time if they are not in the order of a tree.
-fn render(shown: &str, entries: &[ListDirEntry], args: &ListDirArgs, truncated: bool) -> String {
-    let mut content = format!("{shown}\n");
+fn render(
+    display_path: &str,
+    entries: &[ListDirEntry],
+    args: &ListDirArgs,
+    truncated: bool,
+) -> String {
+    let mut content = format!("{display_path}\n");
     for entry in entries {
         let name = Path::new(&entry.path)
             .file_name()
@@ -292,12 +299,8 @@ impl FoundEntries {
         levels: usize,
         depth: usize,
     ) -> Result<(), ToolError> {
-        let unreadable = |error: std::io::Error| {
-            ToolError::new(format!(
-                "{} cannot be read: {error}",
-                workspace.display_path(folder)
-            ))
-        };
+        let unreadable =
+            |error: std::io::Error| read_error(&workspace.display_path(folder), &error);
         let mut children: Vec<_> = std::fs::read_dir(folder)
             .map_err(unreadable)?
             .filter_map(Result::ok)

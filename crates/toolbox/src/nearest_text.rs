@@ -18,15 +18,15 @@ struct NearestLines {
     /// Index of the first line.
     start: usize,
     count: usize,
-    only_white_space_differs: bool,
+    only_whitespace_differs: bool,
 }
 
 /// Returns the error for a text that does not occur in the file.
-pub(crate) fn describe_nearest(shown: &str, file: &[u8], old: &str) -> ToolError {
+pub(crate) fn text_not_found_error(display_path: &str, file: &[u8], old: &str) -> ToolError {
     let file = String::from_utf8_lossy(file);
     let lines: Vec<&str> = file.lines().collect();
     let wanted: Vec<&str> = old.lines().collect();
-    let mut message = format!("`old` was not found in {shown}");
+    let mut message = format!("`old` was not found in {display_path}");
     if let Some(text) = without_line_numbers(&wanted) {
         message.push_str("; `old` contains line numbers; use `text` of readFile, not `numbered`");
         if file.contains(&text) {
@@ -34,7 +34,7 @@ pub(crate) fn describe_nearest(shown: &str, file: &[u8], old: &str) -> ToolError
         }
     }
     let Some(nearest) = find_nearest(&lines, &wanted) else {
-        message.push_str(&format!("; {shown} has no similar lines"));
+        message.push_str(&format!("; {display_path} has no similar lines"));
         return ToolError::new(message).suggest("read the file again");
     };
     let (first, last) = (nearest.start + 1, nearest.start + nearest.count);
@@ -43,8 +43,8 @@ pub(crate) fn describe_nearest(shown: &str, file: &[u8], old: &str) -> ToolError
         _ => format!("lines {} to {}", group_digits(first), group_digits(last)),
     };
     message.push_str(&format!("; nearest match at {place}"));
-    message.push_str(match nearest.only_white_space_differs {
-        true => ", which differs only in white space:",
+    message.push_str(match nearest.only_whitespace_differs {
+        true => ", which differs only in whitespace:",
         false => ":",
     });
     append_comparison(&mut message, &lines, &wanted, &nearest);
@@ -63,20 +63,21 @@ fn without_line_numbers(lines: &[&str]) -> Option<String> {
     stripped.map(|lines| lines.join("\n"))
 }
 
-/// Finds the lines that equal the text except for white space, else the most similar ones.
+/// Finds the lines that equal the text except for whitespace, else the most similar ones.
 fn find_nearest(lines: &[&str], wanted: &[&str]) -> Option<NearestLines> {
-    find_without_white_space(lines, wanted).or_else(|| find_similar(lines, wanted))
+    find_ignoring_whitespace(lines, wanted).or_else(|| find_similar(lines, wanted))
 }
 
-/// Finds the lines that contain the text if all white space is removed from both.
-fn find_without_white_space(lines: &[&str], wanted: &[&str]) -> Option<NearestLines> {
-    let squeeze = |lines: &[&str]| -> String { lines.concat().split_whitespace().collect() };
-    let wanted = squeeze(wanted);
+/// Finds the lines that contain the text if all whitespace is removed from both.
+fn find_ignoring_whitespace(lines: &[&str], wanted: &[&str]) -> Option<NearestLines> {
+    let remove_whitespace =
+        |lines: &[&str]| -> String { lines.concat().split_whitespace().collect() };
+    let wanted = remove_whitespace(wanted);
     if wanted.is_empty() {
         return None;
     }
-    let squeezed = squeeze(lines);
-    let from = squeezed.find(&wanted)?;
+    let condensed = remove_whitespace(lines);
+    let from = condensed.find(&wanted)?;
     let to = from + wanted.len();
     // The lines in which the first and the last character are.
     let (mut end, mut start, mut last) = (0, None, 0);
@@ -94,7 +95,7 @@ fn find_without_white_space(lines: &[&str], wanted: &[&str]) -> Option<NearestLi
     Some(NearestLines {
         start,
         count: last - start + 1,
-        only_white_space_differs: true,
+        only_whitespace_differs: true,
     })
 }
 
@@ -112,12 +113,12 @@ fn find_similar(lines: &[&str], wanted: &[&str]) -> Option<NearestLines> {
     };
     let (start, best) = (0..=lines.len() - count)
         .map(|start| (start, score(start)))
-        // Of equally similar places, the first.
+        // If several places are equally similar, take the first.
         .max_by_key(|(start, score)| (*score, std::cmp::Reverse(*start)))?;
     (best >= 50 * wanted.len()).then_some(NearestLines {
         start,
         count,
-        only_white_space_differs: false,
+        only_whitespace_differs: false,
     })
 }
 
@@ -139,7 +140,7 @@ fn similarity_percent(line: &str, wanted: &str) -> usize {
     }
 }
 
-/// Splits a line into words and single symbols, without white space.
+/// Splits a line into words and single symbols, without whitespace.
 fn tokens(line: &str) -> impl Iterator<Item = &str> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.split_inclusive(move |c: char| !is_word(c))

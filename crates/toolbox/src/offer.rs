@@ -7,6 +7,8 @@ use selvedge_tools::{
 };
 use serde_json::{Value, json};
 
+use crate::command_request::shell_argv;
+
 /// How the tools are offered to one model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolsConfig {
@@ -125,6 +127,6 @@ fn schema_with_fields(tool: &RegisteredTool, fields: &[&str], required: &[&str])
 /// Turns the line of a `shell_command` call into the list that `exec` takes.
 fn line_to_argv(args: &mut Value) {
     if let Some(line) = args["command"].as_str() {
-        args["command"] = json!(["bash", "-lc", line]);
+        args["command"] = json!(shell_argv(None, true, line.to_owned()));
     }
 }

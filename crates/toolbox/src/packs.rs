@@ -9,16 +9,16 @@ use selvedge_tools::similar_names;
 const BUILT_IN_PACKS: &[(&str, &str)] = &[
     (
         "core-codex",
-        "exec apply_patch read_file list_dir grep_files file_search",
+        "exec apply_patch edit_file read_file list_dir grep_files file_search",
     ),
     ("anthropic-standard", "exec read_file update_plan list_dir"),
     (
         "file-ops",
-        "read_file list_dir grep_files apply_patch file_search",
+        "read_file list_dir grep_files apply_patch edit_file file_search",
     ),
     (
         "research",
-        "web_search fetch_url save_to_fc fetch_from_fc write_file",
+        "web_search fetch_url save_to_fc fetch_from_fc write_file edit_file",
     ),
     ("all", "*"),
 ];
@@ -148,6 +148,15 @@ mod tests {
             extends: own(extends),
             tools: own(tools),
             without: own(without),
+        }
+    }
+
+    #[test]
+    fn packs_that_change_files_can_edit_them() {
+        for (name, tools) in BUILT_IN_PACKS {
+            let has = |tool: &str| tools.split(' ').any(|listed| listed == tool);
+            let changes_files = has("apply_patch") || has("write_file");
+            assert!(!changes_files || has("edit_file"), "{name}");
         }
     }
 

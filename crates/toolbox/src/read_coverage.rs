@@ -30,7 +30,7 @@ pub(crate) struct FileRead {
     /// Whether invalid bytes were replaced.
     pub(crate) lossy: bool,
     /// Whether a line was cut.
-    pub(crate) cut: bool,
+    pub(crate) has_cut_line: bool,
 }
 
 /// The note about a file that was read incompletely.
@@ -43,7 +43,7 @@ struct PartialRead {
     lines: Vec<(u64, u64)>,
     total_lines: u64,
     lossy: bool,
-    cut: bool,
+    has_cut_line: bool,
 }
 
 impl OpenedFile {
@@ -69,7 +69,7 @@ pub(crate) fn note_read(call: &CallContext, file: OpenedFile, read: &FileRead) {
         lines: read.lines.into_iter().collect(),
         total_lines: read.total_lines,
         lossy: read.lossy,
-        cut: read.cut,
+        has_cut_line: read.has_cut_line,
     };
     let earlier = call.notes.get(&file.key);
     let earlier = earlier.and_then(|note| serde_json::from_value::<PartialRead>(note).ok());
@@ -78,7 +78,7 @@ pub(crate) fn note_read(call: &CallContext, file: OpenedFile, read: &FileRead) {
     }) {
         partial.lines = merge_ranges(earlier.lines, partial.lines);
         partial.lossy |= earlier.lossy;
-        partial.cut |= earlier.cut;
+        partial.has_cut_line |= earlier.has_cut_line;
     }
     let note = (!partial.is_complete()).then(|| json!(partial));
     call.notes.set(file.key, note);
@@ -103,7 +103,7 @@ impl PartialRead {
     }
 
     fn is_complete(&self) -> bool {
-        self.lines_read() >= self.total_lines && !self.lossy && !self.cut
+        self.lines_read() >= self.total_lines && !self.lossy && !self.has_cut_line
     }
 
     fn first_unread_line(&self) -> u64 {
@@ -113,7 +113,7 @@ impl PartialRead {
         }
     }
 
-    fn error(&self, shown: &str) -> ToolError {
+    fn error(&self, display_path: &str) -> ToolError {
         let (read, total) = (self.lines_read(), self.total_lines);
         let call = &self.call;
         let reason = if read < total {
@@ -124,7 +124,7 @@ impl PartialRead {
         } else {
             format!("{call} cut one of its lines")
         };
-        let mut error = ToolError::new(format!("{shown} was not written: {reason}"))
+        let mut error = ToolError::new(format!("{display_path} was not written: {reason}"))
             .suggest("change parts of it with editFile or with a patch that has hunks");
         if read < total {
             error = error.suggest(format!(

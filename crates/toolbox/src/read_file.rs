@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use selvedge_protocol::{ResultView, ToolSpec};
-use selvedge_text::group_digits;
+use selvedge_text::{group_digits, json_byte_len, json_string_len};
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,6 +23,8 @@ const MAX_JSON_BYTES: usize = 16 << 20;
 const STRUCTURED_LINES: u64 = 2000;
 /// Maximum bytes of a file in `indentation` mode, which holds the whole file in memory.
 const MAX_BLOCK_FILE_BYTES: usize = 64 << 20;
+/// Words that end a block, in Ruby, Lua and shells.
+const CLOSING_WORDS: [&str; 4] = ["end", "fi", "done", "esac"];
 /// Columns of indentation that a tab counts for.
 const TAB_WIDTH: usize = 4;
 
@@ -91,7 +93,7 @@ pub(crate) struct ReadFileOutput {
     total_lines: u64,
     /// Whether more lines follow.
     truncated: bool,
-    /// Whether a line was truncated, because it is longer than 8 MB.
+    /// Whether a line was cut, because it is longer than 8 MB.
     cut: bool,
     /// `utf-8`, `utf-16le` or `utf-16be`.
     encoding: String,
@@ -127,7 +129,7 @@ fn read(
     call: &CallContext,
 ) -> Result<ReadFileOutput, ToolError> {
     let path = workspace.absolute(&args.path, args.workdir.as_deref());
-    let shown = workspace.display_path(&path);
+    let display_path = workspace.display_path(&path);
     if args.offset < 1 {
         return Err(ToolError::new(format!(
             "offset is {}, but line numbers start at 1",
@@ -136,10 +138,10 @@ fn read(
     }
     let file = workspace.open_file(&path)?;
     let opened = OpenedFile::new(&file, &path);
-    let text = TextFile::open(file, &shown, &call.cancel)?;
+    let text = TextFile::open(file, &display_path, &call.cancel)?;
     let (selection, output) = match args.mode {
-        ReadFileMode::Slice => read_slice(text, args, &shown)?,
-        ReadFileMode::Indentation => read_block(text, args, &shown)?,
+        ReadFileMode::Slice => read_slice(text, args, &display_path)?,
+        ReadFileMode::Indentation => read_block(text, args, &display_path)?,
     };
     note_read(
         call,
@@ -148,20 +150,22 @@ fn read(
             lines: selection.last_line.map(|last| (output.first_line, last)),
             total_lines: output.total_lines,
             lossy: output.lossy,
-            cut: output.cut,
+            has_cut_line: output.cut,
         },
     );
     if output.cut {
-        call.warn(format!("a line of {shown} is longer than 8 MB and was cut"));
+        call.warn(format!(
+            "a line of {display_path} is longer than 8 MB and was cut"
+        ));
     } else if let Some(last) = selection.last_line.filter(|_| selection.full) {
         let [first, last, total] = [output.first_line, last, output.total_lines].map(group_digits);
         call.warn(format!(
-            "lines {first} to {last} of {total} in {shown}; at most 8 MB are read at once"
+            "read only lines {first} to {last} of {total} in {display_path}: one call reads at most 8 MB"
         ));
     }
     if output.lossy {
         call.warn(format!(
-            "{shown} is not valid UTF-8; its invalid bytes are replaced in `text`"
+            "{display_path} is not valid UTF-8; its invalid bytes are replaced in `text`"
         ));
     }
     Ok(output)
@@ -185,10 +189,11 @@ impl ReadFileOutput {
         }
         let next = self.first_line + self.text.lines().count() as u64;
         if self.truncated {
-            text.push_str(&format!(
-                "\n… {} more lines: continue with offset {next}",
-                group_digits(self.total_lines + 1 - next)
-            ));
+            let more = match self.total_lines + 1 - next {
+                1 => "1 more line".to_owned(),
+                more => format!("{} more lines", group_digits(more)),
+            };
+            text.push_str(&format!("\n… {more}: continue with offset {next}"));
         }
         text
     }
@@ -198,7 +203,7 @@ impl ReadFileOutput {
 fn read_slice(
     mut text: TextFile<'_>,
     args: &ReadFileArgs,
-    shown: &str,
+    display_path: &str,
 ) -> Result<(SelectedLines, ReadFileOutput), ToolError> {
     let offset = args.offset as u64;
     let last_by_limit = args.limit.map(|limit| offset.saturating_add(limit - 1));
@@ -216,7 +221,7 @@ fn read_slice(
     }
     if offset > number.max(1) {
         return Err(ToolError::new(format!(
-            "offset {offset} is past the end: {shown} has {number} lines"
+            "offset {offset} is past the end: {display_path} has {number} lines"
         )));
     }
     let output = selection.take_output(&text, number);
@@ -227,7 +232,7 @@ fn read_slice(
 fn read_block(
     mut text: TextFile<'_>,
     args: &ReadFileArgs,
-    shown: &str,
+    display_path: &str,
 ) -> Result<(SelectedLines, ReadFileOutput), ToolError> {
     let anchor = args.anchor_line.unwrap_or(args.offset as u64);
     let mut lines = Vec::new();
@@ -235,52 +240,21 @@ fn read_block(
     while let Some(line) = text.next_line(MAX_TEXT_BYTES)? {
         held_bytes += line.text.len() + size_of::<TextFileLine>();
         if held_bytes > MAX_BLOCK_FILE_BYTES {
-            return Err(
-                ToolError::new(format!("{shown} is too large for indentation mode"))
-                    .suggest("read a slice with offset and limit"),
-            );
+            return Err(ToolError::new(format!(
+                "{display_path} is too large for indentation mode"
+            ))
+            .suggest("read a slice with offset and limit"));
         }
         lines.push(line);
     }
     let total = lines.len() as u64;
     if anchor < 1 || anchor > total {
         return Err(ToolError::new(format!(
-            "line {anchor} does not exist: {shown} has {total} lines"
+            "line {anchor} does not exist: {display_path} has {total} lines"
         )));
     }
-    let depth: Vec<Option<usize>> = effective_indents(&lines);
     let at = anchor as usize - 1;
-    let own = depth[at].unwrap_or(0);
-    // Going up, each line with less indentation opens one more enclosing level.
-    let mut levels: Vec<usize> = Vec::new();
-    let mut current = own;
-    for indent in depth[..at].iter().rev().flatten() {
-        if *indent < current {
-            current = *indent;
-            levels.push(current);
-        }
-    }
-    let block_indent = match args.max_levels.unwrap_or(0) as usize {
-        0 => levels.last().copied().unwrap_or(own),
-        n => levels.get(n - 1).or(levels.last()).copied().unwrap_or(own),
-    };
-    let inside = |indent: &Option<usize>| indent.is_none_or(|indent| indent >= block_indent);
-    let mut start = at;
-    while start > 0 && inside(&depth[start - 1]) {
-        start -= 1;
-        // A line at the block's own level opens the block; further lines at that level are
-        // siblings.
-        if depth[start] == Some(block_indent) && block_indent < own && !args.include_siblings {
-            break;
-        }
-    }
-    let mut end = at;
-    while end + 1 < lines.len() && inside(&depth[end + 1]) {
-        end += 1;
-        if depth[end] == Some(block_indent) && block_indent < own && !args.include_siblings {
-            break;
-        }
-    }
+    let (mut start, mut end) = block_around(&lines, at, args);
     let limit = args.limit.map_or(lines.len(), |limit| limit as usize);
     if end + 1 - start > limit {
         start = start.max(at.saturating_sub(limit / 2));
@@ -297,6 +271,65 @@ fn read_block(
     }
     let output = selection.take_output(&text, total);
     Ok((selection, output))
+}
+
+/// Returns the first and the last line of the block around the line `at`, counted from zero.
+fn block_around(lines: &[TextFileLine], at: usize, args: &ReadFileArgs) -> (usize, usize) {
+    let depth = effective_indents(lines);
+    let own = depth[at].unwrap_or(0);
+    // Going up, each line with less indentation opens one more enclosing level.
+    let mut levels: Vec<usize> = Vec::new();
+    let mut current = own;
+    for indent in depth[..at].iter().rev().flatten() {
+        if *indent < current {
+            current = *indent;
+            levels.push(current);
+        }
+    }
+    let block_indent = match args.max_levels.unwrap_or(0) as usize {
+        0 => levels.last().copied().unwrap_or(own),
+        n => levels.get(n - 1).or(levels.last()).copied().unwrap_or(own),
+    };
+    let inside = |indent: &Option<usize>| indent.is_none_or(|indent| indent >= block_indent);
+    let is_blank = |line: usize| lines[line].text.trim().is_empty();
+    // Without an enclosing level, the line may open a block itself.
+    let below = (at + 1..lines.len()).find(|line| !is_blank(*line));
+    let opens_block = below.is_some_and(|below| depth[below] > Some(own));
+    let is_bounded = !args.include_siblings && (block_indent < own || opens_block);
+    let is_at_block_level =
+        |line: usize| is_bounded && depth[line] == Some(block_indent) && !is_blank(line);
+    let mut start = at;
+    while start > 0 && !is_at_block_level(start) && inside(&depth[start - 1]) {
+        start -= 1;
+    }
+    let mut end = at;
+    while end + 1 < lines.len() && inside(&depth[end + 1]) {
+        if is_at_block_level(end + 1) {
+            end += usize::from(closes_block(&lines[end + 1].text));
+            break;
+        }
+        end += 1;
+    }
+    while start < at && is_blank(start) {
+        start += 1;
+    }
+    while end > at && is_blank(end) {
+        end -= 1;
+    }
+    (start, end)
+}
+
+/// Whether a line ends the block above it, and is not the start of the next one.
+fn closes_block(line: &str) -> bool {
+    let line = line.trim_start();
+    let is_word = |word: &str| {
+        let rest = line.strip_prefix(word);
+        rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    };
+    line.starts_with(['}', ')', ']'])
+        || line.starts_with("</")
+        || line.starts_with("/>")
+        || CLOSING_WORDS.iter().any(|word| is_word(word))
 }
 
 /// Returns the indentation of each line. A blank line has that of the line before it.
@@ -330,15 +363,15 @@ struct SelectedLines {
     first_line: Option<u64>,
     /// Number of the last line added.
     last_line: Option<u64>,
-    /// Whether a line was truncated.
-    truncated: bool,
+    /// Whether one of the lines was cut at the size limit.
+    has_cut_line: bool,
 }
 
 impl SelectedLines {
     fn add(&mut self, number: u64, mut line: TextFileLine) {
         let room = MAX_TEXT_BYTES - self.text.len();
         let json_room = MAX_JSON_BYTES - self.json_bytes;
-        if line.text.len() > room || json_len(&line.text) > json_room {
+        if line.text.len() > room || json_string_len(&line.text) > json_room {
             self.full = true;
             if self.last_line.is_some() {
                 return;
@@ -346,13 +379,13 @@ impl SelectedLines {
             // Truncate the first line: otherwise a line longer than the limit could never be read.
             let end = fitting_prefix_len(&line.text, json_room).min(room);
             line.text.truncate(line.text.floor_char_boundary(end));
-            line.truncated = true;
+            line.is_cut = true;
         }
         self.text.push_str(&line.text);
-        self.json_bytes += json_len(&line.text);
+        self.json_bytes += json_string_len(&line.text);
         self.first_line.get_or_insert(number);
         self.last_line = Some(number);
-        self.truncated |= line.truncated;
+        self.has_cut_line |= line.is_cut;
     }
 
     /// Takes the text into a result. The numbers of the lines stay.
@@ -364,16 +397,11 @@ impl SelectedLines {
             first_line: self.first_line.unwrap_or(1),
             total_lines: total,
             truncated: self.last_line.is_some_and(|last| last < total),
-            cut: self.truncated,
+            cut: self.has_cut_line,
             encoding: text.encoding.to_owned(),
             lossy: text.lossy,
         }
     }
-}
-
-/// Returns the bytes that a text takes as JSON.
-fn json_len(text: &str) -> usize {
-    text.bytes().map(json_byte_len).sum()
 }
 
 /// Returns the length of the longest prefix that takes at most `max_weight` bytes as JSON.
@@ -384,12 +412,4 @@ fn fitting_prefix_len(text: &str, max_weight: usize) -> usize {
         weight > max_weight
     });
     text.floor_char_boundary(end.unwrap_or(text.len()))
-}
-
-fn json_byte_len(byte: u8) -> usize {
-    match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
-        0..0x20 => 6,
-        _ => 1,
-    }
 }

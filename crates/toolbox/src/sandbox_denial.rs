@@ -18,6 +18,8 @@ pub(crate) enum SandboxDenial {
     Network,
     /// The output says that this path is refused, and the sandbox is what refuses it.
     Path(String),
+    /// The output says that this path does not exist, and the sandbox hides it.
+    HiddenPath(String),
     /// Only the output suggests it: the phrase.
     Guess(&'static str),
 }
@@ -28,6 +30,9 @@ impl SandboxDenial {
         match self {
             Self::Network => "it tried to reach another host, without network access".to_owned(),
             Self::Path(path) => format!("the sandbox does not allow access to {path}"),
+            Self::HiddenPath(path) => {
+                format!("{path} is hidden from commands, because it may hold secrets")
+            }
             Self::Guess(phrase) => format!("a guess, because its output says \"{phrase}\""),
         }
     }
@@ -43,6 +48,9 @@ const ACCESS_PHRASES: [&str; 6] = [
     "eperm",
 ];
 
+/// Texts of programs that did not find a file.
+const NOT_FOUND_PHRASES: [&str; 2] = ["no such file or directory", "enoent"];
+
 /// Texts of programs that could not reach the network.
 const NETWORK_PHRASES: [&str; 9] = [
     "network is unreachable",
@@ -57,11 +65,13 @@ const NETWORK_PHRASES: [&str; 9] = [
 ];
 
 /// Returns whether the sandbox blocked a confined command that failed. `network_denied` is what the
-/// confinement reports, `is_refused_by_sandbox` whether the sandbox alone refuses access to a path.
+/// confinement reports, `is_refused_by_sandbox` whether the sandbox alone refuses access to a path,
+/// `is_hidden` whether a path looks to commands as if it did not exist.
 pub(crate) fn find_denial(
     output: &str,
     network_denied: Option<bool>,
     is_refused_by_sandbox: impl Fn(&str) -> bool,
+    is_hidden: impl Fn(&str) -> bool,
 ) -> Option<SandboxDenial> {
     if network_denied == Some(true) {
         return Some(SandboxDenial::Network);
@@ -78,6 +88,12 @@ pub(crate) fn find_denial(
             match paths.find(|path| is_refused_by_sandbox(path)) {
                 Some(path) => return Some(SandboxDenial::Path(path)),
                 None => guess = guess.or(Some(SandboxDenial::Guess(phrase))),
+            }
+        }
+        if let Some(phrase) = find_phrase(&lower, &NOT_FOUND_PHRASES) {
+            let mut paths = named_paths(line, &lower, phrase).into_iter();
+            if let Some(path) = paths.find(|path| is_hidden(path)) {
+                return Some(SandboxDenial::HiddenPath(path));
             }
         }
         // Where the confinement reports attempts, there was none.
@@ -129,7 +145,12 @@ mod tests {
     use super::*;
 
     fn denial(output: &str, network_denied: Option<bool>) -> Option<SandboxDenial> {
-        find_denial(output, network_denied, |path| path.starts_with("/closed"))
+        find_denial(
+            output,
+            network_denied,
+            |path| path.starts_with("/closed"),
+            |path| path.starts_with("/hidden"),
+        )
     }
 
     #[test]
@@ -163,6 +184,12 @@ mod tests {
                 Some(false),
                 Some(SandboxDenial::Guess("permission denied")),
             ),
+            (
+                "cat: /hidden/key: No such file or directory",
+                Some(false),
+                Some(SandboxDenial::HiddenPath("/hidden/key".to_owned())),
+            ),
+            ("cat: /x: No such file or directory", Some(false), None),
             ("assertion failed: left == right", None, None),
         ] {
             assert_eq!(denial(output, network_denied), expected, "{output}");

@@ -1,6 +1,5 @@
 //! The tool `save_to_fc`: stores a document in the File Cabinet.
 
-use std::io::Read;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -13,9 +12,7 @@ use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::cabinet::{emit_document_event, store_document};
-
-/// The largest file that can be stored.
-const MAX_FILE_BYTES: u64 = 64 << 20;
+use crate::text_file::read_limited;
 
 /// The document to store: a text or a file.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -104,21 +101,13 @@ fn read_source(
         }
         (None, Some(path)) => {
             let path = workspace.absolute(path, None);
-            let shown = workspace.display_path(&path);
+            let display_path = workspace.display_path(&path);
             let file = workspace.open_file(&path)?;
-            let mut bytes = Vec::new();
-            let read = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
-            read.map_err(|error| ToolError::new(format!("{shown} cannot be read: {error}")))?;
-            if bytes.len() as u64 > MAX_FILE_BYTES {
-                return Err(ToolError::new(format!(
-                    "{shown} is larger than {} MB",
-                    MAX_FILE_BYTES >> 20
-                )));
-            }
+            let bytes = read_limited(file, &display_path)?;
             let is_text = !bytes.contains(&0) && std::str::from_utf8(&bytes).is_ok();
             Ok((
                 bytes,
-                shown,
+                display_path,
                 if is_text {
                     "text/plain"
                 } else {

@@ -2,7 +2,7 @@
 //! and the write, so the file that was checked is the file that is written.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,10 +10,8 @@ use cap_std::fs::{Dir, MetadataExt, OpenOptions, OpenOptionsExt};
 use selvedge_tools::ToolError;
 
 use crate::Workspace;
+use crate::text_file::{read_error, read_limited};
 use crate::workspace::real_path;
-
-/// The largest file that can be changed.
-const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// A file that exists or is to be created.
 #[derive(Debug, Clone)]
@@ -50,6 +48,43 @@ pub(crate) enum FileMode {
     Existing { bits: u32, owner: u32, group: u32 },
 }
 
+/// The deepest existing folder above a file.
+struct DeepestFolder {
+    /// Its canonical path.
+    dir_path: PathBuf,
+    /// Names of the folders to create below it, outermost first.
+    missing_dirs: Vec<OsString>,
+    /// A file at a path where a folder is needed.
+    blocking_file: Option<PathBuf>,
+}
+
+/// Finds the deepest folder that exists at `parent` or above it.
+fn deepest_existing_folder(parent: &Path, display_path: &str) -> Result<DeepestFolder, ToolError> {
+    let (mut missing_dirs, mut blocking_file, mut ancestor) = (Vec::new(), None, parent);
+    let dir_path = loop {
+        match ancestor.canonicalize() {
+            Ok(real) if real.is_dir() => break real,
+            Ok(file) => blocking_file = Some(file),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) => {}
+            Err(error) => return Err(write_error(display_path, &error)),
+        }
+        let (Some(above), Some(name)) = (ancestor.parent(), ancestor.file_name()) else {
+            return Err(folder_error(display_path));
+        };
+        missing_dirs.insert(0, name.to_owned());
+        ancestor = above;
+    };
+    Ok(DeepestFolder {
+        dir_path,
+        missing_dirs,
+        blocking_file,
+    })
+}
+
 impl Workspace {
     /// Returns the target for a path if it may be written. Creates nothing.
     pub(crate) fn target_file(
@@ -62,68 +97,52 @@ impl Workspace {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(folder_error(&display_path));
         };
-        let (mut missing, mut blocked, mut ancestor) = (Vec::new(), None, parent);
-        let dir_path = loop {
-            match ancestor.canonicalize() {
-                Ok(real) if real.is_dir() => break real,
-                Ok(file) => blocked = Some(file),
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                    ) => {}
-                Err(error) => return Err(write_error(&display_path, &error)),
-            }
-            let (Some(above), Some(name)) = (ancestor.parent(), ancestor.file_name()) else {
-                return Err(folder_error(&display_path));
-            };
-            missing.insert(0, name.to_owned());
-            ancestor = above;
-        };
+        let DeepestFolder {
+            dir_path,
+            missing_dirs,
+            blocking_file,
+        } = deepest_existing_folder(parent, &display_path)?;
         let real = dir_path
-            .join(missing.iter().collect::<PathBuf>())
+            .join(missing_dirs.iter().collect::<PathBuf>())
             .join(name);
         self.writable_path(&real, &display_path)?;
         self.refuse_secrets(&real, &display_path)?;
         let file = TargetFile {
             dir: Arc::new(self.open_folder(&dir_path, &display_path)?),
             dir_path,
-            missing_dirs: missing,
+            missing_dirs,
             name: name.to_owned(),
-            blocking_file: blocked,
+            blocking_file,
             display_path,
         };
         if let Ok(metadata) = file.real_path().symlink_metadata() {
             self.refuse_secret_file(&metadata, &file.display_path)?;
         }
         match links {
-            LinkMode::Follow if file.is_link() => {
-                let target =
-                    file.real_path()
-                        .canonicalize()
-                        .map_err(|error| match error.kind() {
-                            io::ErrorKind::NotFound => ToolError::new(format!(
-                                "{} is a broken symbolic link",
-                                file.display_path
-                            )),
-                            _ => write_error(&file.display_path, &error),
-                        })?;
-                let target = self
-                    .target_file(&target, LinkMode::NoFollow)
-                    .map_err(|error| ToolError {
-                        message: format!(
-                            "{} is a symbolic link: {}",
-                            file.display_path, error.message
-                        ),
-                        ..error
-                    })?;
-                Ok(TargetFile {
-                    display_path: file.display_path,
-                    ..target
-                })
-            }
-            _ => Ok(file),
+            LinkMode::Follow if file.is_link() => self.follow_link(file),
+            LinkMode::Follow | LinkMode::NoFollow => Ok(file),
         }
+    }
+
+    /// Returns the target of a symbolic link, with the path of the link for messages.
+    fn follow_link(&self, link: TargetFile) -> Result<TargetFile, ToolError> {
+        let display_path = link.display_path.clone();
+        let target = link.real_path().canonicalize();
+        let target = target.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                ToolError::new(format!("{display_path} is a broken symbolic link"))
+            }
+            _ => write_error(&display_path, &error),
+        })?;
+        let target = self.target_file(&target, LinkMode::NoFollow);
+        let target = target.map_err(|error| ToolError {
+            message: format!("{display_path} is a symbolic link: {}", error.message),
+            ..error
+        })?;
+        Ok(TargetFile {
+            display_path,
+            ..target
+        })
     }
 
     /// Returns the key of an approval to write a file: its path with symbolic links resolved now.
@@ -223,27 +242,12 @@ impl TargetFile {
         let file = self
             .dir
             .open_with(&self.name, &options)
-            .map_err(|error| self.read_error(&error))?;
-        let mut bytes = Vec::new();
-        file.take(MAX_FILE_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|error| self.read_error(&error))?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            return Err(ToolError::new(format!(
-                "{} is larger than {} MB",
-                self.display_path,
-                MAX_FILE_BYTES >> 20
-            )));
-        }
-        Ok(Some((bytes, mode)))
+            .map_err(|error| read_error(&self.display_path, &error))?;
+        Ok(Some((read_limited(file, &self.display_path)?, mode)))
     }
 
     pub(crate) fn write_error(&self, error: &io::Error) -> ToolError {
         write_error(&self.display_path, error)
-    }
-
-    fn read_error(&self, error: &io::Error) -> ToolError {
-        ToolError::new(format!("{} cannot be read: {error}", self.display_path))
     }
 }
 

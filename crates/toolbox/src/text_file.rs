@@ -2,7 +2,7 @@
 //! memory.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 
 use encoding_rs::{CoderResult, Decoder, Encoding};
 use selvedge_tools::ToolError;
@@ -14,6 +14,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Bytes at the start of a file that are checked for a NUL, which marks a binary file.
 const BINARY_CHECK_BYTES: usize = 8192;
 
+/// The largest file that is changed or stored as a whole, in bytes.
+const MAX_WHOLE_FILE_BYTES: u64 = 64 << 20;
+
 /// An open text file.
 pub(crate) struct TextFile<'a> {
     file: BufReader<File>,
@@ -23,8 +26,8 @@ pub(crate) struct TextFile<'a> {
     pub(crate) encoding: &'static str,
     /// Whether invalid bytes were replaced in a returned line.
     pub(crate) lossy: bool,
-    /// Path of the file for error messages.
-    shown: &'a str,
+    /// Path of the file as messages show it.
+    display_path: &'a str,
     cancel: &'a CancellationToken,
 }
 
@@ -38,28 +41,30 @@ struct Utf16Decoder {
     finished: bool,
 }
 
-/// A line of a text file, possibly truncated.
+/// A line of a text file, possibly cut.
 pub(crate) struct TextFileLine {
     /// The text with its line ending.
     pub(crate) text: String,
-    /// Whether the line in the file is longer.
-    pub(crate) truncated: bool,
+    /// Whether the line was cut: in the file it is longer.
+    pub(crate) is_cut: bool,
 }
 
 impl<'a> TextFile<'a> {
     /// Detects the encoding from the byte order mark. Fails if the file is binary.
     pub(crate) fn open(
         file: File,
-        shown: &'a str,
+        display_path: &'a str,
         cancel: &'a CancellationToken,
     ) -> Result<Self, ToolError> {
         let mut file = BufReader::with_capacity(CHUNK_BYTES, file);
-        let head = file.fill_buf().map_err(|error| read_error(shown, &error))?;
+        let head = file
+            .fill_buf()
+            .map_err(|error| read_error(display_path, &error))?;
         let wide = bom_encoding(head);
         if wide.is_none()
             && memchr::memchr(0, &head[..head.len().min(BINARY_CHECK_BYTES)]).is_some()
         {
-            return Err(ToolError::new(format!("{shown} is a binary file"))
+            return Err(ToolError::new(format!("{display_path} is a binary file"))
                 .suggest("show images with viewImage"));
         }
         if head.starts_with(&[0xEF, 0xBB, 0xBF]) {
@@ -77,12 +82,12 @@ impl<'a> TextFile<'a> {
             utf16_decoder: wide,
             encoding,
             lossy: false,
-            shown,
+            display_path,
             cancel,
         })
     }
 
-    /// Returns the next line, truncated to `max_bytes`; `None` at the end of the file.
+    /// Returns the next line, cut at `max_bytes`; `None` at the end of the file.
     pub(crate) fn next_line(
         &mut self,
         max_bytes: usize,
@@ -92,7 +97,7 @@ impl<'a> TextFile<'a> {
             if self.cancel.is_cancelled() {
                 return Err(ToolError::new(format!(
                     "reading {} was cancelled",
-                    self.shown
+                    self.display_path
                 )));
             }
             let chunk = self.fill_buf()?;
@@ -112,18 +117,18 @@ impl<'a> TextFile<'a> {
         if length == 0 {
             return Ok(None);
         }
-        let cut = held.len() < length;
-        let text = self.decode_line(held, cut);
+        let is_cut = held.len() < length;
+        let text = self.decode_line(held, is_cut);
         Ok(Some(TextFileLine {
-            text: if cut && ended { text + "\n" } else { text },
-            truncated: cut,
+            text: if is_cut && ended { text + "\n" } else { text },
+            is_cut,
         }))
     }
 
-    /// Decodes the bytes of a line. In a truncated line, an incomplete last character is dropped.
-    fn decode_line(&mut self, mut bytes: Vec<u8>, cut: bool) -> String {
+    /// Decodes the bytes of a line. If the line was cut, an incomplete last character is dropped.
+    fn decode_line(&mut self, mut bytes: Vec<u8>, is_cut: bool) -> String {
         if let Err(error) = std::str::from_utf8(&bytes)
-            && cut
+            && is_cut
             && error.error_len().is_none()
         {
             bytes.truncate(error.valid_up_to());
@@ -136,18 +141,18 @@ impl<'a> TextFile<'a> {
 
     /// Returns the next unconsumed bytes as UTF-8; empty at the end of the file.
     fn fill_buf(&mut self) -> Result<&[u8], ToolError> {
-        let shown = self.shown;
+        let display_path = self.display_path;
         let Some(wide) = &mut self.utf16_decoder else {
             return self
                 .file
                 .fill_buf()
-                .map_err(|error| read_error(shown, &error));
+                .map_err(|error| read_error(display_path, &error));
         };
         while wide.consumed == wide.decoded.len() && !wide.finished {
             let bytes = self
                 .file
                 .fill_buf()
-                .map_err(|error| read_error(shown, &error))?;
+                .map_err(|error| read_error(display_path, &error))?;
             let last = bytes.is_empty();
             wide.decoded.resize(CHUNK_BYTES, 0);
             let (result, read, written, replaced) =
@@ -178,6 +183,21 @@ pub(crate) fn bom_encoding(head: &[u8]) -> Option<(&'static str, &'static Encodi
     }
 }
 
-fn read_error(shown: &str, error: &std::io::Error) -> ToolError {
-    ToolError::new(format!("{shown} cannot be read: {error}"))
+/// Reads a whole file. Fails if it is larger than a file that can be changed or stored.
+pub(crate) fn read_limited(file: impl Read, display_path: &str) -> Result<Vec<u8>, ToolError> {
+    let mut bytes = Vec::new();
+    let read = file.take(MAX_WHOLE_FILE_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| read_error(display_path, &error))?;
+    match bytes.len() as u64 > MAX_WHOLE_FILE_BYTES {
+        true => Err(ToolError::new(format!(
+            "{display_path} is larger than {} MB",
+            MAX_WHOLE_FILE_BYTES >> 20
+        ))),
+        false => Ok(bytes),
+    }
+}
+
+/// Returns the error for a file or folder that the system does not let be read.
+pub(crate) fn read_error(display_path: &str, error: &std::io::Error) -> ToolError {
+    ToolError::new(format!("{display_path} cannot be read: {error}"))
 }

@@ -83,7 +83,12 @@ impl Tool for UpdatePlan {
         Some(|args| {
             let line = |step: &Value| {
                 let status = step["status"].as_str().unwrap_or("pending");
-                format!("[{status}] {}", step["step"].as_str().unwrap_or_default())
+                let args = PlanStepArgs::deserialize(step).ok();
+                let text = args.and_then(|args| args.into_plan_step().ok());
+                format!(
+                    "[{status}] {}",
+                    text.map_or(String::new(), |step| step.step)
+                )
             };
             let lines: Vec<String> = args["plan"].as_array()?.iter().map(line).collect();
             Some(lines.join("\n"))

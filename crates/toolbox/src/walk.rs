@@ -25,11 +25,19 @@ pub(crate) fn default_limit() -> usize {
 /// Defaults of a search in a structured call.
 pub(crate) const STRUCTURED_SEARCH_DEFAULTS: &[(&str, u64)] = &[("limit", 100)];
 
+/// Returns the error of a search that was cancelled or reached its time limit. What it found so far
+/// is not returned, because it looks like a complete result.
+pub(crate) fn search_stopped_error() -> ToolError {
+    ToolError::new("the search was stopped before it was complete")
+}
+
 /// Warns if a call returns only some of the results that it found. `what` is their plural.
 pub(crate) fn warn_if_limited(call: &CallContext, returned: usize, total: usize, what: &str) {
     if returned < total {
         let [returned, total] = [returned, total].map(group_digits);
-        call.warn(format!("{returned} of {total} {what}"));
+        call.warn(format!(
+            "returned {returned} of {total} {what}; set a higher limit for more"
+        ));
     }
 }
 

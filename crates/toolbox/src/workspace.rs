@@ -64,6 +64,9 @@ pub(crate) struct WritablePath<'a> {
 }
 
 impl Workspace {
+    /// Name of the entry of an error's `metadata` that is true if the sandbox is read-only.
+    pub const READ_ONLY_METADATA_KEY: &str = "sandboxIsReadOnly";
+
     /// Opens a workspace. `private` are further paths that cannot be read, such as `SELVEDGE_HOME`.
     pub fn open(root: &Path, policy: SandboxPolicy, private: &[PathBuf]) -> io::Result<Self> {
         Self::open_with_writable(root, policy, private, &[])
@@ -300,9 +303,16 @@ impl Workspace {
     /// Fails if a path is or lies below a secret, or is below /proc.
     pub(crate) fn refuse_secrets(&self, path: &Path, display_path: &str) -> Result<(), ToolError> {
         if self.is_secret(path) {
-            return Err(ToolError::sandbox_violation(format!(
+            let error = ToolError::sandbox_violation(format!(
                 "{display_path} cannot be accessed: it holds secrets"
-            )));
+            ));
+            return Err(match self.inner.hidden.credential_of(path) {
+                Some(hidden) => error.suggest(format!(
+                    "add {:?} to visible_paths under [sandbox] in config.toml",
+                    hidden.display().to_string()
+                )),
+                None => error,
+            });
         }
         if is_below_proc(path) {
             return Err(proc_error(display_path));
@@ -384,10 +394,13 @@ impl Workspace {
         display_path: &str,
     ) -> Result<WritablePath<'_>, ToolError> {
         if self.inner.policy == SandboxPolicy::ReadOnly {
-            return Err(ToolError::sandbox_violation(format!(
+            let mut error = ToolError::sandbox_violation(format!(
                 "{display_path} cannot be written: the sandbox is read-only"
             ))
-            .suggest("set `sandbox_mode = \"workspace-write\"` in the configuration to allow it"));
+            .suggest("set sandbox_mode = \"workspace-write\" at the top of config.toml");
+            let read_only = (Self::READ_ONLY_METADATA_KEY.to_owned(), true.into());
+            error.metadata.extend([read_only]);
+            return Err(error);
         }
         let found = self
             .inner
@@ -396,7 +409,7 @@ impl Workspace {
             .find_map(|(root, dir)| Some((dir, path.strip_prefix(root).ok()?)));
         let Some((dir, rest)) = found else {
             return Err(ToolError::sandbox_violation(format!(
-                "{display_path} is outside the workspace"
+                "{display_path} cannot be written: it is outside the workspace"
             ))
             .suggest(format!(
                 "write below {} or in a temporary folder",

@@ -71,15 +71,16 @@ impl Tool for WriteFile {
         let Ok(args) = parse_args::<WriteFileArgs>(args.clone()) else {
             return Preview::default();
         };
-        let slot = workspace.target_file(&workspace.absolute(&args.path, None), LinkMode::Follow);
-        let view = slot.and_then(|slot| {
+        let target_file =
+            workspace.target_file(&workspace.absolute(&args.path, None), LinkMode::Follow);
+        let view = target_file.and_then(|target_file| {
             let (old, new) = (
-                slot.read()?.map(|(bytes, _)| bytes),
+                target_file.read()?.map(|(bytes, _)| bytes),
                 load_content(cabinet, args)?,
             );
             Ok(PreviewContent::Diff(file_diff(
-                &slot.display_path,
-                &slot.display_path,
+                &target_file.display_path,
+                &target_file.display_path,
                 old.as_deref(),
                 Some(&new),
             )))
@@ -133,21 +134,21 @@ fn write(
     let path = workspace.absolute(&args.path, None);
     let content = load_content(cabinet, args)?;
     let _write_lock = workspace.lock_changes();
-    let slot = workspace.target_file(&path, LinkMode::Follow)?;
-    slot.check_writable()?;
-    refuse_overwriting(call, &slot)?;
-    let mode = slot.existing_mode()?;
+    let target_file = workspace.target_file(&path, LinkMode::Follow)?;
+    target_file.check_writable()?;
+    refuse_overwriting(call, &target_file)?;
+    let mode = target_file.existing_mode()?;
     turn_diff.before_write(&path);
     let bytes = (
         content.as_slice(),
         mode.unwrap_or(FileMode::New { executable: false }),
     );
     commit(&[FileWrite {
-        target_file: &slot,
+        target_file: &target_file,
         content: Some(bytes),
     }])?;
     Ok(WriteFileOutput {
-        path: slot.display_path,
+        path: target_file.display_path,
         bytes: content.len(),
         created: mode.is_none(),
     })

@@ -76,6 +76,37 @@ fn the_limit_of_the_whole_run_ends_a_call_with_a_longer_limit() {
 }
 
 #[test]
+fn a_search_that_reaches_its_time_limit_returns_no_partial_result() {
+    let mut fixture = TestToolbox::new();
+    for folder in 0..40 {
+        let folder = fixture.path(&format!("work/many/{folder}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in 0..100 {
+            std::fs::write(folder.join(format!("{file}.txt")), "needle\n").unwrap();
+        }
+    }
+    for (tool, call) in [
+        (
+            "grep_files",
+            "tools.grepFiles({ pattern: 'needle', limit: 9000 })",
+        ),
+        (
+            "file_search",
+            "tools.fileSearch({ pattern: '*.txt', limit: 9000 })",
+        ),
+        (
+            "file_search",
+            "tools.fileSearch({ pattern: 'txt', limit: 9000 })",
+        ),
+    ] {
+        fixture.limits.tool_timeouts_ms = [(tool.to_owned(), 1)].into();
+        let output = fixture.script(&format!("return (await {call}).length"));
+        let error = output.error.as_ref().map(|error| error.code);
+        assert_eq!(error, Some(ErrorCode::ToolTimeoutError), "{output:?}");
+    }
+}
+
+#[test]
 fn one_script_can_make_hundreds_of_file_calls() {
     let fixture = TestToolbox::new();
     let output = fixture.script(

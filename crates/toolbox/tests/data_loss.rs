@@ -106,7 +106,7 @@ fn a_file_of_eight_megabytes_is_read_whole_and_a_longer_one_warns() {
     );
     assert_eq!(
         warnings,
-        ["readFile: lines 1 to 8,192 of 9,216 in nine; at most 8 MB are read at once"]
+        ["readFile: read only lines 1 to 8,192 of 9,216 in nine: one call reads at most 8 MB"]
     );
 }
 

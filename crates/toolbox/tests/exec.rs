@@ -494,6 +494,34 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
             },
         );
     }
+    // Both tools print the hints of an error.
+    let replace = patch("*** Update File: a.txt\n@@\n-no such line\n+x");
+    let with_file = || {
+        let fixture = TestToolbox::new();
+        fixture.write("work/a.txt", "one\n");
+        fixture
+    };
+    for (tool, args, field) in [
+        (
+            "exec",
+            json!({"command": ["apply_patch", replace]}),
+            "stderr",
+        ),
+        ("exec_command", json!({"cmd": heredoc(&replace)}), "output"),
+    ] {
+        both_ways(
+            with_file,
+            tool,
+            |_| args.clone(),
+            |_, ran| {
+                let value = ran.value.as_ref().unwrap();
+                assert!(
+                    value[field].as_str().unwrap().contains("\nhint: "),
+                    "{value}"
+                );
+            },
+        );
+    }
 }
 
 #[test]

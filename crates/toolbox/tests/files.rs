@@ -3,6 +3,8 @@
 
 #[path = "files/images.rs"]
 mod images;
+#[path = "files/indentation.rs"]
+mod indentation;
 
 use std::path::Path;
 
@@ -103,18 +105,6 @@ fn read_file_returns_a_range_of_lines() {
         workspace
             .value("return (await tools.read_file({path: 'src/main.rs', start_line: 7})).text"),
         json!("fn other() {}\n")
-    );
-}
-
-#[test]
-fn read_file_returns_an_indented_block() {
-    let value = TestWorkspace::new().value(
-        "return (await tools.readFile({path: 'src/main.rs', mode: 'indentation', \
-         anchorLine: 3, maxLevels: 1})).numbered",
-    );
-    assert_eq!(
-        value,
-        json!("L2:     if true {\nL3:         run();\nL4:     }")
     );
 }
 
@@ -384,6 +374,15 @@ fn grep_files_finds_matching_lines() {
             .error("await tools.grepFiles({pattern: '('})")
             .contains("not a regular expression")
     );
+}
+
+#[test]
+fn grep_files_rejects_regular_expressions_that_need_much_memory() {
+    let workspace = TestWorkspace::new();
+    for pattern in ["(a{1,991}){1,1000}", "(\\\\w{100}){100}"] {
+        let error = workspace.error(&format!("await tools.grepFiles({{pattern: '{pattern}'}})"));
+        assert!(error.contains("is too large when compiled"), "{error:?}");
+    }
 }
 
 #[test]

@@ -3,12 +3,14 @@
 
 mod support;
 
+use schemars::JsonSchema;
 use selvedge_protocol::ErrorCode;
 use selvedge_toolbox::{PatchFlavour, ShellFlavour, ToolsConfig};
 use selvedge_tools::{
-    OfferedShape, OfferedTool, Scope, ScopeLimits, StructuredCall, StructuredOutput, ToolLookup,
-    ToolRouter,
+    OfferedShape, OfferedTool, Registry, Scope, ScopeLimits, StructuredCall, StructuredOutput,
+    ToolLookup, ToolRouter, tool,
 };
+use serde::Deserialize;
 use serde_json::{Value, json};
 use support::TestToolbox;
 
@@ -303,4 +305,64 @@ fn names_of_tools_in_other_agents_lead_to_suggestions() {
     };
     assert_eq!(near("bash"), ["exec", "execCommand"]);
     assert_eq!(near("strReplace"), ["editFile", "applyPatch", "writeFile"]);
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[allow(dead_code)]
+struct CreateIssueArgs {
+    title: String,
+    format: Option<u32>,
+    default: Option<Defaults>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[allow(dead_code)]
+struct Defaults {
+    description: String,
+}
+
+#[test]
+fn strict_schemas_keep_fields_that_are_named_like_keywords() {
+    let strict = ToolsConfig {
+        strict: true,
+        ..ToolsConfig::default()
+    };
+    let create = |args: CreateIssueArgs| async move { Ok(args.title) };
+    let mut registry = Registry::new();
+    registry
+        .register(tool("create_issue", "Creates an issue.", create))
+        .unwrap();
+    for offered in strict.offer(&registry) {
+        for offered in [
+            offered.clone(),
+            offered.with_brief_description("createIssue"),
+        ] {
+            let OfferedShape::Function { parameters, .. } = offered.shape else {
+                panic!("{offered:?}")
+            };
+            let fields = parameters["properties"].as_object().unwrap().keys();
+            let fields: Vec<&String> = fields.collect();
+            assert_eq!(fields, ["title", "format", "default"], "{parameters}");
+            assert_eq!(parameters["required"], json!(fields));
+            let inner = &parameters["$defs"]["Defaults"]["properties"];
+            assert!(inner.get("description").is_some(), "{parameters}");
+        }
+    }
+}
+
+#[test]
+fn a_compacted_plan_has_the_texts_of_all_steps() {
+    let fixture = TestToolbox::new();
+    let orchestrator = fixture.orchestrator(&fixture.toolbox());
+    let ToolLookup::Tool(tool) = orchestrator.registry().look_up("update_plan") else {
+        panic!("update_plan is not registered")
+    };
+    let read_plan = tool.tool.plan_reader().unwrap();
+    let args = json!({"plan": [
+        {"step": "read", "status": "completed"},
+        {"description": "write", "status": "in_progress"},
+        {"id": "test", "status": "pending"},
+    ]});
+    let expected = "[completed] read\n[in_progress] write\n[pending] test";
+    assert_eq!(read_plan(&args).as_deref(), Some(expected));
 }

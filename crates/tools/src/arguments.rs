@@ -5,6 +5,7 @@ use selvedge_protocol::ToolSpec;
 use selvedge_text::truncate_chars;
 use serde_json::{Map, Value, json};
 
+use crate::schema_cost::CheckCost;
 use crate::typescript::type_text;
 use crate::{RegisteredTool, camel_case, similar_names, snake_case};
 
@@ -33,6 +34,9 @@ pub enum ArgumentErrorKind {
     /// The arguments are not one object.
     NotAnObject,
 }
+
+/// Most errors of one call that are explained.
+const MAX_ERRORS: usize = 64;
 
 /// Validates arguments against the schema of one tool.
 pub(crate) struct ArgumentChecker {
@@ -136,11 +140,24 @@ impl ArgumentChecker {
         Ok(self.canonicalise(Value::Object(args)))
     }
 
-    /// Returns all errors: unknown fields first, then missing ones, then invalid values.
+    /// Returns the errors of the validator, at most [`MAX_ERRORS`]. If the check could take too
+    /// long, there are none: the tool itself has to check its arguments.
+    fn validation_errors<'v>(
+        &'v self,
+        args: &'v Value,
+    ) -> impl Iterator<Item = jsonschema::ValidationError<'v>> {
+        let (all, first) = match CheckCost::of(&self.schema, args) {
+            CheckCost::Small => (Some(self.validator.iter_errors(args)), None),
+            CheckCost::Large => (None, self.validator.validate(args).err()),
+            CheckCost::TooLarge => (None, None),
+        };
+        all.into_iter().flatten().chain(first).take(MAX_ERRORS)
+    }
+
+    /// Returns the errors: unknown fields first, then missing ones, then invalid values.
     pub(crate) fn check(&self, args: &Value) -> Vec<ArgumentError> {
         let mut errors: Vec<ArgumentError> = self
-            .validator
-            .iter_errors(args)
+            .validation_errors(args)
             .flat_map(|error| self.explain(&error))
             .collect();
         errors.sort_by_key(|error| match error.kind {
@@ -344,8 +361,7 @@ pub fn check_partial(
         .collect();
     let args = checker.canonicalise(Value::Object(args));
     checker
-        .validator
-        .iter_errors(&args)
+        .validation_errors(&args)
         .filter(|error| {
             // While values are unknown, alternatives of the whole object cannot be decided. Those
             // of one field can: its value is known, or its errors are dropped below.

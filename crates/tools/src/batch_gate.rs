@@ -11,7 +11,7 @@ use selvedge_protocol::{
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::call_gate::ApprovalTimeLimit;
-use crate::failure::{CallFailure, aborted_failure};
+use crate::failure::{CallFailure, aborted_failure, denied_failure};
 use crate::orchestrator::{
     ApprovalTiming, BatchReport, Orchestrator, PreparedCall, not_run_outcome,
 };
@@ -68,17 +68,13 @@ impl Orchestrator {
                     allowed.push(prepared);
                     continue;
                 }
-                ApprovalResult::Denied(None) => {
-                    CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied"))
+                ApprovalResult::Denied(None) => denied_failure(format!("{tool} was denied")),
+                ApprovalResult::Denied(Some(reason)) => {
+                    denied_failure(format!("{tool} was denied: {reason}"))
                 }
-                ApprovalResult::Denied(Some(reason)) => CallFailure::new(
-                    ErrorCode::ApprovalDeniedError,
-                    format!("{tool} was denied: {reason}"),
-                ),
-                ApprovalResult::Unavailable(why) => CallFailure::new(
-                    ErrorCode::ApprovalDeniedError,
-                    format!("{tool} needs approval: {reason}; {why}"),
-                ),
+                ApprovalResult::Unavailable(why) => {
+                    denied_failure(format!("{tool} needs approval: {reason}; {why}"))
+                }
                 ApprovalResult::TimedOut => {
                     let limit = scope.limits.approval_timeout.unwrap_or_default();
                     let seconds = limit.as_secs_f64();

@@ -25,6 +25,9 @@ pub struct CallFailure {
 }
 
 impl CallFailure {
+    /// Name of the entry of `metadata` that is true if the disk of the journal is full.
+    pub const DISK_FULL_METADATA_KEY: &str = "diskFull";
+
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -42,7 +45,10 @@ impl CallFailure {
         let message = format!("{message}: {error}");
         let mut failure = Self::new(ErrorCode::HarnessInternalError, message);
         if let LedgerError::DiskFull(_) = error {
+            failure.retryable = false;
             failure.suggestions = vec!["free disk space, then run the script again".to_owned()];
+            let disk_full = (Self::DISK_FULL_METADATA_KEY.to_owned(), true.into());
+            failure.metadata.extend([disk_full]);
         }
         failure
     }
@@ -78,6 +84,14 @@ pub(crate) fn call_error(failure: &CallFailure) -> CallError {
     }
 }
 
+/// Returns the failure of a call that was not approved.
+pub(crate) fn denied_failure(message: String) -> CallFailure {
+    let mut failure = CallFailure::new(ErrorCode::ApprovalDeniedError, message);
+    let hint = "do it another way, or tell the user what needs approval";
+    failure.suggestions = vec![hint.to_owned()];
+    failure
+}
+
 /// Returns the failure of a cancelled call.
 pub(crate) fn aborted_failure(tool: &str) -> CallFailure {
     CallFailure::new(ErrorCode::ToolAbortedError, format!("{tool} was cancelled"))
@@ -90,8 +104,12 @@ pub(crate) fn timeout_failure(
     surface: LimitSurface,
 ) -> CallFailure {
     let limit_ms = limit.as_millis() as u64;
-    let (name, seconds) = (&spec.name, limit.as_secs_f64());
-    let message = format!("{name} did not end within its time limit of {seconds} s");
+    let name = &spec.name;
+    let shown = match limit_ms {
+        0..1000 => format!("{limit_ms} ms"),
+        _ => format!("{} s", limit.as_secs_f64()),
+    };
+    let message = format!("{name} did not end within its time limit of {shown}");
     let mut failure = CallFailure::new(ErrorCode::ToolTimeoutError, message);
     failure.outcome_unknown = true;
     let accepts_timeout = spec.timeout.max_requested.is_some();

@@ -74,11 +74,11 @@ impl OfferedTool {
 
     /// Returns the offer for a prompt that already declares the tool in TypeScript: a short
     /// description, and a schema without descriptions.
-    pub fn brief(mut self, declared_as: &str) -> Self {
+    pub fn with_brief_description(mut self, declared_as: &str) -> Self {
         self.description = format!("`tools.{declared_as}` as a structured call.");
         if let OfferedShape::Function { parameters, strict } = &mut self.shape {
             let strict = *strict;
-            remove_descriptions(parameters, strict);
+            shorten_schema(parameters, strict);
         }
         self
     }
@@ -100,24 +100,31 @@ pub fn offerable_tools(registry: &Registry) -> impl Iterator<Item = &RegisteredT
     tools.filter(|tool: &&RegisteredTool| !tool.tool.is_script_only())
 }
 
+/// Keywords that only describe or bound a value.
+const ANNOTATION_KEYWORDS: [&str; 6] = [
+    "description",
+    "default",
+    "format",
+    "minimum",
+    "maximum",
+    "title",
+];
+
+/// Keywords that providers reject, because they do not enforce them.
+const UNENFORCED_KEYWORDS: [&str; 6] = [
+    "default", "format", "minimum", "maximum", "$schema", "title",
+];
+
+/// Keywords whose value maps names to schemas. The names may equal keywords.
+const SCHEMA_MAPS: [&str; 3] = ["properties", "$defs", "definitions"];
+
 /// Removes what a model does not need if it knows the tool: descriptions, defaults and formats,
 /// and, unless the schema is strict, null as an alternative.
-fn remove_descriptions(schema: &mut Value, strict: bool) {
+fn shorten_schema(schema: &mut Value, strict: bool) {
     match schema {
         Value::Object(object) => {
-            // The keys of a list of properties are names, and its values are schemas.
-            let is_schema = object.values().any(|value| !value.is_object());
-            for key in [
-                "description",
-                "default",
-                "format",
-                "minimum",
-                "maximum",
-                "title",
-            ] {
-                if is_schema {
-                    object.remove(key);
-                }
+            for key in ANNOTATION_KEYWORDS {
+                object.remove(key);
             }
             if !strict {
                 if object.get("additionalProperties") == Some(&Value::Bool(false)) {
@@ -131,13 +138,19 @@ fn remove_descriptions(schema: &mut Value, strict: bool) {
                     }
                 }
             }
-            for value in object.values_mut() {
-                remove_descriptions(value, strict);
+            for (key, value) in object.iter_mut() {
+                match value {
+                    Value::Object(schemas) if SCHEMA_MAPS.contains(&key.as_str()) => {
+                        let schemas = schemas.values_mut();
+                        schemas.for_each(|schema| shorten_schema(schema, strict));
+                    }
+                    value => shorten_schema(value, strict),
+                }
             }
         }
         Value::Array(items) => {
             for item in items {
-                remove_descriptions(item, strict);
+                shorten_schema(item, strict);
             }
         }
         _ => {}
@@ -149,10 +162,7 @@ fn remove_descriptions(schema: &mut Value, strict: bool) {
 fn strict_schema(schema: Value) -> Value {
     match schema {
         Value::Object(mut object) => {
-            // Providers reject keywords that they do not enforce.
-            for key in [
-                "default", "format", "minimum", "maximum", "$schema", "title",
-            ] {
+            for key in UNENFORCED_KEYWORDS {
                 object.remove(key);
             }
             let required: Vec<Value> = object
@@ -160,10 +170,15 @@ fn strict_schema(schema: Value) -> Value {
                 .and_then(Value::as_array)
                 .cloned()
                 .unwrap_or_default();
-            let mut object: Map<String, Value> = object
-                .into_iter()
-                .map(|(key, value)| (key, strict_schema(value)))
-                .collect();
+            let convert = |(key, value): (String, Value)| match value {
+                Value::Object(schemas) if SCHEMA_MAPS.contains(&key.as_str()) => {
+                    let schemas = schemas.into_iter();
+                    let schemas = schemas.map(|(name, schema)| (name, strict_schema(schema)));
+                    (key, Value::Object(schemas.collect()))
+                }
+                value => (key, strict_schema(value)),
+            };
+            let mut object: Map<String, Value> = object.into_iter().map(convert).collect();
             if let Some(Value::Object(properties)) = object.get_mut("properties") {
                 let names: Vec<Value> = properties.keys().map(|name| json!(name)).collect();
                 for (name, property) in properties.iter_mut() {

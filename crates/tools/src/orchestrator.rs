@@ -18,7 +18,7 @@ use crate::args_summary::summarise_args;
 use crate::call_clock::CallClock;
 use crate::call_gate::{Approver, CallGate, NoApprover};
 use crate::digest::digest;
-use crate::failure::{CallFailure, call_error};
+use crate::failure::{CallFailure, call_error, denied_failure};
 use crate::registry::{RegisteredTool, Registry, ToolLookup};
 use crate::supervise::run_tool_call;
 use crate::{
@@ -251,10 +251,7 @@ impl Orchestrator {
                 PolicyVerdict::Ask { reason } => gated.push((prepared, reason)),
                 PolicyVerdict::Deny { reason } => {
                     let name = prepared.tool.spec.name.clone();
-                    let failure = CallFailure::new(
-                        ErrorCode::ApprovalDeniedError,
-                        format!("{name} was not allowed: {reason}"),
-                    );
+                    let failure = denied_failure(format!("{name} was not allowed: {reason}"));
                     let outcome = not_run_outcome(&prepared.request, name, failure);
                     self.record_and_report(scope, reports, outcome).await;
                 }
@@ -422,6 +419,7 @@ impl Orchestrator {
                 scope.events.emit(RuntimeEvent::CallFinished {
                     parent_id: scope.id.clone(),
                     call: outcome.record.clone(),
+                    result_failure: outcome.result_failure(),
                 });
                 let _ = reports.send(BatchReport::Retrying(outcome.record));
                 let retried = self.run_prepared(scope, retry_call, reports).await;
@@ -598,6 +596,7 @@ impl Orchestrator {
         scope.events.emit(RuntimeEvent::CallFinished {
             parent_id: scope.id.clone(),
             call: outcome.record.clone(),
+            result_failure: outcome.result_failure(),
         });
         let _ = reports.send(BatchReport::Finished(outcome));
     }

@@ -11,6 +11,9 @@ use crate::schema_type::ToolTypes;
 use crate::search::ToolIndex;
 use crate::{Tool, snake_case};
 
+/// Longest name that is looked up, in bytes. Scripts look up any text; a longer one is no tool.
+const MAX_NAME_BYTES: usize = 256;
+
 /// A set of tools. Clones are cheap, and a change to one does not affect the others, so that a
 /// script keeps its tools while MCP servers start and stop.
 #[derive(Clone, Default)]
@@ -125,6 +128,9 @@ impl Registry {
 
     fn find_by_name(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         let set = &self.0;
+        if name.len() > MAX_NAME_BYTES {
+            return None;
+        }
         set.tools
             .get(name)
             .or_else(|| set.js_names.get(name).and_then(|name| set.tools.get(name)))
@@ -195,6 +201,7 @@ impl Registry {
         match self.get(path) {
             Some(tool) => ToolLookup::Tool(tool),
             None if self.0.namespaces.contains(path) => ToolLookup::Namespace,
+            None if path.len() > MAX_NAME_BYTES => ToolLookup::NotFound(Vec::new()),
             None => {
                 let synonyms = self.0.synonyms.get(snake_case(path).as_str());
                 let suggested = synonyms

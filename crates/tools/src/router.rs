@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::offered::{OfferedShape, OfferedTool};
-use crate::{BatchReport, CallArguments, CallOutcome, CallRequest, Orchestrator, Scope};
+use crate::{
+    BatchReport, CallArguments, CallOutcome, CallRequest, Orchestrator, Scope, camel_case,
+};
 
 /// Longest result that a model is shown in full, in bytes.
 const MAX_MODEL_TEXT_BYTES: usize = 10 * 1024;
@@ -208,6 +210,18 @@ fn structured_output(
 }
 
 impl CallOutcome {
+    /// Returns the warnings, each after the name of the tool in scripts and a colon.
+    pub fn named_warnings(&self) -> impl Iterator<Item = String> {
+        let tool = camel_case(&self.record.tool);
+        let warnings = self.warnings.iter();
+        warnings.map(move |warning| format!("{tool}: {warning}"))
+    }
+
+    /// Returns what went wrong, if the call is done and its result reports a failure.
+    pub(crate) fn result_failure(&self) -> Option<String> {
+        self.result.as_ref().ok()?.failure.clone()
+    }
+
     /// Returns the text that a model reads, with the warnings. `None` if it reads the value.
     pub(crate) fn model_text(&self) -> Option<String> {
         let mut text = match &self.result {

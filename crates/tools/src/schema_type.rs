@@ -1,7 +1,7 @@
 //! Types of arguments and results, read from a tool's JSON Schemas, for the type check of scripts.
 //!
 //! A type describes what the schema says for certain. Where a schema is recursive, very large, or
-//! uses words that are not known here, the type is [`SchemaType::Unknown`].
+//! uses keywords that are not supported here, the type is [`SchemaType::Unknown`].
 
 use serde_json::{Map, Value};
 
@@ -45,7 +45,7 @@ pub struct SchemaObject {
     /// The fields that the schema names.
     pub fields: Vec<SchemaField>,
     /// Type of all other fields. `None` if there are none.
-    pub others: Option<Box<SchemaType>>,
+    pub index_type: Option<Box<SchemaType>>,
 }
 
 /// A field of an object.
@@ -69,7 +69,8 @@ pub struct ToolTypes {
 }
 
 impl SchemaObject {
-    /// Returns the field with this name. Fields of arguments are found in every spelling.
+    /// Returns the field with exactly this name. For the arguments of a call use
+    /// [`RegisteredTool::input_field`], which accepts every spelling.
     pub fn field(&self, name: &str) -> Option<&SchemaField> {
         self.fields.iter().find(|field| field.name == name)
     }
@@ -80,7 +81,7 @@ impl ToolTypes {
         let spec = &tool.spec;
         // The schema of a built-in tool lists every field of its Rust type. The result of another
         // server's tool may have more fields than its schema names.
-        let lists_all_fields = !spec.name.starts_with("mcp.");
+        let lists_all_fields = spec.mcp_server().is_none();
         let read = |schema: &Value, camel_case_fields| {
             SchemaReader {
                 root: schema,
@@ -127,8 +128,12 @@ impl<'s> SchemaReader<'s> {
             return literal(value);
         }
         if let Some(values) = object.get("enum").and_then(Value::as_array) {
-            return match values.len() > MAX_LITERALS && values.iter().all(Value::is_string) {
-                true => SchemaType::String,
+            let any_string = |value: &Value| match value {
+                Value::String(_) => SchemaType::String,
+                other => literal(other),
+            };
+            return match values.len() > MAX_LITERALS {
+                true => union(values.iter().map(any_string).collect()),
                 false => union(values.iter().map(literal).collect()),
             };
         }
@@ -224,7 +229,7 @@ impl<'s> SchemaReader<'s> {
                 required: is_required(name),
             })
             .collect();
-        let others = match object.get("additionalProperties") {
+        let index_type = match object.get("additionalProperties") {
             Some(Value::Bool(false)) => None,
             None if self.lists_all_fields && !fields.is_empty() => None,
             Some(schema @ Value::Object(_)) if fields.is_empty() => {
@@ -232,7 +237,7 @@ impl<'s> SchemaReader<'s> {
             }
             _ => Some(Box::new(SchemaType::Unknown)),
         };
-        SchemaType::Object(SchemaObject { fields, others })
+        SchemaType::Object(SchemaObject { fields, index_type })
     }
 }
 
@@ -328,7 +333,7 @@ mod tests {
         let SchemaType::Object(object) = read(&schema) else {
             panic!("not an object")
         };
-        assert_eq!(object.others, None);
+        assert_eq!(object.index_type, None);
         let value = |name| &object.field(name).unwrap().value;
         assert_eq!(value("path"), &SchemaType::String);
         assert!(object.field("path").unwrap().required);
@@ -354,12 +359,12 @@ mod tests {
             assert_eq!(read(&schema), SchemaType::Unknown, "{schema}");
         }
         let record = read(&json!({"type": "object", "additionalProperties": {"type": "string"}}));
-        let others = Some(Box::new(SchemaType::String));
+        let index_type = Some(Box::new(SchemaType::String));
         assert_eq!(
             record,
             SchemaType::Object(SchemaObject {
                 fields: vec![],
-                others
+                index_type
             })
         );
     }

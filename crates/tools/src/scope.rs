@@ -200,13 +200,13 @@ impl ScopeLimits {
             true => (
                 LimitKind::Calls,
                 "calls that leave the process",
-                "do more with each call (one command for many files), or split the work into several \
-                 scripts",
+                "make fewer calls: one command can do the work of many; or split the work into \
+                 several scripts",
             ),
             false => (
                 LimitKind::FileCalls,
                 "file calls",
-                "do more with each call (a wider pattern, one command for many files), or split the \
+                "make fewer calls: one search or one command can read many files; or split the \
                  work into several scripts",
             ),
         };
@@ -217,7 +217,10 @@ impl ScopeLimits {
             max_file_calls: self.max_file_calls,
             ..Limits::default()
         };
-        failure.suggestions = vec![instead.to_owned(), self.surface.raise_hint(kind, &limits)];
+        failure.suggestions = vec![instead.to_owned()];
+        failure
+            .suggestions
+            .extend(self.surface.raise_hint(kind, &limits));
         let key = LimitKind::METADATA_KEY.to_owned();
         failure.metadata.insert(key, kind.key().into());
         failure

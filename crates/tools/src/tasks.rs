@@ -5,6 +5,7 @@
 
 mod spawn_call;
 mod spawn_tools;
+mod task_result;
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -14,10 +15,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
-use selvedge_protocol::{
-    CallError, CallReach, ErrorCode, EventSink, RunMetadata, RunStart, RunStatus, SPAWN_TOOL,
-    ScriptError, ScriptToolCallOutput, new_id,
-};
+use selvedge_protocol::{CallError, CallReach, ErrorCode, EventSink, RunStart, SPAWN_TOOL, new_id};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -25,11 +23,12 @@ use tokio_util::sync::CancellationToken;
 use crate::external_cancel::run_until_cancel_requested;
 use crate::prior::PriorLookup;
 use crate::{
-    BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Scope,
+    BatchReport, CallArguments, CallContext, CallFailure, CallRequest, Orchestrator, Scope,
     ScopeLimits, ToolError, parse_args,
 };
 use spawn_call::{SpawnCall, TaskOrigin};
 use spawn_tools::SpawnArgs;
+use task_result::{TaskResult, task_error, task_output};
 
 /// Maximum number of running tasks of a set.
 const MAX_RUNNING_TASKS: usize = 8;
@@ -81,8 +80,13 @@ pub struct TaskQuery {
 pub enum RecordedTask {
     /// The task is running.
     Running,
-    /// The task has ended with this result.
-    Ended(Result<Value, CallError>),
+    /// The task has ended.
+    Ended {
+        /// Value or error of its call.
+        result: Result<Value, CallError>,
+        /// Warnings of its call, with the name of the tool.
+        warnings: Vec<String>,
+    },
 }
 
 /// What is needed to run and record a task.
@@ -114,9 +118,6 @@ struct BackgroundTask {
     cancel: CancellationToken,
     result: watch::Receiver<Option<TaskResult>>,
 }
-
-/// Result of a task.
-type TaskResult = Result<Value, CallFailure>;
 
 impl TaskSet {
     /// Creates an empty set of tasks. `tool` is the tool to call if the script names none;
@@ -277,7 +278,7 @@ impl TaskSet {
 
     /// Adds a task that has already ended, because the script decided what it returns.
     fn add_finished(&self, id: String, session: String, value: Value) {
-        let (_, result) = watch::channel(Some(Ok(value)));
+        let (_, result) = watch::channel(Some(Ok(value).into()));
         let cancel = CancellationToken::new();
         push_task(
             &mut self.lock_tasks(),
@@ -356,7 +357,7 @@ impl TaskSet {
             let _ = record_sender.send(recorded.clone());
             let result = match recorded {
                 Ok(()) => run_task(&context, &scope, request).await,
-                Err(failure) => Err(failure),
+                Err(failure) => Err(failure).into(),
             };
             drop(hook_guard);
             sender.send_replace(Some(result));
@@ -365,21 +366,22 @@ impl TaskSet {
         recorded.await.unwrap_or_else(dropped).map(|()| id)
     }
 
-    async fn wait(
-        &self,
-        query: &TaskQuery,
-        cancel: &CancellationToken,
-    ) -> Result<Value, ToolError> {
-        tokio::select! {
-            () = cancel.cancelled() => {
-                Err(ToolError::new("the wait was cancelled; the task is still running"))
+    /// Waits for the end of a task. Its warnings become warnings of the call that waits.
+    async fn wait(&self, query: &TaskQuery, call: &CallContext) -> Result<Value, ToolError> {
+        let result = tokio::select! {
+            () = call.cancel.cancelled() => {
+                return Err(ToolError::new("the wait was cancelled; the task is still running"));
             }
-            result = self.result(query) => result,
+            result = self.result(query) => result?,
+        };
+        for warning in result.warnings {
+            call.warn(warning);
         }
+        result.value.map_err(task_error)
     }
 
-    /// Waits for the end of a task, which another process may run.
-    async fn result(&self, query: &TaskQuery) -> Result<Value, ToolError> {
+    /// Waits for the end of a task, which another process may run. Fails if there is no such task.
+    async fn result(&self, query: &TaskQuery) -> Result<TaskResult, ToolError> {
         let mut receiver = match self.find(query, |task| task.result.clone()) {
             Ok(receiver) => receiver,
             Err(not_found) => loop {
@@ -388,23 +390,23 @@ impl TaskSet {
                     Some(RecordedTask::Running) => {
                         tokio::time::sleep(RECORDED_POLL_INTERVAL).await;
                     }
-                    Some(RecordedTask::Ended(result)) => {
-                        return result.map_err(|error| {
-                            task_error(CallFailure::new(error.code, error.message))
+                    Some(RecordedTask::Ended { result, warnings }) => {
+                        let failure =
+                            |error: CallError| CallFailure::new(error.code, error.message);
+                        return Ok(TaskResult {
+                            value: result.map_err(failure),
+                            warnings,
                         });
                     }
                 }
             },
         };
         let result = receiver.wait_for(Option::is_some).await;
-        match result.map(|result| result.clone()).unwrap_or_default() {
-            Some(Ok(value)) => Ok(value),
-            Some(Err(failure)) => Err(task_error(failure)),
-            None => Err(ToolError::new(format!(
-                "task {} ended without a result",
-                query.id
-            ))),
-        }
+        let result = result.map(|result| result.clone()).unwrap_or_default();
+        result.ok_or_else(|| {
+            let message = format!("task {} ended without a result", query.id);
+            ToolError::new(message)
+        })
     }
 
     /// Looks up a task of another session.
@@ -423,7 +425,7 @@ impl TaskSet {
         };
         match self.recorded_task(query).await {
             None => Err(not_found),
-            Some(RecordedTask::Ended(_)) => Ok(false),
+            Some(RecordedTask::Ended { .. }) => Ok(false),
             Some(RecordedTask::Running) => {
                 let id = &query.id;
                 let message = format!("task {id} runs in another session");
@@ -479,20 +481,11 @@ fn push_task(all: &mut VecDeque<BackgroundTask>, task: BackgroundTask) {
     all.push_back(task);
 }
 
-/// Converts the failure of a task's call to an error of the call that waits for the task.
-fn task_error(failure: CallFailure) -> ToolError {
-    let mut error = ToolError::new(failure.message);
-    (error.retryable, error.suggestions, error.metadata) =
-        (failure.retryable, failure.suggestions, failure.metadata);
-    error
-        .metadata
-        .insert("code".to_owned(), Value::String(failure.code.to_string()));
-    error
-}
-
 /// Runs the call of a task. In the ledger it is a run of its own.
 async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) -> TaskResult {
-    let failed = |message: String| Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
+    let failed = |message: String| -> TaskResult {
+        Err(CallFailure::new(ErrorCode::HarnessInternalError, message)).into()
+    };
     let TaskContext {
         orchestrator,
         directory,
@@ -545,42 +538,8 @@ async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) ->
             .wait_for_write(ledger.record_run_end(&output, None))
             .await;
     }
-    outcome.result.map(|output| output.value)
-}
-
-/// Returns the output of a task's run, as it is recorded.
-fn task_output(id: &str, outcome: &CallOutcome) -> ScriptToolCallOutput {
-    let error = outcome.result.as_ref().err().map(|failure| {
-        ScriptError::new(
-            failure.code,
-            selvedge_protocol::Phase::Executing,
-            failure.message.clone(),
-        )
-    });
-    let value = outcome
-        .result
-        .as_ref()
-        .ok()
-        .map(|output| output.value.to_string());
-    ScriptToolCallOutput {
-        id: id.to_owned(),
-        call_id: new_id("call"),
-        status: if error.is_some() {
-            RunStatus::Error
-        } else {
-            RunStatus::Completed
-        },
-        output_json: value,
-        error,
-        summary: None,
-        output: Vec::new(),
-        calls: vec![outcome.record.clone()],
-        logs: Vec::new(),
-        warnings: Vec::new(),
-        metadata: RunMetadata {
-            tool_calls_made: 1,
-            duration_ms: outcome.record.duration_ms,
-            ..RunMetadata::default()
-        },
+    TaskResult {
+        value: outcome.result.map(|output| output.value),
+        warnings: output.warnings,
     }
 }

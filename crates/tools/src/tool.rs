@@ -184,6 +184,9 @@ pub struct ToolOutput {
     /// How to retry the call outside its confinement, which seems to have blocked it. The retry
     /// needs approval.
     pub unconfined_retry: Option<UnconfinedRetry>,
+    /// What went wrong, if the value reports a failure, such as the exit code of a command. One
+    /// line for people who watch the calls.
+    pub failure: Option<String>,
 }
 
 /// Retry of a call outside its confinement.
@@ -307,6 +310,7 @@ impl From<Value> for ToolOutput {
             model_text: None,
             images: Vec::new(),
             unconfined_retry: None,
+            failure: None,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! TypeScript declarations of tools, generated from their JSON Schemas.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
+use crate::render_state::RenderState;
 use crate::{FieldCase, RegisteredTool, Registry, camel_case};
 
 /// Returns a `declare const tools: {…}` that `tsc --strict` accepts.
@@ -49,10 +50,15 @@ pub fn compact_declarations(registry: &Registry) -> String {
             (tool, args, result)
         })
         .collect();
-    let mut names: Vec<(String, &str)> = Vec::new();
+    let mut uses: HashMap<&str, usize> = HashMap::new();
+    for (.., result) in &rendered {
+        *uses.entry(result).or_default() += 1;
+    }
+    // The names of shared types, by type.
+    let mut names: HashMap<&str, &str> = HashMap::new();
+    let mut taken = HashSet::new();
     let mut out = String::new();
     for (tool, _, result) in &rendered {
-        let shared = rendered.iter().filter(|(.., other)| other == result);
         let title = tool
             .spec
             .output_schema
@@ -60,12 +66,11 @@ pub fn compact_declarations(registry: &Registry) -> String {
             .and_then(|schema| schema.get("title"));
         if let Some(name) = title.and_then(Value::as_str)
             && result.len() > MIN_SHARED_TYPE_CHARS
-            && shared.count() > 1
-            && !names
-                .iter()
-                .any(|(known, text)| known == name || text == result)
+            && uses[result.as_str()] > 1
+            && !names.contains_key(result.as_str())
+            && taken.insert(name)
         {
-            names.push((name.to_owned(), result));
+            names.insert(result, name);
             let _ = writeln!(out, "type {name} = {result}");
         }
     }
@@ -73,8 +78,10 @@ pub fn compact_declarations(registry: &Registry) -> String {
         for line in tool.spec.description.trim().lines() {
             let _ = writeln!(out, "// {}", line.trim_end());
         }
-        let named = names.iter().find(|(_, text)| text == result);
-        let result = named.map_or(result.as_str(), |(name, _)| name);
+        let result = names
+            .get(result.as_str())
+            .unwrap_or(&result.as_str())
+            .to_owned();
         let _ = writeln!(out, "{}({args}): {result}", tool.spec.js_name);
     }
     out
@@ -115,7 +122,7 @@ pub fn compact_signature(tool: &RegisteredTool, max_chars: usize) -> String {
         .iter()
         .filter_map(|field| Some((field, schema.get("properties")?.get(field)?)))
         .map(|(field, schema)| {
-            let kind = renderer.render(schema, 0, &mut BTreeSet::new());
+            let kind = renderer.render(schema, 0, &mut RenderState::default());
             format!("{}: {}; ", property_name(&spell(field)), one_line(&kind))
         })
         .collect();
@@ -251,10 +258,10 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
     if has_no_fields && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         return "args?: {}".to_owned();
     }
-    let mut open = BTreeSet::new();
-    let object = renderer.render(schema, depth, &mut open);
+    let mut state = RenderState::default();
+    let object = renderer.render(schema, depth, &mut state);
     let mut positional = tool.spec.positional_fields().into_iter().map(|field| {
-        let kind = renderer.render(&schema["properties"][field], depth, &mut open);
+        let kind = renderer.render(&schema["properties"][field], depth, &mut state);
         let kind = kind
             .strip_suffix(" | null")
             .map_or(kind.clone(), str::to_owned);
@@ -290,7 +297,7 @@ pub(crate) fn type_text(schema: &Value, root: &Value) -> String {
         omitted: &[],
         readonly: ReadonlyTypes::None,
     };
-    let text = renderer.render(schema, 0, &mut BTreeSet::new());
+    let text = renderer.render(schema, 0, &mut RenderState::default());
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -303,7 +310,7 @@ fn result_type(tool: &RegisteredTool, depth: usize, words: DocComments) -> Strin
             omitted: &[],
             readonly: ReadonlyTypes::of(words, ReadonlyTypes::All),
         }
-        .render(schema, depth, &mut BTreeSet::new()),
+        .render(schema, depth, &mut RenderState::default()),
         None => "unknown".to_owned(),
     }
 }
@@ -319,9 +326,18 @@ struct TypeScriptRenderer<'a> {
 }
 
 impl TypeScriptRenderer<'_> {
-    /// Renders a schema. `open` are the references that are being rendered: a type that contains
-    /// itself is `unknown` inside.
-    fn render(&self, schema: &Value, depth: usize, open: &mut BTreeSet<String>) -> String {
+    /// Renders a schema. A type that contains itself, and what exceeds the limits of
+    /// [`RenderState`], is `unknown` inside.
+    fn render(&self, schema: &Value, depth: usize, state: &mut RenderState) -> String {
+        if !state.enter() {
+            return "unknown".to_owned();
+        }
+        let text = self.render_schema(schema, depth, state);
+        state.leave(&text);
+        text
+    }
+
+    fn render_schema(&self, schema: &Value, depth: usize, state: &mut RenderState) -> String {
         let Some(object) = schema.as_object() else {
             return if schema == &Value::Bool(false) {
                 "never"
@@ -335,9 +351,9 @@ impl TypeScriptRenderer<'_> {
                 .strip_prefix('#')
                 .and_then(|path| self.root.pointer(path));
             return match target {
-                Some(target) if open.insert(reference.to_owned()) => {
-                    let text = self.render(target, depth, open);
-                    open.remove(reference);
+                Some(target) if state.open.insert(reference.to_owned()) => {
+                    let text = self.render(target, depth, state);
+                    state.open.remove(reference);
                     text
                 }
                 _ => "unknown".to_owned(),
@@ -353,7 +369,7 @@ impl TypeScriptRenderer<'_> {
             if let Some(options) = object.get(word).and_then(Value::as_array) {
                 let parts: Vec<String> = options
                     .iter()
-                    .map(|option| self.render(option, depth, open))
+                    .map(|option| self.render(option, depth, state))
                     .collect();
                 return match join {
                     " | " => union(parts.into_iter()),
@@ -366,11 +382,11 @@ impl TypeScriptRenderer<'_> {
                 types
                     .iter()
                     .filter_map(Value::as_str)
-                    .map(|name| self.render_type(name, object, depth, open)),
+                    .map(|name| self.render_type(name, object, depth, state)),
             ),
-            Some(Value::String(name)) => self.render_type(name, object, depth, open),
+            Some(Value::String(name)) => self.render_type(name, object, depth, state),
             _ if object.contains_key("properties") => {
-                self.render_type("object", object, depth, open)
+                self.render_type("object", object, depth, state)
             }
             _ => "unknown".to_owned(),
         }
@@ -381,7 +397,7 @@ impl TypeScriptRenderer<'_> {
         name: &str,
         object: &Map<String, Value>,
         depth: usize,
-        open: &mut BTreeSet<String>,
+        state: &mut RenderState,
     ) -> String {
         match name {
             "string" => "string".to_owned(),
@@ -392,13 +408,13 @@ impl TypeScriptRenderer<'_> {
                 if let Some(items) = object.get("prefixItems").and_then(Value::as_array) {
                     let parts: Vec<String> = items
                         .iter()
-                        .map(|item| self.render(item, depth, open))
+                        .map(|item| self.render(item, depth, state))
                         .collect();
                     return format!("{}[{}]", self.readonly.before_list(), parts.join(", "));
                 }
                 let item = object.get("items").map_or_else(
                     || "unknown".to_owned(),
-                    |items| self.render(items, depth, open),
+                    |items| self.render(items, depth, state),
                 );
                 let readonly = self.readonly.before_list();
                 if item.contains(" | ") || item.contains(" & ") || item.starts_with("readonly ") {
@@ -407,7 +423,7 @@ impl TypeScriptRenderer<'_> {
                     format!("{readonly}{item}[]")
                 }
             }
-            "object" => self.render_object(object, depth, open),
+            "object" => self.render_object(object, depth, state),
             _ => "unknown".to_owned(),
         }
     }
@@ -416,7 +432,7 @@ impl TypeScriptRenderer<'_> {
         &self,
         object: &Map<String, Value>,
         depth: usize,
-        open: &mut BTreeSet<String>,
+        state: &mut RenderState,
     ) -> String {
         let required: Vec<&str> = object
             .get("required")
@@ -430,7 +446,7 @@ impl TypeScriptRenderer<'_> {
             return match object.get("additionalProperties") {
                 Some(Value::Bool(false)) => "{}".to_owned(),
                 Some(schema @ Value::Object(_)) => {
-                    self.readonly.record(&self.render(schema, depth, open))
+                    self.readonly.record(&self.render(schema, depth, state))
                 }
                 _ => self.readonly.record("unknown"),
             };
@@ -464,7 +480,7 @@ impl TypeScriptRenderer<'_> {
             } else {
                 "?"
             };
-            let mut kind = self.render(schema, depth + 1, open);
+            let mut kind = self.render(schema, depth + 1, state);
             if self.doc_comments != DocComments::Include && !optional.is_empty() {
                 // `?` already says that the field may be absent.
                 kind = kind
@@ -497,14 +513,15 @@ fn default_comment(schema: &Value) -> String {
 /// Joins types with `|`, without duplicates.
 fn union(parts: impl Iterator<Item = String>) -> String {
     let mut types = Vec::new();
+    let mut seen = HashSet::new();
     for part in parts {
-        if !types.contains(&part) {
+        if seen.insert(part.clone()) {
             types.push(part);
         }
     }
     match types.len() {
         0 => "never".to_owned(),
-        _ if types.iter().any(|part| part == "unknown") => "unknown".to_owned(),
+        _ if seen.contains("unknown") => "unknown".to_owned(),
         _ => types.join(" | "),
     }
 }

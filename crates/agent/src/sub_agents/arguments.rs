@@ -4,16 +4,20 @@ use schemars::JsonSchema;
 use selvedge_protocol::TurnEnd;
 use serde::{Deserialize, Serialize};
 
+/// Maximum number of model requests of an agent, unless the launching call sets another. The
+/// description of `max_rounds` names it.
+pub(super) const DEFAULT_SUB_AGENT_ROUNDS: u32 = 50;
+
 /// One question to a model.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct LlmChatArgs {
-    /// The question. With `promptKeys`, the end of it.
+    /// The question. With `promptKeys`, it follows the stored prompts.
     pub(super) prompt: Option<String>,
-    /// Keys of stored prompts or documents (prompts.save, fileKey) that begin the question.
+    /// Keys of stored prompts or documents (prompts.save, or a fileKey) to put before `prompt`.
     pub(super) prompt_keys: Option<Vec<String>>,
     /// The system prompt.
     pub(super) system: Option<String>,
-    /// Another model, or `provider/model`.
+    /// Model to use instead of the agent's: a name, or `provider/model`.
     pub(super) model: Option<String>,
     /// Maximum number of tokens of the answer.
     pub(super) max_output_tokens: Option<u64>,
@@ -38,7 +42,7 @@ pub(super) struct LaunchAgentArgs {
     pub(super) prompt: String,
     /// Names of the tools that the agent may use; all tools by default.
     pub(super) tools: Option<Vec<String>>,
-    /// Another model, or `provider/model`.
+    /// Model to use instead of the agent's: a name, or `provider/model`.
     pub(super) model: Option<String>,
     /// Maximum number of model requests (default 50).
     pub(super) max_rounds: Option<u32>,
@@ -80,7 +84,7 @@ pub(super) enum SubAgentStatus {
 /// An agent that was launched in the background.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct LaunchedAgentId {
+pub(super) struct LaunchedAgent {
     /// The id of the agent, for `agents.wait` in this turn or a later one.
     pub(super) agent_id: String,
     /// The key of its result in the File Cabinet, which is stored when it ends.

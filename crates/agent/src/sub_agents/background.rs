@@ -24,21 +24,22 @@ pub enum BackgroundPolicy {
     /// The turn waits for them.
     #[default]
     Wait,
-    /// They continue to run until [`SubAgents::end`](super::SubAgents::end).
+    /// They continue to run until
+    /// [`SubAgents::stop_background_agents`](super::SubAgents::stop_background_agents).
     Detach,
 }
 
-/// The result of an agent; `None` while it runs.
-pub(super) type AgentResult = watch::Receiver<Option<LaunchAgentOutput>>;
+/// Receives the result of an agent; holds `None` while the agent runs.
+pub(super) type AgentResultReceiver = watch::Receiver<Option<LaunchAgentOutput>>;
 
 /// An agent that runs or has run in the background.
 #[derive(Debug, Clone)]
 pub(super) struct BackgroundAgent {
     /// The session of the agent that launched it.
-    pub(super) launched_in: String,
+    pub(super) parent_session_id: String,
     pub(super) cancel: CancellationToken,
     pub(super) abort: AbortHandle,
-    pub(super) result: AgentResult,
+    pub(super) result: AgentResultReceiver,
 }
 
 impl BackgroundAgent {
@@ -61,11 +62,11 @@ impl BackgroundAgents {
     }
 
     /// Returns the result of an agent that was launched in this session.
-    pub(super) fn result_of(&self, id: &str, session: &str) -> Option<AgentResult> {
+    pub(super) fn result_of(&self, id: &str, session: &str) -> Option<AgentResultReceiver> {
         let agents = lock(&self.agents);
         let agent = agents
             .get(id)
-            .filter(|agent| agent.launched_in == session)?;
+            .filter(|agent| agent.parent_session_id == session)?;
         Some(agent.result.clone())
     }
 
@@ -84,16 +85,16 @@ impl BackgroundAgents {
 
 /// The background agents that one turn launched. Clones share their state.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct TurnBackground(Arc<TurnBackgroundState>);
+pub(crate) struct TurnBackgroundAgents(Arc<TurnBackgroundAgentsState>);
 
 #[derive(Debug, Default)]
-struct TurnBackgroundState {
+struct TurnBackgroundAgentsState {
     agents: Mutex<Vec<BackgroundAgent>>,
     /// Whether the turn has ended, and its agents continue.
     detached: AtomicBool,
 }
 
-impl TurnBackground {
+impl TurnBackgroundAgents {
     pub(super) fn add(&self, agent: BackgroundAgent) {
         lock(&self.0.agents).push(agent);
     }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::SubAgentsInner;
 use super::arguments::{LaunchAgentOutput, SubAgentStatus};
-use crate::{Agent, Session, TurnOptions};
+use crate::{Agent, Session, TurnOptions, TurnOutcome};
 
 /// A sub-agent that is ready to run.
 pub(super) struct PreparedSubAgent {
@@ -23,8 +23,10 @@ pub(super) struct PreparedSubAgent {
     pub(super) prompt: String,
     pub(super) caller_gone: CancellationToken,
     pub(super) shared: Arc<SubAgentsInner>,
-    /// The ids of the run and of the call that launched the agent.
-    pub(super) launched_by: (String, String),
+    /// The run that launched the agent.
+    pub(super) parent_run_id: String,
+    /// The call that launched the agent.
+    pub(super) parent_call_id: String,
     /// The key of the result in the File Cabinet; `None` if a new one is made.
     pub(super) file_key: Option<String>,
 }
@@ -54,33 +56,21 @@ impl PreparedSubAgent {
         events: EventSink,
     ) -> Result<LaunchAgentOutput, ToolError> {
         let ledger = self.agent.harness.orchestrator().ledger().cloned();
-        let mut ending = SubAgentRunGuard {
+        let mut guard = SubAgentRunGuard {
             ledger: ledger.clone(),
             id: self.id.clone(),
         };
-        if let Some(ledger) = &ledger {
-            let begin = ledger.record_run_start(RunStart {
-                id: &self.id,
-                source: &self.prompt,
-                directory: &self.agent.options.directory,
-                session: self.session.id(),
-                seed: "0",
-                resumes: None,
-                saved_config: "",
-            });
-            if let Err(error) = begin.await {
-                ending.ledger = None;
-                let message = format!("cannot record the agent: {error}");
-                return Err(ToolError::new(message));
-            }
+        if let Some(ledger) = &ledger
+            && let Err(error) = self.record_start(&**ledger).await
+        {
+            guard.ledger = None;
+            return Err(error);
         }
-        let (parent_id, call_id) = self.launched_by;
-        let session_id = self.session.id().to_owned();
         events.emit(RuntimeEvent::AgentStarted {
             agent_id: self.id.clone(),
-            parent_id,
-            call_id,
-            session_id,
+            parent_id: self.parent_run_id,
+            call_id: self.parent_call_id,
+            session_id: self.session.id().to_owned(),
         });
         let options = TurnOptions {
             cancel,
@@ -93,35 +83,10 @@ impl PreparedSubAgent {
             .agent
             .run_turn(&mut self.session, self.prompt.as_str(), &options);
         let outcome = Box::pin(turn).await;
-        if let Some(ledger) = ending.ledger.take() {
-            let mut output = ScriptToolCallOutput::new(&self.id, "");
-            output.status = match outcome.end {
-                Ok(TurnEnd::Stop) => RunStatus::Completed,
-                _ => RunStatus::Error,
-            };
-            output.output_json = serde_json::to_string(&outcome.message).ok();
-            output.error = matches!(outcome.end, Ok(TurnEnd::Interrupted)).then(|| {
-                let code = ErrorCode::ScriptCancelledError;
-                ScriptError::new(code, Phase::Executing, "the agent was cancelled")
-            });
-            ledger
-                .record_run_end(&output, None)
-                .await
-                .map_err(|error| {
-                    ToolError::new(format!("cannot record the end of the agent: {error}"))
-                })?;
+        if let Some(ledger) = guard.ledger.take() {
+            record_end(&*ledger, &self.id, &outcome).await?;
         }
-        let status = match outcome.end {
-            // The agent may have changed something before it was cancelled.
-            Ok(TurnEnd::Interrupted) => {
-                return Err(ToolError::new("the agent was cancelled").outcome_unknown());
-            }
-            Ok(end) => SubAgentStatus::Ended(end),
-            Err(TurnError { kind, message }) => {
-                let message = format!("the agent failed ({kind}): {message}");
-                return Err(ToolError::new(message).outcome_unknown());
-            }
-        };
+        let status = status_of(outcome.end)?;
         let message = outcome.message.unwrap_or_default();
         let result = AgentResultDocument {
             agent_id: self.id.clone(),
@@ -138,6 +103,51 @@ impl PreparedSubAgent {
             input_tokens: outcome.usage.input_tokens,
             output_tokens: outcome.usage.output_tokens,
         })
+    }
+
+    async fn record_start(&self, ledger: &dyn Ledger) -> Result<(), ToolError> {
+        let start = ledger.record_run_start(RunStart {
+            id: &self.id,
+            source: &self.prompt,
+            directory: &self.agent.options.directory,
+            session: self.session.id(),
+            seed: "0",
+            resumes: None,
+            saved_config: "",
+        });
+        let recorded = start.await;
+        recorded.map_err(|error| ToolError::new(format!("cannot record the agent: {error}")))
+    }
+}
+
+/// Records the end of an agent's run.
+async fn record_end(ledger: &dyn Ledger, id: &str, outcome: &TurnOutcome) -> Result<(), ToolError> {
+    let mut output = ScriptToolCallOutput::new(id, "");
+    output.status = match outcome.end {
+        Ok(TurnEnd::Stop) => RunStatus::Completed,
+        _ => RunStatus::Error,
+    };
+    output.output_json = serde_json::to_string(&outcome.message).ok();
+    output.error = matches!(outcome.end, Ok(TurnEnd::Interrupted)).then(|| {
+        let code = ErrorCode::ScriptCancelledError;
+        ScriptError::new(code, Phase::Executing, "the agent was cancelled")
+    });
+    let recorded = ledger.record_run_end(&output, None).await;
+    recorded.map_err(|error| ToolError::new(format!("cannot record the end of the agent: {error}")))
+}
+
+/// Returns the status of an agent whose turn ended. An agent that was cancelled or failed may have
+/// changed something before.
+fn status_of(end: Result<TurnEnd, TurnError>) -> Result<SubAgentStatus, ToolError> {
+    match end {
+        Ok(TurnEnd::Interrupted) => {
+            Err(ToolError::new("the agent was cancelled").outcome_unknown())
+        }
+        Ok(end) => Ok(SubAgentStatus::Ended(end)),
+        Err(TurnError { kind, message }) => {
+            let message = format!("the agent failed ({kind}): {message}");
+            Err(ToolError::new(message).outcome_unknown())
+        }
     }
 }
 

@@ -36,7 +36,7 @@ impl SubAgentsInner {
                 return Err(ToolError::new(message));
             }
             StoredRunState::Died => {
-                let message = format!("the process of the agent {id} ended before it");
+                let message = format!("the process that ran agent {id} ended before the agent did");
                 return Err(ToolError::new(message).outcome_unknown());
             }
         };

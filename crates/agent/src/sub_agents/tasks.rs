@@ -12,17 +12,18 @@ impl SubAgents {
     /// turn that started them.
     pub fn allow_in_tasks(&self, tasks: &TaskSet) {
         let shared = Arc::downgrade(&self.0);
-        tasks.set_start_hook(move |run, task| TaskTurn::register(&shared, run, task));
+        tasks.set_start_hook(move |run, task| TaskTurnGuard::register(&shared, run, task));
     }
 }
 
-/// The membership of a task in a turn. It ends when this value is dropped.
-struct TaskTurn {
+/// Lets the calls of a task use the context of the turn that started it, until this guard is
+/// dropped.
+struct TaskTurnGuard {
     shared: Weak<SubAgentsInner>,
     task: String,
 }
 
-impl TaskTurn {
+impl TaskTurnGuard {
     /// Makes the task belong to the turn of the run that started it; `None` if the run belongs to
     /// no turn.
     fn register(shared: &Weak<SubAgentsInner>, run: &str, task: &str) -> Option<Self> {
@@ -38,7 +39,7 @@ impl TaskTurn {
     }
 }
 
-impl Drop for TaskTurn {
+impl Drop for TaskTurnGuard {
     fn drop(&mut self) {
         if let Some(agents) = self.shared.upgrade() {
             lock(&agents.active_runs).remove(&self.task);

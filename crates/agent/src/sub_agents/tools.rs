@@ -9,13 +9,12 @@ use selvedge_tools::{
 use serde_json::Value;
 
 use super::arguments::{
-    LaunchAgentArgs, LaunchAgentOutput, LaunchedAgentId, LlmChatArgs, LlmChatOutput,
-    WaitForAgentArgs,
+    LaunchAgentArgs, LaunchAgentOutput, LaunchedAgent, LlmChatArgs, LlmChatOutput, WaitForAgentArgs,
 };
 use super::{SubAgents, SubAgentsInner};
 
 impl SubAgents {
-    /// Registers the tools.
+    /// Adds the tools `agents.*` to the registry.
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
         let shared = || WeakSubAgents(Arc::downgrade(&self.0));
         registry.register(LlmChat(shared()))?;
@@ -30,7 +29,9 @@ struct WeakSubAgents(Weak<SubAgentsInner>);
 impl WeakSubAgents {
     fn upgrade(&self) -> Result<Arc<SubAgentsInner>, ToolError> {
         let shared = self.0.upgrade();
-        shared.ok_or_else(|| ToolError::new("agents cannot be launched here"))
+        shared.ok_or_else(|| {
+            ToolError::new("agents cannot be launched any more: the session has ended")
+        })
     }
 }
 
@@ -79,7 +80,7 @@ impl Tool for LaunchAgentInBackground {
     fn spec(&self) -> ToolSpec {
         let description = "Launches an agent in the background and returns at once. It can outlive \
             this turn. agents.wait(agentId) returns its result, which is also stored under fileKey.";
-        spec_of::<LaunchAgentArgs, LaunchedAgentId>("agents.launch.async", description)
+        spec_of::<LaunchAgentArgs, LaunchedAgent>("agents.launch.async", description)
             .with_positional(&["prompt"])
             .with_reach(CallReach::Agent)
     }

@@ -1,6 +1,7 @@
 //! A model server on loopback: real HTTP, with answers computed from the request, for all three
 //! APIs.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
@@ -44,6 +45,8 @@ type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
 pub struct Server {
     pub url: String,
     asked: Arc<Mutex<Vec<Asked>>>,
+    /// Number of requests for the size of the context.
+    window_queries: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -68,12 +71,20 @@ impl Server {
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (seen, script) = (asked.clone(), Arc::new(script) as Arc<Script>);
+        let window_queries = Arc::<AtomicUsize>::default();
+        let count = window_queries.clone();
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, seen.clone(), script.clone(), window));
+                let queries = count.clone();
+                tokio::spawn(serve(stream, seen.clone(), script.clone(), window, queries));
             }
         });
-        Self { url, asked, task }
+        Self {
+            url,
+            asked,
+            window_queries,
+            task,
+        }
     }
 
     /// Starts a server that gives these answers in order.
@@ -83,6 +94,11 @@ impl Server {
             None => Reply::Fail(400, format!("request {} was not expected", asked.number)),
         })
         .await
+    }
+
+    /// Returns how often the server was asked for the size of its context.
+    pub fn window_queries(&self) -> usize {
+        self.window_queries.load(Ordering::SeqCst)
     }
 
     pub fn asked(&self) -> Vec<Asked> {
@@ -95,6 +111,7 @@ async fn serve(
     seen: Arc<Mutex<Vec<Asked>>>,
     script: Arc<Script>,
     window: Option<u64>,
+    window_queries: Arc<AtomicUsize>,
 ) {
     let _ = stream.set_nodelay(true);
     let mut bytes = Vec::new();
@@ -104,6 +121,7 @@ async fn serve(
             .iter()
             .any(|resource| path.ends_with(resource))
         {
+            window_queries.fetch_add(usize::from(path == "/props"), Ordering::SeqCst);
             let reply = match window.filter(|_| path == "/props") {
                 Some(window) => {
                     let props = serde_json::json!({

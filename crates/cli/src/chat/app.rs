@@ -111,8 +111,8 @@ impl Chat {
         let theme = Theme::from_env();
         let (sender, receiver) = update_channel(setup.toolbox.turn_diff.clone());
         let choice = providers::choose_model(&setup.config, &args.model).await?;
-        let person = Arc::new(ChatApprover(sender.clone()));
-        let servers = setup.servers(agent_setup::mcp_request_handlers(&setup, Some(person)))?;
+        let approver = Arc::new(ChatApprover(sender.clone()));
+        let servers = setup.servers(agent_setup::mcp_request_handlers(&setup, Some(approver)))?;
         let pack = setup.config.tool_pack.clone();
         let memory = agent_setup::open_memory(&mut setup)?;
         let small = match memory {
@@ -122,7 +122,7 @@ impl Chat {
         let window = agent_setup::context_window(&choice).await?;
         let memory =
             memory.map(|memory| memory_for_agent(&setup.config, memory, window, small.clone()));
-        let (prepared, generation) = (servers.is_empty(), servers.generation());
+        let (servers_ready, generation) = (servers.is_empty(), servers.generation());
         let parts = AgentParts {
             choice,
             servers,
@@ -132,7 +132,7 @@ impl Chat {
         let home = setup.home.clone().filter(|_| !setup.ephemeral);
         setup.toolbox.turn_diff.begin_session();
         let mut chat = Self {
-            servers_ready: prepared,
+            servers_ready,
             servers_generation: generation,
             parts,
             small_model: small,
@@ -172,7 +172,7 @@ impl Chat {
     }
 
     /// Returns the id of the session if it can be continued later.
-    pub(crate) fn resumable_session(&self) -> Option<&str> {
+    pub(crate) fn continuable_session(&self) -> Option<&str> {
         let id = self.session_id.as_deref();
         id.filter(|_| self.setup.journal.is_some())
     }
@@ -221,14 +221,7 @@ impl Chat {
                 };
                 self.handle_update(update);
             }
-            if self
-                .questions
-                .front()
-                .is_some_and(ChatQuestion::is_abandoned)
-            {
-                self.question_shown = false;
-            }
-            self.questions.retain(|question| !question.is_abandoned());
+            self.drop_abandoned_questions();
             self.show_first_question(Instant::now());
             dirty = true;
         }
@@ -347,12 +340,17 @@ impl Chat {
                 self.finish_turn(session, &outcome, now);
             }
             ChatUpdate::TurnPanicked => self.recover_from_panic(now),
-            ChatUpdate::FilesFound {
-                query: letters,
-                paths,
-            } => self.handle_found_files(&letters, paths),
+            ChatUpdate::FilesFound { query, paths } => self.handle_found_files(&query, paths),
             ChatUpdate::ServersReady => {
                 self.servers_ready = true;
+                let failures = self.parts.servers.start_failures();
+                let warnings = failures
+                    .iter()
+                    .map(|failure| StyledRow::text(format!("warning: {failure}")));
+                let warnings: Vec<_> = warnings.collect();
+                if !warnings.is_empty() {
+                    self.print_block(warnings);
+                }
                 self.start_next_turn();
             }
             ChatUpdate::JournalRead(show) => show(self),
@@ -365,7 +363,7 @@ impl Chat {
         self.status.model.clone_from(&self.agent.model().name);
         self.status.context_window = self.agent.context_window();
         self.status.sandbox = self.setup.config.sandbox_mode;
-        self.status.session_id = self.resumable_session().map(str::to_owned);
+        self.status.session_id = self.continuable_session().map(str::to_owned);
     }
 
     /// Ends the running turn, prints the remaining rows and clears the live part.
@@ -397,7 +395,7 @@ impl Chat {
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
         }
         let agents = self.setup.sub_agents.clone().unwrap_or_default();
-        let stopped = match agents.end().await {
+        let stopped = match agents.stop_background_agents().await {
             0 => None,
             1 => Some("stopped 1 agent that was still running in the background".to_owned()),
             running => Some(format!(

@@ -20,10 +20,10 @@ use super::scroll_view::ScrollView;
 use super::theme::Theme;
 use crate::approval_question::{
     ApprovalAnswerMode, ApprovalOption, CallBlock, approval_options, call_block, heading,
-    is_from_script, model_words, tool_and_reason,
+    is_from_script, stated_reason, tool_and_reason,
 };
 
-/// The least lines of a question that does not fit the terminal and is scrolled.
+/// Minimum height of the window that scrolls a question, in lines.
 const MIN_WINDOW_LINES: usize = 4;
 
 /// A request for approval and the channel for its decision.
@@ -34,7 +34,7 @@ pub(crate) struct ChatApprovalRequest {
 
 /// The state of an approval prompt.
 pub(crate) struct ApprovalPrompt {
-    request: ChatApprovalRequest,
+    pending: ChatApprovalRequest,
     pub(super) typing_pause: TypingPause,
     state: ApprovalPromptState,
     /// Answers so far, in the order of the calls.
@@ -66,7 +66,7 @@ impl ApprovalPrompt {
         let calls = &question.request.calls;
         let options = option_list(&question.request, calls, mode);
         Self {
-            request: question,
+            pending: question,
             typing_pause: TypingPause::new(now),
             state: ApprovalPromptState::Choosing(options),
             answers: Vec::new(),
@@ -77,17 +77,17 @@ impl ApprovalPrompt {
 
     /// Whether the asker no longer waits for a decision.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.request.reply.is_closed()
+        self.pending.reply.is_closed()
     }
 
     /// Completes when the asker no longer waits for a decision.
     pub(crate) async fn until_abandoned(&mut self) {
-        self.request.reply.closed().await;
+        self.pending.reply.closed().await;
     }
 
     /// Whether a script asks. A script can be suspended until the question is answered.
     pub(crate) fn is_from_script(&self) -> bool {
-        is_from_script(&self.request.request)
+        is_from_script(&self.pending.request)
     }
 
     /// Whether a call that is already running asks. Such questions have no arguments.
@@ -97,7 +97,7 @@ impl ApprovalPrompt {
 
     pub(crate) fn reply(self, decision: ApprovalResponse) {
         // Sending fails only if the asker no longer waits.
-        let _ = self.request.reply.send(decision);
+        let _ = self.pending.reply.send(decision);
     }
 
     /// Whether the prompt takes the reason of a denial now.
@@ -193,13 +193,13 @@ impl ApprovalPrompt {
 
     /// Shows the options for the current calls, with nothing selected.
     fn show_options(&mut self) {
-        let options = option_list(&self.request.request, self.current_calls(), self.mode);
+        let options = option_list(&self.pending.request, self.current_calls(), self.mode);
         self.state = ApprovalPromptState::Choosing(options);
         self.scroll = ScrollView::default();
     }
 
     fn calls(&self) -> &[GatedCall] {
-        &self.request.request.calls
+        &self.pending.request.calls
     }
 
     /// Returns the calls that the next answer is for.
@@ -314,7 +314,7 @@ fn describe_call(call: &GatedCall, theme: Theme) -> Vec<StyledRow> {
         let lines = snippet.lines();
         rows.extend(lines.map(|line| StyledRow::dim(sanitize_line(line)).truncated().indented(6)));
     }
-    rows.extend(model_words(call).map(|words| StyledRow::dim(words).indented(4)));
+    rows.extend(stated_reason(call).map(|words| StyledRow::dim(words).indented(4)));
     rows
 }
 
@@ -496,7 +496,7 @@ mod tests {
                 "  exec: runs `rm -rf x`",
                 "    │ rm -rf x",
                 "      > 1 | await tools.exec()",
-                "    the model's words: old⏎build",
+                "    reason given by the model: old⏎build",
                 ""
             ]
         );

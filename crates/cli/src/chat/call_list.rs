@@ -35,6 +35,8 @@ pub(crate) struct CallLine {
     /// A summary of the arguments.
     arguments_summary: String,
     state: CallLineState,
+    /// What went wrong in a call that is done.
+    result_failure: Option<String>,
     /// The first lines of the result. Only structured calls show them.
     result_rows: Vec<StyledRow>,
 }
@@ -67,13 +69,13 @@ impl CallList {
 
     /// Adds a call that the model requested, or updates its arguments while they stream in.
     pub(crate) fn add_requested(&mut self, id: &str, tool: &str, arguments: &str) {
-        let about = summarize_arguments(arguments);
+        let summary = summarise_arguments(arguments);
         let is_same =
             |line: &&mut CallLine| line.id == id && line.state == CallLineState::Requested;
         match self.lines.iter_mut().find(is_same) {
-            Some(line) => line.arguments_summary = about,
+            Some(line) => line.arguments_summary = summary,
             None => self.lines.push(CallLine {
-                arguments_summary: about,
+                arguments_summary: summary,
                 ..CallLine::new(id, tool)
             }),
         }
@@ -119,16 +121,20 @@ impl CallList {
                 if let Some(last) = last
                     && let Some(line) = self.find_mut(parent_id, call_id)
                     && let CallLineState::Running {
-                        last_output_line: last_words,
-                        ..
+                        last_output_line, ..
                     } = &mut line.state
                 {
-                    *last_words = last.trim().to_owned();
+                    *last_output_line = last.trim().to_owned();
                 }
             }
-            RuntimeEvent::CallFinished { parent_id, call } => {
+            RuntimeEvent::CallFinished {
+                parent_id,
+                call,
+                result_failure,
+            } => {
                 let line = self.line_mut(parent_id, &call.id, &call.tool);
                 line.state = CallLineState::Finished(Box::new(call.clone()));
+                line.result_failure = result_failure.clone();
             }
             RuntimeEvent::ApprovalRequested { request } => {
                 let run = request.scope_id.clone().unwrap_or_default();
@@ -136,7 +142,7 @@ impl CallList {
                 let not_started = request.calls.iter().filter(|call| !call.args.is_null());
                 for call in not_started {
                     let line = self.line_mut(&run, &call.call_id, &call.tool);
-                    line.arguments_summary = summarize_arguments(&call.args.to_string());
+                    line.arguments_summary = summarise_arguments(&call.args.to_string());
                     line.state = CallLineState::WaitingForApproval;
                 }
             }
@@ -224,8 +230,8 @@ impl CallList {
         let (mark, style, status) = line.status_label(now, theme);
         let mut body = vec![Span::raw(sanitize_line(&line.tool))];
         if !line.arguments_summary.is_empty() {
-            let about = format!(" {}", sanitize_line(&line.arguments_summary));
-            body.push(Span::styled(about, theme.dim()));
+            let summary = format!(" {}", sanitize_line(&line.arguments_summary));
+            body.push(Span::styled(summary, theme.dim()));
         }
         if !status.is_empty() {
             let style = if style == theme.error() {
@@ -235,12 +241,12 @@ impl CallList {
             };
             body.push(Span::styled(format!("  {status}"), style));
         }
-        let fit = match &line.state {
+        let wrap = match &line.state {
             CallLineState::Finished(record) if record.error.is_some() => WrapMode::Words,
             _ => WrapMode::Truncate,
         };
         StyledRow::spans(body)
-            .with_wrap(fit)
+            .with_wrap(wrap)
             .with_prefix(Span::styled(format!("{mark} "), style))
             .with_prefix(Span::raw(indent))
     }
@@ -255,6 +261,7 @@ impl CallLine {
             tool,
             arguments_summary: String::new(),
             state: CallLineState::Requested,
+            result_failure: None,
             result_rows: Vec::new(),
         }
     }
@@ -278,7 +285,7 @@ impl CallLine {
             }
             CallLineState::Running {
                 since,
-                last_output_line: last_words,
+                last_output_line,
             } => {
                 let elapsed = now.saturating_duration_since(*since);
                 let spinner =
@@ -287,12 +294,16 @@ impl CallLine {
                     0 => String::new(),
                     _ => format_duration(elapsed),
                 };
-                let status = format!("{elapsed} {}", truncate(&sanitize_line(last_words), 60));
+                let status = format!(
+                    "{elapsed} {}",
+                    truncate(&sanitize_line(last_output_line), 60)
+                );
                 (spinner, theme.progress(), status.trim().to_owned())
             }
             CallLineState::Finished(record) => {
                 let (mark, style) = match record.status {
                     CallStatus::Done if record.reused => ("↺", theme.success()),
+                    CallStatus::Done if self.result_failure.is_some() => ("✗", theme.error()),
                     CallStatus::Done => ("✓", theme.success()),
                     CallStatus::Failed => ("✗", theme.error()),
                     CallStatus::Aborted | CallStatus::NotStarted => ("–", theme.dim()),
@@ -300,7 +311,10 @@ impl CallLine {
                 };
                 let status = match (&record.error, record.status) {
                     (_, CallStatus::Done) if record.reused => "reused".to_owned(),
-                    (_, CallStatus::Done) => format_milliseconds(record.duration_ms),
+                    (_, CallStatus::Done) => match &self.result_failure {
+                        Some(failure) => truncate(&sanitize_line(failure), 300),
+                        None => format_milliseconds(record.duration_ms),
+                    },
                     (Some(error), status) => {
                         let message = truncate(&sanitize_line(&error.message), 300);
                         format!("{}: {message}", status.as_str())
@@ -329,8 +343,8 @@ pub(crate) fn format_milliseconds(milliseconds: f64) -> String {
     format_duration(Duration::from_secs_f64(milliseconds.max(0.0) / 1000.0))
 }
 
-/// Summarizes arguments in at most 80 columns, before the tool has described the call itself.
-fn summarize_arguments(arguments: &str) -> String {
+/// Summarises arguments in at most 80 columns, before the tool has described the call itself.
+fn summarise_arguments(arguments: &str) -> String {
     let Ok(value) = serde_json::from_str::<Value>(arguments) else {
         // Incomplete JSON, or a plain text.
         let mut lines = arguments.trim_start_matches(['{', '"']).lines();
@@ -384,11 +398,29 @@ mod tests {
         RuntimeEvent::CallFinished {
             parent_id: run.into(),
             call,
+            result_failure: None,
         }
     }
 
     fn plain(rows: &[StyledRow]) -> Vec<String> {
         rows.iter().map(StyledRow::plain).collect()
+    }
+
+    #[test]
+    fn a_command_that_failed_is_marked_as_failed() {
+        let now = Instant::now();
+        let mut calls = CallList::for_run("scr_1");
+        calls.apply(&started("scr_1", "tool_1", "exec", "false"), now);
+        let ended = RuntimeEvent::CallFinished {
+            parent_id: "scr_1".into(),
+            call: record("tool_1", "exec", CallStatus::Done),
+            result_failure: Some("exit code 1".into()),
+        };
+        calls.apply(&ended, now);
+        assert_eq!(
+            plain(&calls.live_rows(now, Theme::Plain)),
+            ["  ✗ exec false  exit code 1"]
+        );
     }
 
     #[test]
@@ -496,11 +528,11 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_summarized() {
+    fn arguments_are_summarised() {
         assert_eq!(
-            summarize_arguments(r#"{"path":"a.txt","limit":3,"deep":{"x":1}}"#),
+            summarise_arguments(r#"{"path":"a.txt","limit":3,"deep":{"x":1}}"#),
             "a.txt 3"
         );
-        assert_eq!(summarize_arguments(r#"{"path":"a.t"#), "path\":\"a.t");
+        assert_eq!(summarise_arguments(r#"{"path":"a.t"#), "path\":\"a.t");
     }
 }

@@ -150,7 +150,7 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
         "/mode" => SlashCommand::Mode(argument.map(parse_mode).transpose()?),
         "/diff" => SlashCommand::Diff,
         "/compact" => SlashCommand::Compact,
-        // The earlier name.
+        // `/resume` is the earlier name of `/continue`.
         "/continue" | "/resume" => SlashCommand::Continue(argument),
         "/new" => SlashCommand::New,
         "/runs" => SlashCommand::Runs,

@@ -18,10 +18,10 @@ pub(crate) struct InputCompletion {
 }
 
 impl InputCompletion {
-    pub(crate) fn new(text: impl Into<String>, about: impl Into<String>) -> Self {
+    pub(crate) fn new(text: impl Into<String>, description: impl Into<String>) -> Self {
         Self {
             text: text.into(),
-            description: about.into(),
+            description: description.into(),
         }
     }
 }
@@ -101,16 +101,16 @@ pub(crate) fn script_mode_completions(typed: &str) -> Vec<InputCompletion> {
 impl CompletionMenu {
     /// Returns `None` if the list is empty, or if its only entry is already typed.
     pub(crate) fn new(
-        wish: CompletionTarget,
-        from: usize,
-        list: Vec<InputCompletion>,
+        target: CompletionTarget,
+        start: usize,
+        items: Vec<InputCompletion>,
     ) -> Option<Self> {
-        let typed = wish.typed_text();
-        let already_typed = list.len() == 1 && list[0].text == typed;
-        (!list.is_empty() && !already_typed).then_some(Self {
-            target: wish,
-            start: from,
-            items: list,
+        let typed = target.typed_text();
+        let already_typed = items.len() == 1 && items[0].text == typed;
+        (!items.is_empty() && !already_typed).then_some(Self {
+            target,
+            start,
+            items,
             selected: 0,
         })
     }
@@ -153,8 +153,8 @@ impl CompletionMenu {
                 let mut body = vec![Span::styled(sanitize_line(&entry.text), style)];
                 if !entry.description.is_empty() {
                     let padding = " ".repeat(width.saturating_sub(entry.text.chars().count()) + 2);
-                    let about = truncate(&sanitize_line(&entry.description), 80);
-                    body.push(Span::styled(format!("{padding}{about}"), theme.dim()));
+                    let description = truncate(&sanitize_line(&entry.description), 80);
+                    body.push(Span::styled(format!("{padding}{description}"), theme.dim()));
                 }
                 StyledRow::spans(body)
                     .truncated()

@@ -71,8 +71,8 @@ impl Chat {
         Ok(())
     }
 
-    fn find_session(&mut self, conversation: &SessionChoice) -> Result<Session> {
-        wait_here(agent_setup::open_session(&mut self.setup, conversation))
+    fn find_session(&mut self, choice: &SessionChoice) -> Result<Session> {
+        wait_here(agent_setup::open_session(&mut self.setup, choice))
     }
 
     /// Loads the catalogues of the MCP servers in the background.
@@ -151,12 +151,11 @@ impl Chat {
 
     /// Switches to another model. Keeps the current one if the agent cannot be built.
     pub(super) fn use_model(&mut self, choice: ModelChoice) -> Result<()> {
+        let window = wait_here(agent_setup::context_window(&choice))?;
         let config = &self.setup.config;
         let memory = self.setup.memory.clone();
-        let memory = memory.map(|memory| {
-            let window = choice.model.context_window;
-            memory_for_agent(config, memory, window, self.small_model.clone())
-        });
+        let memory =
+            memory.map(|memory| memory_for_agent(config, memory, window, self.small_model.clone()));
         let servers = self.parts.servers.clone();
         let parts = AgentParts {
             choice,
@@ -167,15 +166,15 @@ impl Chat {
         self.rebuild_agent().inspect_err(|_| self.parts = before)
     }
 
-    fn spawn_turn(&mut self, task: TurnStart) {
+    fn spawn_turn(&mut self, start: TurnStart) {
         let Some(mut session) = self.session.take() else {
             return;
         };
         let sender = self.sender.clone();
-        let setting = SavedRunConfig::from_setup(&self.setup, &self.args.limits, Vec::new());
+        let saved_config = SavedRunConfig::from_setup(&self.setup, &self.args.limits, Vec::new());
         let options = TurnOptions {
             events: EventSink::new(move |event| _ = sender.send(ChatUpdate::Event(event))),
-            saved_config: serde_json::to_string(&setting).unwrap_or_default(),
+            saved_config: serde_json::to_string(&saved_config).unwrap_or_default(),
             background: BackgroundPolicy::Detach,
             mode: self.script_mode,
             ..TurnOptions::default()
@@ -189,7 +188,7 @@ impl Chat {
         let (agent, sender) = (self.agent.clone(), self.sender.clone());
         tokio::spawn(async move {
             let turn = async {
-                let outcome = match task {
+                let outcome = match start {
                     TurnStart::Message(text) => agent.run_turn(&mut session, text, &options).await,
                     TurnStart::Recover => agent.run_open_turn(&mut session, &options).await,
                 };
@@ -230,9 +229,19 @@ impl Chat {
                     }
                     TurnErrorKind::Model(kind) => {
                         let provider = self.agent.client().provider();
-                        crate::models::request_problem(provider, kind, &error.message, None)
+                        let problem =
+                            crate::models::request_problem(provider, kind, &error.message, None);
+                        match kind {
+                            ModelErrorKind::UnknownModel | ModelErrorKind::InvalidRequest => {
+                                problem.with_only_hint("type /model MODEL to use another model")
+                            }
+                            _ => problem,
+                        }
                     }
-                    _ => problem,
+                    TurnErrorKind::DiskFull => {
+                        Problem::new(&error.message).hint("free disk space, then send \"continue\"")
+                    }
+                    _ => Problem::new(&error.message).hint("send \"continue\" to try again"),
                 });
             }
         }
@@ -260,12 +269,14 @@ impl Chat {
                 .finish(self.screen.width(), self.thinking_display, now);
             self.print_rows(rows);
         }
-        // Agents that run in the background may still wait for answers.
-        let shown = self
-            .questions
-            .front()
-            .filter(|question| !question.is_abandoned());
-        self.question_shown &= shown.is_some();
+        self.drop_abandoned_questions();
+    }
+
+    /// Drops the questions whose askers no longer wait. Those of agents that run in the background
+    /// may remain after a turn.
+    pub(super) fn drop_abandoned_questions(&mut self) {
+        let first = self.questions.front();
+        self.question_shown &= first.is_some_and(|question| !question.is_abandoned());
         self.questions.retain(|question| !question.is_abandoned());
     }
 
@@ -343,7 +354,7 @@ pub(super) fn build_agent(
     parts: &AgentParts,
     sender: &UnboundedSender<ChatUpdate>,
 ) -> Result<Agent> {
-    let wanted = AgentBuildOptions {
+    let options = AgentBuildOptions {
         model: &args.model,
         script_limits: &args.limits,
         surface: LimitSurface::Chat,
@@ -354,5 +365,5 @@ pub(super) fn build_agent(
         instructions: None,
         session: SessionChoice::New,
     };
-    agent_setup::build_agent(setup, &args.workspace, wanted, parts.clone())
+    agent_setup::build_agent(setup, &args.workspace, options, parts.clone())
 }

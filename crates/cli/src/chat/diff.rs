@@ -124,7 +124,7 @@ mod tests {
                 "@@ -1,2 +1,2 @@",
                 " one",
                 "-two",
-                "… 1 more lines",
+                "… 1 more line",
                 "b.txt  +1 -0",
                 "new file mode 100644",
                 "@@ -0,0 +1 @@",

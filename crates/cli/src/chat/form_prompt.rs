@@ -24,7 +24,7 @@ use crate::text_excerpt::excerpt;
 const MAX_MESSAGE_LINES: usize = 60;
 
 /// A server's form and the channel for its outcome.
-pub(crate) struct FormQuestion {
+pub(crate) struct ChatFormRequest {
     pub(crate) server: String,
     pub(crate) form: ServerForm,
     pub(crate) reply: oneshot::Sender<ElicitationResponse>,
@@ -82,17 +82,17 @@ pub(crate) enum FormKeyResult {
 impl FormPrompt {
     /// Returns `None` if the chat cannot show the request. The reply channel closes then, and the
     /// server gets an error.
-    pub(crate) fn new(question: FormQuestion, now: Instant) -> Option<Self> {
-        let wants = match question.form.content {
+    pub(crate) fn new(question: ChatFormRequest, now: Instant) -> Option<Self> {
+        let request = match question.form.content {
             FormContent::Fields(fields) => FormRequest::Fields(FormState::new(fields)),
             FormContent::Url(address) => FormRequest::OpenAddress(address),
             _ => return None,
         };
-        let state = FormPromptState::Choosing(first_options(&question.server, &wants));
+        let state = FormPromptState::Choosing(first_options(&question.server, &request));
         Some(Self {
             server: question.server,
             message: question.form.message,
-            request: wants,
+            request,
             reply: question.reply,
             typing_pause: TypingPause::new(now),
             state,
@@ -125,8 +125,8 @@ impl FormPrompt {
     /// Returns the label before the input of the current field, or `None` if no field is open.
     pub(crate) fn input_label(&self) -> Option<String> {
         match (&self.request, &self.state) {
-            (FormRequest::Fields(filling), FormPromptState::FillingField) => {
-                let name: String = sanitize_line(&filling.next_field()?.name)
+            (FormRequest::Fields(form), FormPromptState::FillingField) => {
+                let name: String = sanitize_line(&form.next_field()?.name)
                     .chars()
                     .take(24)
                     .collect();
@@ -159,18 +159,18 @@ impl FormPrompt {
     }
 
     fn handle_field_key(&mut self, key: KeyEvent, input: &mut Editor) -> FormKeyResult {
-        let FormRequest::Fields(filling) = &mut self.request else {
+        let FormRequest::Fields(form) = &mut self.request else {
             return FormKeyResult::Consumed;
         };
         match key.code {
-            KeyCode::Enter => match filling.fill(&input.text()) {
+            KeyCode::Enter => match form.fill(&input.text()) {
                 Ok(()) => {
                     input.clear();
                     self.input_error = None;
-                    if filling.next_field().is_none() {
+                    if form.next_field().is_none() {
                         self.state = FormPromptState::Choosing(review_options(&self.server));
                     }
-                    let line = sanitize_line(&filling.last_line().unwrap_or_default());
+                    let line = sanitize_line(&form.last_line().unwrap_or_default());
                     FormKeyResult::Filled(StyledRow::text(line).indented(4))
                 }
                 Err(error) => {
@@ -181,7 +181,7 @@ impl FormPrompt {
             KeyCode::Esc => {
                 input.clear();
                 self.input_error = None;
-                if filling.previous_field().is_none() {
+                if form.previous_field().is_none() {
                     let options = first_options(&self.server, &self.request);
                     self.state = FormPromptState::Choosing(options);
                 }
@@ -198,14 +198,14 @@ impl FormPrompt {
         let decided = match (option, &mut self.request) {
             (FormOption::Decline, _) => ElicitationResponse::Declined,
             (_, FormRequest::OpenAddress(_)) => ElicitationResponse::Accepted(Value::Null),
-            (FormOption::Send, FormRequest::Fields(filling)) => {
-                ElicitationResponse::Accepted(filling.content())
+            (FormOption::Send, FormRequest::Fields(form)) => {
+                ElicitationResponse::Accepted(form.content())
             }
-            (_, FormRequest::Fields(filling)) => {
-                filling.clear();
+            (_, FormRequest::Fields(form)) => {
+                form.clear();
                 input.clear();
                 // A form without fields is only confirmed.
-                self.state = match filling.next_field() {
+                self.state = match form.next_field() {
                     Some(_) => FormPromptState::FillingField,
                     None => FormPromptState::Choosing(review_options(&self.server)),
                 };
@@ -229,13 +229,13 @@ impl FormPrompt {
         let lines = excerpt(&message, MAX_MESSAGE_LINES);
         rows.extend(lines.iter().map(|line| quoted(line.text())));
         match &self.request {
-            FormRequest::Fields(filling) => {
-                for field in filling.fields() {
-                    let about = StyledRow::styled(
+            FormRequest::Fields(form) => {
+                for field in form.fields() {
+                    let heading = StyledRow::styled(
                         sanitize_line(&form_state::describe_field(field)),
                         theme.bold(),
                     );
-                    rows.push(about.with_prefix(Span::raw("  · ")));
+                    rows.push(heading.with_prefix(Span::raw("  · ")));
                     rows.extend(
                         field
                             .description
@@ -264,11 +264,11 @@ impl FormPrompt {
             _ if !self.typing_pause.is_over => vec![StyledRow::dim("  …")],
             (_, FormPromptState::Choosing(options)) => options.rows(theme),
             (FormRequest::OpenAddress(_), FormPromptState::FillingField) => Vec::new(),
-            (FormRequest::Fields(filling), FormPromptState::FillingField) => {
-                let Some(field) = filling.next_field() else {
+            (FormRequest::Fields(form), FormPromptState::FillingField) => {
+                let Some(field) = form.next_field() else {
                     return Vec::new();
                 };
-                let position = format!("{} of {}: ", filling.next_number(), filling.fields().len());
+                let position = format!("{} of {}: ", form.next_number(), form.fields().len());
                 let body = vec![
                     Span::raw(position),
                     Span::styled(
@@ -345,7 +345,7 @@ mod tests {
         let form = ServerForm::parse(&request).unwrap();
         let now = Instant::now();
         let mut prompt = FormPrompt::new(
-            FormQuestion {
+            ChatFormRequest {
                 server: "shop".into(),
                 form,
                 reply,

@@ -203,18 +203,15 @@ impl Chat {
     }
 
     /// Searches files in the background. Only one search runs at a time.
-    fn search_files(&mut self, letters: String) {
+    fn search_files(&mut self, query: String) {
         if std::mem::replace(&mut self.file_search_running, true) {
             return;
         }
         let (workspace, sender) = (self.setup.toolbox.workspace.clone(), self.sender.clone());
         tokio::task::spawn_blocking(move || {
-            let paths = workspace.find_files(&letters, MAX_FILE_COMPLETIONS);
+            let paths = workspace.find_files(&query, MAX_FILE_COMPLETIONS);
             // Sending fails only if the chat has ended.
-            let _ = sender.send(ChatUpdate::FilesFound {
-                query: letters,
-                paths,
-            });
+            let _ = sender.send(ChatUpdate::FilesFound { query, paths });
         });
     }
 
@@ -222,25 +219,36 @@ impl Chat {
     /// cursor has changed since.
     pub(super) fn handle_found_files(&mut self, query: &str, paths: Vec<String>) {
         self.file_search_running = false;
+        let items = paths.into_iter();
+        let items = items.map(|path| InputCompletion::new(path, "")).collect();
+        let found_for = CompletionTarget::File(query.to_owned());
+        if let Some(CompletionTarget::File(typed)) = self.show_completions(&found_for, items) {
+            self.search_files(typed);
+        }
+    }
+
+    /// Shows the completions of a target, if the text before the cursor still has this target.
+    /// Otherwise returns the present target.
+    fn show_completions(
+        &mut self,
+        target: &CompletionTarget,
+        items: Vec<InputCompletion>,
+    ) -> Option<CompletionTarget> {
         let (text, cursor) = self.editor.text_and_cursor();
-        match completion::completion_target(text, cursor) {
-            Some((CompletionTarget::File(typed), start)) if typed == query => {
-                let list = paths
-                    .into_iter()
-                    .map(|path| InputCompletion::new(path, ""))
-                    .collect();
-                self.completions = CompletionMenu::new(CompletionTarget::File(typed), start, list);
+        match completion::completion_target(text, cursor)? {
+            (present, start) if present == *target => {
+                self.completions = CompletionMenu::new(present, start, items);
+                None
             }
-            Some((CompletionTarget::File(typed), _)) => self.search_files(typed),
-            _ => {}
+            (present, _) => Some(present),
         }
     }
 
     fn model_completions(&self, typed: &str) -> Vec<InputCompletion> {
         let config = &self.setup.config;
-        let names = config
-            .models
-            .keys()
+        // A name with a final `*` stands for a family of models.
+        let configured = config.models.keys().filter(|name| !name.ends_with('*'));
+        let names = configured
             .chain(&config.model)
             .chain([&self.agent.model().name]);
         let matching: BTreeSet<&String> = names.filter(|name| name.starts_with(typed)).collect();
@@ -255,22 +263,15 @@ impl Chat {
         if self.setup.journal.is_none() {
             return;
         }
-        let wanted = CompletionTarget::Session(typed.to_owned());
+        let target = CompletionTarget::Session(typed.to_owned());
         self.load_sessions(typed.to_owned(), move |chat, sessions| {
             let sessions = match sessions {
                 Ok(sessions) => sessions,
                 Err(error) => return chat.notice = Some(error.to_string()),
             };
-            let (text, cursor) = chat.editor.text_and_cursor();
-            if let Some((target, start)) = completion::completion_target(text, cursor)
-                && target == wanted
-            {
-                let list = sessions
-                    .into_iter()
-                    .map(|(session, title)| InputCompletion::new(session.id, title))
-                    .collect();
-                chat.completions = CompletionMenu::new(target, start, list);
-            }
+            let items = sessions.into_iter();
+            let items = items.map(|(session, title)| InputCompletion::new(session.id, title));
+            chat.show_completions(&target, items.collect());
         });
     }
 }

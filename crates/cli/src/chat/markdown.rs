@@ -97,12 +97,12 @@ impl MarkdownRenderer {
                 self.push_text(&text, self.current_style().patch(self.theme.code()))
             }
             Event::Html(text) | Event::InlineHtml(text) => {
-                let quiet = self.current_style().patch(self.theme.dim());
+                let dim = self.current_style().patch(self.theme.dim());
                 for (index, line) in text.trim_end_matches('\n').split('\n').enumerate() {
                     if index > 0 {
                         self.flush_line();
                     }
-                    self.push_text(line, quiet);
+                    self.push_text(line, dim);
                 }
                 if text.ends_with('\n') {
                     self.flush_line();
@@ -246,8 +246,8 @@ impl MarkdownRenderer {
                     && address != text
                     && address.strip_prefix("mailto:") != Some(&text)
                 {
-                    let quiet = self.current_style().patch(self.theme.dim());
-                    self.push_text(&format!(" ({address})"), quiet);
+                    let dim = self.current_style().patch(self.theme.dim());
+                    self.push_text(&format!(" ({address})"), dim);
                 }
             }
             TagEnd::TableCell => {

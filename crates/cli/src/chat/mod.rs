@@ -42,6 +42,7 @@ use self::rows::{StyledRow, sanitize_line};
 use crate::CliStatus;
 use crate::agent_setup::{self, SessionChoice};
 use crate::args::{ChatCommandArgs, ContinueArgs};
+use crate::journal::JournalNeed;
 
 pub(crate) fn chat(args: ChatCommandArgs) -> Result<CliStatus> {
     run_chat(args, SessionChoice::New)
@@ -51,9 +52,13 @@ pub(crate) fn continue_session(args: ContinueArgs) -> Result<CliStatus> {
     run_chat(args.chat, SessionChoice::Existing(args.session))
 }
 
-fn run_chat(args: ChatCommandArgs, opening: SessionChoice) -> Result<CliStatus> {
+fn run_chat(args: ChatCommandArgs, choice: SessionChoice) -> Result<CliStatus> {
     terminal::require_terminal()?;
-    let setup = agent_setup::setup_with_sub_agents(&args.workspace)?;
+    let journal = match &choice {
+        SessionChoice::New => JournalNeed::Optional,
+        SessionChoice::Existing(_) => JournalNeed::Required,
+    };
+    let setup = agent_setup::setup_with_sub_agents(&args.workspace, journal)?;
     // Two workers besides the thread that draws: a script that blocks one leaves the other free.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -62,7 +67,7 @@ fn run_chat(args: ChatCommandArgs, opening: SessionChoice) -> Result<CliStatus> 
     let (chat, ended) = runtime.block_on(async {
         let mut chat = Chat::new(setup, args).await?;
         print_banner(&mut chat);
-        if let SessionChoice::Existing(id) = &opening {
+        if let SessionChoice::Existing(id) = &choice {
             chat.open_session(id.as_deref())?;
         }
         let raw_terminal = terminal::RawModeGuard::enable()?;
@@ -74,7 +79,7 @@ fn run_chat(args: ChatCommandArgs, opening: SessionChoice) -> Result<CliStatus> 
     runtime.shutdown_background();
     chat.setup.flush_journal_and_apply_retention()?;
     ended?;
-    if let Some(id) = chat.resumable_session() {
+    if let Some(id) = chat.continuable_session() {
         crate::output::print_line(&format!("selvedge continue {id}"))?;
     }
     Ok(CliStatus::Success)

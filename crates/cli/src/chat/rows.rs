@@ -74,8 +74,8 @@ impl StyledRow {
         self.with_wrap(WrapMode::Truncate)
     }
 
-    pub(crate) fn with_wrap(mut self, fit: WrapMode) -> Self {
-        self.wrap = fit;
+    pub(crate) fn with_wrap(mut self, wrap: WrapMode) -> Self {
+        self.wrap = wrap;
         self
     }
 
@@ -97,14 +97,17 @@ impl StyledRow {
     pub(crate) fn wrapped(&self, width: usize) -> Vec<Line<'static>> {
         let width = width.max(1);
         let graphemes = split_graphemes(&self.body);
-        let lead_width = spans_width(&self.first_prefix);
-        let hang_width = spans_width(&self.rest_prefix);
+        let first_width = spans_width(&self.first_prefix);
+        let rest_width = spans_width(&self.rest_prefix);
         // Drop the prefixes if they leave fewer than four columns.
-        let (lead, hang) = match lead_width.max(hang_width) + 4 > width {
+        let (first_prefix, rest_prefix) = match first_width.max(rest_width) + 4 > width {
             true => (Vec::new(), Vec::new()),
             false => (self.first_prefix.clone(), self.rest_prefix.clone()),
         };
-        let (first, rest) = (width - spans_width(&lead), width - spans_width(&hang));
+        let (first, rest) = (
+            width - spans_width(&first_prefix),
+            width - spans_width(&rest_prefix),
+        );
         let lines = match self.wrap {
             WrapMode::Words => wrap_words(&graphemes, first, rest),
             WrapMode::Anywhere => wrap_anywhere(&graphemes, first, rest),
@@ -114,8 +117,8 @@ impl StyledRow {
         lines
             .map(|(index, graphemes)| {
                 let mut spans = match index {
-                    0 => lead.clone(),
-                    _ => hang.clone(),
+                    0 => first_prefix.clone(),
+                    _ => rest_prefix.clone(),
                 };
                 spans.extend(join_spans(&graphemes));
                 Line::from(spans)
@@ -134,7 +137,8 @@ pub(crate) fn fold_rows(mut rows: Vec<StyledRow>, max_rows: usize) -> Vec<Styled
     let more = rows.len().saturating_sub(max_rows);
     rows.truncate(max_rows);
     if more > 0 {
-        rows.push(StyledRow::dim(format!("… {more} more lines")));
+        let lines = if more == 1 { "line" } else { "lines" };
+        rows.push(StyledRow::dim(format!("… {more} more {lines}")));
     }
     rows
 }
@@ -229,9 +233,16 @@ fn wrap_words(graphemes: &[StyledGrapheme], first: usize, rest: usize) -> Vec<Ve
             .iter()
             .take_while(|grapheme| grapheme.is_space())
             .count();
+        // Of a word that is longer than every line, only that is known: looking for its end again
+        // for each line would take time quadratic in its length.
+        let mut word_width = 0;
         let word = graphemes[next + spaces..]
             .iter()
-            .take_while(|grapheme| !grapheme.is_space())
+            .take_while(|grapheme| {
+                let fits = word_width <= first.max(rest);
+                word_width += grapheme.width;
+                fits && !grapheme.is_space()
+            })
             .count();
         let chunk = &graphemes[next..next + spaces + word];
         let width: usize = chunk.iter().map(|grapheme| grapheme.width).sum();
@@ -344,6 +355,22 @@ mod tests {
             ) {
                 assert!(line.width() <= width.max(2), "{line:?} in {width}");
             }
+        }
+    }
+
+    /// The time would be minutes if it grew with the square of the length.
+    #[test]
+    fn a_very_long_word_is_wrapped_in_one_pass() {
+        for text in [
+            "x".repeat(1 << 20),
+            "ab ".repeat(1 << 18),
+            " ".repeat(1 << 20),
+        ] {
+            let started = std::time::Instant::now();
+            let row = StyledRow::text(text.as_str());
+            let joined: String = lines(&row, 80).concat();
+            assert_eq!(joined.replace(' ', ""), text.replace(' ', ""));
+            assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
         }
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct ScriptSection {
     pub(super) id: String,
     pub(super) calls: CallList,
     log_rows: Vec<StyledRow>,
-    /// Number of lines logged, including those not in `logs`.
+    /// Number of lines logged, including those that are not in `log_rows`.
     log_line_count: usize,
     pub(super) plan_rows: Vec<StyledRow>,
     pub(super) diff_rows: Vec<StyledRow>,

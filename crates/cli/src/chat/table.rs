@@ -11,6 +11,10 @@ const COLUMN_SEPARATOR: &str = " │ ";
 /// Columns are not made narrower than this.
 const MIN_COLUMN_WIDTH: usize = 8;
 
+/// Most columns that are shown. A parser gives every row as many cells as the header has, so a
+/// small text can be a table of millions of cells.
+const MAX_COLUMNS: usize = 64;
+
 type TableCell = Vec<Span<'static>>;
 
 #[derive(Debug, Default)]
@@ -25,8 +29,14 @@ impl MarkdownTable {
     }
 
     pub(crate) fn add_cell(&mut self, cell: TableCell) {
-        if let Some(line) = self.table_rows.last_mut() {
-            line.push(cell);
+        let Some(line) = self.table_rows.last_mut() else {
+            return;
+        };
+        match line.len() {
+            count if count < MAX_COLUMNS => line.push(cell),
+            // Stands for all further cells.
+            MAX_COLUMNS => line.push(vec![Span::raw("…")]),
+            _ => {}
         }
     }
 
@@ -56,9 +66,11 @@ impl MarkdownTable {
             let widths = cells.map(|cell| cell.iter().map(Span::width).sum());
             widths.max().unwrap_or(0).max(1)
         };
-        let mut widths: Vec<usize> = (0..columns).map(content_width).collect();
         let available =
             width.checked_sub(COLUMN_SEPARATOR.chars().count() * columns.saturating_sub(1))?;
+        // A wider column would be narrowed to this in any case.
+        let widths = (0..columns).map(|column| content_width(column).min(available));
+        let mut widths: Vec<usize> = widths.collect();
         while widths.iter().sum::<usize>() > available {
             let widest = widths.iter_mut().max()?;
             if *widest <= MIN_COLUMN_WIDTH {
@@ -173,5 +185,17 @@ mod tests {
             "name: read_file\nwhat it does:\n  reads a file,\n  or a slice of\n  it\nn: 1\n\n\
              name: exec\nwhat it does:\n  runs\nn: 22"
         );
+    }
+
+    #[test]
+    fn a_table_with_very_many_columns_or_a_very_wide_cell_is_rendered_soon() {
+        let started = std::time::Instant::now();
+        let header = format!("{}|\n{}|\n", "|a".repeat(3000), "|-".repeat(3000));
+        let table = format!("{header}{}", "|b|\n".repeat(300));
+        let lines = wrap_rows(&render_markdown(&table, 80, Theme::Plain), 80);
+        assert!(lines.len() < 30_000, "{}", lines.len());
+        let wide = format!("|a|b|\n|-|-|\n|{}|y|\n", "x".repeat(200_000));
+        wrap_rows(&render_markdown(&wide, 80, Theme::Plain), 80);
+        assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     }
 }

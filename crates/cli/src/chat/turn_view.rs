@@ -1,5 +1,5 @@
-//! The view of a running turn. Events go in, rows of finished parts come out, and the unfinished
-//! parts can be rendered at any time.
+//! The view of a running turn. Events go in, rows of finished sections come out, and the unfinished
+//! sections can be rendered at any time.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -32,11 +32,11 @@ pub(crate) enum ThinkingDisplay {
     Expanded,
 }
 
-/// The parts of a turn that are not printed yet.
+/// The sections of a turn that are not printed yet.
 pub(crate) struct TurnView {
     theme: Theme,
     /// In the order in which they are printed.
-    parts: VecDeque<TurnSection>,
+    sections: VecDeque<TurnSection>,
     /// The diff last shown for each changed file, by path.
     shown_diffs: HashMap<String, String>,
     pub(crate) started_at: Instant,
@@ -87,7 +87,7 @@ struct CallsSection {
 impl TurnSection {
     fn as_calls(&mut self) -> Option<&mut CallsSection> {
         match self {
-            Self::Calls(part) => Some(part),
+            Self::Calls(section) => Some(section),
             _ => None,
         }
     }
@@ -97,14 +97,14 @@ impl TurnView {
     pub(crate) fn new(theme: Theme, now: Instant) -> Self {
         Self {
             theme,
-            parts: VecDeque::new(),
+            sections: VecDeque::new(),
             shown_diffs: HashMap::new(),
             started_at: now,
             last_thinking: None,
         }
     }
 
-    /// Applies an event and returns the rows of the parts that are finished now.
+    /// Applies an event and returns the rows of the sections that are finished now.
     pub(crate) fn apply(
         &mut self,
         event: RuntimeEvent,
@@ -154,31 +154,32 @@ impl TurnView {
         self.take_finished_rows(width, thinking, now)
     }
 
-    /// Ends the turn and returns the rows of all remaining parts.
+    /// Ends the turn and returns the rows of all remaining sections.
     pub(crate) fn finish(
         &mut self,
         width: usize,
         thinking: ThinkingDisplay,
         now: Instant,
     ) -> Vec<StyledRow> {
-        for part in &mut self.parts {
-            match part {
-                TurnSection::Message(part) => part.is_complete = true,
-                TurnSection::Thinking(part) => {
-                    part.duration
-                        .get_or_insert(now.saturating_duration_since(part.started_at));
+        for section in &mut self.sections {
+            match section {
+                TurnSection::Message(section) => section.is_complete = true,
+                TurnSection::Thinking(section) => {
+                    section
+                        .duration
+                        .get_or_insert(now.saturating_duration_since(section.started_at));
                 }
                 TurnSection::Script(script) => {
                     script.result_rows.get_or_insert_default();
                 }
-                TurnSection::Calls(part) => part.missing_results = 0,
+                TurnSection::Calls(section) => section.missing_results = 0,
                 TurnSection::Note(_) => {}
             }
         }
         self.take_finished_rows(width, thinking, now)
     }
 
-    /// Returns the rows of the unfinished parts.
+    /// Returns the rows of the unfinished sections.
     pub(crate) fn live_rows(
         &self,
         width: usize,
@@ -186,37 +187,38 @@ impl TurnView {
         now: Instant,
     ) -> Vec<StyledRow> {
         let mut rows = Vec::new();
-        for part in &self.parts {
-            let part_rows = self.section_rows(part, width, thinking, now);
-            if !part_rows.is_empty() && !rows.is_empty() {
+        for section in &self.sections {
+            let rows_of_section = self.section_rows(section, width, thinking, now);
+            if !rows_of_section.is_empty() && !rows.is_empty() {
                 rows.push(StyledRow::blank());
             }
-            rows.extend(part_rows);
+            rows.extend(rows_of_section);
         }
         rows
     }
 
-    /// Whether there are no unfinished parts.
+    /// Whether there are no unfinished sections.
     pub(crate) fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.sections.is_empty()
     }
 
     fn start_item(&mut self, id: String, item: &TurnItem, now: Instant) {
         match item {
             TurnItem::Conversation(ConversationItem::Reasoning(_)) => {
-                self.parts.push_back(TurnSection::Thinking(ThinkingSection {
-                    item_id: id,
-                    text: String::new(),
-                    started_at: now,
-                    duration: None,
-                }))
+                self.sections
+                    .push_back(TurnSection::Thinking(ThinkingSection {
+                        item_id: id,
+                        text: String::new(),
+                        started_at: now,
+                        duration: None,
+                    }))
             }
             TurnItem::Conversation(ConversationItem::Message(_)) => {
-                let part = MessageSection {
+                let section = MessageSection {
                     item_id: id,
                     ..MessageSection::default()
                 };
-                self.parts.push_back(TurnSection::Message(part));
+                self.sections.push_back(TurnSection::Message(section));
             }
             TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
                 self.add_call(Some(&id), call)
@@ -226,15 +228,15 @@ impl TurnView {
     }
 
     fn update_item(&mut self, item: &str, delta: &str) {
-        for part in self.parts.iter_mut().rev() {
-            match part {
-                TurnSection::Message(part) if part.item_id == item => {
-                    part.text.push_str(delta);
-                    part.has_new_line |= delta.contains('\n');
+        for section in self.sections.iter_mut().rev() {
+            match section {
+                TurnSection::Message(section) if section.item_id == item => {
+                    section.text.push_str(delta);
+                    section.has_new_line |= delta.contains('\n');
                     return;
                 }
-                TurnSection::Thinking(part) if part.item_id == item => {
-                    return part.text.push_str(delta);
+                TurnSection::Thinking(section) if section.item_id == item => {
+                    return section.text.push_str(delta);
                 }
                 _ => {}
             }
@@ -244,30 +246,32 @@ impl TurnView {
     fn complete_item(&mut self, item_id: &str, item: TurnItem, now: Instant) {
         match item {
             TurnItem::Conversation(ConversationItem::Message(message)) => {
-                for part in &mut self.parts {
-                    if let TurnSection::Message(part) = part
-                        && part.item_id == item_id
+                for section in &mut self.sections {
+                    if let TurnSection::Message(section) = section
+                        && section.item_id == item_id
                     {
                         // Printed text cannot change: keep the streamed text if it differs there.
                         let whole = message.text();
-                        if whole.get(..part.printed_bytes) == part.text.get(..part.printed_bytes) {
-                            part.text = whole;
+                        if whole.get(..section.printed_bytes)
+                            == section.text.get(..section.printed_bytes)
+                        {
+                            section.text = whole;
                         }
-                        part.is_complete = true;
+                        section.is_complete = true;
                     }
                 }
             }
             TurnItem::Conversation(ConversationItem::Reasoning(thinking)) => {
                 let whole = thinking.summary.concat() + &thinking.content.concat();
-                for part in &mut self.parts {
-                    if let TurnSection::Thinking(part) = part
-                        && part.item_id == item_id
+                for section in &mut self.sections {
+                    if let TurnSection::Thinking(section) = section
+                        && section.item_id == item_id
                     {
                         if !whole.is_empty() {
-                            part.text.clone_from(&whole);
+                            section.text.clone_from(&whole);
                         }
-                        part.duration = Some(now.saturating_duration_since(part.started_at));
-                        self.last_thinking = Some(part.text.clone());
+                        section.duration = Some(now.saturating_duration_since(section.started_at));
+                        self.last_thinking = Some(section.text.clone());
                     }
                 }
             }
@@ -285,19 +289,24 @@ impl TurnView {
 
     fn drop_item(&mut self, item: &str) {
         let mut was_printed = false;
-        self.parts.retain_mut(|part| match part {
-            TurnSection::Message(part) if part.item_id == item => {
-                was_printed |= part.printed_bytes > 0;
+        self.sections.retain_mut(|section| match section {
+            TurnSection::Message(section) if section.item_id == item => {
+                was_printed |= section.printed_bytes > 0;
                 false
             }
-            TurnSection::Thinking(part) => part.item_id != item,
-            TurnSection::Calls(part) => {
-                if let Some(index) = part.item_and_call_ids.iter().position(|(id, _)| id == item) {
-                    part.calls
-                        .remove_requested(&part.item_and_call_ids.remove(index).1);
-                    part.missing_results = part.missing_results.saturating_sub(1);
+            TurnSection::Thinking(section) => section.item_id != item,
+            TurnSection::Calls(section) => {
+                if let Some(index) = section
+                    .item_and_call_ids
+                    .iter()
+                    .position(|(id, _)| id == item)
+                {
+                    section
+                        .calls
+                        .remove_requested(&section.item_and_call_ids.remove(index).1);
+                    section.missing_results = section.missing_results.saturating_sub(1);
                 }
-                !part.calls.is_empty()
+                !section.calls.is_empty()
             }
             _ => true,
         });
@@ -311,22 +320,29 @@ impl TurnView {
     /// Adds a structured call to the group of calls at the end, or updates it. `item` is its item
     /// id if the call is new.
     fn add_call(&mut self, item: Option<&str>, call: &FunctionCall) {
-        let is_calls = |part: &TurnSection| matches!(part, TurnSection::Calls(_));
+        let is_calls = |section: &TurnSection| matches!(section, TurnSection::Calls(_));
         let has_group = match item {
-            Some(_) => self.parts.back().is_some_and(is_calls),
-            None => self.parts.iter().any(is_calls),
+            Some(_) => self.sections.back().is_some_and(is_calls),
+            None => self.sections.iter().any(is_calls),
         };
         if !has_group {
-            self.parts
+            self.sections
                 .push_back(TurnSection::Calls(CallsSection::default()));
         }
-        if let Some(part) = self.parts.iter_mut().rev().find_map(TurnSection::as_calls) {
-            part.calls
+        if let Some(section) = self
+            .sections
+            .iter_mut()
+            .rev()
+            .find_map(TurnSection::as_calls)
+        {
+            section
+                .calls
                 .add_requested(&call.call_id, &call.name, &call.arguments);
             if let Some(item) = item {
-                part.item_and_call_ids
+                section
+                    .item_and_call_ids
                     .push((item.to_owned(), call.call_id.clone()));
-                part.missing_results += 1;
+                section.missing_results += 1;
             }
         }
     }
@@ -336,24 +352,30 @@ impl TurnView {
         if let Some(script) = self.running_script() {
             return script.calls.apply(event, now);
         }
-        if let Some(part) = self.parts.iter_mut().rev().find_map(TurnSection::as_calls) {
-            return part.calls.apply(event, now);
+        if let Some(section) = self
+            .sections
+            .iter_mut()
+            .rev()
+            .find_map(TurnSection::as_calls)
+        {
+            return section.calls.apply(event, now);
         }
         // The call was started by an earlier process.
-        let mut part = CallsSection {
+        let mut section = CallsSection {
             missing_results: 1,
             ..CallsSection::default()
         };
-        part.calls.apply(event, now);
-        self.parts.push_back(TurnSection::Calls(part));
+        section.calls.apply(event, now);
+        self.sections.push_back(TurnSection::Calls(section));
     }
 
     fn add_call_result(&mut self, output: &FunctionCallOutput) {
-        let mut groups = self.parts.iter_mut().filter_map(TurnSection::as_calls);
-        if let Some(part) = groups.find(|part| part.missing_results > 0) {
-            part.missing_results -= 1;
+        let mut groups = self.sections.iter_mut().filter_map(TurnSection::as_calls);
+        if let Some(section) = groups.find(|section| section.missing_results > 0) {
+            section.missing_results -= 1;
             if !output.failed {
-                part.calls
+                section
+                    .calls
                     .set_result(&output.call_id, call_result_rows(output));
             }
         }
@@ -365,17 +387,17 @@ impl TurnView {
     }
 
     fn push_script(&mut self, head: Vec<StyledRow>, id: String, now: Instant) {
-        self.parts.push_back(TurnSection::Note(head));
-        self.parts
+        self.sections.push_back(TurnSection::Note(head));
+        self.sections
             .push_back(TurnSection::Script(Box::new(ScriptSection::new(id, now))));
     }
 
     /// Adds a script that an earlier process started, and whose source is therefore not known. Does
     /// nothing if a script or structured calls are running.
     fn resume_script(&mut self, id: String, now: Instant) {
-        let is_known = self.parts.iter().any(|part| match part {
+        let is_known = self.sections.iter().any(|section| match section {
             TurnSection::Script(script) => script.result_rows.is_none(),
-            TurnSection::Calls(part) => part.missing_results > 0,
+            TurnSection::Calls(section) => section.missing_results > 0,
             _ => false,
         });
         if !is_known {
@@ -391,13 +413,13 @@ impl TurnView {
         let rows = script_result_rows(output, self.theme);
         match self.running_script() {
             Some(script) => script.result_rows = Some(rows),
-            None => self.parts.push_back(TurnSection::Note(rows)),
+            None => self.sections.push_back(TurnSection::Note(rows)),
         }
     }
 
     /// Returns the script that has no result yet.
     fn running_script(&mut self) -> Option<&mut ScriptSection> {
-        self.parts.iter_mut().find_map(|part| match part {
+        self.sections.iter_mut().find_map(|section| match section {
             TurnSection::Script(script) if script.result_rows.is_none() => Some(&mut **script),
             _ => None,
         })
@@ -414,7 +436,7 @@ impl TurnView {
             .collect();
         match self.running_script() {
             Some(script) => script.log(rows),
-            None => self.parts.push_back(TurnSection::Note(rows)),
+            None => self.sections.push_back(TurnSection::Note(rows)),
         }
     }
 
@@ -422,9 +444,9 @@ impl TurnView {
         let rows = plan_rows(plan, self.theme);
         match self.running_script() {
             Some(script) => script.plan_rows = rows,
-            None => match self.parts.back_mut() {
-                Some(TurnSection::Calls(part)) => part.extra_rows.extend(rows),
-                _ => self.parts.push_back(TurnSection::Note(rows)),
+            None => match self.sections.back_mut() {
+                Some(TurnSection::Calls(section)) => section.extra_rows.extend(rows),
+                _ => self.sections.push_back(TurnSection::Note(rows)),
             },
         }
     }
@@ -440,303 +462,26 @@ impl TurnView {
                 self.shown_diffs.insert(file.path, file.text);
             }
         }
-        let target = self.parts.iter_mut().rev().find_map(|part| match part {
-            TurnSection::Script(script) => Some(&mut script.diff_rows),
-            TurnSection::Calls(part) => Some(&mut part.extra_rows),
-            _ => None,
-        });
+        let target = self
+            .sections
+            .iter_mut()
+            .rev()
+            .find_map(|section| match section {
+                TurnSection::Script(script) => Some(&mut script.diff_rows),
+                TurnSection::Calls(section) => Some(&mut section.extra_rows),
+                _ => None,
+            });
         match target {
             Some(target) => target.extend(rows),
             None if rows.is_empty() => {}
-            None => self.parts.push_back(TurnSection::Note(rows)),
+            None => self.sections.push_back(TurnSection::Note(rows)),
         }
     }
 
     fn push_note(&mut self, row: StyledRow) {
-        self.parts.push_back(TurnSection::Note(vec![row]));
+        self.sections.push_back(TurnSection::Note(vec![row]));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use selvedge_protocol::{
-        CallRecord, CallStatus, MessageRole, OutputPart, Reasoning, RunMetadata, RunStatus,
-        ScriptError,
-    };
-
-    struct TestTurn {
-        turn: TurnView,
-        now: Instant,
-        printed: Vec<StyledRow>,
-    }
-
-    impl TestTurn {
-        fn new() -> Self {
-            let now = Instant::now();
-            Self {
-                turn: TurnView::new(Theme::Plain, now),
-                now,
-                printed: Vec::new(),
-            }
-        }
-
-        fn take(&mut self, event: RuntimeEvent) {
-            let rows = self
-                .turn
-                .apply(event, 60, ThinkingDisplay::Collapsed, self.now);
-            self.printed.extend(rows);
-        }
-
-        fn printed(&mut self) -> Vec<String> {
-            std::mem::take(&mut self.printed)
-                .iter()
-                .map(StyledRow::plain)
-                .collect()
-        }
-
-        fn live(&self) -> Vec<String> {
-            self.turn
-                .live_rows(60, ThinkingDisplay::Collapsed, self.now)
-                .iter()
-                .map(StyledRow::plain)
-                .collect()
-        }
-    }
-
-    fn message(text: &str) -> TurnItem {
-        ConversationItem::message(MessageRole::Assistant, text).into()
-    }
-
-    fn started(id: &str, item: TurnItem) -> RuntimeEvent {
-        RuntimeEvent::ItemStarted {
-            item_id: id.into(),
-            item,
-        }
-    }
-
-    fn updated(id: &str, delta: &str) -> RuntimeEvent {
-        RuntimeEvent::ItemUpdated {
-            item_id: id.into(),
-            delta: delta.into(),
-        }
-    }
-
-    fn completed(id: &str, item: TurnItem) -> RuntimeEvent {
-        RuntimeEvent::ItemCompleted {
-            item_id: id.into(),
-            item,
-        }
-    }
-
-    fn script(source: &str) -> TurnItem {
-        TurnItem::ScriptToolCall(ScriptToolCall {
-            id: "scr_1".into(),
-            call_id: "call_1".into(),
-            language: "ts".into(),
-            source_code: source.into(),
-            source_sha256: String::new(),
-            status: RunStatus::Pending,
-        })
-    }
-
-    fn output(error: Option<ScriptError>) -> TurnItem {
-        TurnItem::ScriptToolCallOutput(Box::new(ScriptToolCallOutput {
-            id: "scr_1".into(),
-            call_id: "call_1".into(),
-            status: RunStatus::Completed,
-            output_json: Some("{\"n\":1}".into()),
-            error,
-            summary: None,
-            output: vec![OutputPart::Text {
-                text: "shown\nby the script".into(),
-            }],
-            calls: Vec::new(),
-            logs: Vec::new(),
-            warnings: vec!["tool_2 was not awaited".into()],
-            metadata: RunMetadata {
-                duration_ms: 1500.0,
-                ..RunMetadata::default()
-            },
-        }))
-    }
-
-    #[test]
-    fn a_message_is_printed_block_by_block_while_it_streams() {
-        let mut view = TestTurn::new();
-        view.take(started("i", message("")));
-        view.take(updated("i", "One.\n\nTw"));
-        assert_eq!(
-            (view.printed(), view.live()),
-            (vec!["One.".into(), "".into()], vec!["Tw".into()])
-        );
-        view.take(updated("i", "o."));
-        assert_eq!(
-            (view.printed(), view.live()),
-            (vec![], vec!["Two.".to_owned()])
-        );
-        view.take(completed("i", message("One.\n\nTwo.")));
-        assert_eq!(
-            (view.printed(), view.live()),
-            (vec!["Two.".into(), "".into()], vec![])
-        );
-    }
-
-    #[test]
-    fn thinking_is_one_line_with_its_duration_and_its_text_is_kept() {
-        let mut view = TestTurn::new();
-        view.take(started(
-            "i",
-            ConversationItem::Reasoning(Reasoning::default()).into(),
-        ));
-        view.take(updated("i", "Hm.\nSo."));
-        view.now += Duration::from_secs(3);
-        assert_eq!(view.live(), ["· thinking… 3 s"]);
-        let thinking = Reasoning {
-            summary: vec!["Hm.\nSo.".into()],
-            ..Reasoning::default()
-        };
-        view.take(completed("i", ConversationItem::Reasoning(thinking).into()));
-        assert_eq!(view.printed(), ["· thought for 3 s", ""]);
-        assert_eq!(view.turn.last_thinking.as_deref(), Some("Hm.\nSo."));
-    }
-
-    #[test]
-    fn a_script_is_printed_at_once_and_its_calls_when_it_ends() {
-        let mut view = TestTurn::new();
-        view.take(completed("i", script("return 1")));
-        assert_eq!(view.printed(), ["▶ script  scr_1", "    return 1"]);
-        view.take(RuntimeEvent::CallStarted {
-            parent_id: "scr_1".into(),
-            call_id: "tool_1".into(),
-            tool: "exec".into(),
-            args_summary: "ls".into(),
-        });
-        view.take(RuntimeEvent::ScriptLog {
-            script_id: "scr_1".into(),
-            level: LogLevel::Log,
-            message: "so far".into(),
-        });
-        assert_eq!(
-            (view.printed(), view.live()),
-            (
-                vec![],
-                vec!["  ⠋ exec ls".to_owned(), "  so far".to_owned()]
-            )
-        );
-        let call = CallRecord {
-            id: "tool_1".into(),
-            tool: "exec".into(),
-            status: CallStatus::Done,
-            reused: false,
-            duration_ms: 5.0,
-            args_digest: String::new(),
-            line: None,
-            error: None,
-        };
-        view.take(RuntimeEvent::CallFinished {
-            parent_id: "scr_1".into(),
-            call,
-        });
-        view.take(completed("o", output(None)));
-        assert_eq!(
-            view.printed(),
-            [
-                "  ✓ exec ls  5 ms",
-                "  so far",
-                "  shown⏎by the script",
-                "◀ {\"n\":1}  1.5 s",
-                "  warning: tool_2 was not awaited",
-                ""
-            ]
-        );
-        assert!(view.turn.is_empty());
-    }
-
-    #[test]
-    fn a_dropped_answer_is_removed_or_noted_if_printed() {
-        let mut view = TestTurn::new();
-        view.take(started("i", message("")));
-        view.take(updated("i", "Half"));
-        view.take(RuntimeEvent::ItemDropped {
-            item_id: "i".into(),
-        });
-        assert!(view.turn.is_empty() && view.printed().is_empty());
-        view.take(started("j", message("")));
-        view.take(updated("j", "Printed.\n\nHalf"));
-        view.printed();
-        view.take(RuntimeEvent::ItemDropped {
-            item_id: "j".into(),
-        });
-        assert_eq!(
-            view.printed(),
-            ["the answer was interrupted; requesting it again", ""]
-        );
-    }
-
-    #[test]
-    fn calls_of_a_dropped_answer_are_removed() {
-        let call = |id: &str| {
-            let kind = Default::default();
-            FunctionCall {
-                call_id: id.into(),
-                name: "exec".into(),
-                arguments: "{}".into(),
-                kind,
-                native: None,
-            }
-        };
-        let mut view = TestTurn::new();
-        view.take(started(
-            "i",
-            ConversationItem::FunctionCall(call("a")).into(),
-        ));
-        view.take(started(
-            "j",
-            ConversationItem::FunctionCall(call("b")).into(),
-        ));
-        view.take(RuntimeEvent::ItemDropped {
-            item_id: "i".into(),
-        });
-        assert_eq!(view.live(), ["  · exec"]);
-        view.take(RuntimeEvent::ItemDropped {
-            item_id: "j".into(),
-        });
-        assert!(view.turn.is_empty());
-        view.take(started(
-            "k",
-            ConversationItem::FunctionCall(call("c")).into(),
-        ));
-        view.take(completed(
-            "k",
-            ConversationItem::FunctionCall(call("c")).into(),
-        ));
-        let output = vec![OutputPart::Text {
-            text: "fine".into(),
-        }];
-        let output = FunctionCallOutput {
-            call_id: "c".into(),
-            output,
-            failed: false,
-        };
-        view.take(completed(
-            "o",
-            ConversationItem::FunctionCallOutput(output).into(),
-        ));
-        assert_eq!(view.printed(), ["  · exec", "    fine", ""]);
-    }
-
-    #[test]
-    fn a_diff_is_shown_again_only_if_it_changed() {
-        let mut view = TestTurn::new();
-        let diff = |line: &str| RuntimeEvent::DiffUpdated {
-            diff: format!("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+{line}\n"),
-        };
-        view.take(diff("new"));
-        assert_eq!(view.printed().len(), 5);
-        view.take(diff("new"));
-        assert_eq!(view.printed(), Vec::<String>::new());
-        view.take(diff("newer"));
-        assert!(view.printed().contains(&"    +newer".to_owned()));
-    }
-}
+mod tests;

@@ -9,20 +9,20 @@ use selvedge_mcp::{
     ServerRequestError, ServerStatus,
 };
 use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallStatus, RuntimeEvent};
-use selvedge_toolbox::{TurnDiffTracker, WorkspaceDiff};
+use selvedge_toolbox::{FILE_CHANGING_TOOLS, TurnDiffTracker, WorkspaceDiff};
 use selvedge_tools::{ApprovalTimeLimit, Approver};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use super::app::Chat;
 use super::approval_prompt::ChatApprovalRequest;
-use super::form_prompt::FormQuestion;
+use super::form_prompt::ChatFormRequest;
 
 /// A message from a background task to the chat.
 pub(crate) enum ChatUpdate {
     Event(RuntimeEvent),
     ApprovalRequested(ChatApprovalRequest),
-    FormRequested(FormQuestion),
+    FormRequested(ChatFormRequest),
     /// The turn ended. Returns the session to the chat.
     TurnFinished(Box<(Session, TurnOutcome)>),
     /// The turn panicked. Its session is lost and must be read again.
@@ -73,7 +73,7 @@ pub(crate) fn update_channel(
 
 /// Whether the call is known to have changed files.
 fn changes_files(tool: &str, status: CallStatus) -> bool {
-    status == CallStatus::Done && matches!(tool, "apply_patch" | "edit_file" | "write_file")
+    status == CallStatus::Done && FILE_CHANGING_TOOLS.contains(&tool)
 }
 
 /// Asks the user of the chat for approvals and shows the forms of MCP servers.
@@ -113,7 +113,7 @@ impl ElicitationHandler for ChatApprover {
         async move {
             let form = ServerForm::parse(&elicitation.request)?;
             let (reply, answer) = oneshot::channel();
-            let question = FormQuestion {
+            let question = ChatFormRequest {
                 server: elicitation.server.clone(),
                 form,
                 reply,

@@ -8,7 +8,7 @@ mod replay;
 
 pub(crate) use list_and_show::{format_age, format_calls};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -64,14 +64,20 @@ fn user_config() -> Result<Config> {
 
 /// Describes an error of the journal, with a hint.
 pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
+    let start_new = |path: &Path| {
+        let path = path.display();
+        format!("run `mv {path} {path}.old`, or set SELVEDGE_HOME to another folder")
+    };
     let hint = match error {
+        JournalError::UnknownSchema { path } | JournalError::DamagedFile { path, .. } => {
+            return Problem::new(error.to_string()).hint(start_new(path));
+        }
         JournalError::RunNotFound(_) | JournalError::AmbiguousId(_) => {
             "run `selvedge runs list` to list the runs"
         }
         JournalError::NewerSchema { .. } => {
             "install a newer version of Selvedge, or set SELVEDGE_HOME to another folder"
         }
-        JournalError::UnknownSchema => "rename journal.sqlite in the folder $SELVEDGE_HOME",
         JournalError::ReadOnly { .. } => {
             "copy the folder to a writable place, and set SELVEDGE_HOME to the copy"
         }

@@ -165,7 +165,7 @@ fn the_command_is_shown_whatever_the_script_says() {
     let screen = terminal.screen();
     for text in [
         "    │ rm -rf 'doomed\\u{202e}\\u{200b}\\u{e0041}'\n",
-        "    the model's words: runs `rm -rf doomed`⏎? approval needed:⏎  exec: lists",
+        "    reason given by the model: runs `rm -rf doomed`⏎? approval needed:⏎  exec: lists",
         "files\\u{61c} xxx",
     ] {
         assert!(screen.contains(text), "{text}\n{screen}");

@@ -38,7 +38,7 @@ selvedge
           1 | // first
       >   2 | await tools.exec({ command: ['rm', '-rf', 'doomed'], approvalCont…
           3 | return 'gone'
-    the model's words: old build
+    reason given by the model: old build
 
   ? exec rm -rf doomed old build  waiting for approval
 
@@ -99,7 +99,7 @@ selvedge
           1 | // first
       >   2 | await tools.exec({ command: ['rm', '-rf', 'do…
           3 | return 'gone'
-    the model's words: old build
+    reason given by the model: old build
 
   ? exec rm -rf doomed old build  waiting for approval
 

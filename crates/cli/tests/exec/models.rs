@@ -61,7 +61,33 @@ fn a_script_can_name_a_model_of_another_configured_provider() {
         "q2 m2 /v1/messages",
         "q3 m3 /v1/chat/completions",
         "scripts may not use the provider `anthropic`",
-        "add the line `[model_providers.anthropic]` to config.toml",
+        "add the line `[model_providers.anthropic]` to your own config.toml",
+    ] {
+        assert!(said.contains(expected), "{expected} is missing in {said}");
+    }
+}
+
+#[test]
+fn a_script_cannot_name_a_provider_of_the_project_or_a_server_that_was_not_accepted() {
+    let script = block(
+        "const refused = (model) => tools.agents.llm.chat({ prompt: 'q', model })\n\
+           .then(() => model + ' answered', (error) => error.message);\n\
+         return [await refused('openrouter/m'), await refused('theirs/m'),\n\
+           await refused('lmstudio/m')];",
+    );
+    let fixture = Fixture::new(running(script));
+    configured(&fixture, "[model_providers.lmstudio]\n");
+    let project = fixture.work().join("work/.selvedge");
+    std::fs::create_dir_all(&project).unwrap();
+    let url = &fixture.server.url;
+    let theirs =
+        format!("[model_providers.openrouter]\n[model_providers.theirs]\nbase_url = \"{url}\"\n");
+    std::fs::write(project.join("config.toml"), theirs).unwrap();
+    let said = answer(&fixture, &["--trust"]);
+    for expected in [
+        "scripts may not use the provider `openrouter`",
+        "scripts may not use the provider `theirs`",
+        "scripts may not use the model server at ",
     ] {
         assert!(said.contains(expected), "{expected} is missing in {said}");
     }

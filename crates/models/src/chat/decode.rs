@@ -264,14 +264,14 @@ impl ChatAnswerDecoder {
 
 /// Returns the index and value of an item, and starts the item if it does not exist.
 fn get_or_start_item<'a, T: Default>(
-    slot: &'a mut Option<(u32, T)>,
+    item: &'a mut Option<(u32, T)>,
     items: &mut u32,
     out: &mut EventCollector<'_>,
 ) -> Result<(u32, &'a mut T), ModelError> {
-    if slot.is_none() {
+    if item.is_none() {
         out.count_item()?;
     }
-    let (item, value) = slot.get_or_insert_with(|| {
+    let (item, value) = item.get_or_insert_with(|| {
         *items += 1;
         (*items - 1, T::default())
     });

@@ -241,7 +241,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Parses arguments, so that white space does not matter.
+/// Parses arguments, so that whitespace does not matter.
 fn parse(arguments: &Value) -> Value {
     serde_json::from_str(arguments.as_str().unwrap()).unwrap()
 }

@@ -7,7 +7,8 @@ use oxc_ast::ast::{
 use oxc_semantic::SymbolId;
 
 use super::TypeChecker;
-use super::facts::{TypeDeclaration, symbol_of};
+use super::expressions::borrowed_name;
+use super::prepass::{TypeDeclaration, symbol_of};
 use super::types::{ObjectType, Type, TypeId};
 
 impl<'a> TypeChecker<'a> {
@@ -16,13 +17,10 @@ impl<'a> TypeChecker<'a> {
         if !self.take_step() {
             return TypeId::UNKNOWN;
         }
-        self.depth += 1;
-        let found = self.annotated_kind(annotation);
-        self.depth -= 1;
-        found
+        self.nested(|checker| checker.annotated_inner(annotation))
     }
 
-    fn annotated_kind(&mut self, annotation: &'a TSType<'a>) -> TypeId {
+    fn annotated_inner(&mut self, annotation: &'a TSType<'a>) -> TypeId {
         match annotation {
             TSType::TSStringKeyword(_) => TypeId::STRING,
             TSType::TSNumberKeyword(_) => TypeId::NUMBER,
@@ -85,7 +83,7 @@ impl<'a> TypeChecker<'a> {
 
     fn annotated_object(&mut self, members: &'a [TSSignature<'a>]) -> TypeId {
         let mut object = ObjectType {
-            annotated: true,
+            is_declared: true,
             ..ObjectType::default()
         };
         for member in members {
@@ -99,21 +97,19 @@ impl<'a> TypeChecker<'a> {
                         true => self.types.union([value, TypeId::UNDEFINED]),
                         false => value,
                     };
-                    match it.key.static_name() {
-                        Some(std::borrow::Cow::Borrowed(name)) if !it.computed => {
-                            object.fields.push((name, value));
-                        }
-                        _ => object.others = Some(TypeId::UNKNOWN),
+                    match borrowed_name(&it.key) {
+                        Some(name) if !it.computed => object.set_field(name, value),
+                        _ => object.index_type = Some(TypeId::UNKNOWN),
                     }
                 }
                 TSSignature::TSIndexSignature(it) => {
                     let value = self.annotated_type(&it.type_annotation.type_annotation);
-                    object.others = Some(value);
+                    object.index_type = Some(value);
                 }
-                _ => object.others = Some(TypeId::UNKNOWN),
+                _ => object.index_type = Some(TypeId::UNKNOWN),
             }
         }
-        match object.fields.is_empty() && object.others.is_none() {
+        match object.fields.is_empty() && object.index_type.is_none() {
             true => TypeId::UNKNOWN,
             false => self.types.add_object(object),
         }
@@ -125,7 +121,7 @@ impl<'a> TypeChecker<'a> {
         let index = self.annotated_type(index);
         match (self.types.get(object).clone(), self.types.get(index)) {
             (Type::Array { element, .. }, Type::Number) => element,
-            (Type::Object(_) | Type::Result(_), Type::Literal(name)) => {
+            (Type::Object(_) | Type::ResultObject(_), Type::Literal(name)) => {
                 let name = *name;
                 self.property_type(object, name).unwrap_or(TypeId::UNKNOWN)
             }
@@ -169,8 +165,8 @@ impl<'a> TypeChecker<'a> {
             ("Map" | "ReadonlyMap", [key, value]) => self.types.add(Type::Map(*key, *value)),
             ("Record", [TypeId::STRING | TypeId::NUMBER, value]) => {
                 self.types.add_object(ObjectType {
-                    others: Some(*value),
-                    annotated: true,
+                    index_type: Some(*value),
+                    is_declared: true,
                     ..ObjectType::default()
                 })
             }
@@ -188,7 +184,7 @@ impl<'a> TypeChecker<'a> {
         if let Some(known) = self.declared_types.get(&symbol) {
             return known.unwrap_or(TypeId::UNKNOWN);
         }
-        let Some(declaration) = self.facts.type_declarations.get(&symbol).copied() else {
+        let Some(declaration) = self.prepass.type_declarations.get(&symbol).copied() else {
             return TypeId::UNKNOWN;
         };
         if !self.scoping.symbol_redeclarations(symbol).is_empty() {
@@ -231,14 +227,14 @@ impl<'a> TypeChecker<'a> {
                     left = &name.left;
                 }
                 TSTypeName::IdentifierReference(name) => {
-                    let mut kind = match symbol_of(self.scoping, name) {
+                    let mut ty = match symbol_of(self.scoping, name) {
                         Some(_) => return TypeId::UNKNOWN,
                         None => self.tool_global(name.name.as_str()),
                     };
-                    while let (Some(object), Some(name)) = (kind, names.pop()) {
-                        kind = self.property_type(object, name);
+                    while let (Some(object), Some(name)) = (ty, names.pop()) {
+                        ty = self.property_type(object, name);
                     }
-                    return kind.unwrap_or(TypeId::UNKNOWN);
+                    return ty.unwrap_or(TypeId::UNKNOWN);
                 }
                 TSTypeName::ThisExpression(_) => return TypeId::UNKNOWN,
             }

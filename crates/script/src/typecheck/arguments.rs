@@ -10,14 +10,17 @@ use oxc_ast::ast::{
 use oxc_span::{GetSpan, Span};
 use selvedge_tools::{RegisteredTool, SchemaType, check_partial};
 
-use super::TypeChecker;
-use super::facts::symbol_of;
+use super::expressions::borrowed_name;
 use super::mistakes::{MistakeKind, TypeMistake};
+use super::prepass::symbol_of;
 use super::types::{ObjectType, Type, TypeId};
+use super::{TypeChecker, address};
 use crate::analysis::{literal_value, object_fields};
 
 /// Maximum depth to which values are compared with a schema.
 const MAX_COMPARED_DEPTH: usize = 12;
+/// Number of comparisons of names that count as one part of a type.
+const NAMES_PER_PART: usize = 16;
 
 impl<'a> TypeChecker<'a> {
     /// Infers the arguments of a call of a tool, and reports those that contradict its schema.
@@ -28,19 +31,19 @@ impl<'a> TypeChecker<'a> {
     ) {
         match &call.arguments[..] {
             [] => {
-                if !self.is_visible_call(&call.callee) {
+                if !self.is_checked_by_preflight(&call.callee) {
                     self.check_literals(None, tool, call.span);
                 }
             }
             [Argument::ObjectExpression(object)] => {
-                if !self.is_visible_call(&call.callee) {
+                if !self.is_checked_by_preflight(&call.callee) {
                     self.check_literals(Some(object), tool, call.span);
                 }
                 self.check_object(object, tool);
             }
             [argument] if !argument.is_spread() => {
                 let value = self.argument(&call.arguments, 0);
-                self.check_single(value, tool, argument.span());
+                self.check_argument_value(value, tool, argument.span());
             }
             arguments => {
                 self.infer_arguments(arguments);
@@ -55,7 +58,7 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Whether the pre-flight recognises the call: a path below a global.
-    fn is_visible_call(&self, callee: &Expression<'a>) -> bool {
+    fn is_checked_by_preflight(&self, callee: &Expression<'a>) -> bool {
         let mut callee = callee.get_inner_expression();
         while let Some(member) = callee.as_member_expression() {
             if member.static_property_name().is_none() {
@@ -98,17 +101,14 @@ impl<'a> TypeChecker<'a> {
                 }
                 ObjectPropertyKind::ObjectProperty(property) => {
                     let value = self.infer(&property.value);
-                    let name = match property.key.static_name() {
-                        Some(std::borrow::Cow::Borrowed(name)) => Some(name),
-                        _ => None,
-                    };
+                    let name = borrowed_name(&property.key);
                     let is_literal = literal_value(&property.value).is_some();
                     if let Some(name) = name.filter(|_| property.kind == PropertyKind::Init)
                         && !is_literal
                     {
                         written.push((name, value, property.value.span()));
                     } else if name.is_none() {
-                        spread.get_or_insert_default().others = Some(TypeId::UNKNOWN);
+                        spread.get_or_insert_default().index_type = Some(TypeId::UNKNOWN);
                     }
                 }
             }
@@ -139,12 +139,12 @@ impl<'a> TypeChecker<'a> {
         if value == TypeId::NEVER || !self.contradicts(value, &field.value, 0) {
             return;
         }
-        let wanted = schema_name(&field.value);
+        let wanted = schema_label(&field.value);
         if self.is_promise(value) {
             let how = format!("`{name}` of {} must be {wanted}", tool.spec.js_name);
             return self.report_promise_used(at, &how);
         }
-        let given = self.name_of(value);
+        let given = self.type_label(value);
         self.report_argument(tool, at, format!("`{name}` must be {wanted}, not {given}"));
     }
 
@@ -159,11 +159,15 @@ impl<'a> TypeChecker<'a> {
         let SchemaType::Object(input) = &tool.types().input else {
             return;
         };
-        if spread.others.is_some() {
+        if spread.index_type.is_some() {
             return;
         }
         let given = spread.fields.iter().map(|(name, _)| *name);
         let given = given.chain(names.iter().map(String::as_str));
+        let compared = (spread.fields.len() + names.len()).saturating_mul(input.fields.len());
+        if !self.types.take_parts(compared / NAMES_PER_PART) {
+            return;
+        }
         let given: Vec<&str> = given
             .filter_map(|name| tool.input_field(name))
             .map(|field| field.name.as_str())
@@ -176,14 +180,14 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Checks an argument that is not an object literal.
-    fn check_single(&mut self, value: TypeId, tool: &'a RegisteredTool, at: Span) {
+    fn check_argument_value(&mut self, value: TypeId, tool: &'a RegisteredTool, at: Span) {
         if self.is_promise(value) {
-            let how = format!("{} takes its value", tool.spec.js_name);
+            let how = format!("{} needs its value", tool.spec.js_name);
             return self.report_promise_used(at, &how);
         }
         let mut fields = ObjectType::default();
         match self.types.get(value) {
-            Type::Object(_) | Type::Result(_) => self.spread_fields(&mut fields, value),
+            Type::Object(_) | Type::ResultObject(_) => self.spread_fields(&mut fields, value),
             _ => return,
         }
         for (name, value) in fields.fields.clone() {
@@ -198,7 +202,7 @@ impl<'a> TypeChecker<'a> {
             offset: at.start,
             message: format!("{}: {message}", tool.spec.js_name),
             suggestions: Vec::new(),
-            tool: Some(tool.spec.name.clone()),
+            tool: Some(tool.spec.js_name.clone()),
         });
     }
 
@@ -207,6 +211,17 @@ impl<'a> TypeChecker<'a> {
         if depth > MAX_COMPARED_DEPTH || value == TypeId::NEVER {
             return false;
         }
+        let key = (value, address(wanted));
+        if let Some(known) = self.contradictions.get(&key) {
+            return *known;
+        }
+        let found = self.compare(value, wanted, depth);
+        // At the maximum depth nothing contradicts, so a contradiction holds at any depth.
+        self.contradictions.insert(key, found);
+        found
+    }
+
+    fn compare(&mut self, value: TypeId, wanted: &SchemaType, depth: usize) -> bool {
         let options = match wanted {
             SchemaType::Union(options) => &options[..],
             option => std::slice::from_ref(option),
@@ -219,6 +234,9 @@ impl<'a> TypeChecker<'a> {
     }
 
     fn part_contradicts(&mut self, part: TypeId, wanted: &SchemaType, depth: usize) -> bool {
+        if !self.types.take_parts(1) {
+            return false;
+        }
         let kind = self.types.get(part).clone();
         match (&kind, wanted) {
             (Type::Unknown | Type::Never | Type::Union(_), _) | (_, SchemaType::Unknown) => false,
@@ -236,16 +254,22 @@ impl<'a> TypeChecker<'a> {
                 elements.any(|element| self.contradicts(*element, item, depth + 1))
             }
             (Type::Array { .. } | Type::Tuple { .. }, SchemaType::Tuple(_)) => false,
-            (Type::Object(_) | Type::Result(_), SchemaType::Object(wanted)) => {
+            (Type::Object(_) | Type::ResultObject(_), SchemaType::Object(wanted)) => {
                 let mut given = ObjectType::default();
                 self.spread_fields(&mut given, part);
+                let compared = given.fields.len().saturating_mul(wanted.fields.len());
+                if !self.types.take_parts(compared / NAMES_PER_PART) {
+                    return false;
+                }
                 wanted
                     .fields
                     .iter()
                     .any(|field| match given.field(&field.name) {
                         Some(value) => self.contradicts(value, &field.value, depth + 1),
                         None => {
-                            field.required && given.others.is_none() && !has_spelling(&given, field)
+                            field.required
+                                && given.index_type.is_none()
+                                && !has_spelling(&given, field)
                         }
                     })
             }
@@ -274,7 +298,7 @@ fn has_spelling(object: &ObjectType<'_>, field: &selvedge_tools::SchemaField) ->
 }
 
 /// Names the kind of value that a schema describes: `a string`.
-fn schema_name(schema: &SchemaType) -> String {
+fn schema_label(schema: &SchemaType) -> String {
     match schema {
         SchemaType::Unknown => "a value".to_owned(),
         SchemaType::Null => "null".to_owned(),
@@ -292,7 +316,7 @@ fn schema_name(schema: &SchemaType) -> String {
         SchemaType::Union(options) => {
             // An optional field may be null: that is not worth naming.
             let named = options.iter().filter(|option| **option != SchemaType::Null);
-            let names: Vec<String> = named.map(schema_name).collect();
+            let names: Vec<String> = named.map(schema_label).collect();
             names.join(" or ")
         }
     }

@@ -5,12 +5,11 @@ use oxc_span::{GetSpan, Span};
 use selvedge_tools::RegisteredTool;
 
 use super::TypeChecker;
-use super::facts::pushed_variable;
 use super::members::Property;
+use super::prepass::pushed_variable;
 use super::types::{Type, TypeId};
 
 impl<'a> TypeChecker<'a> {
-    /// Infers a call.
     pub(super) fn call(&mut self, call: &'a CallExpression<'a>) -> TypeId {
         match &call.callee {
             Expression::StaticMemberExpression(member) => {
@@ -18,8 +17,8 @@ impl<'a> TypeChecker<'a> {
                 self.method_call(call, member, object)
             }
             callee => {
-                let kind = self.infer(callee);
-                self.call_value(call, kind)
+                let ty = self.infer(callee);
+                self.call_value(call, ty)
             }
         }
     }
@@ -42,7 +41,7 @@ impl<'a> TypeChecker<'a> {
                 self.report_missing(Some(&member.object), receiver, name, member.property.span);
                 self.infer_arguments(&call.arguments);
                 // The call throws.
-                self.after_mistake(TypeId::NEVER)
+                self.type_after_mistake(TypeId::NEVER)
             }
             Property::Found(property) => {
                 let known = self.built_in_method(call, member, receiver, name);
@@ -65,17 +64,11 @@ impl<'a> TypeChecker<'a> {
             parts.iter().all(|part| is(checker.types.get(*part)))
         };
         match kind {
-            Type::Array { .. } | Type::Tuple { .. }
-                if all(self, |part| {
-                    matches!(part, Type::Array { .. } | Type::Tuple { .. })
-                }) =>
-            {
+            Type::Array { .. } | Type::Tuple { .. } if all(self, Type::is_list) => {
                 self.record_push(call, name);
                 Some(self.list_method(call, &member.object, receiver, name))
             }
-            Type::String | Type::Literal(_)
-                if all(self, |part| matches!(part, Type::String | Type::Literal(_))) =>
-            {
+            Type::String | Type::Literal(_) if all(self, Type::is_string) => {
                 Some(self.string_method(call, name))
             }
             Type::Number if parts.len() == 1 => {
@@ -104,32 +97,35 @@ impl<'a> TypeChecker<'a> {
             return;
         }
         let symbol = pushed_variable(self.scoping, call);
-        let Some(symbol) = symbol.filter(|symbol| self.pushed.contains_key(symbol)) else {
+        let Some(symbol) = symbol.filter(|symbol| self.pushed_types.contains_key(symbol)) else {
             return;
         };
-        let mut added = Vec::new();
-        self.speculation += 1;
-        for argument in &call.arguments {
-            let kind = match argument {
-                Argument::SpreadElement(it) => {
-                    let list = self.infer(&it.argument);
-                    self.element_of(list, it.span)
-                }
-                argument => match argument.as_expression() {
-                    Some(value) => self.infer(value),
-                    None => TypeId::UNKNOWN,
-                },
-            };
-            added.push(self.types.widened(kind));
-        }
-        self.speculation -= 1;
-        if let Some((types, count)) = self.pushed.get_mut(&symbol) {
-            types.extend(added);
-            *count += 1;
+        let added = self.speculatively(|checker| {
+            let arguments = call.arguments.iter();
+            let types = arguments.map(|argument| checker.pushed_type(argument));
+            types.collect::<Vec<_>>()
+        });
+        if let Some((before, count)) = self.pushed_types.get(&symbol).copied() {
+            let element = self.types.union([before].into_iter().chain(added));
+            self.pushed_types.insert(symbol, (element, count + 1));
         }
     }
 
-    /// Infers the call of a value.
+    /// Infers the type of the elements that an argument of `push` adds.
+    fn pushed_type(&mut self, argument: &'a Argument<'a>) -> TypeId {
+        let ty = match argument {
+            Argument::SpreadElement(it) => {
+                let list = self.infer(&it.argument);
+                self.element_of(list, it.span)
+            }
+            argument => match argument.as_expression() {
+                Some(value) => self.infer(value),
+                None => TypeId::UNKNOWN,
+            },
+        };
+        self.types.widened(ty)
+    }
+
     pub(super) fn call_value(&mut self, call: &'a CallExpression<'a>, callee: TypeId) -> TypeId {
         let callee = self.types.non_nullish(callee);
         match self.types.get(callee).clone() {
@@ -161,7 +157,7 @@ impl<'a> TypeChecker<'a> {
                     | Type::Number
                     | Type::String
                     | Type::Literal(_)
-                    | Type::Result(_)
+                    | Type::ResultObject(_)
                     | Type::Array { .. }
                     | Type::Tuple { .. }
                     | Type::Promise(_)
@@ -201,9 +197,9 @@ impl<'a> TypeChecker<'a> {
             let Some(value) = argument.as_expression() else {
                 return self.infer_arguments(&arguments[index..]);
             };
-            let kind = self.infer(value);
+            let ty = self.infer(value);
             if let Some(wanted) = params.get(index) {
-                self.check_not_promise(kind, *wanted, value.span(), "its value is required");
+                self.check_not_promise(ty, *wanted, value.span(), "its value is required");
             }
         }
     }
@@ -222,12 +218,11 @@ impl<'a> TypeChecker<'a> {
             | Type::Tuple { .. }
             | Type::Map(..)
             | Type::Set(_)
-            | Type::Result(_) => true,
+            | Type::ResultObject(_) => true,
             Type::Object(id) => {
                 let object = self.types.object(*id);
-                let is_required =
-                    |kind: &TypeId| !self.types.parts(*kind).contains(&TypeId::UNDEFINED);
-                object.others.is_none() && object.fields.iter().any(|(_, it)| is_required(it))
+                let is_required = |ty: &TypeId| !self.types.parts(*ty).contains(&TypeId::UNDEFINED);
+                object.index_type.is_none() && object.fields.iter().any(|(_, it)| is_required(it))
             }
             _ => false,
         };
@@ -255,12 +250,13 @@ impl<'a> TypeChecker<'a> {
         let Some(expression) = arguments.get(index).and_then(Argument::as_expression) else {
             return TypeId::UNKNOWN;
         };
-        let function =
-            match expression.get_inner_expression() {
-                inner @ (Expression::ArrowFunctionExpression(_)
-                | Expression::FunctionExpression(_)) => self.function_value(inner, given),
-                _ => self.infer(expression),
-            };
+        let function = match expression.get_inner_expression() {
+            inner
+            @ (Expression::ArrowFunctionExpression(_) | Expression::FunctionExpression(_)) => {
+                self.infer_function_expression(inner, given)
+            }
+            _ => self.infer(expression),
+        };
         match self.types.get(function) {
             Type::Function { result, .. } => *result,
             Type::Global("String") => TypeId::STRING,

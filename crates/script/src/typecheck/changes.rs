@@ -7,11 +7,10 @@ use oxc_ast::ast::{
 use oxc_span::{GetSpan, Span};
 
 use super::TypeChecker;
-use super::facts::symbol_of;
+use super::prepass::symbol_of;
 use super::types::{Type, TypeId};
 
 impl<'a> TypeChecker<'a> {
-    /// Infers an assignment.
     pub(super) fn assignment(&mut self, it: &'a AssignmentExpression<'a>) -> TypeId {
         let value = self.infer(&it.right);
         match &it.left {
@@ -85,11 +84,11 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Reports an assignment to a field or element of a frozen value.
-    fn check_change(&mut self, object: &'a Expression<'a>, kind: TypeId, at: Span) {
-        if self.is_frozen(kind) {
+    fn check_change(&mut self, object: &'a Expression<'a>, ty: TypeId, at: Span) {
+        if self.is_frozen(ty) {
             let text = self.quoted(object.get_inner_expression().span());
-            let parts = self.types.parts(kind);
-            let is_list = |part: &TypeId| !matches!(self.types.get(*part), Type::Result(_));
+            let parts = self.types.parts(ty);
+            let is_list = |part: &TypeId| !matches!(self.types.get(*part), Type::ResultObject(_));
             let instead = match parts.iter().any(is_list) {
                 true => format!("copy it first: `const copy = [...{text}]`"),
                 false => format!("make a copy with the change: `{{ ...{text}, field: value }}`"),
@@ -99,11 +98,11 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Whether a value certainly belongs to the result of a tool.
-    pub(super) fn is_frozen(&mut self, kind: TypeId) -> bool {
-        let kind = self.types.non_nullish(kind);
-        let parts = self.types.parts(kind);
+    pub(super) fn is_frozen(&mut self, ty: TypeId) -> bool {
+        let ty = self.types.non_nullish(ty);
+        let parts = self.types.parts(ty);
         parts.iter().all(|part| match self.types.get(*part) {
-            Type::Result(object) => object.frozen,
+            Type::ResultObject(object) => object.frozen,
             Type::Array { frozen, .. } | Type::Tuple { frozen, .. } => *frozen,
             _ => false,
         })

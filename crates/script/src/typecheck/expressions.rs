@@ -3,13 +3,14 @@
 use oxc_ast::ast::{
     ArrayExpression, ArrayExpressionElement, BinaryExpression, BinaryOperator, ChainElement,
     ConditionalExpression, Expression, IdentifierReference, LogicalExpression, LogicalOperator,
-    ObjectExpression, ObjectPropertyKind, PropertyKind, TSType, UnaryExpression, UnaryOperator,
+    ObjectExpression, ObjectPropertyKind, PropertyKey, PropertyKind, TSType, UnaryExpression,
+    UnaryOperator,
 };
 use oxc_span::{GetSpan, Span};
 
 use super::TypeChecker;
-use super::facts::symbol_of;
-use super::types::{ObjectType, Type, TypeId};
+use super::prepass::symbol_of;
+use super::types::{MAX_FIELDS, ObjectType, Type, TypeId};
 use crate::globals::global_fields;
 
 impl<'a> TypeChecker<'a> {
@@ -18,13 +19,11 @@ impl<'a> TypeChecker<'a> {
         if !self.take_step() {
             return TypeId::UNKNOWN;
         }
-        self.depth += 1;
-        let found = self.infer_kind(expression);
-        self.depth -= 1;
+        let found = self.nested(|checker| checker.infer_inner(expression));
         self.narrowed(expression, found)
     }
 
-    fn infer_kind(&mut self, expression: &'a Expression<'a>) -> TypeId {
+    fn infer_inner(&mut self, expression: &'a Expression<'a>) -> TypeId {
         match expression {
             Expression::StringLiteral(text) => self.types.add(Type::Literal(text.value.as_str())),
             Expression::NumericLiteral(_) => TypeId::NUMBER,
@@ -40,7 +39,7 @@ impl<'a> TypeChecker<'a> {
             Expression::ArrayExpression(array) => self.array_literal(array),
             Expression::ObjectExpression(object) => self.object_literal(object),
             Expression::ArrowFunctionExpression(_) | Expression::FunctionExpression(_) => {
-                self.function_value(expression, &[])
+                self.infer_function_expression(expression, &[])
             }
             Expression::AwaitExpression(it) => {
                 let value = self.infer(&it.argument);
@@ -82,13 +81,14 @@ impl<'a> TypeChecker<'a> {
 
     fn conditional(&mut self, it: &'a ConditionalExpression<'a>) -> TypeId {
         self.check_condition(&it.test, it.consequent.span());
-        let kept = self.narrowings.len();
-        self.narrow(&it.test, true);
-        let consequent = self.infer(&it.consequent);
-        self.narrowings.truncate(kept);
-        self.narrow(&it.test, false);
-        let alternate = self.infer(&it.alternate);
-        self.narrowings.truncate(kept);
+        let consequent = self.scoped_narrowings(|checker| {
+            checker.narrow(&it.test, true);
+            checker.infer(&it.consequent)
+        });
+        let alternate = self.scoped_narrowings(|checker| {
+            checker.narrow(&it.test, false);
+            checker.infer(&it.alternate)
+        });
         self.types.union([consequent, alternate])
     }
 
@@ -120,6 +120,7 @@ impl<'a> TypeChecker<'a> {
                 TypeId::UNKNOWN
             }
             Expression::TaggedTemplateExpression(it) => {
+                self.check_tag(&it.tag);
                 for part in &it.quasi.expressions {
                     self.infer(part);
                 }
@@ -135,6 +136,17 @@ impl<'a> TypeChecker<'a> {
         }
     }
 
+    /// Checks the tag of a template. A string as a tag comes from a backtick that is not escaped.
+    fn check_tag(&mut self, tag: &'a Expression<'a>) {
+        if !starts_with_string(tag) {
+            return;
+        }
+        let kind = self.infer(tag);
+        if matches!(self.types.get(kind), Type::String | Type::Literal(_)) {
+            self.report_string_tag(tag.span());
+        }
+    }
+
     fn identifier(&mut self, name: &'a IdentifierReference<'a>) -> TypeId {
         match symbol_of(self.scoping, name) {
             Some(symbol) => self.symbol_type(symbol),
@@ -143,19 +155,19 @@ impl<'a> TypeChecker<'a> {
                 "NaN" | "Infinity" => TypeId::NUMBER,
                 text => self
                     .tool_global(text)
-                    .or_else(|| self.described_global(text))
+                    .or_else(|| self.global_object_type(text))
                     .unwrap_or_else(|| self.types.add(Type::Global(text))),
             },
         }
     }
 
     /// Returns the type of a global whose fields are known.
-    fn described_global(&mut self, name: &str) -> Option<TypeId> {
+    fn global_object_type(&mut self, name: &str) -> Option<TypeId> {
         let fields = global_fields(name)?.iter();
         Some(self.types.add_object(ObjectType {
             fields: fields.map(|field| (*field, TypeId::UNKNOWN)).collect(),
-            others: None,
-            annotated: true,
+            index_type: None,
+            is_declared: true,
         }))
     }
 
@@ -199,13 +211,10 @@ impl<'a> TypeChecker<'a> {
                     }
                     let value = self.infer(&property.value);
                     let value = self.types.widened(value);
-                    let name = match property.key.static_name() {
-                        Some(std::borrow::Cow::Borrowed(name)) => Some(name),
-                        _ => None,
-                    };
+                    let name = borrowed_name(&property.key);
                     match name.filter(|_| property.kind == PropertyKind::Init) {
-                        Some(name) => found.fields.push((name, value)),
-                        None => found.others = Some(TypeId::UNKNOWN),
+                        Some(name) => found.set_field(name, value),
+                        None => found.index_type = Some(TypeId::UNKNOWN),
                     }
                 }
                 ObjectPropertyKind::SpreadProperty(it) => {
@@ -224,54 +233,51 @@ impl<'a> TypeChecker<'a> {
     /// Adds the fields of `...value` to an object.
     pub(super) fn spread_fields(&mut self, object: &mut ObjectType<'a>, value: TypeId) {
         match self.types.get(value).clone() {
-            Type::Result(result) if result.schema.0.others.is_none() => {
+            Type::ResultObject(result)
+                if result.schema.0.index_type.is_none()
+                    && result.schema.0.fields.len() <= MAX_FIELDS =>
+            {
                 for field in &result.schema.0.fields {
                     let found = self.types.result_field(&result, &field.name);
-                    let found = found.unwrap_or(TypeId::UNKNOWN);
-                    object.fields.push((&field.name, found));
+                    object.set_field(&field.name, found.unwrap_or(TypeId::UNKNOWN));
                 }
             }
-            Type::Object(id) if self.types.object(id).others.is_none() => {
+            Type::Object(id) if self.types.object(id).index_type.is_none() => {
                 let fields = self.types.object(id).fields.clone();
-                object.fields.extend(fields);
+                if !self.types.take_parts(fields.len()) {
+                    object.index_type = Some(TypeId::UNKNOWN);
+                    return;
+                }
+                for (name, kind) in fields {
+                    object.set_field(name, kind);
+                }
             }
-            _ => object.others = Some(TypeId::UNKNOWN),
+            _ => object.index_type = Some(TypeId::UNKNOWN),
         }
     }
 
     fn logical(&mut self, it: &'a LogicalExpression<'a>) -> TypeId {
-        if it.operator != LogicalOperator::And && self.reads_alternative(it) {
-            return self.alternatives(it);
+        if it.operator != LogicalOperator::And && self.reads_fields_of_one_variable(it) {
+            return self.infer_alternatives(it);
         }
         let left = self.infer(&it.left);
-        let kept = self.narrowings.len();
-        match it.operator {
-            LogicalOperator::And => self.narrow(&it.left, true),
-            LogicalOperator::Or => self.narrow(&it.left, false),
-            LogicalOperator::Coalesce => {}
-        }
-        let right = self.infer(&it.right);
-        self.narrowings.truncate(kept);
+        let right = self.scoped_narrowings(|checker| {
+            match it.operator {
+                LogicalOperator::And => checker.narrow(&it.left, true),
+                LogicalOperator::Or => checker.narrow(&it.left, false),
+                LogicalOperator::Coalesce => {}
+            }
+            checker.infer(&it.right)
+        });
         let left = match it.operator {
-            LogicalOperator::And => self.types.filter_parts(left, |part| {
-                matches!(
-                    part,
-                    Type::Unknown
-                        | Type::Undefined
-                        | Type::Null
-                        | Type::Boolean
-                        | Type::Number
-                        | Type::String
-                        | Type::Literal(_)
-                )
-            }),
+            LogicalOperator::And => self.types.filter_parts(left, Type::can_be_falsy),
             _ => self.types.non_nullish(left),
         };
         self.types.union([left, right])
     }
 
     /// Infers `r.output ?? r.stdout`, which works if either of the two exists.
-    fn alternatives(&mut self, it: &'a LogicalExpression<'a>) -> TypeId {
+    fn infer_alternatives(&mut self, it: &'a LogicalExpression<'a>) -> TypeId {
         let before = self.mistakes.len();
         let left = self.infer(&it.left);
         let between = self.mistakes.len();
@@ -290,7 +296,7 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Whether both sides of `a.x ?? a.y` or `a.x || a.y` read fields of the same variable.
-    fn reads_alternative(&self, it: &LogicalExpression<'a>) -> bool {
+    fn reads_fields_of_one_variable(&self, it: &LogicalExpression<'a>) -> bool {
         let root = |side: &Expression<'a>| {
             let mut side = side.get_inner_expression();
             while let Expression::LogicalExpression(inner) = side {
@@ -320,13 +326,9 @@ impl<'a> TypeChecker<'a> {
         self.check_operand(it, &it.right, right, left);
         match it.operator {
             BinaryOperator::Addition => {
-                let is_text = |types: &super::TypeTable<'a>, id| {
-                    matches!(types.get(id), Type::String | Type::Literal(_))
-                };
+                let is_string = |id: TypeId| self.types.get(id).is_string();
                 match () {
-                    () if is_text(&self.types, left) || is_text(&self.types, right) => {
-                        TypeId::STRING
-                    }
+                    () if is_string(left) || is_string(right) => TypeId::STRING,
                     () if left == TypeId::NUMBER && right == TypeId::NUMBER => TypeId::NUMBER,
                     () => TypeId::UNKNOWN,
                 }
@@ -343,21 +345,20 @@ impl<'a> TypeChecker<'a> {
         &mut self,
         it: &BinaryExpression<'a>,
         operand: &Expression<'a>,
-        kind: TypeId,
+        ty: TypeId,
         other: TypeId,
     ) {
-        if !self.is_promise(kind) {
+        if !self.is_promise(ty) {
             return;
         }
         let other_is = |wanted: &[TypeId]| wanted.contains(&other);
-        let is_text =
-            matches!(self.types.get(other), Type::Literal(_)) || other_is(&[TypeId::STRING]);
+        let is_string = self.types.get(other).is_string();
         let certain = match it.operator {
             BinaryOperator::Addition => other_is(&[TypeId::NUMBER]),
             operator if operator.is_equality() => {
-                is_text || other_is(&[TypeId::NUMBER, TypeId::BOOLEAN])
+                is_string || other_is(&[TypeId::NUMBER, TypeId::BOOLEAN])
             }
-            operator if operator.is_compare() => is_text || other_is(&[TypeId::NUMBER]),
+            operator if operator.is_compare() => is_string || other_is(&[TypeId::NUMBER]),
             operator => operator.is_arithmetic(),
         };
         if certain {
@@ -367,8 +368,8 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Whether a type is certainly a promise.
-    pub(super) fn is_promise(&self, kind: TypeId) -> bool {
-        let parts = self.types.parts(kind);
+    pub(super) fn is_promise(&self, ty: TypeId) -> bool {
+        let parts = self.types.parts(ty);
         parts
             .iter()
             .all(|part| matches!(self.types.get(*part), Type::Promise(_)))
@@ -402,14 +403,14 @@ impl<'a> TypeChecker<'a> {
                 Type::Tuple { elements, .. } => found.extend(elements.iter()),
                 Type::Map(key, value) => found.push(self.types.tuple(&[key, value])),
                 Type::String | Type::Literal(_) => found.push(TypeId::STRING),
-                Type::Result(object) if object.schema.0.others.is_some() => {
+                Type::ResultObject(object) if object.schema.0.index_type.is_some() => {
                     found.push(TypeId::UNKNOWN);
                 }
-                Type::Object(id) if self.types.object(id).others.is_some() => {
+                Type::Object(id) if self.types.object(id).index_type.is_some() => {
                     found.push(TypeId::UNKNOWN);
                 }
                 Type::Promise(_)
-                | Type::Result(_)
+                | Type::ResultObject(_)
                 | Type::Object(_)
                 | Type::Method
                 | Type::Number
@@ -428,7 +429,31 @@ impl<'a> TypeChecker<'a> {
     }
 }
 
+/// Returns the name of a property, if the text of the script has it without escapes.
+pub(super) fn borrowed_name<'a>(key: &'a PropertyKey<'a>) -> Option<&'a str> {
+    match key.static_name() {
+        Some(std::borrow::Cow::Borrowed(name)) => Some(name),
+        _ => None,
+    }
+}
+
 /// Whether a type is the `const` of `as const`.
 fn is_const(name: &oxc_ast::ast::TSTypeName<'_>) -> bool {
     matches!(name, oxc_ast::ast::TSTypeName::IdentifierReference(name) if name.name == "const")
+}
+
+/// Whether an expression starts with a string or a template literal: the literal itself, or calls
+/// and members of it.
+fn starts_with_string(expression: &Expression<'_>) -> bool {
+    let mut expression = expression;
+    loop {
+        expression = match expression.get_inner_expression() {
+            Expression::StringLiteral(_) | Expression::TemplateLiteral(_) => return true,
+            Expression::TaggedTemplateExpression(it) => &it.tag,
+            Expression::CallExpression(it) => &it.callee,
+            Expression::StaticMemberExpression(it) => &it.object,
+            Expression::ComputedMemberExpression(it) => &it.object,
+            _ => return false,
+        };
+    }
 }

@@ -129,12 +129,12 @@ impl<'a> TypeChecker<'a> {
         let arguments = &call.arguments;
         if name == "groupBy" {
             let list = self.argument(arguments, 0);
-            let element = self.iterated(list, call);
+            let element = self.element_or_unknown(list, call);
             self.callback(arguments, 1, &[element, TypeId::NUMBER]);
             let group = self.types.array(element);
             let group = self.types.union([group, TypeId::UNDEFINED]);
             return self.types.add_object(ObjectType {
-                others: Some(group),
+                index_type: Some(group),
                 ..ObjectType::default()
             });
         }
@@ -175,17 +175,17 @@ impl<'a> TypeChecker<'a> {
             Type::Object(id) => {
                 let object = self.types.object(id);
                 let types = object.fields.iter().map(|field| field.1);
-                let types: Vec<TypeId> = types.chain(object.others).collect();
+                let types: Vec<TypeId> = types.chain(object.index_type).collect();
                 self.types.union(types)
             }
-            Type::Result(result) => {
+            Type::ResultObject(result) => {
                 let names = result
                     .schema
                     .0
                     .fields
                     .iter()
                     .map(|field| field.name.as_str());
-                let names = names.chain(result.schema.0.others.as_ref().map(|_| "*"));
+                let names = names.chain(result.schema.0.index_type.as_ref().map(|_| "*"));
                 let types: Vec<TypeId> = names
                     .map(|name| self.types.result_field(&result, name))
                     .map(|found| found.unwrap_or(TypeId::UNKNOWN))
@@ -201,7 +201,7 @@ impl<'a> TypeChecker<'a> {
         match name {
             "from" | "fromAsync" => {
                 let source = self.argument(arguments, 0);
-                let element = self.iterated(source, call);
+                let element = self.element_or_unknown(source, call);
                 let element = match arguments.len() {
                     0 | 1 => element,
                     _ => {
@@ -226,7 +226,7 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Returns the type of the elements of a list, or unknown for other values.
-    fn iterated(&mut self, list: TypeId, call: &'a CallExpression<'a>) -> TypeId {
+    fn element_or_unknown(&mut self, list: TypeId, call: &'a CallExpression<'a>) -> TypeId {
         match self.types.get(list) {
             Type::Array { .. }
             | Type::Tuple { .. }

@@ -6,202 +6,9 @@ use selvedge_protocol::SPAWN_TOOL;
 use selvedge_tools::ToolLookup;
 
 use super::TypeChecker;
+use super::built_in_properties::{OBJECT_PROPERTIES, property_names, static_properties};
 use super::types::{ByAddress, Type, TypeId};
-
-/// Properties of every value except `null` and `undefined`. `__proto__` and its relatives exist,
-/// though `tsc` does not know them.
-const OBJECT_PROPERTIES: [&str; 12] = [
-    "constructor",
-    "hasOwnProperty",
-    "isPrototypeOf",
-    "propertyIsEnumerable",
-    "toLocaleString",
-    "toString",
-    "valueOf",
-    "__proto__",
-    "__defineGetter__",
-    "__defineSetter__",
-    "__lookupGetter__",
-    "__lookupSetter__",
-];
-
-/// Properties of lists. `groups`, `index` and `input` belong to matches of a regular expression,
-/// which are lists of strings here.
-pub(super) const ARRAY_PROPERTIES: [&str; 42] = [
-    "length",
-    "at",
-    "concat",
-    "copyWithin",
-    "entries",
-    "every",
-    "fill",
-    "filter",
-    "find",
-    "findIndex",
-    "findLast",
-    "findLastIndex",
-    "flat",
-    "flatMap",
-    "forEach",
-    "includes",
-    "indexOf",
-    "join",
-    "keys",
-    "lastIndexOf",
-    "map",
-    "pop",
-    "push",
-    "reduce",
-    "reduceRight",
-    "reverse",
-    "shift",
-    "slice",
-    "some",
-    "sort",
-    "splice",
-    "toLocaleString",
-    "toReversed",
-    "toSorted",
-    "toSpliced",
-    "toString",
-    "unshift",
-    "values",
-    "with",
-    "groups",
-    "index",
-    "input",
-];
-
-const STRING_PROPERTIES: [&str; 51] = [
-    "length",
-    "anchor",
-    "at",
-    "big",
-    "blink",
-    "bold",
-    "charAt",
-    "charCodeAt",
-    "codePointAt",
-    "concat",
-    "endsWith",
-    "fixed",
-    "fontcolor",
-    "fontsize",
-    "includes",
-    "indexOf",
-    "isWellFormed",
-    "italics",
-    "lastIndexOf",
-    "link",
-    "localeCompare",
-    "match",
-    "matchAll",
-    "normalize",
-    "padEnd",
-    "padStart",
-    "repeat",
-    "replace",
-    "replaceAll",
-    "search",
-    "slice",
-    "small",
-    "split",
-    "startsWith",
-    "strike",
-    "sub",
-    "substr",
-    "substring",
-    "sup",
-    "toLocaleLowerCase",
-    "toLocaleUpperCase",
-    "toLowerCase",
-    "toString",
-    "toUpperCase",
-    "toWellFormed",
-    "trim",
-    "trimEnd",
-    "trimLeft",
-    "trimRight",
-    "trimStart",
-    "valueOf",
-];
-
-const NUMBER_PROPERTIES: [&str; 6] = [
-    "toExponential",
-    "toFixed",
-    "toLocaleString",
-    "toPrecision",
-    "toString",
-    "valueOf",
-];
-
-const PROMISE_PROPERTIES: [&str; 3] = ["then", "catch", "finally"];
-
-const MAP_PROPERTIES: [&str; 12] = [
-    "size",
-    "get",
-    "set",
-    "has",
-    "delete",
-    "clear",
-    "keys",
-    "values",
-    "entries",
-    "forEach",
-    "getOrInsert",
-    "getOrInsertComputed",
-];
-
-const SET_PROPERTIES: [&str; 16] = [
-    "size",
-    "add",
-    "has",
-    "delete",
-    "clear",
-    "keys",
-    "values",
-    "entries",
-    "forEach",
-    "union",
-    "intersection",
-    "difference",
-    "symmetricDifference",
-    "isSubsetOf",
-    "isSupersetOf",
-    "isDisjointFrom",
-];
-
-const ITERATOR_PROPERTIES: [&str; 14] = [
-    "next", "return", "throw", "map", "filter", "take", "drop", "flatMap", "reduce", "toArray",
-    "forEach", "some", "every", "find",
-];
-
-const METHOD_PROPERTIES: [&str; 8] = [
-    "apply",
-    "call",
-    "bind",
-    "length",
-    "name",
-    "prototype",
-    "arguments",
-    "caller",
-];
-
-/// Returns the properties of a built-in type.
-pub(super) fn property_names(kind: &Type<'_>) -> &'static [&'static str] {
-    match kind {
-        Type::Array { .. } | Type::Tuple { .. } => &ARRAY_PROPERTIES,
-        Type::String | Type::Literal(_) => &STRING_PROPERTIES,
-        Type::Number => &NUMBER_PROPERTIES,
-        Type::Boolean => &["valueOf", "toString"],
-        Type::Promise(_) => &PROMISE_PROPERTIES,
-        Type::Map(..) => &MAP_PROPERTIES,
-        Type::Set(_) => &SET_PROPERTIES,
-        Type::Iterator(_) => &ITERATOR_PROPERTIES,
-        Type::Method => &METHOD_PROPERTIES,
-        _ => &[],
-    }
-}
+use crate::globals::tool_namespace;
 
 /// Result of looking up a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,14 +39,15 @@ impl<'a> TypeChecker<'a> {
             Property::Found(found) => found,
             Property::Missing => {
                 self.report_missing(Some(expression), object, name, at);
-                self.after_mistake(TypeId::UNDEFINED)
+                self.type_after_mistake(TypeId::UNDEFINED)
             }
         }
     }
 
-    /// Returns the type of an expression with a mistake. Where a mistake is only looked for later,
-    /// it is what the expression gives when it runs; else unknown, so that it is reported once.
-    pub(super) fn after_mistake(&self, when_run: TypeId) -> TypeId {
+    /// Returns the type of an expression that contains a mistake. In a speculative evaluation this
+    /// is `when_run`, the type of its value at run time. Otherwise it is unknown, so that the
+    /// mistake is reported only once.
+    pub(super) fn type_after_mistake(&self, when_run: TypeId) -> TypeId {
         match self.speculation {
             0 => TypeId::UNKNOWN,
             _ => when_run,
@@ -257,7 +65,7 @@ impl<'a> TypeChecker<'a> {
             }
             Expression::NumericLiteral(number) => {
                 let index = number.value;
-                let found = self.indexed(object, Some(index).filter(|index| *index >= 0.0));
+                let found = self.element_at(object, Some(index).filter(|index| *index >= 0.0));
                 if let (None, Some(name)) = (found, index_name(index)) {
                     self.report_missing(
                         Some(&member.object),
@@ -268,13 +76,13 @@ impl<'a> TypeChecker<'a> {
                 }
                 found.unwrap_or(TypeId::UNKNOWN)
             }
-            _ if key == TypeId::NUMBER => self.indexed(object, None).unwrap_or(TypeId::UNKNOWN),
-            _ => self.by_key(object),
+            _ if key == TypeId::NUMBER => self.element_at(object, None).unwrap_or(TypeId::UNKNOWN),
+            _ => self.computed_field_type(object),
         }
     }
 
     /// Returns the type of an element, or `None` if no part of the type has elements.
-    fn indexed(&mut self, object: TypeId, index: Option<f64>) -> Option<TypeId> {
+    fn element_at(&mut self, object: TypeId, index: Option<f64>) -> Option<TypeId> {
         let object = self.types.non_nullish(object);
         let mut found = Vec::new();
         for part in self.types.parts(object).iter() {
@@ -291,9 +99,9 @@ impl<'a> TypeChecker<'a> {
                     None => found.extend(elements.iter()),
                 },
                 Type::String | Type::Literal(_) => found.push(TypeId::STRING),
-                Type::Result(object) if object.schema.0.others.is_none() => {}
+                Type::ResultObject(object) if object.schema.0.index_type.is_none() => {}
                 Type::Promise(_) => {}
-                _ => found.push(self.by_key(*part)),
+                _ => found.push(self.computed_field_type(*part)),
             }
         }
         match found.is_empty() {
@@ -304,16 +112,16 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Returns the type of a field whose name is computed.
-    fn by_key(&mut self, object: TypeId) -> TypeId {
+    fn computed_field_type(&mut self, object: TypeId) -> TypeId {
         let object = self.types.non_nullish(object);
         let parts = self.types.parts(object);
         let found: Vec<TypeId> = parts
             .iter()
             .map(|part| match self.types.get(*part).clone() {
                 Type::Object(id) if self.types.object(id).fields.is_empty() => {
-                    self.types.object(id).others.unwrap_or(TypeId::UNKNOWN)
+                    self.types.object(id).index_type.unwrap_or(TypeId::UNKNOWN)
                 }
-                Type::Result(object) if object.schema.0.fields.is_empty() => {
+                Type::ResultObject(object) if object.schema.0.fields.is_empty() => {
                     let found = self.types.result_field(&object, "*");
                     found.unwrap_or(TypeId::UNKNOWN)
                 }
@@ -356,18 +164,18 @@ impl<'a> TypeChecker<'a> {
         }
         let kind = self.types.get(part).clone();
         match &kind {
-            Type::Result(object) => match self.types.result_field(object, name) {
+            Type::ResultObject(object) => match self.types.result_field(object, name) {
                 Some(found) => Property::Found(found),
-                None if self.facts.tested_names.contains(name) => UNKNOWN,
+                None if self.prepass.tested_names.contains(name) => UNKNOWN,
                 None => Property::Missing,
             },
             Type::Object(id) => {
                 let object = self.types.object(*id);
-                let is_assigned = !object.annotated && self.facts.added_names.contains(name);
-                match object.field(name).or(object.others) {
+                let is_assigned = !object.is_declared && self.prepass.added_names.contains(name);
+                match object.field(name).or(object.index_type) {
                     Some(_) if is_assigned => UNKNOWN,
                     Some(found) => Property::Found(found),
-                    None if self.facts.may_be_added(name) => UNKNOWN,
+                    None if self.prepass.may_be_added(name) => UNKNOWN,
                     None => Property::Missing,
                 }
             }
@@ -400,32 +208,27 @@ impl<'a> TypeChecker<'a> {
     }
 
     fn built_in_property(&mut self, kind: &Type<'a>, name: &str) -> Property {
-        let is_list = matches!(kind, Type::Array { .. } | Type::Tuple { .. });
         let exists = property_names(kind).contains(&name)
-            || (is_list && is_index(name))
-            || self.facts.tested_names.contains(name);
+            || (kind.is_list() && is_index(name))
+            || self.prepass.tested_names.contains(name);
         match name {
             _ if !exists => Property::Missing,
             "length" | "size" => Property::Found(TypeId::NUMBER),
             "groups" | "index" | "input" => Property::Found(TypeId::UNKNOWN),
-            _ if self.facts.tested_names.contains(name) || is_index(name) => {
+            _ if self.prepass.tested_names.contains(name) || is_index(name) => {
                 Property::Found(TypeId::UNKNOWN)
             }
             _ => Property::Found(self.types.add(Type::Method)),
         }
     }
 
-    /// Returns the type of the global `tools`, a server, or another root of tools.
+    /// Returns the type of a global that holds tools: `tools` or a server.
     pub(super) fn tool_global(&mut self, name: &str) -> Option<TypeId> {
-        let listed = super::TOOL_GLOBALS
-            .iter()
-            .find(|(global, _)| *global == name);
-        if let Some((_, prefix)) = listed {
-            return Some(self.types.add(Type::Namespace((*prefix).into())));
-        }
-        let server = format!("mcp.{name}");
-        let is_server = !crate::globals::is_global(name) && self.registry.is_namespace(&server);
-        is_server.then(|| self.types.add(Type::Namespace(format!("{server}.").into())))
+        let prefix = match tool_namespace(name, self.registry)? {
+            namespace if namespace.is_empty() => namespace,
+            namespace => format!("{namespace}."),
+        };
+        Some(self.types.add(Type::Namespace(prefix.into())))
     }
 
     /// Returns the type of a path below `tools`. A path that is not a tool is reported by another
@@ -444,37 +247,8 @@ impl<'a> TypeChecker<'a> {
     }
 }
 
-/// Returns the properties of a global object, separated by spaces, if they are listed here.
-pub(super) fn static_properties(global: &str) -> Option<&'static str> {
-    Some(match global {
-        "Promise" => {
-            "all allSettled any race reject resolve try withResolvers prototype name length"
-        }
-        "JSON" => "parse stringify rawJSON isRawJSON",
-        "Date" => "now parse UTC prototype name length",
-        "Object" => {
-            "assign create defineProperties defineProperty entries freeze fromEntries \
-             getOwnPropertyDescriptor getOwnPropertyDescriptors getOwnPropertyNames \
-             getOwnPropertySymbols getPrototypeOf groupBy hasOwn is isExtensible isFrozen isSealed \
-             keys preventExtensions seal setPrototypeOf values prototype name length"
-        }
-        "Array" => "from fromAsync isArray of prototype name length",
-        "Number" => {
-            "EPSILON MAX_SAFE_INTEGER MAX_VALUE MIN_SAFE_INTEGER MIN_VALUE NEGATIVE_INFINITY \
-             NaN POSITIVE_INFINITY isFinite isInteger isNaN isSafeInteger parseFloat parseInt \
-             prototype name length"
-        }
-        "Math" => {
-            "E LN10 LN2 LOG10E LOG2E PI SQRT1_2 SQRT2 abs acos acosh asin asinh atan atan2 atanh \
-             cbrt ceil clz32 cos cosh exp expm1 f16round floor fround hypot imul log log10 log1p \
-             log2 max min pow random round sign sin sinh sqrt sumPrecise tan tanh trunc"
-        }
-        _ => return None,
-    })
-}
-
 /// Whether a name is a position in a list.
-fn is_index(name: &str) -> bool {
+pub(super) fn is_index(name: &str) -> bool {
     name.parse::<u32>().is_ok()
 }
 

@@ -49,11 +49,8 @@ impl<'a> TypeChecker<'a> {
         match name {
             "map" => {
                 let mapped = self.callback(arguments, 0, &items);
-                let mapped = match &call.type_arguments {
-                    Some(given) => match &given.params[..] {
-                        [given] => self.annotated_type(given),
-                        _ => TypeId::UNKNOWN,
-                    },
+                let mapped = match self.explicit_type_argument(call) {
+                    Some(given) => given,
                     None => self.types.widened(mapped),
                 };
                 self.types.array(mapped)
@@ -65,12 +62,12 @@ impl<'a> TypeChecker<'a> {
             }
             "filter" => {
                 self.callback(arguments, 0, &items);
-                let kept = self.guarded_type(arguments).unwrap_or(element);
+                let kept = self.type_predicate_target(arguments).unwrap_or(element);
                 self.types.array(kept)
             }
             "find" | "findLast" => {
                 self.callback(arguments, 0, &items);
-                let found = self.guarded_type(arguments).unwrap_or(element);
+                let found = self.type_predicate_target(arguments).unwrap_or(element);
                 self.types.union([found, TypeId::UNDEFINED])
             }
             "findIndex" | "findLastIndex" => {
@@ -92,6 +89,15 @@ impl<'a> TypeChecker<'a> {
             "reduce" | "reduceRight" => self.reduce(call, element, list),
             _ => self.simple_list_method(call, element, name),
         }
+    }
+
+    /// Returns the type in `call<T>(…)`; unknown if there are several. `None` if there is none.
+    fn explicit_type_argument(&mut self, call: &'a CallExpression<'a>) -> Option<TypeId> {
+        let given = call.type_arguments.as_deref()?;
+        Some(match &given.params[..] {
+            [given] => self.annotated_type(given),
+            _ => TypeId::UNKNOWN,
+        })
     }
 
     /// Infers the methods of lists that take no function.
@@ -120,10 +126,7 @@ impl<'a> TypeChecker<'a> {
         }
         match name {
             "slice" | "reverse" | "toReversed" | "splice" => self.types.array(element),
-            "toSpliced" | "with" | "fill" => match arguments.len() <= 2 && name == "toSpliced" {
-                true => self.types.array(element),
-                false => TypeId::UNKNOWN,
-            },
+            "toSpliced" if arguments.len() <= 2 => self.types.array(element),
             "pop" | "shift" | "at" => self.types.union([element, TypeId::UNDEFINED]),
             "push" | "unshift" | "indexOf" | "lastIndexOf" => TypeId::NUMBER,
             "includes" => TypeId::BOOLEAN,
@@ -143,9 +146,9 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Returns the elements of lists, and other types as they are.
-    fn flattened(&mut self, kind: TypeId) -> TypeId {
+    fn flattened(&mut self, ty: TypeId) -> TypeId {
         self.types
-            .map_parts(kind, |types, part| match types.get(part).clone() {
+            .map_parts(ty, |types, part| match types.get(part).clone() {
                 Type::Array { element, .. } => element,
                 Type::Tuple { elements, .. } => types.union(elements.iter().copied()),
                 _ => part,
@@ -153,7 +156,7 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Returns `T` if the argument is a function `(x): x is T => …`, or unknown if it may be one.
-    fn guarded_type(&mut self, arguments: &'a [Argument<'a>]) -> Option<TypeId> {
+    fn type_predicate_target(&mut self, arguments: &'a [Argument<'a>]) -> Option<TypeId> {
         let returned = match arguments.first()?.as_expression()?.get_inner_expression() {
             Expression::ArrowFunctionExpression(arrow) => arrow.return_type.as_deref()?,
             Expression::FunctionExpression(function) => function.return_type.as_deref()?,
@@ -177,17 +180,14 @@ impl<'a> TypeChecker<'a> {
             return element;
         }
         let initial = self.argument(arguments, 1);
-        let initial = match &call.type_arguments {
-            Some(given) => match &given.params[..] {
-                [given] => self.annotated_type(given),
-                _ => TypeId::UNKNOWN,
-            },
+        let initial = match self.explicit_type_argument(call) {
+            Some(given) => given,
             None => self.types.widened(initial),
         };
         // The accumulator may grow: only numbers, strings and described types stay what they are.
         let total = match self.types.get(initial) {
             Type::Number | Type::String | Type::Boolean | Type::Map(..) | Type::Set(_) => initial,
-            Type::Object(id) if self.types.object(*id).annotated => initial,
+            Type::Object(id) if self.types.object(*id).is_declared => initial,
             Type::Array { element, .. } if *element != TypeId::NEVER => initial,
             _ => TypeId::UNKNOWN,
         };
@@ -325,7 +325,7 @@ impl<'a> TypeChecker<'a> {
             }
             "filter" => {
                 self.callback(arguments, 0, &[element, TypeId::NUMBER]);
-                match self.guarded_type(arguments) {
+                match self.type_predicate_target(arguments) {
                     Some(kept) => self.types.add(Type::Iterator(kept)),
                     None => iterator,
                 }

@@ -5,11 +5,15 @@ use oxc_span::{GetSpan, Span};
 use selvedge_tools::similar_names;
 
 use super::TypeChecker;
-use super::members::{ARRAY_PROPERTIES, property_names, static_properties};
-use super::types::{Type, TypeId};
+use super::built_in_properties::{ARRAY_PROPERTIES, property_names, static_properties};
+use super::members::is_index;
+use super::types::{MAX_FIELDS, Type, TypeId};
+use crate::hints::ESCAPE_BACKTICK_HINT;
 
 /// Maximum number of field names in a message.
 const MAX_LISTED_FIELDS: usize = 8;
+/// Maximum length of the text that is read to quote an expression, in bytes.
+const MAX_READ_BYTES: usize = 400;
 /// Maximum length of an expression in a message, in bytes.
 const MAX_QUOTED_BYTES: usize = 40;
 
@@ -39,7 +43,7 @@ pub(crate) struct TypeMistake {
     pub(crate) offset: u32,
     pub(crate) message: String,
     pub(crate) suggestions: Vec<String>,
-    /// Name of the tool in scripts whose arguments or result are meant.
+    /// The tool whose arguments or result the mistake is about, by its name in scripts.
     pub(crate) tool: Option<String>,
 }
 
@@ -72,6 +76,7 @@ impl<'a> TypeChecker<'a> {
     pub(super) fn quoted(&self, span: Span) -> String {
         let text = self.source.get(span.start as usize..span.end as usize);
         let text = text.unwrap_or_default();
+        let text = &text[..text.floor_char_boundary(MAX_READ_BYTES)];
         let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
         match text.len() > MAX_QUOTED_BYTES {
             true => format!("{}…", &text[..text.floor_char_boundary(MAX_QUOTED_BYTES)]),
@@ -83,21 +88,21 @@ impl<'a> TypeChecker<'a> {
     pub(super) fn report_missing(
         &mut self,
         object: Option<&Expression<'a>>,
-        kind: TypeId,
+        ty: TypeId,
         name: &str,
         at: Span,
     ) {
-        let kind = self.types.non_nullish(kind);
-        let parts = self.types.parts(kind);
-        if parts
-            .iter()
-            .all(|part| matches!(self.types.get(*part), Type::Promise(_)))
-        {
+        if !self.is_reporting() {
+            return;
+        }
+        let ty = self.types.non_nullish(ty);
+        let parts = self.types.parts(ty);
+        if self.is_promise(ty) {
             return self.report_unawaited(object, name, at);
         }
         let first = parts.first().copied().unwrap_or(TypeId::UNKNOWN);
-        let shown: String = name.chars().take(MAX_QUOTED_BYTES).collect();
-        let (what, tool) = self.described(first);
+        let shown = shortened(name);
+        let (what, tool) = self.describe_value(first);
         let mut mistake = TypeMistake {
             kind: MistakeKind::Property,
             offset: at.start,
@@ -123,7 +128,7 @@ impl<'a> TypeChecker<'a> {
     /// Reports a property of a promise.
     fn report_unawaited(&mut self, object: Option<&Expression<'a>>, name: &str, at: Span) {
         let text = object.map(|object| self.quoted(object.get_inner_expression().span()));
-        let shown: String = name.chars().take(MAX_QUOTED_BYTES).collect();
+        let shown = shortened(name);
         let value = text.as_deref().unwrap_or("value");
         let instead = match object.is_some_and(|it| at.start < it.span().start) {
             true => format!("write `await {value}`"),
@@ -166,8 +171,11 @@ impl<'a> TypeChecker<'a> {
 
     /// Reports a value that is not a list where one is required.
     pub(super) fn report_not_iterable(&mut self, value: TypeId, at: Span) {
+        if !self.is_reporting() {
+            return;
+        }
         let text = self.quoted(at);
-        let (what, tool) = self.described(value);
+        let (what, tool) = self.describe_value(value);
         let mut mistake = TypeMistake {
             kind: MistakeKind::Property,
             offset: at.start,
@@ -185,7 +193,7 @@ impl<'a> TypeChecker<'a> {
     /// Reports a call of a value that is not a function.
     pub(super) fn report_not_callable(&mut self, callee: Span, value: TypeId) {
         let text = self.quoted(callee);
-        let what = self.name_of(value);
+        let what = self.type_label(value);
         self.report(TypeMistake {
             kind: MistakeKind::Property,
             offset: callee.start,
@@ -195,12 +203,34 @@ impl<'a> TypeChecker<'a> {
         });
     }
 
+    /// Reports a string as the tag of a template, at the backtick that ends the string.
+    pub(super) fn report_string_tag(&mut self, tag: Span) {
+        let text = self.source.get(..tag.end as usize).unwrap_or_default();
+        let (offset, message) = match text.ends_with('`') {
+            true => (
+                tag.end - 1,
+                "the template literal ends at this backtick, and another one follows",
+            ),
+            false => (
+                tag.end,
+                "a string is followed by a backtick, which calls it like a function",
+            ),
+        };
+        self.report(TypeMistake {
+            kind: MistakeKind::Property,
+            offset,
+            message: message.to_owned(),
+            suggestions: vec![ESCAPE_BACKTICK_HINT.to_owned()],
+            tool: None,
+        });
+    }
+
     /// Describes a value with its fields: `exec returns { exitCode, stdout, … }`. Also returns the
     /// tool that it comes from.
-    fn described(&self, kind: TypeId) -> (String, Option<String>) {
-        match self.types.get(kind) {
-            Type::Result(object) => {
-                let fields = self.listed_fields(kind);
+    fn describe_value(&self, ty: TypeId) -> (String, Option<String>) {
+        match self.types.get(ty) {
+            Type::ResultObject(object) => {
+                let fields = self.format_fields(ty);
                 let text = match &*object.path {
                     "" => format!("{} returns {fields}", object.tool),
                     path => format!(
@@ -211,15 +241,15 @@ impl<'a> TypeChecker<'a> {
                 };
                 (text, Some(object.tool.to_owned()))
             }
-            Type::Object(_) => (format!("the object is {}", self.listed_fields(kind)), None),
+            Type::Object(_) => (format!("the object is {}", self.format_fields(ty)), None),
             Type::Array { element, .. } => {
                 let origin = match self.types.get(*element) {
-                    Type::Result(object) => Some(object),
+                    Type::ResultObject(object) => Some(object),
                     _ => None,
                 };
                 let fields = match self.types.get(*element) {
-                    Type::Result(_) | Type::Object(_) => self.listed_fields(*element),
-                    _ => self.name_of(*element),
+                    Type::ResultObject(_) | Type::Object(_) => self.format_fields(*element),
+                    _ => self.type_label(*element),
                 };
                 let whose = match origin {
                     Some(object) if &*object.path == "[]" => {
@@ -230,13 +260,13 @@ impl<'a> TypeChecker<'a> {
                 (whose, origin.map(|object| object.tool.to_owned()))
             }
             Type::Global(name) => (format!("`{name}` has no such property"), None),
-            _ => (format!("it is {}", self.name_of(kind)), None),
+            _ => (format!("it is {}", self.type_label(ty)), None),
         }
     }
 
     /// Names the kind of a value: `a string`.
-    pub(super) fn name_of(&self, kind: TypeId) -> String {
-        match self.types.get(kind) {
+    pub(super) fn type_label(&self, ty: TypeId) -> String {
+        match self.types.get(ty) {
             Type::Unknown | Type::Never | Type::Global(_) => "a value",
             Type::Undefined => "undefined",
             Type::Null => "null",
@@ -244,7 +274,7 @@ impl<'a> TypeChecker<'a> {
             Type::Number => "a number",
             Type::String => "a string",
             Type::Literal(text) => return format!("\"{text}\""),
-            Type::Result(_) | Type::Object(_) | Type::Namespace(_) => "an object",
+            Type::ResultObject(_) | Type::Object(_) | Type::Namespace(_) => "an object",
             Type::Array { .. } | Type::Tuple { .. } => "a list",
             Type::Promise(_) => "a promise",
             Type::Iterator(_) => "an iterator",
@@ -252,7 +282,7 @@ impl<'a> TypeChecker<'a> {
             Type::Set(_) => "a Set",
             Type::Function { .. } | Type::Tool(_) | Type::Method => "a function",
             Type::Union(parts) => {
-                let names: Vec<String> = parts.iter().map(|part| self.name_of(*part)).collect();
+                let names: Vec<String> = parts.iter().map(|part| self.type_label(*part)).collect();
                 return names.join(" or ");
             }
         }
@@ -260,9 +290,9 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Returns the names of an object's fields.
-    fn field_names(&self, kind: TypeId) -> Vec<&str> {
-        match self.types.get(kind) {
-            Type::Result(object) => {
+    fn field_names(&self, ty: TypeId) -> Vec<&str> {
+        match self.types.get(ty) {
+            Type::ResultObject(object) => {
                 let fields = object.schema.0.fields.iter();
                 fields.map(|field| field.name.as_str()).collect()
             }
@@ -274,8 +304,8 @@ impl<'a> TypeChecker<'a> {
         }
     }
 
-    fn listed_fields(&self, kind: TypeId) -> String {
-        let names = self.field_names(kind);
+    fn format_fields(&self, ty: TypeId) -> String {
+        let names = self.field_names(ty);
         let mut listed: Vec<&str> = names.iter().copied().take(MAX_LISTED_FIELDS).collect();
         if names.len() > MAX_LISTED_FIELDS {
             listed.push("…");
@@ -286,9 +316,9 @@ impl<'a> TypeChecker<'a> {
         }
     }
 
-    fn similar_property(&self, kind: TypeId, name: &str) -> Option<String> {
-        let fields = self.field_names(kind);
-        let fields = match self.types.get(kind) {
+    fn similar_property(&self, ty: TypeId, name: &str) -> Option<String> {
+        let fields = self.field_names(ty);
+        let fields = match self.types.get(ty) {
             Type::Global(name) => static_properties(name)
                 .unwrap_or_default()
                 .split(' ')
@@ -308,14 +338,17 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Returns the field of an object that is a list, if there is exactly one.
-    fn list_field(&mut self, kind: TypeId) -> Option<String> {
+    fn list_field(&mut self, ty: TypeId) -> Option<String> {
         let names: Vec<String> = self
-            .field_names(kind)
+            .field_names(ty)
             .into_iter()
             .map(str::to_owned)
             .collect();
+        if names.len() > MAX_FIELDS {
+            return None;
+        }
         let mut lists = names.into_iter().filter(|name| {
-            let field = self.property_type(kind, name);
+            let field = self.property_type(ty, name);
             let field = field.map(|field| self.types.non_nullish(field));
             field.is_some_and(|field| matches!(self.types.get(field), Type::Array { .. }))
         });
@@ -324,8 +357,8 @@ impl<'a> TypeChecker<'a> {
     }
 
     /// Returns a hint for a property of a list that its elements have.
-    fn element_hint(&mut self, kind: TypeId, name: &str) -> Option<String> {
-        let Type::Array { element, .. } = *self.types.get(kind) else {
+    fn element_hint(&mut self, ty: TypeId, name: &str) -> Option<String> {
+        let Type::Array { element, .. } = *self.types.get(ty) else {
             return None;
         };
         self.property_type(element, name)?;
@@ -333,7 +366,12 @@ impl<'a> TypeChecker<'a> {
     }
 }
 
+/// Returns the start of a property's name, for a message.
+fn shortened(name: &str) -> String {
+    name.chars().take(MAX_QUOTED_BYTES).collect()
+}
+
 /// Whether a property belongs to lists.
 fn is_list_property(name: &str) -> bool {
-    ARRAY_PROPERTIES.contains(&name) || name.parse::<u32>().is_ok()
+    ARRAY_PROPERTIES.contains(&name) || is_index(name)
 }

@@ -8,9 +8,10 @@
 //! | module | contents |
 //! |---|---|
 //! | `types` | the representation of types |
-//! | `facts` | declarations and assignments, collected before |
-//! | `statements`, `functions`, `patterns` | walk through the script, bind variables |
+//! | `prepass` | declarations and assignments, collected before |
+//! | `statements`, `functions`, `variables`, `patterns` | walk through the script, bind variables |
 //! | `expressions`, `members`, `calls`, `methods`, `globals` | infer the type of an expression |
+//! | `built_in_properties` | which properties lists, strings and global objects have |
 //! | `annotations` | types that the script writes |
 //! | `narrowing` | what conditions say about a value |
 //! | `changes` | assignments, and changes of frozen results |
@@ -18,10 +19,10 @@
 
 mod annotations;
 mod arguments;
+mod built_in_properties;
 mod calls;
 mod changes;
 mod expressions;
-mod facts;
 mod functions;
 mod globals;
 mod members;
@@ -29,8 +30,10 @@ mod methods;
 mod mistakes;
 mod narrowing;
 mod patterns;
+mod prepass;
 mod statements;
 mod types;
+mod variables;
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,21 +43,19 @@ use selvedge_tools::Registry;
 
 pub(crate) use mistakes::{MistakeKind, TypeMistake};
 
-use facts::ScriptFacts;
 use narrowing::Narrowing;
+use prepass::ScriptPrepass;
 use types::{TypeId, TypeTable};
 
 /// Maximum number of mistakes that are reported for one script.
 const MAX_MISTAKES: usize = 20;
+/// Maximum number of mistakes that are collected. The first in the text are reported.
+const MAX_COLLECTED_MISTAKES: usize = 200;
 /// Maximum nesting of expressions and functions. What is nested deeper is unknown.
 const MAX_DEPTH: u32 = 200;
-/// Maximum number of expressions that are looked at per byte of source. Each expression is looked
-/// at once, and assigned values a few times more.
+/// Maximum number of steps per byte of source. Each expression takes one step, and an assigned
+/// value a few more.
 const STEPS_PER_BYTE: u32 = 8;
-
-/// Globals whose members are tools, and the prefix of the names of these tools. A server of the
-/// registry is such a global, too, if no other global has its name.
-const TOOL_GLOBALS: [(&str, &str); 1] = [("tools", "")];
 
 /// Returns the mistakes of a script, in the order of the text. The caller provides the native stack
 /// that parsing the script needs.
@@ -63,23 +64,24 @@ pub(crate) fn find_mistakes<'a>(
     scoping: &'a Scoping,
     registry: &'a Registry,
 ) -> Vec<TypeMistake> {
-    let facts = facts::collect(program, scoping);
-    if facts.is_unsupported {
+    let prepass = prepass::collect(program, scoping);
+    if prepass.is_unsupported {
         return Vec::new();
     }
     let mut checker = TypeChecker {
-        types: TypeTable::new(),
+        types: TypeTable::new(program.source_text.len()),
         source: program.source_text,
         scoping,
         registry,
-        facts,
-        symbols: HashMap::new(),
+        prepass,
+        variable_types: HashMap::new(),
         initial_types: HashMap::new(),
         speculative_bindings: Vec::new(),
         resolving: Vec::new(),
-        evaluated: HashSet::new(),
+        evaluated_declarators: HashSet::new(),
         function_types: HashMap::new(),
-        pushed: HashMap::new(),
+        pushed_types: HashMap::new(),
+        contradictions: HashMap::new(),
         narrowings: Vec::new(),
         returns: Vec::new(),
         mistakes: Vec::new(),
@@ -89,6 +91,9 @@ pub(crate) fn find_mistakes<'a>(
         speculation: 0,
     };
     checker.check_statements(&program.body);
+    if checker.is_exhausted() {
+        return Vec::new();
+    }
     let mut mistakes = checker.mistakes;
     mistakes.sort_by_key(|mistake| mistake.offset);
     mistakes.dedup_by_key(|mistake| mistake.offset);
@@ -102,21 +107,24 @@ struct TypeChecker<'a> {
     source: &'a str,
     scoping: &'a Scoping,
     registry: &'a Registry,
-    facts: ScriptFacts<'a>,
+    prepass: ScriptPrepass<'a>,
     /// Types of the variables that are bound. An unbound variable is unknown.
-    symbols: HashMap<SymbolId, TypeId>,
+    variable_types: HashMap<SymbolId, TypeId>,
     /// Types of the first values of variables that are assigned later, too.
     initial_types: HashMap<SymbolId, TypeId>,
-    /// Types that speculative evaluations replaced in `symbols`.
+    /// Types that speculative evaluations replaced in `variable_types`.
     speculative_bindings: Vec<(SymbolId, Option<TypeId>)>,
     /// Variables whose types are being inferred, with what is known so far.
     resolving: Vec<(SymbolId, TypeId)>,
     /// Addresses of the declarators that were evaluated.
-    evaluated: HashSet<usize>,
+    evaluated_declarators: HashSet<usize>,
     /// Types of the functions that were evaluated, by address.
     function_types: HashMap<usize, TypeId>,
-    /// What was pushed so far to a list that starts empty: types, and number of calls.
-    pushed: HashMap<SymbolId, (Vec<TypeId>, usize)>,
+    /// For each list that starts empty: the type of the values pushed so far, and the number of
+    /// `push` calls seen.
+    pushed_types: HashMap<SymbolId, (TypeId, usize)>,
+    /// Whether a type contradicts the schema at an address.
+    contradictions: HashMap<(TypeId, usize), bool>,
     narrowings: Vec<Narrowing<'a>>,
     /// Types of the `return` statements of the functions around the current statement.
     returns: Vec<Vec<TypeId>>,
@@ -134,12 +142,61 @@ impl<'a> TypeChecker<'a> {
     /// Takes a step. Returns false if the budget of steps or the depth is exhausted.
     fn take_step(&mut self) -> bool {
         self.steps_left = self.steps_left.saturating_sub(1);
-        self.steps_left > 0 && self.depth < MAX_DEPTH
+        !self.is_exhausted() && self.depth < MAX_DEPTH
+    }
+
+    /// Whether a budget is exhausted. Types are incomplete then, and nothing is reported.
+    fn is_exhausted(&self) -> bool {
+        self.steps_left == 0 || self.types.is_exhausted()
+    }
+
+    /// Whether a mistake would be reported now. Otherwise its message need not be written.
+    fn is_reporting(&self) -> bool {
+        self.speculation == 0 && self.mistakes.len() < MAX_COLLECTED_MISTAKES
+    }
+
+    /// Runs a part of the check one level deeper.
+    fn nested<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        self.depth += 1;
+        let result = work(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// Runs a part of the check and forgets the narrowings that it adds.
+    fn scoped_narrowings<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let kept = self.narrowings.len();
+        let result = work(self);
+        self.narrowings.truncate(kept);
+        result
+    }
+
+    /// Runs a part of the check for another place of the script, where the present narrowings do
+    /// not hold.
+    fn without_narrowings<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let narrowings = std::mem::take(&mut self.narrowings);
+        let result = work(self);
+        self.narrowings = narrowings;
+        result
+    }
+
+    /// Runs a part of the check without reporting mistakes, and without binding variables for good.
+    fn speculatively<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let bound = self.speculative_bindings.len();
+        self.speculation += 1;
+        let result = work(self);
+        self.speculation -= 1;
+        for (symbol, before) in self.speculative_bindings.drain(bound..).rev() {
+            match before {
+                Some(before) => self.variable_types.insert(symbol, before),
+                None => self.variable_types.remove(&symbol),
+            };
+        }
+        result
     }
 
     fn report(&mut self, mistake: TypeMistake) {
-        // After the budget is exhausted, types are incomplete.
-        if self.speculation == 0 && self.steps_left > 0 {
+        if self.is_reporting() {
             self.mistakes.push(mistake);
         }
     }

@@ -1,8 +1,8 @@
 //! What conditions say about the values that they test.
 //!
-//! Only variables and parameters that are never reassigned are narrowed. Removing parts of a type
-//! can only make the check stricter about unions; what matters is that a test for a type which the
-//! value cannot have leaves nothing to report: `typeof r === "string" ? r.trim() : r.stdout`.
+//! Only variables and parameters that are never reassigned are narrowed. If a script tests for a
+//! type that the value cannot have, the narrowed type is `never`, and nothing is reported in that
+//! branch: `typeof r === "string" ? r.trim() : r.stdout`.
 
 use oxc_ast::ast::{
     BinaryExpression, BinaryOperator, CallExpression, ChainElement, Expression, LogicalOperator,
@@ -11,17 +11,17 @@ use oxc_ast::ast::{
 use oxc_semantic::SymbolId;
 
 use super::TypeChecker;
-use super::facts::symbol_of;
+use super::prepass::symbol_of;
 use super::types::{Type, TypeId};
 
-/// Maximum length of a path that is narrowed.
-const MAX_PATH: usize = 4;
+/// Maximum number of fields in a path that is narrowed.
+const MAX_PATH_FIELDS: usize = 4;
 
 /// The type of a variable, or of a path below it, in a part of the script.
 #[derive(Debug, Clone)]
 pub(super) struct Narrowing<'a> {
     reference: Reference<'a>,
-    kind: TypeId,
+    ty: TypeId,
 }
 
 /// A variable or a path such as `r.entries`.
@@ -33,51 +33,47 @@ struct Reference<'a> {
 
 impl<'a> TypeChecker<'a> {
     /// Returns what is known about an expression here: the narrowed type, or the type itself.
-    pub(super) fn narrowed(&mut self, expression: &'a Expression<'a>, kind: TypeId) -> TypeId {
+    pub(super) fn narrowed(&mut self, expression: &'a Expression<'a>, ty: TypeId) -> TypeId {
         if self.narrowings.is_empty()
             || !matches!(
                 expression,
                 Expression::Identifier(_) | Expression::StaticMemberExpression(_)
             )
         {
-            return kind;
+            return ty;
         }
         let Some(reference) = self.reference(expression) else {
-            return kind;
+            return ty;
         };
         let mut known = self.narrowings.iter().rev();
         let known = known.find(|narrowing| narrowing.reference == reference);
-        known.map_or(kind, |narrowing| narrowing.kind)
+        known.map_or(ty, |narrowing| narrowing.ty)
     }
 
     fn reference(&self, expression: &Expression<'a>) -> Option<Reference<'a>> {
         let mut path = Vec::new();
         let mut expression = expression.get_inner_expression();
         loop {
-            match expression {
+            let member = match expression {
                 Expression::Identifier(name) => {
                     let root = symbol_of(self.scoping, name)?;
-                    let is_fixed = !self.facts.assignments.contains_key(&root);
+                    let is_fixed = !self.prepass.assignments.contains_key(&root);
                     path.reverse();
                     return is_fixed.then_some(Reference { root, path });
                 }
-                Expression::StaticMemberExpression(member) if path.len() < MAX_PATH => {
-                    let name = member.property.name.as_str();
-                    if self.facts.added_names.contains(name) {
-                        return None;
-                    }
-                    path.push(name);
-                    expression = member.object.get_inner_expression();
-                }
-                Expression::ChainExpression(chain) => {
-                    let ChainElement::StaticMemberExpression(member) = &chain.expression else {
-                        return None;
-                    };
-                    path.push(member.property.name.as_str());
-                    expression = member.object.get_inner_expression();
-                }
+                Expression::StaticMemberExpression(member) => member,
+                Expression::ChainExpression(chain) => match &chain.expression {
+                    ChainElement::StaticMemberExpression(member) => member,
+                    _ => return None,
+                },
                 _ => return None,
+            };
+            let name = member.property.name.as_str();
+            if path.len() >= MAX_PATH_FIELDS || self.prepass.added_names.contains(name) {
+                return None;
             }
+            path.push(name);
+            expression = member.object.get_inner_expression();
         }
     }
 
@@ -101,7 +97,7 @@ impl<'a> TypeChecker<'a> {
             Expression::CallExpression(call) => self.narrow_by_call(call, holds),
             expression => self.narrow_reference(expression, |part| match holds {
                 true => !matches!(part, Type::Null | Type::Undefined),
-                false => can_be_falsy(part),
+                false => part.can_be_falsy(),
             }),
         }
     }
@@ -115,30 +111,27 @@ impl<'a> TypeChecker<'a> {
         let Some(reference) = self.reference(expression) else {
             return;
         };
-        let kind = self.peek(expression);
-        let kind = self.types.filter_parts(kind, keep);
-        self.narrowings.push(Narrowing { reference, kind });
+        let ty = self.infer_silently(expression);
+        let ty = self.types.filter_parts(ty, keep);
+        self.narrowings.push(Narrowing { reference, ty });
     }
 
     /// Infers a type without reporting mistakes.
-    pub(super) fn peek(&mut self, expression: &'a Expression<'a>) -> TypeId {
-        self.speculation += 1;
-        let kind = self.infer(expression.get_inner_expression());
-        self.speculation -= 1;
-        kind
+    pub(super) fn infer_silently(&mut self, expression: &'a Expression<'a>) -> TypeId {
+        self.speculatively(|checker| checker.infer(expression.get_inner_expression()))
     }
 
-    fn forget(&mut self, expression: &'a Expression<'a>) {
+    fn narrow_to_unknown(&mut self, expression: &'a Expression<'a>) {
         if let Some(reference) = self.reference(expression) {
-            let kind = TypeId::UNKNOWN;
-            self.narrowings.push(Narrowing { reference, kind });
+            let ty = TypeId::UNKNOWN;
+            self.narrowings.push(Narrowing { reference, ty });
         }
     }
 
     fn narrow_by_comparison(&mut self, it: &'a BinaryExpression<'a>, holds: bool) {
         if it.operator == BinaryOperator::Instanceof {
             if holds {
-                self.forget(&it.left);
+                self.narrow_to_unknown(&it.left);
             }
             return;
         }
@@ -164,7 +157,7 @@ impl<'a> TypeChecker<'a> {
             {
                 let name = name.value.as_str();
                 self.narrow_reference(&test.argument, |part| {
-                    *part == Type::Unknown || (type_name(part) == name) == equal
+                    *part == Type::Unknown || (typeof_result(part) == name) == equal
                 });
             }
             (value, Expression::NullLiteral(_)) => {
@@ -198,8 +191,8 @@ impl<'a> TypeChecker<'a> {
         let Some(reference) = self.reference(object) else {
             return;
         };
-        let kind = self.peek(object);
-        let parts = self.types.parts(kind);
+        let ty = self.infer_silently(object);
+        let parts = self.types.parts(ty);
         let kept: Vec<TypeId> = parts
             .iter()
             .copied()
@@ -211,8 +204,8 @@ impl<'a> TypeChecker<'a> {
                 }
             })
             .collect();
-        let kind = self.types.union(kept);
-        self.narrowings.push(Narrowing { reference, kind });
+        let ty = self.types.union(kept);
+        self.narrowings.push(Narrowing { reference, ty });
     }
 
     fn narrow_by_call(&mut self, call: &'a CallExpression<'a>, holds: bool) {
@@ -224,25 +217,24 @@ impl<'a> TypeChecker<'a> {
             return;
         };
         if call.callee.is_specific_member_access("Array", "isArray") {
-            let is_list = |part: &Type<'_>| matches!(part, Type::Array { .. } | Type::Tuple { .. });
-            let kind = self.peek(first);
-            let parts = self.types.parts(kind);
+            let ty = self.infer_silently(first);
+            let parts = self.types.parts(ty);
             // For `tsc`, a read-only list that passes this test is a list of anything.
             let can_be_changed = |part: &TypeId| match self.types.get(*part) {
                 Type::Array { frozen, .. } | Type::Tuple { frozen, .. } => !frozen,
                 _ => false,
             };
             return match holds && !parts.iter().any(can_be_changed) {
-                true => self.forget(first),
+                true => self.narrow_to_unknown(first),
                 false => self.narrow_reference(first, |part| {
-                    *part == Type::Unknown || is_list(part) == holds
+                    *part == Type::Unknown || part.is_list() == holds
                 }),
             };
         }
         if self.is_type_guard(&call.callee) {
             for argument in &call.arguments {
                 if let Some(argument) = argument.as_expression() {
-                    self.forget(argument);
+                    self.narrow_to_unknown(argument);
                 }
             }
         }
@@ -256,10 +248,10 @@ impl<'a> TypeChecker<'a> {
         let Some(symbol) = symbol_of(self.scoping, name) else {
             return false;
         };
-        let returned = match self.facts.functions.get(&symbol) {
+        let returned = match self.prepass.functions.get(&symbol) {
             Some(function) => function.return_type.as_ref(),
             None => match self
-                .constant(symbol)
+                .const_declaration(symbol)
                 .and_then(|it| it.declarator.init.as_ref())
             {
                 Some(Expression::ArrowFunctionExpression(arrow)) => arrow.return_type.as_ref(),
@@ -271,21 +263,8 @@ impl<'a> TypeChecker<'a> {
     }
 }
 
-fn can_be_falsy(kind: &Type<'_>) -> bool {
-    matches!(
-        kind,
-        Type::Unknown
-            | Type::Undefined
-            | Type::Null
-            | Type::Boolean
-            | Type::Number
-            | Type::String
-            | Type::Literal(_)
-    )
-}
-
 /// Returns what `typeof` gives for a value.
-fn type_name(kind: &Type<'_>) -> &'static str {
+fn typeof_result(kind: &Type<'_>) -> &'static str {
     match kind {
         Type::Undefined => "undefined",
         Type::Boolean => "boolean",

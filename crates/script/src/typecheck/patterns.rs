@@ -94,14 +94,14 @@ impl<'a> TypeChecker<'a> {
             let Some(part) = part else {
                 continue;
             };
-            let kind = match &tuple {
+            let ty = match &tuple {
                 Some(elements) => elements.get(index).copied().unwrap_or(TypeId::UNKNOWN),
                 None => element,
             };
-            self.bind_pattern(part, kind, None);
+            self.bind_pattern(part, ty, None);
         }
         if let Some(rest) = &pattern.rest {
-            let kind = match &tuple {
+            let ty = match &tuple {
                 Some(elements) => {
                     let rest = elements.iter().skip(pattern.elements.len()).copied();
                     let rest: Vec<TypeId> = rest.collect();
@@ -112,7 +112,7 @@ impl<'a> TypeChecker<'a> {
                 }
                 None => element,
             };
-            let list = self.types.array(kind);
+            let list = self.types.array(ty);
             self.bind_pattern(&rest.argument, list, None);
         }
     }

@@ -11,32 +11,30 @@ use super::types::TypeId;
 
 impl<'a> TypeChecker<'a> {
     pub(super) fn check_statements(&mut self, statements: &'a [Statement<'a>]) {
-        let kept = self.narrowings.len();
-        for statement in statements {
-            self.check_statement(statement);
-            // `if (!x) return;` says something about the statements after it.
-            if let Statement::IfStatement(it) = statement {
-                if exits(&it.consequent) {
-                    self.narrow(&it.test, false);
-                }
-                if it.alternate.as_ref().is_some_and(exits) {
-                    self.narrow(&it.test, true);
+        self.scoped_narrowings(|checker| {
+            for statement in statements {
+                checker.check_statement(statement);
+                // `if (!x) return;` says something about the statements after it.
+                if let Statement::IfStatement(it) = statement {
+                    if exits(&it.consequent) {
+                        checker.narrow(&it.test, false);
+                    }
+                    if it.alternate.as_ref().is_some_and(exits) {
+                        checker.narrow(&it.test, true);
+                    }
                 }
             }
-        }
-        self.narrowings.truncate(kept);
+        });
     }
 
     fn check_statement(&mut self, statement: &'a Statement<'a>) {
         if !self.take_step() {
             return;
         }
-        self.depth += 1;
-        self.check_statement_kind(statement);
-        self.depth -= 1;
+        self.nested(|checker| checker.check_statement_inner(statement));
     }
 
-    fn check_statement_kind(&mut self, statement: &'a Statement<'a>) {
+    fn check_statement_inner(&mut self, statement: &'a Statement<'a>) {
         match statement {
             Statement::ExpressionStatement(it) => {
                 self.infer(&it.expression);
@@ -73,21 +71,22 @@ impl<'a> TypeChecker<'a> {
             Statement::LabeledStatement(it) => self.check_statement(&it.body),
             _ => match statement.as_declaration() {
                 Some(declaration) => self.check_declaration(declaration),
-                None => self.check_loop(statement),
+                None => self.scoped_narrowings(|checker| checker.check_loop(statement)),
             },
         }
     }
 
     fn check_if(&mut self, it: &'a IfStatement<'a>) {
         self.check_condition(&it.test, it.consequent.span());
-        let kept = self.narrowings.len();
-        self.narrow(&it.test, true);
-        self.check_statement(&it.consequent);
-        self.narrowings.truncate(kept);
+        self.scoped_narrowings(|checker| {
+            checker.narrow(&it.test, true);
+            checker.check_statement(&it.consequent);
+        });
         if let Some(alternate) = &it.alternate {
-            self.narrow(&it.test, false);
-            self.check_statement(alternate);
-            self.narrowings.truncate(kept);
+            self.scoped_narrowings(|checker| {
+                checker.narrow(&it.test, false);
+                checker.check_statement(alternate);
+            });
         }
     }
 
@@ -113,15 +112,14 @@ impl<'a> TypeChecker<'a> {
             _ => false,
         };
         if is_tested {
-            let kind = self.peek(test);
-            if self.is_promise(kind) {
+            let ty = self.infer_silently(test);
+            if self.is_promise(ty) {
                 self.report_promise_used(test.span(), "it is used as a condition");
             }
         }
     }
 
     fn check_loop(&mut self, statement: &'a Statement<'a>) {
-        let kept = self.narrowings.len();
         match statement {
             Statement::WhileStatement(it) => {
                 self.infer(&it.test);
@@ -165,7 +163,6 @@ impl<'a> TypeChecker<'a> {
             }
             _ => {}
         }
-        self.narrowings.truncate(kept);
     }
 
     fn bind_loop_variable(&mut self, left: &'a ForStatementLeft<'a>, element: TypeId) {
@@ -180,7 +177,7 @@ impl<'a> TypeChecker<'a> {
         match declaration {
             Declaration::VariableDeclaration(it) if !it.declare => self.check_variables(it),
             Declaration::FunctionDeclaration(it) => {
-                self.function_declaration(it);
+                self.infer_function_declaration(it);
             }
             Declaration::ClassDeclaration(it) => self.check_class(it),
             _ => {}
@@ -198,7 +195,7 @@ impl<'a> TypeChecker<'a> {
         for element in &class.body.body {
             match element {
                 ClassElement::MethodDefinition(method) => {
-                    self.function_declaration(&method.value);
+                    self.infer_function_declaration(&method.value);
                 }
                 ClassElement::PropertyDefinition(property) => {
                     if let Some(value) = &property.value {

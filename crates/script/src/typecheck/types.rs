@@ -13,6 +13,13 @@ use selvedge_tools::{RegisteredTool, SchemaObject, SchemaType};
 const MAX_TYPES: usize = 20_000;
 /// Maximum number of parts of a union. A wider one is unknown.
 const MAX_UNION_PARTS: usize = 24;
+/// Maximum number of fields of an object. Further fields are unknown.
+pub(super) const MAX_FIELDS: usize = 128;
+/// Maximum number of elements of a tuple. A longer one is a list.
+const MAX_TUPLE_ELEMENTS: usize = 64;
+/// Number of parts of types that are looked at per byte of source, and for any script.
+const PARTS_PER_BYTE: u32 = 64;
+const MIN_PARTS: u32 = 50_000;
 
 /// Index of a type in a [`TypeTable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,7 +47,6 @@ const FIXED_TYPES: [Type<'static>; 7] = [
     Type::String,
 ];
 
-/// A type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Type<'a> {
     /// Anything: every use is accepted.
@@ -55,7 +61,7 @@ pub(super) enum Type<'a> {
     /// Exactly this string.
     Literal(&'a str),
     /// An object in the result of a tool.
-    Result(ResultObject<'a>),
+    ResultObject(ResultObject<'a>),
     /// An object that the script makes or describes.
     Object(ObjectId),
     Array {
@@ -78,15 +84,40 @@ pub(super) enum Type<'a> {
         params: Rc<[TypeId]>,
         result: TypeId,
     },
-    /// A method of a built-in type that is not called.
+    /// A method of a built-in type as a value: `list.map` without a call.
     Method,
     /// The function of a tool.
     Tool(ByAddress<'a, RegisteredTool>),
     /// `tools` or a part of it: the prefix of the tools' names.
     Namespace(Rc<str>),
-    /// A global object such as `Promise`.
+    /// A global that holds no tools, by its name, such as `Promise` or `parseInt`. The name may be
+    /// undefined.
     Global(&'a str),
     Union(Rc<[TypeId]>),
+}
+
+impl Type<'_> {
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self, Self::Array { .. } | Self::Tuple { .. })
+    }
+
+    pub(super) fn is_string(&self) -> bool {
+        matches!(self, Self::String | Self::Literal(_))
+    }
+
+    /// Whether a value of this type may count as false in a condition.
+    pub(super) fn can_be_falsy(&self) -> bool {
+        matches!(
+            self,
+            Self::Unknown
+                | Self::Undefined
+                | Self::Null
+                | Self::Boolean
+                | Self::Number
+                | Self::String
+                | Self::Literal(_)
+        )
+    }
 }
 
 /// An object in the result of a tool.
@@ -139,12 +170,21 @@ pub(super) struct ObjectId(u32);
 pub(super) struct ObjectType<'a> {
     pub(super) fields: Vec<(&'a str, TypeId)>,
     /// Type of fields that are not in `fields`. `None` if there are none.
-    pub(super) others: Option<TypeId>,
-    /// Whether a type annotation describes it, not an object literal.
-    pub(super) annotated: bool,
+    pub(super) index_type: Option<TypeId>,
+    /// Whether its declaration lists all fields, so that assignments cannot add one.
+    pub(super) is_declared: bool,
 }
 
-impl ObjectType<'_> {
+impl<'a> ObjectType<'a> {
+    /// Adds a field, or replaces the one of the same name.
+    pub(super) fn set_field(&mut self, name: &'a str, kind: TypeId) {
+        match self.fields.iter().position(|(known, _)| *known == name) {
+            Some(index) => self.fields[index].1 = kind,
+            None if self.fields.len() < MAX_FIELDS => self.fields.push((name, kind)),
+            None => self.index_type = Some(TypeId::UNKNOWN),
+        }
+    }
+
     pub(super) fn field(&self, name: &str) -> Option<TypeId> {
         let mut fields = self.fields.iter().rev();
         fields
@@ -159,16 +199,37 @@ pub(super) struct TypeTable<'a> {
     types: Vec<Type<'a>>,
     ids: HashMap<Type<'a>, TypeId>,
     objects: Vec<ObjectType<'a>>,
+    /// The types of deep copies.
+    copies: HashMap<TypeId, TypeId>,
+    /// How many parts of types may still be looked at.
+    parts_left: u32,
 }
 
 impl<'a> TypeTable<'a> {
-    pub(super) fn new() -> Self {
+    /// Creates the table for a script of this length.
+    pub(super) fn new(source_bytes: usize) -> Self {
         let ids = FIXED_TYPES.into_iter().zip((0..).map(TypeId));
         Self {
             types: FIXED_TYPES.into(),
             ids: ids.collect(),
             objects: Vec::new(),
+            copies: HashMap::new(),
+            parts_left: (source_bytes as u32)
+                .saturating_mul(PARTS_PER_BYTE)
+                .saturating_add(MIN_PARTS),
         }
+    }
+
+    /// Takes parts of types, or fields, from the budget. Returns false if it is exhausted.
+    pub(super) fn take_parts(&mut self, count: usize) -> bool {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.parts_left = self.parts_left.saturating_sub(count);
+        self.parts_left > 0
+    }
+
+    /// Whether types are incomplete, because too many parts were looked at.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.parts_left == 0
     }
 
     pub(super) fn get(&self, id: TypeId) -> &Type<'a> {
@@ -209,9 +270,17 @@ impl<'a> TypeTable<'a> {
     }
 
     pub(super) fn tuple(&mut self, elements: &[TypeId]) -> TypeId {
+        self.tuple_or_list(elements, false)
+    }
+
+    fn tuple_or_list(&mut self, elements: &[TypeId], frozen: bool) -> TypeId {
+        if elements.len() > MAX_TUPLE_ELEMENTS {
+            let element = self.union(elements.iter().copied());
+            return self.add(Type::Array { element, frozen });
+        }
         self.add(Type::Tuple {
             elements: elements.into(),
-            frozen: false,
+            frozen,
         })
     }
 
@@ -229,31 +298,36 @@ impl<'a> TypeTable<'a> {
         }
     }
 
+    /// Joins types. Stops as soon as there are too many.
     pub(super) fn union(&mut self, options: impl IntoIterator<Item = TypeId>) -> TypeId {
-        let mut found: Vec<TypeId> = Vec::new();
+        let (mut found, mut literals) = (Vec::new(), Vec::new());
         for option in options {
             let parts = match self.get(option) {
                 Type::Union(parts) => parts.clone(),
                 Type::Never => continue,
-                _ if found.contains(&option) => continue,
                 _ => Rc::new([option]),
             };
+            if !self.take_parts(parts.len()) || parts.contains(&TypeId::UNKNOWN) {
+                return TypeId::UNKNOWN;
+            }
             for part in parts.iter() {
-                if *part == TypeId::UNKNOWN {
-                    return TypeId::UNKNOWN;
+                let list = match self.get(*part) {
+                    Type::Literal(_) => &mut literals,
+                    _ => &mut found,
+                };
+                if list.len() <= MAX_UNION_PARTS && !list.contains(part) {
+                    list.push(*part);
                 }
-                if !found.contains(part) {
-                    found.push(*part);
-                }
+            }
+            if found.len() > MAX_UNION_PARTS {
+                return TypeId::UNKNOWN;
             }
         }
         // A union of many strings is a string.
-        if found.contains(&TypeId::STRING) || found.len() > MAX_UNION_PARTS {
-            let before = found.len();
-            found.retain(|part| !matches!(self.get(*part), Type::Literal(_)));
-            if found.len() < before && !found.contains(&TypeId::STRING) {
-                found.push(TypeId::STRING);
-            }
+        match found.contains(&TypeId::STRING) {
+            true => {}
+            false if found.len() + literals.len() > MAX_UNION_PARTS => found.push(TypeId::STRING),
+            false => found.append(&mut literals),
         }
         found.sort_unstable();
         match found.len() {
@@ -322,6 +396,9 @@ impl<'a> TypeTable<'a> {
         path: &str,
         frozen: bool,
     ) -> TypeId {
+        if !self.take_parts(1) {
+            return TypeId::UNKNOWN;
+        }
         match schema {
             SchemaType::Unknown => TypeId::UNKNOWN,
             SchemaType::Null => TypeId::NULL,
@@ -338,10 +415,10 @@ impl<'a> TypeTable<'a> {
                 let elements = items.map(|(index, item)| {
                     self.type_of_schema(item, tool, &format!("{path}[{index}]"), frozen)
                 });
-                let elements = elements.collect();
-                self.add(Type::Tuple { elements, frozen })
+                let elements: Vec<TypeId> = elements.collect();
+                self.tuple_or_list(&elements, frozen)
             }
-            SchemaType::Object(object) => self.add(Type::Result(ResultObject {
+            SchemaType::Object(object) => self.add(Type::ResultObject(ResultObject {
                 schema: ByAddress(object),
                 tool,
                 path: path.into(),
@@ -368,13 +445,16 @@ impl<'a> TypeTable<'a> {
                 false => self.union([value, TypeId::UNDEFINED]),
             });
         }
-        let others = schema.others.as_ref()?;
-        Some(self.type_of_schema(others, object.tool, &path, object.frozen))
+        let index_type = schema.index_type.as_ref()?;
+        Some(self.type_of_schema(index_type, object.tool, &path, object.frozen))
     }
 
     /// Returns the type of a deep copy, which can be changed.
     pub(super) fn mutable_copy(&mut self, id: TypeId) -> TypeId {
-        self.map_parts(id, |types, part| match types.get(part).clone() {
+        if let Some(known) = self.copies.get(&id) {
+            return *known;
+        }
+        let copy = self.map_parts(id, |types, part| match types.get(part).clone() {
             Type::Array { element, .. } => {
                 let element = types.mutable_copy(element);
                 types.array(element)
@@ -384,11 +464,13 @@ impl<'a> TypeTable<'a> {
                     elements.iter().map(|e| types.mutable_copy(*e)).collect();
                 types.tuple(&elements)
             }
-            Type::Result(object) => types.add(Type::Result(ResultObject {
+            Type::ResultObject(object) => types.add(Type::ResultObject(ResultObject {
                 frozen: false,
                 ..object
             })),
             _ => part,
-        })
+        });
+        self.copies.insert(id, copy);
+        copy
     }
 }

@@ -467,6 +467,8 @@ pub struct MemoryLedger {
     pub suspended: Mutex<Vec<Vec<u8>>>,
     /// Recordings of ended runs: run, recording.
     pub recordings: Mutex<Vec<(String, Vec<u8>)>>,
+    /// Outputs of ended runs.
+    pub outputs: Mutex<Vec<ScriptToolCallOutput>>,
     /// Whether another process has claimed the suspended runs.
     pub taken: std::sync::atomic::AtomicBool,
     /// Whether the disk is full, so that calls and suspended runs cannot be recorded.
@@ -561,6 +563,7 @@ impl Ledger for MemoryLedger {
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
+        self.outputs.lock().unwrap().push(output.clone());
         let recorded = recording.map(|recording| (output.id.clone(), recording));
         self.recordings.lock().unwrap().extend(recorded);
         Ok(())

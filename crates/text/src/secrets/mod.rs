@@ -78,23 +78,38 @@ impl Redactor {
             Value::String(text) => Value::String(self.redact_string(text)),
             Value::Array(items) => {
                 let previous = std::iter::once(None).chain(items.iter().map(Value::as_str));
+                let program = items.first().and_then(Value::as_str).unwrap_or_default();
+                let program = program.rsplit('/').next().unwrap_or_default();
                 let items_and_previous = items.iter().zip(previous);
                 let redacted = items_and_previous.map(|(item, previous)| match previous {
                     // The value of an option such as --token, or -p for sshpass.
                     Some(option) if item.is_string() && self.is_secret_option(option, items) => {
                         REDACTED.into()
                     }
-                    _ => self.redact_value(item),
+                    _ => match item.as_str().and_then(|word| {
+                        redact_option_value(program, previous.unwrap_or_default(), word)
+                    }) {
+                        Some(redacted) => redacted.into(),
+                        None => self.redact_value(item),
+                    },
                 });
                 Value::Array(redacted.collect())
             }
             Value::Object(fields) => {
                 let redacted = fields
                     .iter()
-                    .map(|(name, value)| (name.clone(), self.redact_field(name, value)));
+                    .map(|(name, value)| (self.redact_name(name), self.redact_field(name, value)));
                 Value::Object(redacted.collect())
             }
             other => other.clone(),
+        }
+    }
+
+    /// Redacts a name, which can be a secret itself. No format of a secret is shorter.
+    fn redact_name(&self, name: &str) -> String {
+        match name.len() < MIN_SECRET_NAME_BYTES {
+            true => name.to_owned(),
+            false => self.redact_text(name).into_owned(),
         }
     }
 
@@ -107,6 +122,12 @@ impl Redactor {
                 true => value.clone(),
                 false => REDACTED.into(),
             },
+            // A short number is a count or a limit.
+            Value::Number(number)
+                if names::is_secret(name) && number.to_string().len() >= MIN_SECRET_DIGITS =>
+            {
+                REDACTED.into()
+            }
             Value::Array(items) if names::is_secret(name) => items
                 .iter()
                 .map(|item| self.redact_field(name, item))
@@ -114,7 +135,7 @@ impl Redactor {
             Value::Object(fields) if names::is_secret(name) => {
                 let fields = fields
                     .iter()
-                    .map(|(name, value)| (name.clone(), self.redact_nested(value)));
+                    .map(|(name, value)| (self.redact_name(name), self.redact_nested(value)));
                 Value::Object(fields.collect())
             }
             value => self.redact_value(value),
@@ -142,7 +163,7 @@ impl Redactor {
         is_sshpass || is_secret_name
     }
 
-    /// Redacts a string. JSON is redacted as JSON, and is unchanged, including its white space, if
+    /// Redacts a string. JSON is redacted as JSON, and is unchanged, including its whitespace, if
     /// it contains no secret.
     fn redact_string(&self, text: &str) -> String {
         let looks_like_json = text.starts_with(['{', '[']) && text.len() > 2;
@@ -158,4 +179,32 @@ impl Redactor {
             _ => self.redact_text(text).into_owned(),
         }
     }
+}
+
+/// Shortest name of a field that is searched for secrets, in bytes.
+const MIN_SECRET_NAME_BYTES: usize = 12;
+
+/// Fewest digits of a number in a field with the name of a secret that count as a secret.
+const MIN_SECRET_DIGITS: usize = 6;
+
+/// Programs that take a password directly after `-p`.
+const PASSWORD_AFTER_P: [&str; 5] = [
+    "mysql",
+    "mysqldump",
+    "mysqladmin",
+    "mariadb",
+    "mariadb-dump",
+];
+
+/// Returns the word of a command without the password in it: `USER:PASSWORD` after `-u` of `curl`,
+/// `-pPASSWORD` of `mysql`. `None` if it has none.
+fn redact_option_value(program: &str, previous: &str, word: &str) -> Option<String> {
+    let takes_user = matches!(previous, "-u" | "--user" | "-U" | "--proxy-user");
+    if program == "curl" && takes_user {
+        let (user, password) = word.split_once(':')?;
+        return (!password.is_empty()).then(|| format!("{user}:{REDACTED}"));
+    }
+    let password = word.strip_prefix("-p")?;
+    let is_password = PASSWORD_AFTER_P.contains(&program) && !password.is_empty();
+    is_password.then(|| format!("-p{REDACTED}"))
 }

@@ -89,7 +89,7 @@ fn single_quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Escapes hidden characters, line breaks and unusual white space.
+/// Escapes hidden characters, line breaks and unusual whitespace.
 fn escape_invisible(text: &str) -> String {
     let mut out = String::new();
     for c in visible_exact(text).chars() {

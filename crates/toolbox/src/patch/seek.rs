@@ -13,11 +13,11 @@ pub(crate) enum LineMatchLevel {
     Exact,
     /// Equal text; the line endings may differ.
     Text,
-    /// Equal except for trailing white space.
+    /// Equal except for trailing whitespace.
     TrailingSpace,
-    /// Equal except for leading and trailing white space.
+    /// Equal except for leading and trailing whitespace.
     Space,
-    /// Equal except for white space, typographic dashes, quotes and spaces, and invalid UTF-8.
+    /// Equal except for whitespace, typographic dashes, quotes and spaces, and invalid UTF-8.
     Punctuation,
 }
 

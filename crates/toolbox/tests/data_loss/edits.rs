@@ -107,11 +107,11 @@ fn an_edit_that_does_not_apply_says_what_to_change() {
         // White space.
         (
             json!({"old": "let total = add(1,2);", "new": "x"}),
-            "nearest match at line 2, which differs only in white space",
+            "nearest match at line 2, which differs only in whitespace",
         ),
         (
             json!({"old": "fn main() {\n\tlet total = add(1, 2);", "new": "x"}),
-            "nearest match at lines 1 to 2, which differs only in white space",
+            "nearest match at lines 1 to 2, which differs only in whitespace",
         ),
         // Other text.
         (
@@ -213,7 +213,10 @@ fn an_edit_obeys_the_same_rules_as_a_write() {
     for (path, part) in [
         (".vscode/tasks.json", "is protected"),
         (".git/config", "is protected"),
-        ("../outside/file.txt", "is outside the workspace"),
+        (
+            "../outside/file.txt",
+            "cannot be written: it is outside the workspace",
+        ),
     ] {
         let args = |_: &TestToolbox| json!({"path": path, "old": "outside", "new": "x"});
         both_ways(make, "edit_file", args, |_, ran| {

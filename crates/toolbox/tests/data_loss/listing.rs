@@ -18,7 +18,10 @@ fn a_search_with_more_matches_than_its_limit_warns() {
     );
     let hit = |line: u32| json!({"path": "a.txt", "line": line, "text": format!("line {line}")});
     assert_eq!(value, json!([2000, hit(1), hit(2000)]));
-    assert_eq!(warnings, ["grepFiles: 2,000 of 11,320 matches"]);
+    assert_eq!(
+        warnings,
+        ["grepFiles: returned 2,000 of 11,320 matches; set a higher limit for more"]
+    );
     let (value, warnings) = run(
         &fixture,
         "return (await tools.grepFiles({ pattern: 'line', limit: 20000 })).length",
@@ -26,7 +29,7 @@ fn a_search_with_more_matches_than_its_limit_warns() {
     assert_eq!((value, warnings), (json!(11320), vec![]));
     let output = turn(&fixture, &[("grep_files", json!({"pattern": "line"}))]).remove(0);
     assert_eq!(output.value.unwrap().as_array().unwrap().len(), 100);
-    let end = "warning: grep_files: 100 of 11,320 matches";
+    let end = "warning: grep_files: returned 100 of 11,320 matches; set a higher limit for more";
     assert!(output.content.ends_with(end), "{}", output.content);
 }
 
@@ -41,7 +44,10 @@ fn a_search_for_an_endless_number_of_matches_stops_counting() {
         "return (await tools.grepFiles({ pattern: 'x', limit: 3 })).length",
     );
     assert_eq!(value, json!(3));
-    assert_eq!(warnings, ["grepFiles: 3 of more than 100,000 matches"]);
+    assert_eq!(
+        warnings,
+        ["grepFiles: returned 3 of more than 100,000 matches; set a higher limit for more"]
+    );
 }
 
 #[test]
@@ -79,9 +85,9 @@ fn a_folder_with_two_thousand_files_is_listed_whole() {
     assert_eq!(
         warnings,
         [
-            "listDir: 2,000 of 2,001 entries",
-            "fileSearch: 2,000 of 2,001 files",
-            "fileSearch: 2,000 of 2,001 files"
+            "listDir: returned 2,000 of 2,001 entries; set a higher limit for more",
+            "fileSearch: returned 2,000 of 2,001 files; set a higher limit for more",
+            "fileSearch: returned 2,000 of 2,001 files; set a higher limit for more"
         ]
     );
     for (tool, args, count, what) in [
@@ -95,7 +101,9 @@ fn a_folder_with_two_thousand_files_is_listed_whole() {
         ),
     ] {
         let output = turn(&fixture, &[(tool, args)]).remove(0);
-        let end = format!("warning: {tool}: {count} of 2,001 {what}");
+        let end = format!(
+            "warning: {tool}: returned {count} of 2,001 {what}; set a higher limit for more"
+        );
         assert!(output.content.ends_with(&end), "{}", output.content);
     }
 }
@@ -109,7 +117,10 @@ fn many_warnings_are_counted() {
         "for (let limit = 1; limit < 26; limit++) await tools.grepFiles({ pattern: 'line', limit })",
     );
     assert_eq!(warnings.len(), 21);
-    assert_eq!(warnings[0], "grepFiles: 1 of 30 matches");
+    assert_eq!(
+        warnings[0],
+        "grepFiles: returned 1 of 30 matches; set a higher limit for more"
+    );
     assert_eq!(warnings[20], "5 more warnings were left out");
 }
 

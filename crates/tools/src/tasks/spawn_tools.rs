@@ -102,7 +102,7 @@ impl Tool for SpawnWait {
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let run = async move |args: TaskIdArgs| {
             let query = args.query(&call);
-            self.0.wait(&query, &call.cancel).await
+            self.0.wait(&query, &call).await
         };
         typed_call(args, run, |_: &Value| None)
     }

@@ -1,4 +1,4 @@
-//! Renders the parts of a turn: finished parts once, unfinished parts at every redraw.
+//! Renders the sections of a turn: finished sections once, unfinished sections at every redraw.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::chat::rows::{StyledRow, fold_rows, sanitize};
 const MAX_LIVE_MARKDOWN_BYTES: usize = 8 << 10;
 
 impl TurnView {
-    /// Removes the finished parts from the front and returns their rows. Of a message that streams
-    /// in, all blocks but the last are finished.
+    /// Removes the finished sections from the front and returns their rows. Of a message that
+    /// streams in, all blocks but the last are finished.
     pub(super) fn take_finished_rows(
         &mut self,
         width: usize,
@@ -23,30 +23,37 @@ impl TurnView {
     ) -> Vec<StyledRow> {
         let mut rows = Vec::new();
         let theme = self.theme;
-        while let Some(part) = self.parts.front_mut() {
-            match part {
-                TurnSection::Message(part) => {
-                    let end = match (part.is_complete, std::mem::take(&mut part.has_new_line)) {
-                        (true, _) => part.text.len(),
+        while let Some(section) = self.sections.front_mut() {
+            match section {
+                TurnSection::Message(section) => {
+                    let end = match (
+                        section.is_complete,
+                        std::mem::take(&mut section.has_new_line),
+                    ) {
+                        (true, _) => section.text.len(),
                         (false, true) => {
-                            part.printed_bytes + last_block_start(&part.text[part.printed_bytes..])
+                            section.printed_bytes
+                                + last_block_start(&section.text[section.printed_bytes..])
                         }
-                        (false, false) => part.printed_bytes,
+                        (false, false) => section.printed_bytes,
                     };
-                    let blocks = render_markdown(&part.text[part.printed_bytes..end], width, theme);
+                    let blocks =
+                        render_markdown(&section.text[section.printed_bytes..end], width, theme);
                     if !blocks.is_empty() {
                         rows.extend(blocks);
                         rows.push(StyledRow::blank());
                     }
-                    part.printed_bytes = end;
-                    if !part.is_complete {
+                    section.printed_bytes = end;
+                    if !section.is_complete {
                         break;
                     }
                 }
-                TurnSection::Thinking(part) => {
-                    let Some(duration) = part.duration else { break };
+                TurnSection::Thinking(section) => {
+                    let Some(duration) = section.duration else {
+                        break;
+                    };
                     let head = format!("thought for {}", format_seconds(duration));
-                    rows.extend(thinking_rows(&part.text, &head, thinking));
+                    rows.extend(thinking_rows(&section.text, &head, thinking));
                     rows.push(StyledRow::blank());
                 }
                 TurnSection::Script(script) => {
@@ -58,35 +65,35 @@ impl TurnView {
                     rows.extend(result.iter().cloned());
                     rows.push(StyledRow::blank());
                 }
-                TurnSection::Calls(part) if part.missing_results > 0 => break,
-                TurnSection::Calls(part) => {
-                    rows.extend(part.calls.finished_rows(now, theme));
-                    rows.append(&mut part.extra_rows);
+                TurnSection::Calls(section) if section.missing_results > 0 => break,
+                TurnSection::Calls(section) => {
+                    rows.extend(section.calls.finished_rows(now, theme));
+                    rows.append(&mut section.extra_rows);
                     rows.push(StyledRow::blank());
                 }
                 TurnSection::Note(note) => {
                     rows.append(note);
-                    if !matches!(self.parts.get(1), Some(TurnSection::Script(_))) {
+                    if !matches!(self.sections.get(1), Some(TurnSection::Script(_))) {
                         rows.push(StyledRow::blank());
                     }
                 }
             }
-            self.parts.pop_front();
+            self.sections.pop_front();
         }
         rows
     }
 
-    /// Returns the rows of an unfinished part.
+    /// Returns the rows of an unfinished section.
     pub(super) fn section_rows(
         &self,
-        part: &TurnSection,
+        section: &TurnSection,
         width: usize,
         thinking: ThinkingDisplay,
         now: Instant,
     ) -> Vec<StyledRow> {
         let theme = self.theme;
-        match part {
-            TurnSection::Message(part) => match &part.text[part.printed_bytes..] {
+        match section {
+            TurnSection::Message(section) => match &section.text[section.printed_bytes..] {
                 // Redrawn with every piece of text, so a long block shows only its end, as plain
                 // text.
                 long if long.len() > MAX_LIVE_MARKDOWN_BYTES => {
@@ -96,10 +103,10 @@ impl TurnView {
                 }
                 short => render_markdown(short, width, theme),
             },
-            TurnSection::Thinking(part) => {
-                let elapsed = now.saturating_duration_since(part.started_at);
+            TurnSection::Thinking(section) => {
+                let elapsed = now.saturating_duration_since(section.started_at);
                 let head = format!("thinking… {}", format_seconds(elapsed));
-                thinking_rows(&part.text, &head, thinking)
+                thinking_rows(&section.text, &head, thinking)
             }
             TurnSection::Script(script) => {
                 let mut rows = script.calls.live_rows(now, theme);
@@ -112,9 +119,9 @@ impl TurnView {
                 }
                 rows
             }
-            TurnSection::Calls(part) => {
-                let mut rows = part.calls.live_rows(now, theme);
-                rows.extend(part.extra_rows.iter().cloned());
+            TurnSection::Calls(section) => {
+                let mut rows = section.calls.live_rows(now, theme);
+                rows.extend(section.extra_rows.iter().cloned());
                 rows
             }
             TurnSection::Note(rows) => rows.clone(),

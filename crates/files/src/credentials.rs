@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[cfg(unix)]
 use std::sync::OnceLock;
 
-/// Maximum number of entries of protected folders that are compared with a hard link.
+/// Maximum number of entries of folders with credentials that are compared with a hard link.
 #[cfg(unix)]
 const MAX_COMPARED_ENTRIES: usize = 10_000;
 
@@ -32,7 +32,7 @@ enum LinkedCredentials {
 }
 
 impl CredentialFiles {
-    /// Protects these files, and everything below these folders.
+    /// Takes these files, and everything below these folders, as credentials.
     pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         Self {
             paths: paths.into_iter().collect(),
@@ -40,22 +40,23 @@ impl CredentialFiles {
         }
     }
 
-    /// Whether a file is protected: by its canonical path, or because it is a hard link to a
-    /// protected file.
+    /// Whether a file holds credentials: by its canonical path, or because it is a hard link to
+    /// such a file.
     pub(crate) fn contains(&self, path: &Path, metadata: &Metadata) -> bool {
         let mut paths = self.paths.iter();
-        paths.any(|protected| path.starts_with(protected)) || self.has_hard_link(metadata)
+        paths.any(|known| path.starts_with(known)) || self.is_hard_link_to_any(metadata)
     }
 
     #[cfg(unix)]
-    fn has_hard_link(&self, metadata: &Metadata) -> bool {
+    fn is_hard_link_to_any(&self, metadata: &Metadata) -> bool {
         use std::os::unix::fs::MetadataExt;
         if metadata.nlink() < 2 {
             return false;
         }
         match self.linked.get_or_init(|| self.collect_linked()) {
             LinkedCredentials::Known(files) => files.contains(&(metadata.dev(), metadata.ino())),
-            // If too much would have to be compared, the file counts as protected.
+            // If too much would have to be compared, the file counts as one of them: a file of a
+            // project seldom has hard links, so little is lost.
             LinkedCredentials::TooMany => true,
         }
     }
@@ -85,7 +86,7 @@ impl CredentialFiles {
     }
 
     #[cfg(not(unix))]
-    fn has_hard_link(&self, _: &Metadata) -> bool {
+    fn is_hard_link_to_any(&self, _: &Metadata) -> bool {
         false
     }
 }

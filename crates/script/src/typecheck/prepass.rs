@@ -1,5 +1,5 @@
-//! Facts about a script that its type check needs before it starts: declarations, assignments, and
-//! names that the script itself tests or adds.
+//! The first pass of the type check: collects declarations, assignments, and the names of fields
+//! that the script tests or adds.
 
 use std::collections::{HashMap, HashSet};
 
@@ -44,7 +44,7 @@ pub(super) enum TypeDeclaration<'a> {
 
 /// What is known about a script before types are inferred.
 #[derive(Default)]
-pub(super) struct ScriptFacts<'a> {
+pub(super) struct ScriptPrepass<'a> {
     pub(super) variables: HashMap<SymbolId, Variable<'a>>,
     /// Addresses of the declarators in the heads of `for … of` and `for … in`.
     pub(super) loop_declarators: HashSet<usize>,
@@ -53,9 +53,9 @@ pub(super) struct ScriptFacts<'a> {
     /// Assignments to variables after their declaration.
     pub(super) assignments: HashMap<SymbolId, Vec<AssignedValue<'a>>>,
     /// Number of `x.push(…)` and `x.unshift(…)` calls on a variable.
-    pub(super) pushes: HashMap<SymbolId, usize>,
+    pub(super) push_counts: HashMap<SymbolId, usize>,
     /// Lists whose elements are assigned: `x[i] = …`.
-    pub(super) indexed: HashSet<SymbolId>,
+    pub(super) index_assigned: HashSet<SymbolId>,
     /// Names of fields that the script assigns: an object that it made may have them.
     pub(super) added_names: HashSet<&'a str>,
     /// Names of fields that the script tests with `in`: any object may have them.
@@ -66,7 +66,7 @@ pub(super) struct ScriptFacts<'a> {
     pub(super) is_unsupported: bool,
 }
 
-impl<'a> ScriptFacts<'a> {
+impl<'a> ScriptPrepass<'a> {
     /// Whether a name may have been added to an object after it was made.
     pub(super) fn may_be_added(&self, name: &str) -> bool {
         self.adds_computed_names
@@ -75,52 +75,52 @@ impl<'a> ScriptFacts<'a> {
     }
 }
 
-/// Collects the facts about a script.
-pub(super) fn collect<'a>(program: &'a Program<'a>, scoping: &'a Scoping) -> ScriptFacts<'a> {
-    let mut collector = FactCollector {
+/// Makes the first pass over a script.
+pub(super) fn collect<'a>(program: &'a Program<'a>, scoping: &'a Scoping) -> ScriptPrepass<'a> {
+    let mut visitor = PrepassVisitor {
         scoping,
-        facts: ScriptFacts::default(),
+        prepass: ScriptPrepass::default(),
     };
-    collector.visit_program(program);
-    collector.facts
+    visitor.visit_program(program);
+    visitor.prepass
 }
 
-struct FactCollector<'a> {
+struct PrepassVisitor<'a> {
     scoping: &'a Scoping,
-    facts: ScriptFacts<'a>,
+    prepass: ScriptPrepass<'a>,
 }
 
-impl<'a> Visit<'a> for FactCollector<'a> {
+impl<'a> Visit<'a> for PrepassVisitor<'a> {
     fn enter_node(&mut self, kind: AstKind<'a>) {
-        let facts = &mut self.facts;
+        let prepass = &mut self.prepass;
         match kind {
             AstKind::VariableDeclaration(it) => self.record_variables(it),
             AstKind::Function(it) => {
                 let symbol = it.id.as_ref().and_then(|id| id.symbol_id.get());
                 if let Some(symbol) = symbol.filter(|_| it.is_declaration()) {
                     // Overloads and redeclarations are not followed.
-                    facts.is_unsupported |= facts.functions.insert(symbol, it).is_some();
+                    prepass.is_unsupported |= prepass.functions.insert(symbol, it).is_some();
                 }
             }
             AstKind::TSTypeAliasDeclaration(it) => {
                 let symbol = it.id.symbol_id.get();
                 let entry = symbol.map(|symbol| (symbol, TypeDeclaration::Alias(it)));
-                facts.type_declarations.extend(entry);
+                prepass.type_declarations.extend(entry);
             }
             AstKind::TSInterfaceDeclaration(it) => {
                 let symbol = it.id.symbol_id.get();
                 let entry = symbol.map(|symbol| (symbol, TypeDeclaration::Interface(it)));
-                facts.type_declarations.extend(entry);
+                prepass.type_declarations.extend(entry);
             }
-            AstKind::TSTypePredicate(it) => facts.is_unsupported |= it.asserts,
-            AstKind::TSGlobalDeclaration(_) => facts.is_unsupported = true,
+            AstKind::TSTypePredicate(it) => prepass.is_unsupported |= it.asserts,
+            AstKind::TSGlobalDeclaration(_) => prepass.is_unsupported = true,
             AstKind::AssignmentExpression(it) => self.record_assignment(it),
             AstKind::UpdateExpression(it) => self.record_update(&it.argument),
             AstKind::ForOfStatement(it) => self.record_loop_target(&it.left),
             AstKind::ForInStatement(it) => self.record_loop_target(&it.left),
             AstKind::BinaryExpression(it) if it.operator == BinaryOperator::In => {
                 if let Expression::StringLiteral(name) = it.left.get_inner_expression() {
-                    facts.tested_names.insert(name.value.as_str());
+                    prepass.tested_names.insert(name.value.as_str());
                 }
             }
             AstKind::CallExpression(it) => self.record_call(it),
@@ -129,7 +129,7 @@ impl<'a> Visit<'a> for FactCollector<'a> {
     }
 }
 
-impl<'a> FactCollector<'a> {
+impl<'a> PrepassVisitor<'a> {
     fn record_variables(&mut self, declaration: &'a VariableDeclaration<'a>) {
         for declarator in &declaration.declarations {
             let variable = Variable {
@@ -137,7 +137,7 @@ impl<'a> FactCollector<'a> {
                 is_const: declaration.kind.is_const(),
             };
             for symbol in declarator.id.get_symbol_ids() {
-                if self.facts.variables.insert(symbol, variable).is_some() {
+                if self.prepass.variables.insert(symbol, variable).is_some() {
                     // `var x` twice: nothing is known about its value.
                     self.assign_unknown(symbol);
                 }
@@ -146,7 +146,7 @@ impl<'a> FactCollector<'a> {
     }
 
     fn assign_unknown(&mut self, symbol: SymbolId) {
-        let values = self.facts.assignments.entry(symbol).or_default();
+        let values = self.prepass.assignments.entry(symbol).or_default();
         values.push(AssignedValue::Unknown);
     }
 
@@ -162,7 +162,7 @@ impl<'a> FactCollector<'a> {
         match &assignment.left {
             AssignmentTarget::AssignmentTargetIdentifier(name) => {
                 if let Some(symbol) = symbol_of(self.scoping, name) {
-                    let values = self.facts.assignments.entry(symbol).or_default();
+                    let values = self.prepass.assignments.entry(symbol).or_default();
                     values.push(value);
                 }
             }
@@ -174,7 +174,7 @@ impl<'a> FactCollector<'a> {
         if let SimpleAssignmentTarget::AssignmentTargetIdentifier(name) = target
             && let Some(symbol) = symbol_of(self.scoping, name)
         {
-            let values = self.facts.assignments.entry(symbol).or_default();
+            let values = self.prepass.assignments.entry(symbol).or_default();
             values.push(AssignedValue::Number);
         }
     }
@@ -182,7 +182,7 @@ impl<'a> FactCollector<'a> {
     fn record_loop_target(&mut self, left: &'a ForStatementLeft<'a>) {
         if let ForStatementLeft::VariableDeclaration(declaration) = left {
             let declarators = declaration.declarations.iter().map(address);
-            self.facts.loop_declarators.extend(declarators);
+            self.prepass.loop_declarators.extend(declarators);
         }
         if let Some(target) = left.as_assignment_target() {
             self.record_target(target);
@@ -198,19 +198,23 @@ impl<'a> FactCollector<'a> {
                 }
             }
             AssignmentTarget::StaticMemberExpression(member) => {
-                self.facts.added_names.insert(member.property.name.as_str());
+                self.prepass
+                    .added_names
+                    .insert(member.property.name.as_str());
             }
             AssignmentTarget::ComputedMemberExpression(member) => {
                 if let Expression::Identifier(name) = &member.object {
-                    self.facts.indexed.extend(symbol_of(self.scoping, name));
+                    self.prepass
+                        .index_assigned
+                        .extend(symbol_of(self.scoping, name));
                 }
                 match member.expression.get_inner_expression() {
                     Expression::NumericLiteral(_) => {}
                     Expression::StringLiteral(name) => {
-                        self.facts.added_names.insert(name.value.as_str());
+                        self.prepass.added_names.insert(name.value.as_str());
                     }
                     _ if self.is_dictionary(&member.object) => {}
-                    _ => self.facts.adds_computed_names = true,
+                    _ => self.prepass.adds_computed_names = true,
                 }
             }
             AssignmentTarget::ArrayAssignmentTarget(_)
@@ -222,7 +226,7 @@ impl<'a> FactCollector<'a> {
                         self.assign_unknown(symbol);
                     }
                 }
-                self.facts.adds_computed_names = true;
+                self.prepass.adds_computed_names = true;
             }
             _ => {}
         }
@@ -235,7 +239,7 @@ impl<'a> FactCollector<'a> {
             return false;
         };
         let symbol = symbol_of(self.scoping, name);
-        let Some(variable) = symbol.and_then(|symbol| self.facts.variables.get(&symbol)) else {
+        let Some(variable) = symbol.and_then(|symbol| self.prepass.variables.get(&symbol)) else {
             return false;
         };
         let init = variable.declarator.init.as_ref();
@@ -260,9 +264,9 @@ impl<'a> FactCollector<'a> {
         ]
         .iter()
         .any(|name| call.callee.is_specific_member_access("Object", name));
-        self.facts.adds_computed_names |= adds_fields && !is_new;
+        self.prepass.adds_computed_names |= adds_fields && !is_new;
         if let Some(symbol) = pushed_variable(self.scoping, call) {
-            *self.facts.pushes.entry(symbol).or_default() += 1;
+            *self.prepass.push_counts.entry(symbol).or_default() += 1;
         }
     }
 }
@@ -297,7 +301,7 @@ pub(super) fn symbol_of(
     scoping.get_reference(reference).symbol_id()
 }
 
-/// Returns the scope of the function around a scope, or of the script.
+/// Returns the scope of the function around a scope. `None` at the top level of the script.
 pub(super) fn function_scope(scoping: &Scoping, scope: ScopeId) -> Option<ScopeId> {
     let mut ancestors = scoping.scope_ancestors(scope);
     let is_function = |scope: &ScopeId| scoping.scope_flags(*scope).is_function();
