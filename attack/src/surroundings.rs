@@ -1,5 +1,5 @@
-//! Attacks around the walls: files that git obeys outside of `.git`, rules for unconfined commands,
-//! names that are not text, and trees that make checks slow.
+//! Attacks around the confinement: files that git obeys outside of `.git`, rules for unconfined
+//! commands, names that are not text, and trees that make checks slow.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -117,7 +117,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         }
     }
     for command in BESIDE_A_RULE {
-        attempts.push(Attempt::new(format!("rule: {command}"), |lab| {
+        attempts.push(Attempt::new(format!("rule: {command}"), move |lab| {
             let secret = lab.outside().join("secret").display().to_string();
             let outside = lab.outside().display().to_string();
             let command = command.replace("$SECRET", &secret);

@@ -12,8 +12,8 @@ use crate::ConfineError;
 /// The longest path of a socket, in bytes: the size of `sun_path`.
 const MAX_SOCKET_PATH: usize = 108;
 
-/// Returns the paths of all sockets that a process has bound and that this process can see. Fails if
-/// the list of the system cannot be read: then no socket could be covered.
+/// Returns the paths of all sockets that a process has bound and that this process can see. Fails
+/// if the list of the system cannot be read: then no socket could be covered.
 pub(crate) fn bound_socket_paths() -> Result<Vec<PathBuf>, ConfineError> {
     let table = std::fs::read("/proc/net/unix").map_err(|error| ConfineError::System {
         operation: "list the Unix sockets of this machine",

@@ -266,16 +266,16 @@ mod tests {
 
     #[test]
     fn a_deep_path_is_compared_quickly() {
-        let private = [PathBuf::from("/work/private")];
-        let hidden = HiddenPaths::new(Path::new("/work"), &private, &[], &[]);
-        assert!(hidden.contains(Path::new("/work/private/a/b")));
-        let mut deep = PathBuf::from("/work/private/..").join("d/".repeat(1_900));
+        let private = [PathBuf::from("/project/private")];
+        let hidden = HiddenPaths::new(Path::new("/project"), &private, &[], &[]);
+        assert!(hidden.contains(Path::new("/project/private/a/b")));
+        let mut deep = PathBuf::from("/project/private/..").join("d/".repeat(1_900));
         let started = Instant::now();
         for at in 0..1_900 {
             deep.set_file_name(format!("file{at}"));
             hidden.contains(&deep.join("x"));
         }
-        assert!(!hidden.contains(&Path::new("/work").join("d/".repeat(1_900))));
+        assert!(!hidden.contains(&Path::new("/project").join("d/".repeat(1_900))));
         assert!(
             started.elapsed() < Duration::from_secs(3),
             "{:?}",

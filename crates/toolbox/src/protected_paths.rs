@@ -173,8 +173,8 @@ impl ProtectedPaths {
         is_dot_file.then(|| "dot files of the home folder are protected".to_owned())
     }
 
-    /// Returns why a path belongs to a repository, or to the target of a link in a protected folder,
-    /// although its name does not show it.
+    /// Returns why a path belongs to a repository, or to the target of a link in a protected
+    /// folder, although its name does not show it.
     fn repository_reason(&self, path: &Path, root: &Path) -> Option<String> {
         let folders = || path.ancestors().skip(1);
         if let Some(repository) = folders().find(|folder| is_repository(folder)) {

@@ -215,8 +215,8 @@ impl Workspace {
         self.inner.hidden.iter()
     }
 
-    /// Returns the secrets that a confined command could read or create: those that exist, and those
-    /// in writable folders. The others are most, and each would have to be resolved.
+    /// Returns the secrets that a confined command could read or create: those that exist, and
+    /// those in writable folders. The others are most, and each would have to be resolved.
     pub(crate) fn paths_to_hide(&self) -> Vec<PathBuf> {
         let is_writable = |path: &Path| self.writable_roots().any(|root| path.starts_with(root));
         let secrets = self.secret_paths();

@@ -296,8 +296,8 @@ fn listed_dangers(
         })
 }
 
-/// Returns the words that may be options of a program. After `--` these are names of files for `rm`,
-/// whose options take no values.
+/// Returns the words that may be options of a program. After `--` these are names of files for
+/// `rm`, whose options take no values.
 fn possible_flags<'a>(name: &str, arguments: &'a [ShellWord]) -> &'a [ShellWord] {
     match name {
         "rm" | "grm" => before_end_of_options(arguments),

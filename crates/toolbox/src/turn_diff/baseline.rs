@@ -49,8 +49,8 @@ pub(super) struct WorkspaceListing {
 }
 
 impl Baseline {
-    /// Takes the baseline of a workspace; `None` if it has more than `MAX_WORKSPACE_FILES` files, or
-    /// listing them takes too long.
+    /// Takes the baseline of a workspace; `None` if it has more than `MAX_WORKSPACE_FILES` files,
+    /// or listing them takes too long.
     pub(super) fn take(workspace: &Workspace) -> Option<Self> {
         let taken = SystemTime::now();
         let listing = list_files(workspace)?;
