@@ -25,6 +25,7 @@ use crate::command_safety::{
 use crate::environment::{BuiltEnvironment, EnvironmentBuilder};
 use crate::patch;
 use crate::repository::{RepositoryCheck, read_git_output};
+use crate::rewritable_files::{fingerprint, names_rewritable_file};
 use crate::running_command::ExitedCommands;
 use crate::sandbox_denial::can_write;
 use crate::secret_access::{may_show_secrets, protected_change};
@@ -330,10 +331,15 @@ impl CommandRunner {
     }
 
     /// Returns the rule that the answer "always" would add for this command. `None` if no rule is
-    /// possible.
+    /// possible, or if it would allow an unconfined program that a confined command can rewrite.
     fn rule_for(&self, request: &CommandRequest) -> Option<CommandRule> {
         let prefix = rule_prefix(&request.argv)
             .filter(|_| self.can_have_rule(request) && patch_args(request).is_none())?;
+        if request.run_unconfined
+            && names_rewritable_file(&self.inner.workspace, &self.cwd(request), &prefix)
+        {
+            return None;
+        }
         Some(CommandRule {
             prefix,
             unconfined: request.run_unconfined,
@@ -366,12 +372,31 @@ impl CommandRunner {
     }
 
     /// Returns the key that an approval for the whole script is stored under: the rule for the
-    /// command, or the files of a patch. `None` covers only this call.
+    /// command, or the files of a patch. `None` covers only this call. For an unconfined command,
+    /// the key also has the content of the files that it names and that a script can rewrite.
     pub(crate) fn approval_key(&self, request: &CommandRequest) -> Option<String> {
         if let Some(patch) = patch_args(request) {
             return apply_patch::approval_key(&self.inner.workspace, &patch);
         }
-        self.rule_for(request).map(|rule| format!("{rule:?}"))
+        let rule = self.rule_for(request).map(|rule| format!("{rule:?}"));
+        if !request.run_unconfined {
+            return rule;
+        }
+        let cwd = self.cwd(request);
+        let commands = classify_command(&request.argv).commands;
+        let words: Vec<String> = request
+            .argv
+            .iter()
+            .chain(commands.iter().flatten())
+            .cloned()
+            .collect();
+        match fingerprint(&self.inner.workspace, &cwd, &words) {
+            Some(files) => {
+                let same_call = || format!("{:?} {cwd:?} {:?}", request.argv, request.env);
+                Some(format!("{}\n{files}", rule.unwrap_or_else(same_call)))
+            }
+            None => rule,
+        }
     }
 
     /// Adds and saves the rule for this command, so that such commands run without approval.
