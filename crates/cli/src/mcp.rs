@@ -13,7 +13,7 @@ use selvedge_mcp::{
     ServerStatus, serve_stdio,
 };
 use selvedge_protocol::LimitSurface;
-use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind};
+use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind, StoreBudget};
 
 use crate::CliStatus;
 use crate::journal::JournalNeed;
@@ -85,6 +85,7 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         servers: servers.clone(),
         live_runs: live.clone(),
         open_sessions,
+        store_budget: StoreBudget::default(),
         approvals: client_approvals(&args),
         context: setup.script_context(),
         saved_config: serde_json::to_string(&SavedRunConfig::from_setup(

@@ -82,8 +82,8 @@ impl ScriptServerSession {
     /// Creates a session with a new id.
     pub fn new(config: Arc<ScriptServerConfig>) -> Self {
         Self {
+            store: ScriptStore::in_memory(&config.store_budget),
             config,
-            store: ScriptStore::default(),
             session_id: new_id("ses"),
             open_session_guard: OnceLock::new(),
             change_watcher: Mutex::default(),

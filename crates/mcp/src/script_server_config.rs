@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use selvedge_script::{Harness, LiveRuns, ResumeInput, ScriptContext};
+use selvedge_script::{Harness, LiveRuns, ResumeInput, ScriptContext, StoreBudget};
 use selvedge_tools::Registry;
 
 use crate::open_sessions::OpenSessions;
@@ -54,6 +54,8 @@ pub struct ScriptServerConfig {
     pub live_runs: LiveRuns,
     /// The sessions that have not ended.
     pub open_sessions: OpenSessions,
+    /// What the sessions may store together.
+    pub store_budget: StoreBudget,
     /// Whether clients approve calls. Replaces the approver of the harness.
     pub approvals: ClientApprovals,
     /// The `context` of scripts.

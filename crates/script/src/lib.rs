@@ -75,7 +75,7 @@ pub use question::{AnswerDelivery, QuestionAnswer, RunQuestion, RunQuestionKind}
 pub use recording::Recording;
 pub use replay::{RecordedRun, ReplayOptions};
 pub use replay_calls::{ReplayObserver, ReplayedCall};
-pub use script_store::ScriptStore;
+pub use script_store::{ScriptStore, StoreBudget};
 pub use suspension::RestoreError;
 pub use tool_description::script_tool_description;
 pub use truncate_json::truncate_json;

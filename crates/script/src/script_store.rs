@@ -1,6 +1,7 @@
 //! Values that the scripts of one session share with `store` and `load`.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -10,10 +11,25 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of bytes that a session may store.
 const MAX_STORE_BYTES: usize = 16 << 20;
 
+/// Maximum number of bytes that the sessions of one process may store together in memory.
+const MAX_SHARED_STORE_BYTES: usize = 64 << 20;
+
+/// How much the sessions of a process store in memory. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct StoreBudget(Arc<AtomicUsize>);
+
+impl StoreBudget {
+    fn used_bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// The stored values of a session, as JSON by key. Clones share them.
 #[derive(Clone)]
 pub struct ScriptStore {
     backend: Arc<dyn ScriptStoreBackend>,
+    /// What the values are taken from if they are in memory.
+    budget: Option<StoreBudget>,
 }
 
 /// The stored values as one script sees them: with its own writes, which other scripts see when it
@@ -28,7 +44,22 @@ pub(crate) struct ScriptStoreView {
 impl ScriptStore {
     /// Creates a store with this backend.
     pub fn new(backend: Arc<dyn ScriptStoreBackend>) -> Self {
-        Self { backend }
+        Self {
+            backend,
+            budget: None,
+        }
+    }
+
+    /// Creates a store in memory, which is lost with the process and shares the budget with other
+    /// sessions.
+    pub fn in_memory(budget: &StoreBudget) -> Self {
+        Self {
+            backend: Arc::new(InMemoryScriptStore {
+                values: Mutex::default(),
+                budget: budget.clone(),
+            }),
+            budget: Some(budget.clone()),
+        }
     }
 
     /// Returns the value stored under `key`, as JSON.
@@ -45,9 +76,9 @@ impl ScriptStore {
 }
 
 impl Default for ScriptStore {
-    /// Creates a store in memory, which is lost with the process.
+    /// Creates a store in memory with a budget of its own.
     fn default() -> Self {
-        Self::new(Arc::new(InMemoryScriptStore::default()))
+        Self::in_memory(&StoreBudget::default())
     }
 }
 
@@ -74,7 +105,7 @@ impl ScriptStoreView {
     }
 
     /// Stores a value. `stored` is the size of the session's values, in bytes. Fails with a message
-    /// if the session would exceed its limit.
+    /// if the session would exceed its limit, or all sessions theirs.
     pub(crate) fn store(&mut self, key: &str, json: &str, stored: usize) -> Result<(), String> {
         let written: usize = self
             .written
@@ -85,6 +116,17 @@ impl ScriptStoreView {
             return Err(format!(
                 "store({key:?}): a session holds at most {} MB",
                 MAX_STORE_BYTES >> 20
+            ));
+        }
+        let used = self
+            .store
+            .budget
+            .as_ref()
+            .map_or(0, StoreBudget::used_bytes);
+        if used + written + key.len() + json.len() > MAX_SHARED_STORE_BYTES {
+            return Err(format!(
+                "store({key:?}): the sessions of this server hold at most {} MB together",
+                MAX_SHARED_STORE_BYTES >> 20
             ));
         }
         self.written.insert(key.to_owned(), json.to_owned());
@@ -105,14 +147,37 @@ impl ScriptStoreView {
 }
 
 /// Values in memory, which are lost with the process.
-#[derive(Debug, Default)]
-struct InMemoryScriptStore(Mutex<BTreeMap<String, String>>);
+#[derive(Debug)]
+struct InMemoryScriptStore {
+    values: Mutex<BTreeMap<String, String>>,
+    budget: StoreBudget,
+}
+
+impl Drop for InMemoryScriptStore {
+    fn drop(&mut self) {
+        let values = self
+            .values
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.budget
+            .0
+            .fetch_sub(size_of_values(values), Ordering::Relaxed);
+    }
+}
+
+/// Returns the size of values with their keys, in bytes.
+fn size_of_values(values: &BTreeMap<String, String>) -> usize {
+    values
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum()
+}
 
 #[async_trait]
 impl ScriptStoreBackend for InMemoryScriptStore {
     async fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
         Ok(self
-            .0
+            .values
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get(key)
@@ -120,13 +185,47 @@ impl ScriptStoreBackend for InMemoryScriptStore {
     }
 
     async fn put(&self, values: BTreeMap<String, String>) -> Result<(), LedgerError> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = size_of_values(&all);
         all.extend(values);
+        self.budget
+            .0
+            .fetch_add(size_of_values(&all), Ordering::Relaxed);
+        self.budget.0.fetch_sub(before, Ordering::Relaxed);
         Ok(())
     }
 
     async fn total_bytes(&self) -> Result<usize, LedgerError> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(all.iter().map(|(key, value)| key.len() + value.len()).sum())
+        let all = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(size_of_values(&all))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sessions_share_a_budget_in_memory() {
+        let (budget, large) = (StoreBudget::default(), "x".repeat(15 << 20));
+        let mut sessions = Vec::new();
+        for _ in 0..4 {
+            let session = ScriptStore::in_memory(&budget);
+            let mut view = session.view();
+            view.store("a", &large, 0).unwrap();
+            view.commit().await.unwrap();
+            sessions.push(session);
+        }
+        let mut fifth = ScriptStore::in_memory(&budget).view();
+        let error = fifth.store("a", &large, 0).unwrap_err();
+        assert!(error.contains("at most 64 MB together"), "{error}");
+        // What replaces a value takes no more room, and a session that ends gives its room back.
+        let mut view = sessions[0].view();
+        view.store("a", "1", 0).unwrap();
+        view.commit().await.unwrap();
+        sessions.truncate(1);
+        assert_eq!(budget.used_bytes(), 2);
+        fifth.store("a", &large, 0).unwrap();
     }
 }

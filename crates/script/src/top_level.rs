@@ -67,6 +67,11 @@ pub(crate) fn is_top_level_after(before: &str, content: LineContent) -> bool {
     is_outside_of_blocks(before, content) && is_outside_of_inlines(paragraph_above(before))
 }
 
+/// Returns whether a character can be part of the mark of a list item.
+fn is_list_mark(c: char) -> bool {
+    c.is_ascii_digit() || " \t-*+.)".contains(c)
+}
+
 /// Returns whether no block, HTML element, formula or directive contains a line after the text.
 fn is_outside_of_blocks(before: &str, content: LineContent) -> bool {
     let probe = format!("{before}{PROBE_ELEMENT}\n");
@@ -97,6 +102,16 @@ fn is_outside_of_blocks(before: &str, content: LineContent) -> bool {
                 depth -= 1;
                 quotes -= usize::from(matches!(tag, TagEnd::BlockQuote(_)));
                 is_heading &= !matches!(tag, TagEnd::Heading(_));
+                let after = before.get(range.end..).unwrap_or_default();
+                let is_above = above < before.len() && after.trim().is_empty();
+                let is_open = match tag {
+                    TagEnd::BlockQuote(_) => content == LineContent::Script,
+                    TagEnd::CodeBlock => is_open_fence(&probe[range.clone()]),
+                    _ => false,
+                };
+                if is_above && is_open {
+                    return false;
+                }
                 if tag == TagEnd::HtmlBlock {
                     elements.read(&html, depth == 0 || range.start >= above);
                 }
@@ -117,6 +132,16 @@ fn is_outside_of_blocks(before: &str, content: LineContent) -> bool {
     false
 }
 
+/// Returns whether a fenced code block has no end: it ended with the list item that contains it.
+fn is_open_fence(block: &str) -> bool {
+    let mut lines = block.trim_end().lines();
+    let first = lines.next().unwrap_or_default();
+    let last = lines.next_back().unwrap_or_default().trim();
+    ["```", "~~~"]
+        .iter()
+        .any(|fence| first.starts_with(fence) && !last.starts_with(fence))
+}
+
 fn is_line_start(before: &str) -> bool {
     before.is_empty() || before.ends_with('\n')
 }
@@ -124,8 +149,7 @@ fn is_line_start(before: &str) -> bool {
 /// Returns whether only marks of lists and block quotes are between the start of the line and the
 /// end of the text.
 fn begins_line(before: &str) -> bool {
-    let is_mark = |c: char| c.is_ascii_digit() || " \t>-*+.)".contains(c);
-    is_line_start(before.trim_end_matches(is_mark))
+    is_line_start(before.trim_end_matches(|c| c == '>' || is_list_mark(c)))
 }
 
 /// Returns whether a tag between these texts is a word of its own at the end of a line.
@@ -287,6 +311,12 @@ mod tests {
             "It says: <file>\na </file> and more:\n",
             "- a\n- <file>\n\nDone:\n",
             "1. I read the file.\n2. I change it:\n",
+            "-> a\n",
+            "5 > 3\n",
+            "> a\n\n",
+            "- ```\n  a\n  ```\n",
+            "```\na\n```\n",
+            "- ```\n\na:\n",
             "- a\n- b\n\nDone:\n\n",
         ] {
             assert!(
@@ -324,6 +354,10 @@ mod tests {
             "a\n<file>\n",
             "a: <file>\n\nb\n",
             "> a\n",
+            "> ```\n",
+            "- > ~~~\n",
+            "- ```\n",
+            "1. ~~~md\n   a\n",
             "a <think> b\n",
         ] {
             assert!(

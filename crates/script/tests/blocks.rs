@@ -116,6 +116,17 @@ fn blocks_directly_below_a_block_quote_are_text() {
 }
 
 #[test]
+fn blocks_directly_below_a_fence_without_an_end_are_text() {
+    let block = "<tool-calls>\nreturn 1\n</tool-calls>";
+    for before in ["> ```\n", "> ~~~\n> a\n", "- ```\n", "1. ~~~md\n   a\n"] {
+        assert_nothing_runs(&format!("{before}{block}"));
+    }
+    for before in ["- ```\n  a\n  ```\n", "```\na\n```\n", "- ```\n\na:\n"] {
+        assert!(shape(&format!("{before}{block}")).contains(&"script:return 1".to_owned()));
+    }
+}
+
+#[test]
 fn blocks_in_formulas_and_directives_are_text() {
     let block = "<tool-calls>\nreturn 1\n</tool-calls>";
     for text in [

@@ -39,6 +39,7 @@ mod protected_paths;
 mod read_coverage;
 mod read_file;
 mod repository;
+mod rewritable_files;
 mod running_command;
 mod sandbox_denial;
 mod save_to_fc;

@@ -534,6 +534,45 @@ fn an_approval_for_the_script_ends_with_the_script() {
 }
 
 #[test]
+fn an_approval_of_an_unconfined_program_ends_when_the_program_changes() {
+    let unconfined = |words: &[&str]| {
+        let args = json!({"command": words, "withEscalatedPermissions": true});
+        ("exec", args)
+    };
+    let rewrite = || {
+        (
+            "write_file",
+            json!({"path": "a.sh", "content": "echo other"}),
+        )
+    };
+    for (words, questions) in [
+        (&["sh", "a.sh"][..], 2),
+        (&["sh", "./a.sh", "argument"], 2),
+        (&["env", "--unset=X", "sh", "a.sh"], 2),
+        (&["bash", "-c", "sh a.sh"], 2),
+        (&["sh", "link.sh"], 2),
+        (&["touch", "/nonexistent/file"], 1),
+    ] {
+        let calls = [
+            unconfined(words),
+            unconfined(words),
+            rewrite(),
+            unconfined(words),
+        ];
+        both_ways_many(
+            || {
+                let fixture = fixture(ApprovalPolicy::OnRequest, CallDecision::SimilarCalls);
+                fixture.write("work/a.sh", "true");
+                std::os::unix::fs::symlink("a.sh", fixture.path("work/link.sh")).unwrap();
+                fixture
+            },
+            |fixture, way| fixture.in_turn(way, &calls),
+            |fixture, _| assert_eq!(fixture.questions(), questions, "{words:?}"),
+        );
+    }
+}
+
+#[test]
 fn the_answer_always_saves_a_rule_with_the_prefix() {
     for way in BOTH {
         let saved: Arc<Mutex<Vec<CommandRule>>> = Arc::default();

@@ -9,6 +9,7 @@ use crate::command_request::CommandRequest;
 use crate::command_safety::{
     classify_command, consists_of_ruled_commands, is_covered_by_rules, rule_prefix,
 };
+use crate::rewritable_files::names_rewritable_file;
 
 impl CommandRunner {
     /// Returns the programs of a command as its words name them.
@@ -102,15 +103,17 @@ impl CommandRunner {
     }
 
     /// Returns the rule that the answer "always" would add for this command. `None` if no rule is
-    /// possible.
+    /// possible, or if it would allow an unconfined program that a confined command can rewrite.
     pub(super) fn rule_for(&self, request: &CommandRequest) -> Option<CommandRule> {
         let prefix = rule_prefix(&request.argv)
             .filter(|_| self.can_have_rule(request) && patch_args(request).is_none())?;
         let covers_all =
             || consists_of_ruled_commands(&request.argv, std::slice::from_ref(&prefix));
-        if request.run_unconfined
-            && !(covers_all() && self.writable_program_note(request).is_empty())
-        {
+        let is_rewritable = || {
+            !self.writable_program_note(request).is_empty()
+                || names_rewritable_file(&self.inner.workspace, &self.cwd(request), &prefix)
+        };
+        if request.run_unconfined && (!covers_all() || is_rewritable()) {
             return None;
         }
         Some(CommandRule {

@@ -1,0 +1,71 @@
+//! Files that a command names and that confined commands may write. What such a file does can
+//! change between two calls, so an approval of an unconfined command covers only its content.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use selvedge_protocol::new_id;
+
+use crate::Workspace;
+use crate::workspace::open_nonblocking;
+
+/// Largest file whose content is compared, in bytes.
+const MAX_COMPARED_BYTES: u64 = 16 << 20;
+
+/// Returns whether one of the words names such a file.
+pub(crate) fn names_rewritable_file(workspace: &Workspace, cwd: &Path, words: &[String]) -> bool {
+    !rewritable_files(workspace, cwd, words).is_empty()
+}
+
+/// Returns a text that is the same as long as the files have the same content; `None` if the words
+/// name no such file. A file that cannot be compared has another text each time.
+pub(crate) fn fingerprint(workspace: &Workspace, cwd: &Path, words: &[String]) -> Option<String> {
+    let files = rewritable_files(workspace, cwd, words);
+    let each = files.iter().map(|path| {
+        let content = content_hash(path).unwrap_or_else(|| new_id("file"));
+        format!("{} {content}", path.display())
+    });
+    (!files.is_empty()).then(|| each.collect::<Vec<_>>().join("\n"))
+}
+
+/// Returns the files that the words name, also as the value of an option.
+fn rewritable_files(workspace: &Workspace, cwd: &Path, words: &[String]) -> Vec<PathBuf> {
+    let values = words
+        .iter()
+        .filter_map(|word| Some(word.split_once('=')?.1));
+    let names = words.iter().map(String::as_str).chain(values);
+    let mut files: Vec<PathBuf> = names
+        .filter(|name| !name.is_empty())
+        .map(|name| cwd.join(name))
+        .filter(|path| path.is_file() && is_rewritable(workspace, path))
+        .collect();
+    files.sort_unstable();
+    files.dedup();
+    files
+}
+
+/// Returns whether commands may write the file, or a link that leads to it.
+fn is_rewritable(workspace: &Workspace, path: &Path) -> bool {
+    let target = path.canonicalize();
+    workspace.is_writable_by_commands(path)
+        || target.is_ok_and(|target| workspace.is_writable_by_commands(&target))
+}
+
+/// Returns a hash of a file's content with a key of this process; `None` if the file cannot be read
+/// or is too large.
+fn content_hash(path: &Path) -> Option<String> {
+    static KEY: OnceLock<RandomState> = OnceLock::new();
+    let file = open_nonblocking(path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.len() > MAX_COMPARED_BYTES {
+        return None;
+    }
+    let mut content = Vec::new();
+    let mut bounded = file.take(MAX_COMPARED_BYTES);
+    bounded.read_to_end(&mut content).ok()?;
+    let mut hasher = KEY.get_or_init(RandomState::new).build_hasher();
+    hasher.write(&content);
+    Some(format!("{} {:x}", content.len(), hasher.finish()))
+}
