@@ -498,7 +498,7 @@ const TYPE_PIECES: &[&str] = &[
 ];
 
 /// Levels of the nested texts: exponential work shows, and is still cheap.
-const NESTED_LEVELS: [usize; 2] = [6, 12];
+const NESTED_LEVELS: [usize; 3] = [6, 12, 16];
 /// Memory that the parser may use for each unit of predicted cost and each byte. Ordinary scripts use
 /// up to 200.
 const MAX_BYTES_PER_COST: usize = 500;
