@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn long_names_are_not_looked_up() {
         let registry = Registry::default();
-        let long = "readFile.".repeat(MAX_NAME_BYTES);
+        let long = "name.".repeat(MAX_NAME_BYTES);
         assert!(registry.get(&long).is_none());
         assert!(matches!(registry.look_up(&long), ToolLookup::NotFound(near) if near.is_empty()));
     }
