@@ -38,8 +38,8 @@ pub(crate) fn word_end(source: &str, start: usize) -> usize {
         .map_or(source.len(), |end| start + end)
 }
 
-/// Returns the offset after a part of a name that starts with a backslash: the parser reads on after
-/// an invalid escape. Returns `None` if it is not certain where the parser reads on.
+/// Returns the offset after a part of a name that starts with a backslash: the parser reads on
+/// after an invalid escape. Returns `None` if it is not certain where the parser reads on.
 pub(crate) fn escaped_word_end(source: &str, start: usize) -> Option<usize> {
     let escape = &source[start + 1..];
     let after = match escape.strip_prefix("u{") {

@@ -186,8 +186,8 @@ fn nested_ambiguous_constructs_are_compiled_in_bounded_time() {
 
 /// Levels of the nested texts: exponential work shows, and is still cheap.
 const NESTED_LEVELS: [usize; 3] = [6, 12, 16];
-/// Memory that the parser may use for each unit of predicted cost and each byte. Ordinary scripts use
-/// up to 200.
+/// Memory that the parser may use for each unit of predicted cost and each byte. Known texts use up
+/// to 200.
 const MAX_BYTES_PER_COST: usize = 500;
 
 /// Returns the brackets that close those of a text.
