@@ -1,17 +1,22 @@
 //! Compiling arbitrary text ends with a script or with an error at a line of the text, never with a
 //! panic, and within 2 s of CPU time and 256 MB. Prints each text that costs more than all before.
+//! The parser's memory is compared with the predicted cost, so that a text which it would read
+//! exponentially often is found while it is small.
 #![no_main]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use libfuzzer_sys::fuzz_target;
-use selvedge_script::ScriptCompiler;
+use selvedge_script::{ParseWork, ScriptCompiler};
 
 /// CPU time that compiling one text may take, in nanoseconds.
 const MAX_CPU_NANOSECONDS: u64 = 2_000_000_000;
 /// Memory that compiling one text may take, in bytes.
 const MAX_BYTES: usize = 256 << 20;
+
+/// Memory that the parser may use for each unit of predicted cost and each byte of text.
+const MAX_BYTES_PER_COST: usize = 500;
 
 /// How often a text is compiled again that took longer than all before. The shortest time counts.
 const REPETITIONS: usize = 3;
@@ -51,6 +56,10 @@ fn cpu_time() -> u64 {
 }
 
 fuzz_target!(|source: &[u8]| {
+    if let Some(work) = std::str::from_utf8(source).ok().and_then(ParseWork::measure) {
+        let predicted = work.predicted_cost as usize + source.len() + 1;
+        assert!(work.arena_bytes / predicted < MAX_BYTES_PER_COST, "{work:?}");
+    }
     let used = USED.load(Ordering::Relaxed);
     PEAK.store(used, Ordering::Relaxed);
     let started = cpu_time();

@@ -166,3 +166,35 @@ pub(crate) fn is_short_and_shallow(source: &str) -> bool {
         && !source.contains("infer")
         && !source.contains("\\u")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_end_where_the_parser_ends_them() {
+        for (text, end) in [
+            ("1e+1|", 4),
+            ("0xe+1", 3),
+            ("0e1in", 3),
+            ("01.in", 2),
+            ("08.5e-3x", 7),
+            ("1n.x", 2),
+            (".5e1", 4),
+            ("1_000.5_0;", 9),
+            ("1..a", 2),
+        ] {
+            assert_eq!(number_end(text.as_bytes(), 0), end, "{text}");
+        }
+    }
+
+    #[test]
+    fn brackets_in_strings_count_for_the_depth() {
+        assert!(is_short_and_shallow(
+            "const r = await tools.exec({ cmd: [\"ls\"] });\nreturn r.stdout.split('\\n');"
+        ));
+        assert!(!is_short_and_shallow("return '((((((((('"));
+        assert!(!is_short_and_shallow(&"a<".repeat(20)));
+        assert!(!is_short_and_shallow(&"a;".repeat(4000)));
+    }
+}

@@ -11,6 +11,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod analysis;
+mod brackets;
 mod call_groups;
 mod call_log;
 mod clock;

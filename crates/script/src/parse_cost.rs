@@ -12,6 +12,7 @@
 
 use oxc_syntax::identifier::{is_identifier_start, is_irregular_whitespace};
 
+use crate::brackets::{OpenBracket, Previous};
 use crate::lexing::{
     is_line_terminator, line_end, number_end, operator_len, regex_depth, regex_end, string_end,
     word_end,
@@ -95,85 +96,6 @@ enum Step {
     AmbiguousSlash { regex_end: usize },
 }
 
-/// The kind of the previous token, as far as the next one depends on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Previous {
-    Start,
-    /// The end of an operand: a name, a literal, `)` or `]`.
-    Operand,
-    /// `)` after `if (…`, `for (…`, `while (…`: a statement follows, or the name was a method's.
-    ControlEnd,
-    /// `}` of a block, an object or a class.
-    Brace,
-    /// `.` or `?.`.
-    Dot,
-    /// A word after which an operand follows, such as `return`.
-    Prefix,
-    /// A word after which an operand or a type follows, such as `typeof`.
-    TypePrefix,
-    /// A word that is a name or an operator, such as `await`.
-    Contextual,
-    /// Punctuation after which an operand follows.
-    Operator,
-    /// Punctuation after which an operand or a type follows.
-    TypeOperator,
-    /// Punctuation before or after an operand, such as `!` and `>`.
-    Affix,
-}
-
-impl Previous {
-    fn ends_operand(self) -> bool {
-        matches!(self, Self::Operand | Self::ControlEnd | Self::Brace)
-    }
-}
-
-/// An open bracket and the speculations that may be open inside of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct OpenBracket {
-    /// The opening byte; `$` for a substitution in a template literal, 0 for the whole text.
-    kind: u8,
-    /// Whether a word such as `if` is before it.
-    after_control_word: bool,
-    /// Whether it may start the parameters of a function type.
-    may_start_type: bool,
-    /// Whether only words followed it so far.
-    only_words: bool,
-    /// How often the text around the bracket may be read.
-    outer_factor: u64,
-    /// Number of possible arrow functions around the bracket. Each makes the parser read its text
-    /// once more.
-    outer_arrow_count: u64,
-    /// How often each open `<` directly inside may be read as the start of type arguments.
-    open_angles: Vec<u64>,
-    /// Number of `new` in the current expression. Each reads a following `<` once more.
-    new_count: u64,
-    /// Number of `infer` directly inside, whose constraint may be read again. Only `;` and the end
-    /// of the bracket certainly end a constraint.
-    infer_count: u64,
-    /// Whether the names after `interface A extends` may follow, whose type arguments are read as
-    /// types twice.
-    in_heritage: bool,
-    /// Number of possible arrow functions directly inside whose body has not ended.
-    arrow_count: u64,
-}
-
-impl OpenBracket {
-    /// How often a token directly inside may be read, without arrow functions. Nested type
-    /// arguments do not multiply: the parser does not speculate again inside of type arguments, so
-    /// the attempts are added.
-    fn factor(&self) -> u64 {
-        let attempts: u64 = self.open_angles.iter().sum();
-        let factor = self.outer_factor.saturating_mul(1 + attempts);
-        factor.saturating_mul(1 << self.infer_count.min(62))
-    }
-
-    /// Ends the speculations of the current expression.
-    fn end_expression(&mut self) {
-        self.open_angles.clear();
-        (self.new_count, self.arrow_count) = (0, 0);
-    }
-}
-
 /// One way to read the text: a position and what is open there.
 #[derive(Debug, Clone)]
 struct Reading {
@@ -191,19 +113,6 @@ struct Reading {
 
 impl Reading {
     fn new(source: &str) -> Self {
-        let whole = OpenBracket {
-            kind: 0,
-            after_control_word: false,
-            may_start_type: false,
-            only_words: false,
-            outer_factor: 1,
-            outer_arrow_count: 0,
-            open_angles: Vec::new(),
-            new_count: 0,
-            infer_count: 0,
-            in_heritage: false,
-            arrow_count: 0,
-        };
         let at = match source.starts_with("#!") {
             true => line_end(source, 0),
             false => 0,
@@ -215,7 +124,7 @@ impl Reading {
             after_parenthesis: false,
             after_control_word: false,
             new_line: true,
-            open: vec![whole],
+            open: vec![OpenBracket::whole_text()],
         }
     }
 
@@ -414,11 +323,7 @@ impl Reading {
             outer_arrow_count: around.outer_arrow_count
                 + around.arrow_count
                 + u64::from(byte == b'('),
-            open_angles: Vec::new(),
-            new_count: 0,
-            infer_count: 0,
-            in_heritage: false,
-            arrow_count: 0,
+            ..OpenBracket::whole_text()
         };
         around.in_heritage &= byte != b'{';
         self.finish_token(Previous::Operator);

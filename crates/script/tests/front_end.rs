@@ -17,7 +17,7 @@ const MAX_CPU_TIME: Duration = Duration::from_secs(2);
 
 /// Levels of the nested texts: exponential work shows, and is still cheap.
 const NESTED_LEVELS: usize = 12;
-/// Memory that the parser may use for each unit of predicted cost, in bytes. Ordinary scripts use
+/// Memory that the parser may use for each unit of predicted cost, in bytes. Known texts use
 /// up to 200.
 const MAX_BYTES_PER_COST: u64 = 500;
 

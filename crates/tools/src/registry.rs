@@ -341,3 +341,16 @@ impl std::fmt::Debug for Registry {
         f.debug_set().entries(self.0.tools.keys()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_not_looked_up() {
+        let registry = Registry::default();
+        let long = "name.".repeat(MAX_NAME_BYTES);
+        assert!(registry.get(&long).is_none());
+        assert!(matches!(registry.look_up(&long), ToolLookup::NotFound(near) if near.is_empty()));
+    }
+}
