@@ -144,7 +144,8 @@ fn a_failed_flush_keeps_the_rows_and_the_next_run_gets_the_error() {
         .execute_batch("ALTER TABLE runs RENAME TO elsewhere")
         .unwrap();
     compute(&journal, "scr_a");
-    assert!(matches!(journal.flush(), Err(JournalError::Sqlite(_))));
+    let failed = journal.flush();
+    assert!(matches!(failed, Err(JournalError::UnknownSchema { .. })));
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
     journal
         .record_run_start_and_end(start("scr_b", None), &output, None)
