@@ -13,6 +13,7 @@ use selvedge_script::detect::{BlockDetector, Segment, reasoning_text};
 use selvedge_script::{Harness, named_run_to_resume};
 
 use crate::AfterBlock;
+use crate::answer_cut::AnswerCut;
 use crate::model_request::retry_note;
 use crate::script_call::{malformed_block_error, parse_script_call};
 
@@ -77,17 +78,6 @@ pub(crate) struct TurnAnswer {
     pub(crate) finish_detail: Option<String>,
 }
 
-/// Where an answer ends before its stream does (`AfterBlock::Stop`). The rest is read, because a
-/// closing reasoning tag in it would say that the block is reasoning, and dropped.
-#[derive(Debug)]
-pub(crate) struct AnswerCut {
-    item_index: u32,
-    /// Length of the item's text up to the end of the block, in bytes.
-    text_len: usize,
-    /// The text of the item after the block.
-    dropped_text: String,
-}
-
 /// Reads the events of a streamed answer.
 pub(crate) struct AnswerReader<'a> {
     pub(crate) harness: &'a Harness,
@@ -121,7 +111,7 @@ pub(crate) struct AnswerItemState {
     /// Length of the segments of the text that were handled, in bytes.
     handled_len: usize,
     /// The text since the last script block.
-    pending_text: String,
+    pub(crate) pending_text: String,
     /// Reasoning in the text, with its tags, that is not a piece yet.
     tagged_reasoning: String,
     /// The item id of the events that are being emitted.
@@ -240,36 +230,6 @@ impl AnswerReader<'_> {
         state.full_text.push_str(text);
         let segments = state.detector.push(text);
         self.handle_segments(item_index, segments, AnswerScriptForm::Block);
-    }
-
-    /// Returns whether the item begins after the end of the answer.
-    fn is_after_cut(&self, item_index: u32) -> bool {
-        self.cut
-            .as_ref()
-            .is_some_and(|cut| cut.item_index < item_index)
-    }
-
-    /// Returns the length of the item's text up to the end of the answer, if it is in this item.
-    fn kept_text_len(&self, item_index: u32) -> Option<usize> {
-        let cut = self.cut.as_ref().filter(|cut| cut.item_index == item_index);
-        cut.map(|cut| cut.text_len)
-    }
-
-    /// Drops a segment after the end of the answer. Returns false if there is no such end, or no
-    /// longer: the segment ends reasoning that contained the block.
-    fn drop_after_cut(&mut self, item_index: u32, segment: &Segment) -> bool {
-        let cut = self.cut.take_if(|cut| cut.item_index == item_index);
-        let Some(mut cut) = cut else {
-            return false;
-        };
-        if matches!(segment, Segment::EndOfReasoning(_)) {
-            let state = self.items.entry(item_index).or_default();
-            state.pending_text.push_str(&cut.dropped_text);
-            return false;
-        }
-        cut.dropped_text.push_str(segment.raw());
-        self.cut = Some(cut);
-        true
     }
 
     /// Handles segments of an item. Malformed blocks get this form.

@@ -62,6 +62,7 @@ mod agent;
 mod agent_memory;
 mod agent_model;
 mod answer;
+mod answer_cut;
 mod budget;
 mod change_tracker;
 mod compaction;

@@ -2,7 +2,8 @@
 //!
 //! A connection is pending until its client has sent a request that was accepted. The number of
 //! pending connections is limited, in all and per address. At the limit a new connection replaces
-//! an old pending one, so that connections on which nothing is sent do not keep other clients out. An accepted connection takes one of a limited number of permits.
+//! an old pending one, so that connections on which nothing is sent do not keep other clients out.
+//! An accepted connection takes one of a limited number of permits.
 
 use std::collections::VecDeque;
 use std::io;

@@ -218,8 +218,8 @@ pub enum LimitSurface {
 }
 
 impl LimitSurface {
-    /// Returns the hint that says how to raise a limit on this surface, `None` at its maximum. In an
-    /// agent's turn a model reads it, which can change its script, but neither flags nor the
+    /// Returns the hint that says how to raise a limit on this surface, `None` at its maximum. In
+    /// an agent's turn a model reads it, which can change its script, but neither flags nor the
     /// configuration.
     pub fn raise_hint(self, kind: LimitKind, limits: &Limits) -> Option<String> {
         let (value, flag_value) = kind.doubled(limits)?;

@@ -1,10 +1,10 @@
 //! Decides whether a line of an answer is at the top level of the Markdown document before it.
 //!
-//! A line is at the top level if no construct before it is open: no fence, block quote or HTML block,
-//! no HTML element whose tag begins or ends a line, no formula or directive. Inside the paragraph
-//! above, no code span, tag or link title may be open either, because a later line could close it. A
-//! line directly below a list is at the top level, although Markdown adds it to the last item: models
-//! write a plan as a list and then a block.
+//! A line is at the top level if no construct before it is open: no fence, block quote or HTML
+//! block, no HTML element whose tag begins or ends a line, no formula or directive. Inside the
+//! paragraph above, no code span, tag or link title may be open either, because a later line could
+//! close it. A line directly below a list is at the top level, although Markdown adds it to the
+//! last item: models write a plan as a list and then a block.
 
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 

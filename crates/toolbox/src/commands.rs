@@ -26,7 +26,7 @@ use crate::command_safety::{
 use crate::environment::{BuiltEnvironment, EnvironmentBuilder};
 use crate::patch;
 use crate::repository::{RepositoryCheck, read_git_output};
-use crate::rewritable_files::fingerprint;
+use crate::rewritable_files::key_with_content;
 use crate::running_command::ExitedCommands;
 use crate::sandbox_denial::can_write;
 use crate::secret_access::{may_show_secrets, protected_change};
@@ -337,31 +337,17 @@ impl CommandRunner {
     }
 
     /// Returns the key that an approval for the whole script is stored under: the rule for the
-    /// command, or the files of a patch. `None` covers only this call. For an unconfined command,
-    /// the key also has the content of the files that it names and that a script can rewrite.
+    /// command, the files of a patch, or the content of an unconfined program. `None` covers only
+    /// this call.
     pub(crate) fn approval_key(&self, request: &CommandRequest) -> Option<String> {
         if let Some(patch) = patch_args(request) {
             return apply_patch::approval_key(&self.inner.workspace, &patch);
         }
         let rule = self.rule_for(request).map(|rule| format!("{rule:?}"));
-        if !request.run_unconfined {
+        if rule.is_some() || !request.run_unconfined {
             return rule;
         }
-        let cwd = self.cwd(request);
-        let commands = classify_command(&request.argv).commands;
-        let words: Vec<String> = request
-            .argv
-            .iter()
-            .chain(commands.iter().flatten())
-            .cloned()
-            .collect();
-        match fingerprint(&self.inner.workspace, &cwd, &words) {
-            Some(files) => {
-                let same_call = || format!("{:?} {cwd:?} {:?}", request.argv, request.env);
-                Some(format!("{}\n{files}", rule.unwrap_or_else(same_call)))
-            }
-            None => rule,
-        }
+        key_with_content(&self.inner.workspace, &self.cwd(request), request)
     }
 
     /// Applies the patch if the command is a call of `apply_patch`, and returns the output that a

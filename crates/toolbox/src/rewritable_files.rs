@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 use selvedge_protocol::new_id;
 
 use crate::Workspace;
+use crate::command_request::CommandRequest;
+use crate::command_safety::classify_command;
 use crate::workspace::open_nonblocking;
 
 /// Largest file whose content is compared, in bytes.
@@ -19,15 +21,23 @@ pub(crate) fn names_rewritable_file(workspace: &Workspace, cwd: &Path, words: &[
     !rewritable_files(workspace, cwd, words).is_empty()
 }
 
-/// Returns a text that is the same as long as the files have the same content; `None` if the words
-/// name no such file. A file that cannot be compared has another text each time.
-pub(crate) fn fingerprint(workspace: &Workspace, cwd: &Path, words: &[String]) -> Option<String> {
-    let files = rewritable_files(workspace, cwd, words);
-    let each = files.iter().map(|path| {
+/// Returns a key of the command and the content of the files that it names; `None` if it names no
+/// such file. A file that cannot be compared has another key each time.
+pub(crate) fn key_with_content(
+    workspace: &Workspace,
+    cwd: &Path,
+    request: &CommandRequest,
+) -> Option<String> {
+    let commands = classify_command(&request.argv).commands;
+    let words = request.argv.iter().chain(commands.iter().flatten());
+    let words: Vec<String> = words.cloned().collect();
+    let files = rewritable_files(workspace, cwd, &words);
+    let mut key = format!("{:?} {cwd:?} {:?}", request.argv, request.env);
+    for path in &files {
         let content = content_hash(path).unwrap_or_else(|| new_id("file"));
-        format!("{} {content}", path.display())
-    });
-    (!files.is_empty()).then(|| each.collect::<Vec<_>>().join("\n"))
+        key.push_str(&format!("\n{} {content}", path.display()));
+    }
+    (!files.is_empty()).then_some(key)
 }
 
 /// Returns the files that the words name, also as the value of an option.
