@@ -37,6 +37,8 @@ use crate::typecheck::{TypeMistake, find_mistakes};
 const MAX_INLINE_COST: u64 = 50_000;
 /// Number of costlier scripts that are compiled at the same time, in all sessions.
 const MAX_CONCURRENT_COSTLY: usize = 2;
+/// Memory of a name besides its text, in bytes: the `String` and its allocation.
+const BYTES_PER_NAME: usize = 48;
 /// Lines that the wrapper function puts before the script.
 const WRAPPER_LINES: u32 = 1;
 /// Native stack for brackets, which may be nested 256 deep. Groups of a regular expression need
@@ -118,7 +120,7 @@ impl CompiledScript {
     /// Returns about how much memory the script takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let names = self.declared_names.iter().chain(&self.undeclared_names);
-        let names: usize = names.map(|name| name.len() + size_of::<String>()).sum();
+        let names: usize = names.map(|name| name.len() + BYTES_PER_NAME).sum();
         size_of::<Self>()
             + self.source.len()
             + self.javascript.len()

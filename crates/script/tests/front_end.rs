@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use selvedge_protocol::ErrorCode;
@@ -159,6 +160,37 @@ fn ordinary_scripts_are_not_too_complex() {
         let compiled = compiler.compile(&source, MAX_BYTES);
         assert!(compiled.is_ok(), "{:?}: {source:.200}", compiled.err());
     }
+}
+
+/// Returns the files with this ending in a folder and below it.
+fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => files_below(&path, ending),
+            false => vec![path],
+        })
+        .filter(|path| path.to_string_lossy().ends_with(ending))
+        .collect()
+}
+
+#[test]
+fn scripts_of_the_repository_cost_little() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folders = ["examples", "crates/cli/tests/first_try"];
+    let files = folders.map(|folder| files_below(&root.join(folder), ".ts"));
+    for file in files.iter().flatten() {
+        let text = std::fs::read_to_string(file).unwrap();
+        let cost = ParseWork::measure(&text).map(|work| work.predicted_cost);
+        let most = 6 * text.len() as u64 + 100;
+        assert!(
+            cost.is_some_and(|cost| cost < most),
+            "{file:?}: {cost:?}, {} bytes",
+            text.len()
+        );
+    }
+    assert!(!files.concat().is_empty());
 }
 
 #[test]
