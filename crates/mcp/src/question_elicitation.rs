@@ -350,7 +350,7 @@ mod tests {
             ] {
                 assert_eq!(shown.matches(end).count(), count, "{end:?} in {shown}");
             }
-            assert!(shown.len() < 6 * MAX_PREVIEWS_CHARS, "{}", shown.len());
+            assert!(shown.len() < 7 * MAX_PREVIEWS_CHARS, "{}", shown.len());
         }
     }
 
