@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use selvedge_protocol::ErrorCode;
 use selvedge_script::{ParseWork, ScriptCompiler};
+use serde_json::Value;
 use support::{TestFixture, run_on_thread};
 
 /// Maximum size of a script.
@@ -178,19 +179,23 @@ fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
 #[test]
 fn scripts_of_the_repository_cost_little() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let folders = ["examples", "crates/cli/tests/first_try"];
-    let files = folders.map(|folder| files_below(&root.join(folder), ".ts"));
-    for file in files.iter().flatten() {
-        let text = std::fs::read_to_string(file).unwrap();
-        let cost = ParseWork::measure(&text).map(|work| work.predicted_cost);
-        let most = 6 * text.len() as u64 + 100;
-        assert!(
-            cost.is_some_and(|cost| cost < most),
-            "{file:?}: {cost:?}, {} bytes",
-            text.len()
-        );
+    let read = |path: &PathBuf| std::fs::read_to_string(path).unwrap();
+    let examples = files_below(&root.join("examples"), ".ts");
+    let mut scripts: Vec<String> = examples.iter().map(read).collect();
+    for tasks in files_below(&root.join("crates/cli/tests/first_try"), ".md") {
+        let answers = read(&tasks);
+        let calls = answers
+            .lines()
+            .filter_map(|line| line.strip_prefix("CALL script "));
+        let calls = calls.filter_map(|call| serde_json::from_str::<Value>(call).ok());
+        scripts.extend(calls.filter_map(|call| call["code"].as_str().map(str::to_owned)));
     }
-    assert!(!files.concat().is_empty());
+    for text in &scripts {
+        let cost = ParseWork::measure(text).map(|work| work.predicted_cost);
+        let most = 6 * text.len() as u64 + 100;
+        assert!(cost.is_some_and(|cost| cost < most), "{cost:?}: {text}");
+    }
+    assert!(scripts.len() > 20, "{}", scripts.len());
 }
 
 #[test]
