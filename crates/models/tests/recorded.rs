@@ -261,7 +261,7 @@ fn recorded_errors_are_classified() {
                 ContextTooLong
             }
             _ if text.contains("content_filter") => Refused,
-            404 if text.contains("\"model: ") => UnknownModel,
+            _ if text.contains("model_not_found") || text.contains("\"model: ") => UnknownModel,
             _ => InvalidRequest,
         };
         assert_eq!(error.kind, kind, "{}: {error}", recorded.path);
