@@ -194,6 +194,7 @@ impl ProviderErrorFields {
             (_, Some(kind)) => kind,
             (Some(503 | 529), _) => Overloaded,
             (Some(408 | 409 | 500..), _) => Server,
+            _ if text.contains("model_not_found") => UnknownModel,
             (Some(404), _) if text.contains("model") => UnknownModel,
             (Some(300..500), _) => InvalidRequest,
             _ if text.contains("invalid_request") || text.contains("not_found") => InvalidRequest,

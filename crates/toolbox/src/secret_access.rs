@@ -156,7 +156,7 @@ impl<'a> ExistingSecrets<'a> {
         }
         let path = folder.join(expand_home(word));
         let is_harmless = |harmless: &&str| path == Path::new(harmless);
-        if HARMLESS_PROC.iter().any(|harmless| is_harmless(&harmless)) {
+        if HARMLESS_PROC.iter().any(is_harmless) {
             return false;
         }
         let (before, is_pattern) = path_before_glob(&path);
