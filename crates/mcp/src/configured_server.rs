@@ -265,7 +265,9 @@ impl ConfiguredServer {
     fn slow_start_hint(&self) -> String {
         let name = &self.settings.name;
         let doubled = self.settings.startup_timeout().as_secs_f64() * 2.0;
-        let wait = format!("set startup_timeout_sec = {doubled} under [mcp_servers.{name}]");
+        let wait = format!(
+            "set startup_timeout_sec = {doubled} under [mcp_servers.{name}] in config.toml"
+        );
         match &self.settings.transport {
             McpTransport::Stdio { command, args, .. } => {
                 let line = std::iter::once(command).chain(args);

@@ -71,7 +71,9 @@ impl McpConnection {
         };
         let not_started = |reason: String| failed(reason.into());
         let (service, process) = match &settings.transport {
-            McpTransport::Stdio { command, cwd, .. } => {
+            McpTransport::Stdio {
+                command, args, cwd, ..
+            } => {
                 let started = ServerProcess::spawn(&settings.transport);
                 let (mut process, read, write) = started.map_err(|error| {
                     let folder_exists = cwd.as_ref().is_none_or(|cwd| cwd.is_dir());
@@ -97,7 +99,17 @@ impl McpConnection {
                         if reason.is_empty() {
                             reason = shorten(&error.to_string());
                         }
-                        return Err(not_started(reason));
+                        let line = std::iter::once(command).chain(args);
+                        let line = line.cloned().collect::<Vec<_>>().join(" ");
+                        let name = &settings.name;
+                        let hint = format!(
+                            "run `{line}` to see its output, or correct [mcp_servers.{name}] in \
+                             config.toml"
+                        );
+                        return Err(failed(ServerStartFailure {
+                            reason,
+                            hint: Some(hint),
+                        }));
                     }
                 }
             }

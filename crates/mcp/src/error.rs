@@ -102,7 +102,7 @@ impl ServerError {
         match self {
             Self::StartFailed { hint, .. } => hint.clone(),
             Self::CommandNotFound { server, .. } => Some(format!(
-                "install it, or change `command` under [mcp_servers.{server}]"
+                "install it, or change `command` under [mcp_servers.{server}] in config.toml"
             )),
             Self::TimedOut { server, timeout } => {
                 let doubled = timeout.as_secs_f64() * 2.0;

@@ -60,12 +60,13 @@ pub(crate) async fn connect_http(
         }
     }
     let failure = first_error.unwrap_or(HttpFailure::Other(String::new()));
+    let name = &settings.name;
+    let correct_url = format!("correct url under [mcp_servers.{name}] in config.toml");
     Err(ServerStartFailure {
         reason: failure.describe(&shown_url(&config.uri)),
         hint: match failure {
-            HttpFailure::Status(404) => {
-                Some(format!("correct url under [mcp_servers.{}]", settings.name))
-            }
+            HttpFailure::Status(404) => Some(correct_url),
+            HttpFailure::Connect(_) => Some(format!("start the server, or {correct_url}")),
             _ => None,
         },
     })

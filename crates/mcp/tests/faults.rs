@@ -262,7 +262,7 @@ async fn an_http_server_that_fails_is_described_by_its_answer() {
         (
             wrong.clone(),
             format!("{wrong} answered with HTTP status 404"),
-            Some("correct url under [mcp_servers.web]"),
+            Some("correct url under [mcp_servers.web] in config.toml"),
         ),
         (
             broken.clone(),
@@ -328,7 +328,7 @@ async fn a_missing_program_is_reported() {
     );
     assert_eq!(
         error.suggestions,
-        ["install it, or change `command` under [mcp_servers.gone]"]
+        ["install it, or change `command` under [mcp_servers.gone] in config.toml"]
     );
     let error = run(&servers, "return await tools.mcp.unknown.x()")
         .await

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct InterruptHandle {
     created_at: Instant,
-    /// In microseconds after `origin`.
+    /// In microseconds after `created_at`.
     deadline_micros: AtomicU64,
     cancelled: AtomicBool,
 }

@@ -410,8 +410,10 @@ impl Harness {
         output.metadata.tool_calls_made = ended.invoked_calls;
         output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
         fill_result(output, &self.limits, self.surface, ended);
-        let silent =
-            output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
+        let silent = output.status == RunStatus::Completed
+            && output.output_json.is_none()
+            && output.output.is_empty()
+            && output.logs.is_empty();
         let notes = compiled.warnings.iter();
         let notes = notes.filter(|note| silent || !note.only_without_output);
         output.warnings.extend(notes.map(|note| {
