@@ -272,7 +272,7 @@ async fn an_http_server_that_fails_is_described_by_its_answer() {
         (
             closed_url.clone(),
             format!("cannot connect to {closed_url}: Connection refused (os error 111)"),
-            None,
+            Some("start the server, or correct url under [mcp_servers.web] in config.toml"),
         ),
     ] {
         let transport = McpTransport::Http {
