@@ -1,7 +1,7 @@
 //! The Porter stemmer, with its rules in the order that SQLite's FTS5 uses.
 //!
-//! It is hand-written so that rankings can be compared with those of FTS5: the test `fts5_comparison.rs`
-//! of `memory` checks that both give the same stems.
+//! It is hand-written so that rankings can be compared with those of FTS5: the test
+//! `fts5_comparison.rs` of `memory` checks that both give the same stems.
 
 /// Words longer than this, in bytes, are usually identifiers and are not stemmed.
 const MAX_WORD_BYTES: usize = 64;
