@@ -4,6 +4,7 @@
 use selvedge_tools::{Registry, similar_names};
 
 use crate::compile::CompiledScript;
+use crate::globals::callable_name;
 
 /// Globals of Node, browsers and Python that scripts do not have, and what to use instead: names
 /// separated by spaces, a colon, the hint.
@@ -82,7 +83,7 @@ fn for_missing_name(missing: &str, compiled: &CompiledScript, registry: &Registr
         return "declare it, or see help()".to_owned();
     }
     if let Some(tool) = registry.get(missing) {
-        return format!("did you mean `tools.{}`?", tool.spec.js_name);
+        return format!("did you mean `{}`?", callable_name(&tool.spec.js_name));
     }
     if let Some(near) =
         similar_names(missing, compiled.declared_names.iter().map(String::as_str)).first()

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::analysis::{StaticArgs, StaticObject};
 use crate::compile::CompiledScript;
-use crate::globals::{is_global, tool_namespace};
+use crate::globals::{callable_name, is_global, path_below_tools};
 use crate::hints;
 use crate::typecheck::{MistakeKind, TypeMistake};
 
@@ -55,29 +55,31 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
         errors: Vec::new(),
     };
     // `github.createIssue(…)` is a tool call if there is such a server and no global of that name.
-    let by_server = compiled.server_calls.iter().filter(|seen| {
-        let server = seen.path.split('.').nth(1).unwrap_or_default();
-        tool_namespace(server, orchestrator.registry()).is_some()
+    let by_global = compiled.global_calls.iter().filter_map(|seen| {
+        let path = path_below_tools(&seen.path, orchestrator.registry())?;
+        Some((Cow::Owned(path), seen))
     });
-    let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
-    calls.sort_by_key(|seen| seen.offset);
+    let by_path = compiled.calls.iter();
+    let by_path = by_path.map(|seen| (Cow::Borrowed(seen.path.as_str()), seen));
+    let mut calls: Vec<_> = by_path.chain(by_global).collect();
+    calls.sort_by_key(|(_, seen)| seen.offset);
     let mut errors: Vec<(u32, ScriptError)> = Vec::new();
-    for seen in calls {
+    for (path, seen) in calls {
         if errors.len() >= MAX_REPORTED_ERRORS {
             break;
         }
         let at = compiled.position_of_offset(seen.offset);
-        let tool = match orchestrator.registry().look_up(&seen.path) {
+        let tool = match orchestrator.registry().look_up(&path) {
             ToolLookup::Tool(tool) => tool,
             ToolLookup::Namespace => continue,
-            ToolLookup::NotFound(_) if compiled.probed_tools.contains(&seen.path) => continue,
+            ToolLookup::NotFound(_) if compiled.is_probed(&path) => continue,
             // `.then`, `.raw` and the like on a tool or a namespace are checked at run time.
-            ToolLookup::NotFound(_) if is_below_tool(&seen.path, orchestrator) => continue,
+            ToolLookup::NotFound(_) if is_below_tool(&path, orchestrator) => continue,
             ToolLookup::NotFound(_) => {
-                let failure = orchestrator.tool_not_found(&seen.path);
+                let failure = orchestrator.tool_not_found(&path);
                 let mut error = ScriptError::new(failure.code, Phase::Parsing, failure.message)
                     .at(at.line, at.column);
-                error.tool_name = Some(seen.path.clone());
+                error.tool_name = Some(path.into_owned());
                 error.suggestions = failure.suggestions;
                 errors.push((seen.offset, error));
                 continue;
@@ -145,9 +147,10 @@ fn type_error(
 ) -> ScriptError {
     let (code, phase) = match mistake.kind {
         MistakeKind::Argument => (ErrorCode::ToolValidationError, Phase::Parsing),
-        MistakeKind::Property | MistakeKind::Await | MistakeKind::Readonly => {
-            (ErrorCode::ScriptTypeError, Phase::Preflight)
-        }
+        MistakeKind::Property
+        | MistakeKind::Await
+        | MistakeKind::Dropped
+        | MistakeKind::Readonly => (ErrorCode::ScriptTypeError, Phase::Preflight),
     };
     let at = compiled.position_of_offset(mistake.offset);
     let mut error = ScriptError::new(code, phase, mistake.message.clone()).at(at.line, at.column);
@@ -171,7 +174,7 @@ fn missing_prefix_error(
         .get(name)
         .filter(|_| !is_global(name) && !hints::is_unavailable_global(name))?;
     let at = compiled.position_of_offset(offset);
-    let correct = format!("tools.{}", tool.spec.js_name);
+    let correct = callable_name(&tool.spec.js_name);
     let message = format!("`{name}` is not defined: did you mean `{correct}`?");
     let error = ScriptError::new(ErrorCode::ToolNotFoundError, Phase::Parsing, message);
     Some(error.at(at.line, at.column).suggest(correct))

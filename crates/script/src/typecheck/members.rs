@@ -7,6 +7,7 @@ use selvedge_tools::ToolLookup;
 
 use super::TypeChecker;
 use super::types::{ByAddress, Type, TypeId};
+use crate::globals::tool_namespace;
 
 /// Properties of every value except `null` and `undefined`. `__proto__` and its relatives exist,
 /// though `tsc` does not know them.
@@ -417,15 +418,11 @@ impl<'a> TypeChecker<'a> {
 
     /// Returns the type of the global `tools`, a server, or another root of tools.
     pub(super) fn tool_global(&mut self, name: &str) -> Option<TypeId> {
-        let listed = super::TOOL_GLOBALS
-            .iter()
-            .find(|(global, _)| *global == name);
-        if let Some((_, prefix)) = listed {
-            return Some(self.types.add(Type::Namespace((*prefix).into())));
+        let mut prefix = tool_namespace(name, self.registry)?;
+        if !prefix.is_empty() {
+            prefix.push('.');
         }
-        let server = format!("mcp.{name}");
-        let is_server = !crate::globals::is_global(name) && self.registry.is_namespace(&server);
-        is_server.then(|| self.types.add(Type::Namespace(format!("{server}.").into())))
+        Some(self.types.add(Type::Namespace(prefix.into())))
     }
 
     /// Returns the type of a path below `tools`. A path that is not a tool is reported by another

@@ -14,12 +14,14 @@
 //! | `annotations` | types that the script writes |
 //! | `narrowing` | what conditions say about a value |
 //! | `changes` | assignments, and changes of frozen results |
+//! | `dropped` | calls whose promise is dropped |
 //! | `arguments`, `mistakes` | compare arguments with schemas; messages |
 
 mod annotations;
 mod arguments;
 mod calls;
 mod changes;
+mod dropped;
 mod expressions;
 mod facts;
 mod functions;
@@ -51,10 +53,6 @@ const MAX_DEPTH: u32 = 200;
 /// Maximum number of expressions that are looked at per byte of source. Each expression is looked
 /// at once, and assigned values a few times more.
 const STEPS_PER_BYTE: u32 = 8;
-
-/// Globals whose members are tools, and the prefix of the names of these tools. A server of the
-/// registry is such a global, too, if no other global has its name.
-const TOOL_GLOBALS: [(&str, &str); 1] = [("tools", "")];
 
 /// Returns the mistakes of a script, in the order of the text. The caller provides the native stack
 /// that parsing the script needs.
