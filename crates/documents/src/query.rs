@@ -1,0 +1,239 @@
+//! Queries: which documents match, and in which order.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::WorkspaceDocument;
+use crate::document::scalar_text;
+use crate::globs::{DocumentGlobs, GlobError};
+
+/// A query for documents.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DocumentQuery {
+    /// Values that fields must have. A list means any of its values, and null a missing field. If
+    /// a document has a list, one of its elements must match. `path` is a glob.
+    pub fields: Map<String, Value>,
+    /// Words that the document must contain.
+    pub text: Option<String>,
+    /// Order of the documents. Without it, the best match is first, else they are sorted by path.
+    pub sort: Vec<SortKey>,
+    /// Maximum number of documents to return.
+    pub limit: usize,
+}
+
+/// A field to sort by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SortKey {
+    /// Name of the field.
+    pub field: String,
+    /// Whether the largest value is first. Documents without the field are last either way.
+    pub is_descending: bool,
+}
+
+/// The result of a query.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FoundDocuments {
+    /// The documents, in the order of the query.
+    pub documents: Vec<Arc<WorkspaceDocument>>,
+    /// Number of documents that match, before the limit.
+    pub total: usize,
+    /// Documents that could not be read or have malformed front matter: path and problem. Only
+    /// those that `path` of the query selects.
+    pub problems: Vec<(String, String)>,
+    /// Why documents may be missing, if a limit of the index was reached.
+    pub is_incomplete: bool,
+}
+
+impl SortKey {
+    /// Reads `updated` or, for the largest value first, `-updated`.
+    pub fn parse(text: &str) -> Self {
+        let field = text.strip_prefix('-');
+        Self {
+            field: field.unwrap_or(text).to_owned(),
+            is_descending: field.is_some(),
+        }
+    }
+}
+
+/// A query that was prepared for many documents.
+pub(crate) struct PreparedQuery<'a> {
+    query: &'a DocumentQuery,
+    paths: Option<DocumentGlobs>,
+}
+
+impl<'a> PreparedQuery<'a> {
+    pub(crate) fn new(query: &'a DocumentQuery) -> Result<Self, GlobError> {
+        let glob = query.fields.get("path").and_then(Value::as_str);
+        let paths = glob.map(DocumentGlobs::with_contents).transpose()?;
+        Ok(Self { query, paths })
+    }
+
+    /// Whether the query is about documents at this path.
+    pub(crate) fn selects_path(&self, path: &str) -> bool {
+        self.paths.as_ref().is_none_or(|globs| globs.is_match(path))
+    }
+
+    /// Whether the fields of a document match.
+    pub(crate) fn matches(&self, document: &WorkspaceDocument) -> bool {
+        let mut fields = self.query.fields.iter();
+        fields.all(|(name, wanted)| match (name.as_str(), wanted) {
+            ("path", Value::String(_)) => self.selects_path(&document.path),
+            (name, wanted) => match (document.text_field(name), wanted) {
+                (Some(text), Value::String(wanted)) => text == wanted,
+                _ => field_matches(document.field(name).as_deref(), wanted),
+            },
+        })
+    }
+
+    /// Sorts documents, which come with their scores, and applies the limit.
+    pub(crate) fn order(
+        &self,
+        mut found: Vec<(f64, Arc<WorkspaceDocument>)>,
+    ) -> Vec<Arc<WorkspaceDocument>> {
+        if !self.query.sort.is_empty() {
+            let mut keyed: Vec<_> = found
+                .into_iter()
+                .map(|(_, document)| {
+                    let keys = self.query.sort.iter();
+                    let keys = keys.map(|key| document.field(&key.field).map(|it| it.into_owned()));
+                    (keys.collect::<Vec<_>>(), document)
+                })
+                .collect();
+            keyed.sort_by(|a, b| self.compare(&a.0, &b.0));
+            let documents = keyed.into_iter().map(|(_, document)| document);
+            return documents.take(self.query.limit).collect();
+        }
+        if self.query.text.is_some() {
+            // The sort is stable: documents with the same score stay sorted by path.
+            found.sort_by(|a, b| b.0.total_cmp(&a.0));
+        }
+        let documents = found.into_iter().map(|(_, document)| document);
+        documents.take(self.query.limit).collect()
+    }
+
+    fn compare(&self, a: &[Option<Value>], b: &[Option<Value>]) -> Ordering {
+        let keys = self.query.sort.iter().zip(a.iter().zip(b));
+        let mut orders = keys.map(|(key, pair)| match pair {
+            (Some(a), Some(b)) if key.is_descending => compare_values(b, a),
+            (Some(a), Some(b)) => compare_values(a, b),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        });
+        orders
+            .find(|order| order.is_ne())
+            .unwrap_or(Ordering::Equal)
+    }
+}
+
+/// Whether a field has the value that a query asks for.
+fn field_matches(field: Option<&Value>, wanted: &Value) -> bool {
+    match (field.unwrap_or(&Value::Null), wanted) {
+        (Value::Null, Value::Null) => true,
+        (Value::Array(own), Value::Array(all)) if own == all => true,
+        (field, Value::Array(any)) => any.iter().any(|wanted| field_matches(Some(field), wanted)),
+        (Value::Array(own), wanted) => own.iter().any(|own| is_equal(own, wanted)),
+        (field, wanted) => is_equal(field, wanted),
+    }
+}
+
+/// Whether two values are equal. `3` equals `"3"`: front matter does not tell them apart well.
+fn is_equal(a: &Value, b: &Value) -> bool {
+    match (scalar_text(a), scalar_text(b)) {
+        (Some(text_a), Some(text_b)) => {
+            text_a == text_b || number_of(a, b).is_some_and(|(a, b)| a == b)
+        }
+        _ => a == b,
+    }
+}
+
+/// Returns two values as numbers, if both are numbers.
+fn number_of(a: &Value, b: &Value) -> Option<(f64, f64)> {
+    Some((a.as_f64()?, b.as_f64()?))
+}
+
+/// Compares two values to sort them: numbers by size, everything else by its text.
+fn compare_values(a: &Value, b: &Value) -> Ordering {
+    if let Some((a, b)) = number_of(a, b) {
+        return a.total_cmp(&b);
+    }
+    let text = |value: &Value| match scalar_text(value) {
+        Some(text) => text.into_owned(),
+        None => value.to_string(),
+    };
+    // Numbers come before texts.
+    let by_kind = b.is_number().cmp(&a.is_number());
+    by_kind.then_with(|| text(a).cmp(&text(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fields(value: Value) -> Map<String, Value> {
+        value.as_object().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn fields_match_values_lists_and_missing_fields() {
+        let text = "---\nkind: issue\npriority: 1\ntags: [auth, web]\ndone: false\n---\n";
+        let document = WorkspaceDocument::parse("issues/a/1.md", text).unwrap();
+        for (filter, expected) in [
+            (json!({}), true),
+            (json!({"kind": "issue", "priority": 1}), true),
+            (json!({"kind": ["note", "issue"]}), true),
+            (json!({"kind": "Issue"}), false),
+            (json!({"priority": "1", "done": false}), true),
+            (json!({"priority": 1.0}), true),
+            (json!({"tags": "auth"}), true),
+            (json!({"tags": ["x", "web"]}), true),
+            (json!({"tags": ["auth", "web"]}), true),
+            (json!({"tags": "other"}), false),
+            (json!({"assignee": null, "status": null}), true),
+            (json!({"kind": null}), false),
+            (json!({"assignee": ["me", null]}), true),
+            (json!({"path": "issues/**"}), true),
+            (json!({"path": "issues"}), true),
+            (json!({"path": "issues/*.md"}), false),
+            (json!({"path": ["issues/a/1.md", "x"]}), true),
+        ] {
+            let query = DocumentQuery {
+                fields: fields(filter.clone()),
+                ..DocumentQuery::default()
+            };
+            let prepared = PreparedQuery::new(&query).unwrap();
+            assert_eq!(prepared.matches(&document), expected, "{filter}");
+        }
+    }
+
+    #[test]
+    fn documents_are_sorted_by_several_fields() {
+        let texts = [
+            "---\npriority: 2\ntitle: b\n---\n",
+            "---\ntitle: none\n---\n",
+            "---\npriority: 10\ntitle: c\n---\n",
+            "---\npriority: 2\ntitle: a\n---\n",
+        ];
+        let documents = texts.map(|text| {
+            let document = WorkspaceDocument::parse("a.md", text).unwrap();
+            (0.0, Arc::new(document))
+        });
+        for (sort, expected) in [
+            (vec!["priority", "title"], "a b c none"),
+            (vec!["-priority", "title"], "c a b none"),
+            (vec!["-title"], "none c b a"),
+        ] {
+            let query = DocumentQuery {
+                sort: sort.iter().map(|key| SortKey::parse(key)).collect(),
+                limit: 10,
+                ..DocumentQuery::default()
+            };
+            let prepared = PreparedQuery::new(&query).unwrap();
+            let sorted = prepared.order(documents.to_vec());
+            let titles: Vec<&str> = sorted.iter().map(|it| it.title.as_str()).collect();
+            assert_eq!(titles.join(" "), expected);
+        }
+    }
+}
