@@ -19,7 +19,7 @@ pub struct GlobError {
 }
 
 /// Compiled globs. They are relative to the workspace, and `*` and `?` match no slash.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct DocumentGlobs {
     set: GlobSet,
     /// The folder of each glob: its parts before the first one with a special character.
