@@ -66,12 +66,13 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
         print_json_text(&serde_json::to_string_pretty(&listed)?)?;
         return Ok(CliStatus::Success);
     }
-    let names = listed.iter().map(|tool| tool.spec.js_name.len());
-    let width = names.max().unwrap_or(0);
-    for ListedTool { spec, available } in &listed {
-        let first = spec.description.lines().next().unwrap_or_default();
-        let mark = available.mark();
-        print_line(&format!("tools.{:width$}  {first}{mark}", spec.js_name))?;
+    let name = |tool: &ListedTool| selvedge_script::callable_name(&tool.spec.js_name);
+    let width = listed.iter().map(|tool| name(tool).len()).max();
+    let width = width.unwrap_or(0);
+    for tool in &listed {
+        let first = tool.spec.description.lines().next().unwrap_or_default();
+        let mark = tool.available.mark();
+        print_line(&format!("{:width$}  {first}{mark}", name(tool)))?;
     }
     if listed.is_empty() {
         eprint_line!("note: no tools are registered");

@@ -80,7 +80,7 @@ pub(crate) fn is_of_built_in_namespace(js_name: &str) -> bool {
 }
 
 /// Returns how scripts call a tool: `tools.readFile`, `workspace.query`.
-pub(crate) fn callable_name(js_name: &str) -> String {
+pub fn callable_name(js_name: &str) -> String {
     match is_of_built_in_namespace(js_name) {
         true => js_name.to_owned(),
         false => format!("tools.{js_name}"),

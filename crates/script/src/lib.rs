@@ -55,7 +55,7 @@ mod unicode;
 
 pub use analysis::ToolMentions;
 pub use compile::{CompiledScript, ScriptCompiler};
-pub use globals::{GLOBAL_DECLARATIONS, script_declarations};
+pub use globals::{GLOBAL_DECLARATIONS, callable_name, script_declarations};
 pub use harness::Harness;
 pub use help::{help_overview, limits_text};
 pub use live::{LiveRun, LiveRunReport, LiveRunSummary, LiveRuns};
