@@ -17,6 +17,7 @@ mod chat;
 mod check;
 mod config;
 mod doctor;
+mod documents;
 mod exec;
 mod form_state;
 mod instructions;

@@ -13,7 +13,7 @@ use selvedge_protocol::{LimitOverrides, Limits, SandboxPolicy, ScriptModeSetting
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
     CommandRules, CommandSettings, PackError, PackSelection, ToolPacks, Toolbox, Workspace,
-    WorkspaceDocuments, WorkspacePaths, command_tasks, refused_ignore_files,
+    WorkspacePaths, command_tasks, refused_ignore_files,
 };
 use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
 use std::sync::Arc;
@@ -210,14 +210,7 @@ impl CliSetup {
         let mut toolbox = Toolbox::with_command_settings(workspace, settings);
         toolbox.web = crate::web::configure_web(&config, &saved, home.as_deref());
         toolbox.offer_http = config.script_harness.expose.enable_http;
-        if !config.workspace.documents.is_empty() {
-            let globs = &config.workspace.documents;
-            let selected = WorkspaceDocuments::new(&toolbox.workspace, globs);
-            toolbox.documents = selected.map_err(|error| {
-                Problem::new(format!("workspace.documents: {error}"))
-                    .hint("write globs such as documents = [\"issues/**/*.md\"] in config.toml")
-            })?;
-        }
+        toolbox.documents = crate::documents::configure_documents(&config, &toolbox.workspace)?;
         let tasks = config
             .script_harness
             .expose

@@ -10,7 +10,7 @@ pub type ScanFilter = Box<dyn Fn(&Path, bool) -> bool + Send + Sync>;
 
 /// Decides which files of a workspace the index sees, and reads them.
 pub trait DocumentAccess: Send + Sync {
-    /// Returns the filter of a new scan. It may read ignore rules, which changed since the last one.
+    /// Returns the filter of a new scan. Ignore rules may have changed since the last one.
     fn scan_filter(&self) -> ScanFilter;
 
     /// Whether a file of this name changes what the filter leaves out, such as `.gitignore`.

@@ -2,8 +2,8 @@
 //!
 //! [`DocumentIndex`] keeps them in memory, notices changed files before each query, and answers
 //! queries by field and by text. The caller decides which files exist for it ([`DocumentAccess`]).
-//! Files may come from a stranger's repository: everything that is read is bounded, a malformed file
-//! is reported as its own problem, and links are never followed.
+//! Files may come from a stranger's repository: all that is read is bounded, a malformed file is
+//! reported as its own problem, and links are never followed.
 // Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 

@@ -1,8 +1,8 @@
 //! Events of changed files in the folders of a workspace.
 //!
-//! The kernel queues an event before the change is visible to others, and reading the queue takes
-//! microseconds, so a query reads it instead of asking for the stamps of all files. A library with a
-//! thread of its own, such as `notify`, would deliver an event some time after the change.
+//! The kernel queues an event with the change itself, and reading the queue takes microseconds: a
+//! query reads it instead of the stamps of all files. The crate `notify` is not used: its thread
+//! would deliver an event some time after the change, and a query could miss it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -69,8 +69,8 @@ pub(crate) fn is_global(name: &str) -> bool {
     TAKEN.contains(name)
 }
 
-/// Namespaces of built-in tools that are globals, too: `workspace.query` is `tools.workspace.query`.
-/// A call of such a tool must not be dropped: see [`is_of_built_in_namespace`].
+/// Namespaces of built-in tools that are globals: `workspace.query` is `tools.workspace.query`. A
+/// call of such a tool must not be dropped: see [`is_of_built_in_namespace`].
 const BUILT_IN_NAMESPACES: [&str; 3] = ["workspace", "sessions", "channels"];
 
 /// Whether a tool belongs to a namespace that is a global, by its name in scripts.
@@ -88,7 +88,7 @@ pub fn callable_name(js_name: &str) -> String {
 }
 
 /// Returns the namespace of the tools that a global holds: empty for `tools`, `workspace` for
-/// `workspace`, `mcp.github` for the MCP server `github`. `None` if the name is another global or is
+/// `workspace`, `mcp.github` for the MCP server `github`. `None` if the name is another global or
 /// not defined. A namespace of built-in tools has precedence over a server of that name.
 ///
 /// This is the one place that maps globals to tools. A script that declares a variable of that name
