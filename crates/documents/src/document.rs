@@ -1,6 +1,7 @@
 //! One document: its fields, its text, and what is wrong with it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
@@ -28,8 +29,8 @@ pub struct WorkspaceDocument {
     pub status: Option<String>,
     /// The field `title`, else the first heading, else the name of the file.
     pub title: String,
-    /// The other fields of the front matter.
-    pub fields: Map<String, Value>,
+    /// The other fields of the front matter. Documents of an index share the names.
+    pub fields: Vec<(Arc<str>, Value)>,
     /// The text after the front matter; the whole text if the front matter is malformed.
     pub markdown: String,
     /// Why the document or its front matter could not be read.
@@ -59,7 +60,8 @@ impl WorkspaceDocument {
             document.title = title;
         }
         fields.retain(|name, _| !PROVIDED_FIELDS.contains(&name.as_str()));
-        document.fields = fields;
+        let fields = fields.into_iter().map(|(name, value)| (name.into(), value));
+        document.fields = fields.collect();
         Ok(document)
     }
 
@@ -77,25 +79,21 @@ impl WorkspaceDocument {
             kind: None,
             status: None,
             title: heading(markdown).unwrap_or_else(|| file_stem(path)),
-            fields: Map::new(),
+            fields: Vec::new(),
             markdown: markdown.trim_start_matches(['\r', '\n']).to_owned(),
             problem: None,
         }
     }
 
-    /// Returns the value of a field, also of those with a fixed meaning.
-    pub(crate) fn field(&self, name: &str) -> Option<Cow<'_, Value>> {
-        let text = |text: &str| Some(Cow::Owned(Value::from(text)));
-        match name {
-            "path" => text(&self.path),
-            "kind" => text(self.kind.as_deref()?),
-            "status" => text(self.status.as_deref()?),
-            "title" => text(&self.title),
-            _ => self.fields.get(name).map(Cow::Borrowed),
-        }
+    /// Returns the value of a field without a fixed meaning.
+    pub(crate) fn field(&self, name: &str) -> Option<&Value> {
+        let mut fields = self.fields.iter();
+        fields
+            .find(|(own, _)| **own == *name)
+            .map(|(_, value)| value)
     }
 
-    /// Returns the text of a field with a fixed meaning without making a copy.
+    /// Returns the text of a field with a fixed meaning.
     pub(crate) fn text_field(&self, name: &str) -> Option<&str> {
         match name {
             "path" => Some(&self.path),
@@ -159,10 +157,15 @@ mod tests {
         assert_eq!(document.kind.as_deref(), Some("issue"));
         assert_eq!(document.status.as_deref(), Some("open"));
         assert_eq!(document.title, "Login: crash");
+        let fields = [
+            ("priority", json!("critical")),
+            ("tags", json!(["auth", "web"])),
+            ("created", json!("2026-01-02")),
+            ("estimate", json!(3)),
+        ];
         assert_eq!(
-            Value::Object(document.fields),
-            json!({"priority": "critical", "tags": ["auth", "web"], "created": "2026-01-02",
-                   "estimate": 3})
+            document.fields,
+            fields.map(|(name, value)| (name.into(), value))
         );
         assert_eq!(document.markdown, "# Heading\n\nBody.\n");
     }

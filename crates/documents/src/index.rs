@@ -1,6 +1,6 @@
 //! The index: all documents of a workspace in memory, brought up to date before each query.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -17,6 +17,8 @@ use crate::{MAX_DOCUMENT_BYTES, WorkspaceDocument};
 
 /// Maximum size of all documents, in bytes.
 const MAX_TOTAL_BYTES: u64 = 128 << 20;
+/// Maximum number of field names that documents share.
+const MAX_SHARED_NAMES: usize = 10_000;
 /// Maximum number of threads that read documents.
 const MAX_READERS: usize = 8;
 /// Number of files that one thread reads at least.
@@ -50,6 +52,8 @@ struct IndexState {
     watch: Option<FolderWatch>,
     /// Built by the first query with a text.
     text: Option<TextIndex>,
+    /// Names of fields, which documents share: comparing them stays in the processor's cache.
+    field_names: HashSet<Arc<str>>,
     total_bytes: u64,
     is_incomplete: bool,
 }
@@ -100,11 +104,11 @@ impl DocumentIndex {
             if let Some(score) = score
                 && prepared.matches(document)
             {
-                found.push((score, document.clone()));
+                found.push((score, document));
             }
         }
         result.total = found.len();
-        result.documents = prepared.order(found);
+        result.documents = prepared.order(&found);
         Ok(result)
     }
 
@@ -150,16 +154,20 @@ impl DocumentIndex {
             is_left_out: Box::new(|_, _| true),
             watch: None,
             text: None,
+            field_names: HashSet::new(),
             total_bytes: 0,
             is_incomplete: false,
         });
         match changes {
-            FolderChanges::Files(files) if !self.changes_rules(&files) => {
-                let files = files
-                    .into_iter()
-                    .filter(|path| self.is_selected(path, current));
-                let files: Vec<PathBuf> = files.collect();
+            FolderChanges::Known(changes) if !self.changes_rules(&changes.files) => {
+                let mut files = changes.files;
+                files.retain(|path| self.is_selected(path, current));
+                for folder in &changes.new_folders {
+                    self.add_folder(current, folder, &mut files);
+                }
                 self.update_files(current, &files);
+                // A new folder may have had no watch left.
+                current.watch = current.watch.take().filter(FolderWatch::is_complete);
             }
             _ => self.rescan(current),
         }
@@ -178,8 +186,23 @@ impl DocumentIndex {
         state.documents.contains_key(path) || (is_match && !(state.is_left_out)(path, false))
     }
 
+    /// Watches a new folder, and adds the documents in it to `files`.
+    fn add_folder(&self, state: &mut IndexState, folder: &Path, files: &mut BTreeSet<PathBuf>) {
+        let is_folder = folder
+            .symlink_metadata()
+            .is_ok_and(|metadata| metadata.is_dir());
+        let relative = folder.strip_prefix(&self.root);
+        let is_entered = relative.is_ok_and(|relative| self.globs.may_contain(relative));
+        if is_folder && is_entered && !(state.is_left_out)(folder, true) {
+            let watch = state.watch.as_mut();
+            let found = scan(&self.root, folder, &self.globs, &state.is_left_out, watch);
+            files.extend(found.files.into_iter().map(|(path, _)| path));
+            state.is_incomplete |= found.is_incomplete;
+        }
+    }
+
     /// Looks at files that changed one by one.
-    fn update_files(&self, state: &mut IndexState, files: &[PathBuf]) {
+    fn update_files(&self, state: &mut IndexState, files: &BTreeSet<PathBuf>) {
         for path in files {
             // The folders above are watched, so they are not links.
             let metadata = path.symlink_metadata();
@@ -207,7 +230,14 @@ impl DocumentIndex {
         state.is_left_out = self.access.scan_filter();
         // Everything that changes after a folder is watched is an event, also during the scan.
         let mut watch = FolderWatch::new();
-        let mut scanned = scan(&self.root, &self.globs, &state.is_left_out, watch.as_mut());
+        let is_left_out = &state.is_left_out;
+        let mut scanned = scan(
+            &self.root,
+            &self.root,
+            &self.globs,
+            is_left_out,
+            watch.as_mut(),
+        );
         state.watch = watch.filter(FolderWatch::is_complete);
         let mut total_bytes = 0;
         let fitting = scanned.files.iter().take_while(|(_, stamp)| {
@@ -303,9 +333,16 @@ impl DocumentIndex {
 impl IndexState {
     fn insert(&mut self, path: &Path, stamp: FileStamp, document: Option<WorkspaceDocument>) {
         self.remove(path);
-        let Some(document) = document else {
+        let Some(mut document) = document else {
             return;
         };
+        for (name, _) in &mut document.fields {
+            if let Some(shared) = self.field_names.get(name) {
+                *name = shared.clone();
+            } else if self.field_names.len() < MAX_SHARED_NAMES {
+                self.field_names.insert(name.clone());
+            }
+        }
         let slot = self.text.as_mut().map_or(0, |text| text.add(&document));
         let bytes = stamp.indexed_bytes();
         let is_recent = stamp.is_recent(SystemTime::now());

@@ -1,5 +1,6 @@
 //! Queries: which documents match, and in which order.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -82,47 +83,97 @@ impl<'a> PreparedQuery<'a> {
             ("path", Value::String(_)) => self.selects_path(&document.path),
             (name, wanted) => match (document.text_field(name), wanted) {
                 (Some(text), Value::String(wanted)) => text == wanted,
-                _ => field_matches(document.field(name).as_deref(), wanted),
+                (Some(text), wanted) => field_matches(Some(&Value::from(text)), wanted),
+                (None, wanted) => field_matches(document.field(name), wanted),
             },
         })
     }
 
-    /// Sorts documents, which come with their scores, and applies the limit.
+    /// Sorts documents, which come with their scores in the order of their paths, and applies the
+    /// limit.
     pub(crate) fn order(
         &self,
-        mut found: Vec<(f64, Arc<WorkspaceDocument>)>,
+        found: &[(f64, &Arc<WorkspaceDocument>)],
     ) -> Vec<Arc<WorkspaceDocument>> {
+        let mut order: Vec<usize> = (0..found.len()).collect();
         if !self.query.sort.is_empty() {
-            let mut keyed: Vec<_> = found
-                .into_iter()
-                .map(|(_, document)| {
-                    let keys = self.query.sort.iter();
-                    let keys = keys.map(|key| document.field(&key.field).map(|it| it.into_owned()));
-                    (keys.collect::<Vec<_>>(), document)
-                })
-                .collect();
-            keyed.sort_by(|a, b| self.compare(&a.0, &b.0));
-            let documents = keyed.into_iter().map(|(_, document)| document);
-            return documents.take(self.query.limit).collect();
+            let count = self.query.sort.len();
+            let keys = found.iter().flat_map(|(_, document)| {
+                let keys = self.query.sort.iter();
+                keys.map(|key| SortValue::of(document, &key.field))
+            });
+            let keys: Vec<SortValue<'_>> = keys.collect();
+            let keys_of = |at: usize| &keys[at * count..(at + 1) * count];
+            self.sort(&mut order, |a, b| self.compare(keys_of(a), keys_of(b)));
+        } else if self.query.text.is_some() {
+            self.sort(&mut order, |a, b| found[b].0.total_cmp(&found[a].0));
         }
-        if self.query.text.is_some() {
-            // The sort is stable: documents with the same score stay sorted by path.
-            found.sort_by(|a, b| b.0.total_cmp(&a.0));
-        }
-        let documents = found.into_iter().map(|(_, document)| document);
-        documents.take(self.query.limit).collect()
+        order.truncate(self.query.limit);
+        let documents = order.into_iter().map(|at| found[at].1.clone());
+        documents.collect()
     }
 
-    fn compare(&self, a: &[Option<Value>], b: &[Option<Value>]) -> Ordering {
+    /// Sorts positions so that the first ones, up to the limit, are in order. Of equal ones, the
+    /// smaller position is first.
+    fn sort(&self, order: &mut Vec<usize>, compare: impl Fn(usize, usize) -> Ordering) {
+        let compare = |a: &usize, b: &usize| compare(*a, *b).then(a.cmp(b));
+        if order.len() > self.query.limit {
+            order.select_nth_unstable_by(self.query.limit, compare);
+            order.truncate(self.query.limit);
+        }
+        order.sort_unstable_by(compare);
+    }
+
+    fn compare(&self, a: &[SortValue<'_>], b: &[SortValue<'_>]) -> Ordering {
         let keys = self.query.sort.iter().zip(a.iter().zip(b));
-        let mut orders = keys.map(|(key, pair)| match pair {
-            (Some(a), Some(b)) if key.is_descending => compare_values(b, a),
-            (Some(a), Some(b)) => compare_values(a, b),
-            (a, b) => b.is_some().cmp(&a.is_some()),
+        let mut orders = keys.map(|(key, (a, b))| match a.compare(b) {
+            order if key.is_descending && !a.is_missing() && !b.is_missing() => order.reverse(),
+            order => order,
         });
         orders
             .find(|order| order.is_ne())
             .unwrap_or(Ordering::Equal)
+    }
+}
+
+/// A value to sort by: numbers by size, everything else by its text.
+#[derive(Debug, PartialEq)]
+enum SortValue<'a> {
+    Number(f64),
+    Text(Cow<'a, str>),
+    Missing,
+}
+
+impl<'a> SortValue<'a> {
+    fn of(document: &'a WorkspaceDocument, field: &str) -> Self {
+        if let Some(text) = document.text_field(field) {
+            return Self::Text(Cow::Borrowed(text));
+        }
+        match document.field(field) {
+            None | Some(Value::Null) => Self::Missing,
+            Some(value) => match (value.as_f64(), scalar_text(value)) {
+                (Some(number), _) => Self::Number(number),
+                (None, Some(text)) => Self::Text(text),
+                (None, None) => Self::Text(Cow::Owned(value.to_string())),
+            },
+        }
+    }
+
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing)
+    }
+
+    fn compare(&self, other: &Self) -> Ordering {
+        let rank = |value: &Self| match value {
+            Self::Number(_) => 0,
+            Self::Text(_) => 1,
+            Self::Missing => 2,
+        };
+        match (self, other) {
+            (Self::Number(a), Self::Number(b)) => a.total_cmp(b),
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            (a, b) => rank(a).cmp(&rank(b)),
+        }
     }
 }
 
@@ -139,31 +190,12 @@ fn field_matches(field: Option<&Value>, wanted: &Value) -> bool {
 
 /// Whether two values are equal. `3` equals `"3"`: front matter does not tell them apart well.
 fn is_equal(a: &Value, b: &Value) -> bool {
-    match (scalar_text(a), scalar_text(b)) {
-        (Some(text_a), Some(text_b)) => {
-            text_a == text_b || number_of(a, b).is_some_and(|(a, b)| a == b)
-        }
-        _ => a == b,
+    match (a, b) {
+        (Value::String(a), Value::String(b)) => a == b,
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (a, b) if a == b => true,
+        (a, b) => scalar_text(a).is_some_and(|a| Some(a) == scalar_text(b)),
     }
-}
-
-/// Returns two values as numbers, if both are numbers.
-fn number_of(a: &Value, b: &Value) -> Option<(f64, f64)> {
-    Some((a.as_f64()?, b.as_f64()?))
-}
-
-/// Compares two values to sort them: numbers by size, everything else by its text.
-fn compare_values(a: &Value, b: &Value) -> Ordering {
-    if let Some((a, b)) = number_of(a, b) {
-        return a.total_cmp(&b);
-    }
-    let text = |value: &Value| match scalar_text(value) {
-        Some(text) => text.into_owned(),
-        None => value.to_string(),
-    };
-    // Numbers come before texts.
-    let by_kind = b.is_number().cmp(&a.is_number());
-    by_kind.then_with(|| text(a).cmp(&text(b)))
 }
 
 #[cfg(test)]
@@ -231,7 +263,8 @@ mod tests {
                 ..DocumentQuery::default()
             };
             let prepared = PreparedQuery::new(&query).unwrap();
-            let sorted = prepared.order(documents.to_vec());
+            let found: Vec<_> = documents.iter().map(|(score, it)| (*score, it)).collect();
+            let sorted = prepared.order(&found);
             let titles: Vec<&str> = sorted.iter().map(|it| it.title.as_str()).collect();
             assert_eq!(titles.join(" "), expected);
         }

@@ -72,17 +72,21 @@ impl FileStamp {
     }
 }
 
-/// Finds the documents below `root`. Watches every folder that it enters, before it reads it. Links
-/// are not followed.
+/// Finds the documents below a folder of the workspace `root`. Watches every folder that it enters,
+/// before it reads it. Links are not followed.
 pub(crate) fn scan(
     root: &Path,
+    start: &Path,
     globs: &DocumentGlobs,
     is_left_out: &ScanFilter,
     mut watch: Option<&mut FolderWatch>,
 ) -> ScanResult {
     let mut result = ScanResult::default();
     let mut entries_left = MAX_ENTRIES;
-    let mut folders = vec![(root.to_owned(), 0)];
+    let depth = start
+        .strip_prefix(root)
+        .map_or(0, |path| path.components().count());
+    let mut folders = vec![(start.to_owned(), depth)];
     while let Some((folder, depth)) = folders.pop() {
         if let Some(watch) = watch.as_deref_mut() {
             watch.add(&folder);

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use selvedge_text::{bm25, stem};
+use selvedge_text::{bm25, is_stop_word, stem};
 
 use crate::WorkspaceDocument;
 use crate::document::scalar_text;
@@ -41,30 +41,34 @@ pub(crate) struct TextIndex {
     lengths: Vec<Option<f32>>,
     used_slots: usize,
     total_length: f64,
+    /// While a document is added: the weighted count of each stem, and the stems that occur.
+    counts: Vec<f32>,
+    counted: Vec<u32>,
 }
 
 impl TextIndex {
     /// Adds a document and returns its slot.
     pub(crate) fn add(&mut self, document: &WorkspaceDocument) -> u32 {
         let slot = self.lengths.len() as u32;
-        let mut counts: HashMap<u32, f32> = HashMap::new();
-        self.count(&document.title, TITLE_WEIGHT, &mut counts);
-        self.count(&document.markdown, 1.0, &mut counts);
+        self.count(&document.title, TITLE_WEIGHT);
+        self.count(&document.markdown, 1.0);
         let texts = [&document.kind, &document.status];
         for text in texts.into_iter().flatten() {
-            self.count(text, 1.0, &mut counts);
+            self.count(text, 1.0);
         }
-        for value in document.fields.values() {
+        for (_, value) in &document.fields {
             let list = value
                 .as_array()
                 .map_or(std::slice::from_ref(value), Vec::as_slice);
             for text in list.iter().filter_map(scalar_text) {
-                self.count(&text, 1.0, &mut counts);
+                self.count(&text, 1.0);
             }
         }
-        let length: f32 = counts.values().sum();
-        for (term, weight) in counts {
+        let mut length = 0.0;
+        for term in self.counted.drain(..) {
+            let weight = std::mem::take(&mut self.counts[term as usize]);
             self.postings[term as usize].push(Posting { slot, weight });
+            length += weight;
         }
         self.lengths.push(Some(length));
         self.used_slots += 1;
@@ -117,10 +121,14 @@ impl TextIndex {
         scores.collect()
     }
 
-    fn count(&mut self, text: &str, weight: f32, counts: &mut HashMap<u32, f32>) {
+    fn count(&mut self, text: &str, weight: f32) {
         for_each_word(text, |word| {
             if let Some(term) = self.term_for(word) {
-                *counts.entry(term).or_default() += weight;
+                let count = &mut self.counts[term as usize];
+                if *count == 0.0 {
+                    self.counted.push(term);
+                }
+                *count += weight;
             }
         });
     }
@@ -143,6 +151,7 @@ impl TextIndex {
         let term = *self.stems.entry(stemmed(word).into()).or_insert(next);
         if term == next {
             self.postings.push(Vec::new());
+            self.counts.push(0.0);
         }
         self.words.insert(word.into(), term);
         Some(term)
@@ -155,18 +164,22 @@ fn stemmed(word: &str) -> String {
     word
 }
 
-/// Passes the words of a text on, in lower case. Each character of a script without spaces is a
-/// word.
+/// Passes the words of a text on, in lower case and without stop words. Each character of a script
+/// without spaces is a word.
 fn for_each_word(text: &str, mut found: impl FnMut(&str)) {
     let mut word = String::new();
     let mut pass = |word: &mut String| {
-        if !word.is_empty() && word.len() <= MAX_WORD_BYTES {
+        if (1..=MAX_WORD_BYTES).contains(&word.len()) && !is_stop_word(word) {
             found(word);
         }
         word.clear();
     };
     for c in text.chars() {
-        if is_ideograph(c) {
+        if c.is_ascii_alphanumeric() {
+            word.push(c.to_ascii_lowercase());
+        } else if c.is_ascii() {
+            pass(&mut word);
+        } else if is_ideograph(c) {
             pass(&mut word);
             word.push(c);
             pass(&mut word);
@@ -218,6 +231,10 @@ mod tests {
         assert_eq!(best_first(&index, "login crashes")[0], 1);
         assert_eq!(best_first(&index, "login crashes").len(), 3);
         assert_eq!(best_first(&index, "LOGIN, twice!"), [0]);
+        assert_eq!(
+            best_first(&index, "the login of a"),
+            best_first(&index, "login")
+        );
         assert_eq!(best_first(&index, "崩溃"), [4]);
         assert!(best_first(&index, "login unknownword").is_empty());
         assert_eq!(best_first(&index, "…").len(), 5);

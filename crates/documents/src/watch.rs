@@ -10,10 +10,19 @@ use std::path::PathBuf;
 /// What changed since the queue was read last.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FolderChanges {
-    /// These files were created, changed or removed.
-    Files(BTreeSet<PathBuf>),
-    /// Folders changed, or events were lost: everything has to be scanned.
+    /// These files and folders changed.
+    Known(KnownChanges),
+    /// Folders were moved, or events were lost: everything has to be scanned.
     Unknown,
+}
+
+/// Files and folders that changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownChanges {
+    /// Files that were created, changed or removed.
+    pub(crate) files: BTreeSet<PathBuf>,
+    /// Folders that are new and not watched yet.
+    pub(crate) new_folders: BTreeSet<PathBuf>,
 }
 
 #[cfg(target_os = "linux")]
@@ -21,7 +30,7 @@ pub(crate) use linux::FolderWatch;
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::collections::{BTreeSet, HashMap};
+    use std::collections::HashMap;
     use std::ffi::OsStr;
     use std::mem::MaybeUninit;
     use std::os::fd::OwnedFd;
@@ -30,7 +39,7 @@ mod linux {
 
     use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
-    use super::FolderChanges;
+    use super::{FolderChanges, KnownChanges};
 
     /// Maximum number of watched folders. Editors need watches, too, and a user has a limited
     /// number of them.
@@ -104,28 +113,42 @@ mod linux {
         pub(crate) fn take_changes(&mut self) -> FolderChanges {
             let mut buffer = [MaybeUninit::uninit(); EVENT_BUFFER_BYTES];
             let mut events = Reader::new(&self.queue, &mut buffer);
-            let mut files = BTreeSet::new();
+            let mut changes = KnownChanges::default();
             loop {
+                // The workspace itself was removed.
+                if self.folders.is_empty() {
+                    return FolderChanges::Unknown;
+                }
                 let event = match events.next() {
                     Ok(event) => event,
-                    Err(rustix::io::Errno::WOULDBLOCK) => return FolderChanges::Files(files),
+                    Err(rustix::io::Errno::WOULDBLOCK) => return FolderChanges::Known(changes),
                     Err(rustix::io::Errno::INTR) => continue,
                     Err(_) => return FolderChanges::Unknown,
                 };
-                let lost = ReadFlags::QUEUE_OVERFLOW
-                    | ReadFlags::IGNORED
-                    | ReadFlags::UNMOUNT
-                    | ReadFlags::ISDIR
-                    | ReadFlags::DELETE_SELF
-                    | ReadFlags::MOVE_SELF;
+                let flags = event.events();
+                // A removed folder: its files were removed before it, each with its own event.
+                if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::IGNORED) {
+                    if flags.contains(ReadFlags::IGNORED) {
+                        self.folders.remove(&event.wd());
+                    }
+                    continue;
+                }
                 let folder = self.folders.get(&event.wd());
                 let (Some(folder), Some(name)) = (folder, event.file_name()) else {
                     return FolderChanges::Unknown;
                 };
-                if event.events().intersects(lost) || files.len() >= MAX_CHANGED_FILES {
-                    return FolderChanges::Unknown;
+                let path = folder.join(OsStr::from_bytes(name.to_bytes()));
+                let is_lost = flags.intersects(ReadFlags::QUEUE_OVERFLOW | ReadFlags::UNMOUNT)
+                    || changes.files.len() >= MAX_CHANGED_FILES;
+                let is_new = flags.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
+                match flags.contains(ReadFlags::ISDIR) {
+                    _ if is_lost => return FolderChanges::Unknown,
+                    false => _ = changes.files.insert(path),
+                    true if is_new => _ = changes.new_folders.insert(path),
+                    true if flags.contains(ReadFlags::DELETE) => {}
+                    // Moved away, or its permissions changed.
+                    true => return FolderChanges::Unknown,
                 }
-                files.insert(folder.join(OsStr::from_bytes(name.to_bytes())));
             }
         }
     }

@@ -206,7 +206,7 @@ fn text_search_follows_changes() {
         (search("apple"), search("pear")),
         ("a.md".into(), "b.md".into())
     );
-    fixture.write("a.md", "pears and plums\n");
+    fixture.write("a.md", "pears, plums, cherries, figs, grapes\n");
     assert_eq!(search("apple"), "");
     assert_eq!(search("pear"), "b.md a.md");
     std::fs::remove_file(fixture.root.join("b.md")).unwrap();
@@ -302,6 +302,8 @@ fn a_deep_tree_and_a_missing_workspace_are_no_problem() {
     assert_eq!(fixture.paths(json!({})), ["a.md"]);
     std::fs::remove_dir_all(&fixture.root).unwrap();
     assert!(fixture.paths(json!({})).is_empty());
+    fixture.write("again/a.md", OPEN);
+    assert_eq!(fixture.paths(json!({})), ["again/a.md"]);
 }
 
 #[test]

@@ -21,7 +21,7 @@ const DEFAULT_GLOBS: [&str; 1] = ["**/*.md"];
 
 /// The documents of a workspace. Clones share one index, which the first query builds.
 #[derive(Clone)]
-pub struct WorkspaceDocuments(pub(crate) Arc<DocumentIndex>);
+pub struct WorkspaceDocuments(Arc<DocumentIndex>);
 
 /// Which files the configuration selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,11 @@ impl WorkspaceDocuments {
             true => Self::with_default_globs(workspace),
             false => Self::with(workspace, compiled, DocumentSelection::Configured),
         })
+    }
+
+    /// Returns the index, for queries without a tool.
+    pub fn index(&self) -> &DocumentIndex {
+        &self.0
     }
 
     /// Selects all Markdown files that are not ignored.
@@ -120,12 +125,14 @@ pub(crate) struct DocumentOutput {
 
 impl From<&WorkspaceDocument> for DocumentOutput {
     fn from(document: &WorkspaceDocument) -> Self {
+        let fields = document.fields.iter();
+        let fields = fields.map(|(name, value)| (name.to_string(), value.clone()));
         Self {
             path: document.path.clone(),
             kind: document.kind.clone(),
             status: document.status.clone(),
             title: document.title.clone(),
-            fields: document.fields.clone(),
+            fields: fields.collect(),
             markdown_content: document.markdown.clone(),
             problem: document.problem.clone(),
         }

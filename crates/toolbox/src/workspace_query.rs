@@ -100,7 +100,7 @@ fn query(
         sort: sort.iter().map(|key| SortKey::parse(key)).collect(),
         limit: args.limit,
     };
-    let found = documents.0.query(&query).map_err(|error| {
+    let found = documents.index().query(&query).map_err(|error| {
         ToolError::new(error.to_string()).suggest("use a pattern such as issues/**/*.md")
     })?;
     warn_about_problems(&found, call);

@@ -93,7 +93,7 @@ fn read(
 
 /// Suggests documents with a similar path.
 fn suggest_similar(error: ToolError, documents: &WorkspaceDocuments, path: &str) -> ToolError {
-    let paths = documents.0.paths();
+    let paths = documents.index().paths();
     let similar = similar_names(path, paths.iter().map(String::as_str));
     similar.iter().fold(error, |error, path| {
         error.suggest(format!("did you mean {path}?"))

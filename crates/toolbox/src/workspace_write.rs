@@ -95,7 +95,7 @@ fn write(
     }
     let output = write_content(workspace, turn_diff, &path, args.content.as_bytes(), call)?;
     let relative = path.strip_prefix(workspace.root());
-    if !relative.is_ok_and(|relative| documents.0.globs().is_match(relative)) {
+    if !relative.is_ok_and(|relative| documents.index().globs().is_match(relative)) {
         call.warn(format!(
             "{shown} is not a document: workspace.documents in the configuration does not select it"
         ));
