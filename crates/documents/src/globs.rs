@@ -46,10 +46,12 @@ impl DocumentGlobs {
         Ok(Self { set, folders })
     }
 
-    /// Compiles a glob that also selects everything below a folder that it matches.
-    pub(crate) fn with_contents(glob: &str) -> Result<Self, GlobError> {
-        let relative = glob.trim_start_matches("./").trim_matches('/');
-        Self::new([relative, &format!("{relative}/**")])
+    /// Compiles globs that also select everything below a folder that they match.
+    pub(crate) fn with_contents(globs: &[&str]) -> Result<Self, GlobError> {
+        let relative = |glob: &&str| glob.trim_start_matches("./").trim_matches('/').to_owned();
+        let globs: Vec<String> = globs.iter().map(relative).collect();
+        let below: Vec<String> = globs.iter().map(|glob| format!("{glob}/**")).collect();
+        Self::new(globs.iter().chain(&below).map(String::as_str))
     }
 
     /// Whether a path, relative to the workspace, is selected.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use selvedge_files::RefusalReason;
@@ -121,24 +121,13 @@ impl DocumentIndex {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<IndexState>> {
-        let mut state = self
-            .state
-            .lock()
-            .unwrap_or_else(|poisoned: PoisonError<_>| {
-                // A refresh that panicked may have left the state half-changed.
-                let mut state = poisoned.into_inner();
-                *state = None;
-                state
-            });
-        if state.is_none() {
+        self.state.lock().unwrap_or_else(|poisoned| {
+            // A refresh that panicked may have left the state half-changed.
             self.state.clear_poison();
-        }
-        if let Some(current) = state.as_mut()
-            && current.text.as_ref().is_some_and(TextIndex::is_sparse)
-        {
-            current.text = None;
-        }
-        state
+            let mut state = poisoned.into_inner();
+            *state = None;
+            state
+        })
     }
 
     /// Brings the state up to date.
@@ -355,6 +344,10 @@ impl IndexState {
             slot,
         };
         self.documents.insert(path.to_owned(), entry);
+        // The next query with a text builds it again.
+        if self.text.as_ref().is_some_and(TextIndex::is_sparse) {
+            self.text = None;
+        }
     }
 
     fn remove(&mut self, path: &Path) {

@@ -14,7 +14,7 @@ use crate::globs::{DocumentGlobs, GlobError};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DocumentQuery {
     /// Values that fields must have. A list means any of its values, and null a missing field. If
-    /// a document has a list, one of its elements must match. `path` is a glob.
+    /// a document has a list, one of its elements must match. `path` is a glob or several.
     pub fields: Map<String, Value>,
     /// Words that the document must contain.
     pub text: Option<String>,
@@ -66,8 +66,14 @@ pub(crate) struct PreparedQuery<'a> {
 
 impl<'a> PreparedQuery<'a> {
     pub(crate) fn new(query: &'a DocumentQuery) -> Result<Self, GlobError> {
-        let glob = query.fields.get("path").and_then(Value::as_str);
-        let paths = glob.map(DocumentGlobs::with_contents).transpose()?;
+        let wanted = query.fields.get("path");
+        let globs: Vec<&str> = match wanted {
+            Some(Value::String(glob)) => vec![glob],
+            Some(Value::Array(globs)) => globs.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        let paths = DocumentGlobs::with_contents(&globs)?;
+        let paths = wanted.is_some().then_some(paths);
         Ok(Self { query, paths })
     }
 
@@ -80,7 +86,7 @@ impl<'a> PreparedQuery<'a> {
     pub(crate) fn matches(&self, document: &WorkspaceDocument) -> bool {
         let mut fields = self.query.fields.iter();
         fields.all(|(name, wanted)| match (name.as_str(), wanted) {
-            ("path", Value::String(_)) => self.selects_path(&document.path),
+            ("path", _) => self.selects_path(&document.path),
             (name, wanted) => match (document.text_field(name), wanted) {
                 (Some(text), Value::String(wanted)) => text == wanted,
                 (Some(text), wanted) => field_matches(Some(&Value::from(text)), wanted),
@@ -230,6 +236,8 @@ mod tests {
             (json!({"path": "issues"}), true),
             (json!({"path": "issues/*.md"}), false),
             (json!({"path": ["issues/a/1.md", "x"]}), true),
+            (json!({"path": ["docs", "x/*.md"]}), false),
+            (json!({"path": 3}), false),
         ] {
             let query = DocumentQuery {
                 fields: fields(filter.clone()),
