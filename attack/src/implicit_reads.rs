@@ -231,7 +231,7 @@ fn documents_of_strangers(is_root: bool) -> Vec<Attempt> {
             for at in 0..100 {
                 lab.write(
                     &format!("issues/{at}.md"),
-                    &format!("---\n{yaml}---\ntext\n"),
+                    format!("---\n{yaml}---\ntext\n"),
                 )?;
             }
             query(lab)
