@@ -174,9 +174,70 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
             ));
         }
     }
+    attempts.extend(documents_of_strangers(is_root));
     attempts.extend(instructions_of_others(is_root));
     attempts.extend(rules_that_take_long());
     Ok(attempts)
+}
+
+/// Documents that are no regular files of the workspace, or whose front matter takes long.
+fn documents_of_strangers(is_root: bool) -> Vec<Attempt> {
+    let query = |lab: &Lab| {
+        let script = "return [await workspace.query({}), await workspace.query('canary')]";
+        judge(with_secret(lab, &["run", "-e", script]), None)
+    };
+    let kinds = HostileFile::ALL.into_iter();
+    let kinds = kinds.filter(|kind| is_root || !matches!(kind, HostileFile::Device));
+    let mut attempts: Vec<Attempt> = kinds
+        .map(|kind| {
+            Attempt::new(format!("a document is {kind:?}"), move |lab| {
+                place(lab, kind, &lab.work().join("issues/1.md"))?;
+                query(lab)
+            })
+        })
+        .collect();
+    attempts.push(Attempt::new(
+        "a folder of documents is a link",
+        move |lab| {
+            let (secret, folder) = (lab.outside().join("secret"), lab.work().join("issues"));
+            std::fs::rename(secret, lab.outside().join("1.md"))?;
+            symlink(lab.outside(), folder)?;
+            query(lab)
+        },
+    ));
+    let aliases = |at: usize| {
+        let names = vec![format!("*a{}", at - 1); 9];
+        format!("a{at}: &a{at} [{}]\n", names.join(", "))
+    };
+    let bombs: [(&str, String); 4] = [
+        (
+            "aliases",
+            format!("a0: &a0 x\n{}", (1..30).map(aliases).collect::<String>()),
+        ),
+        ("lists", format!("a: {}\n", "[".repeat(60_000))),
+        (
+            "mappings",
+            (0..300)
+                .map(|at| format!("{}a:\n", " ".repeat(at)))
+                .collect(),
+        ),
+        (
+            "fields",
+            (0..6_000).map(|at| format!("f{at}: {at}\n")).collect(),
+        ),
+    ];
+    attempts.extend(bombs.map(|(name, yaml)| {
+        Attempt::new(format!("front matter with many {name}"), move |lab| {
+            for at in 0..100 {
+                lab.write(
+                    &format!("issues/{at}.md"),
+                    format!("---\n{yaml}---\ntext\n"),
+                )?;
+            }
+            query(lab)
+        })
+    }));
+    attempts
 }
 
 /// Instructions that belong to another project, to another user, or to a credential.

@@ -4,6 +4,7 @@
 
 mod agent;
 mod commands;
+mod documents;
 mod mcp;
 mod measure;
 mod mock_agent;
@@ -20,11 +21,12 @@ use anyhow::Result;
 type MeasureFn = fn(&mut table::BenchTable) -> Result<()>;
 
 /// The groups of measurements, by their names for `--only`.
-const BENCHMARKS: [(&str, MeasureFn); 7] = [
+const BENCHMARKS: [(&str, MeasureFn); 8] = [
     ("sandbox", sandbox::measure),
     ("scripts", scripts::measure),
     ("commands", commands::measure),
     ("search", search::measure),
+    ("documents", documents::measure),
     ("mcp", mcp::measure),
     ("models", models::measure),
     ("agent", agent::measure),
@@ -38,8 +40,8 @@ fn main() -> Result<()> {
         ["--write", file] => (Some(file), None),
         ["--only", part] if BENCHMARKS.iter().any(|(name, _)| *name == part) => (None, Some(part)),
         _ => anyhow::bail!(
-            "usage: selvedge-bench \
-             [tokens | --write FILE | --only sandbox|scripts|commands|search|mcp|models|agent]"
+            "usage: selvedge-bench [tokens | --write FILE | \
+             --only sandbox|scripts|commands|search|documents|mcp|models|agent]"
         ),
     };
     let mut table = table::BenchTable::default();

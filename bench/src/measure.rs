@@ -15,6 +15,10 @@ impl Samples {
         self.quantile(0.5)
     }
 
+    pub(crate) fn p95(&self) -> f64 {
+        self.quantile(0.95)
+    }
+
     pub(crate) fn p99(&self) -> f64 {
         self.quantile(0.99)
     }

@@ -18,6 +18,7 @@ mod check;
 mod config;
 mod diagnostics;
 mod doctor;
+mod documents;
 mod exec;
 mod form_state;
 mod instructions;

@@ -178,6 +178,7 @@ impl CliSetup {
         let mut toolbox = Toolbox::with_command_settings(workspace, settings);
         toolbox.web = crate::web::configure_web(&config, &saved, home.as_deref());
         toolbox.offer_http = config.script_harness.expose.enable_http;
+        toolbox.documents = crate::documents::configure_documents(&config, &toolbox.workspace)?;
         let tasks = config
             .script_harness
             .expose

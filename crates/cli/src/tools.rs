@@ -69,11 +69,12 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
         print_json_text(&serde_json::to_string_pretty(&listed)?)?;
         return Ok(CliStatus::Success);
     }
-    let names = listed.iter().map(|tool| tool.spec.js_name.len());
-    let width = names.max().unwrap_or(0).min(MAX_NAME_COLUMN);
-    for ListedTool { spec, available } in &listed {
-        let (name, summary, mark) = (&spec.js_name, spec.summary(), available.mark());
-        print_line(&format!("tools.{name:width$}  {summary}{mark}"))?;
+    let name = |tool: &ListedTool| selvedge_script::callable_name(&tool.spec.js_name);
+    let widths = listed.iter().map(|tool| name(tool).len());
+    let width = widths.max().unwrap_or(0).min(MAX_NAME_COLUMN);
+    for tool in &listed {
+        let (summary, mark) = (tool.spec.summary(), tool.available.mark());
+        print_line(&format!("{:width$}  {summary}{mark}", name(tool)))?;
     }
     if listed.is_empty() {
         eprint_line!("note: no tools are registered");

@@ -262,8 +262,8 @@ fn tools() -> String {
             other => other.as_str(),
         };
         table.push_str(&format!(
-            "| `tools.{}` | {first} | {reads} | {approval} | {available} |\n",
-            spec.js_name
+            "| `{}` | {first} | {reads} | {approval} | {available} |\n",
+            selvedge_script::callable_name(&spec.js_name)
         ));
     }
     format!("{table}\n```ts\n{}```\n", selvedge(&["tools", "--ts"]))

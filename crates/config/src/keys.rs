@@ -57,6 +57,8 @@ pub struct Config {
     pub tool_pack: Option<String>,
     /// Tool packs of your own, by name.
     pub tool_packs: BTreeMap<String, ToolPack>,
+    /// What belongs to the workspace.
+    pub workspace: WorkspaceSettings,
     /// How the web is searched and read.
     pub web: WebAccessSettings,
     /// MCP servers whose tools scripts can call, by name.
@@ -99,6 +101,16 @@ pub struct AgentSettings {
     /// Money a whole session may cost. Needs `prices` of the model.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub session_max_cost: Option<f64>,
+}
+
+/// What belongs to the workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct WorkspaceSettings {
+    /// Globs, relative to the workspace, of the Markdown files that `workspace.query` finds:
+    /// `["issues/**/*.md", "docs/**/*.md"]`. They also select ignored files. Without globs, all
+    /// Markdown files are selected that are not ignored.
+    pub documents: Vec<String>,
 }
 
 /// How the web is searched and read.

@@ -22,7 +22,8 @@ pub use effects::{EffectKind, ProjectEffect, project_effects};
 pub use keys::{
     AgentSettings, Config, ExposeSettings, FeatureSettings, JournalSettings, McpServer,
     MemoryBatch, MemorySettings, MemoryStrategy, ModelProvider, ModelScriptSettings, ModelSettings,
-    ProviderOrigin, ScriptHarnessSettings, WebAccessSettings, WorkspaceWriteSettings,
+    ProviderOrigin, ScriptHarnessSettings, WebAccessSettings, WorkspaceSettings,
+    WorkspaceWriteSettings,
 };
 pub use load::{ConfigError, home, load};
 pub use mcp::{project_servers, servers_in_project_config};

@@ -107,10 +107,11 @@ pub(crate) struct ScriptAnalyzer<'s> {
 pub(crate) struct ScriptFindings {
     pub(crate) banned: Vec<BannedConstruct>,
     pub(crate) calls: Vec<StaticCall>,
-    /// Calls `name.<path>(…)` on a name that the script does not declare: possibly of an MCP
-    /// server. The path begins with `mcp.`.
-    pub(crate) server_calls: Vec<StaticCall>,
+    /// Calls `name.<path>(…)` on a name that the script does not declare: possibly of a built-in
+    /// namespace or an MCP server. The path begins with the name.
+    pub(crate) global_calls: Vec<StaticCall>,
     /// Paths that the script tests (`in`, `typeof`, `?.`, a condition): these tools may be absent.
+    /// Of a global, both paths that it can mean.
     pub(crate) probed_tools: Vec<String>,
     pub(crate) warnings: Vec<LintWarning>,
     /// Functions that are called by a name the script does not declare, with the call's byte
@@ -159,9 +160,19 @@ impl<'s> ScriptAnalyzer<'s> {
 
     /// Records `tools.x` as tested, if the expression is a path.
     fn record_probe(&mut self, expression: &Expression<'_>) {
-        let path = self.tool_path(expression);
-        if let Some((path, _)) = path.or_else(|| self.server_path(expression)) {
-            self.findings.probed_tools.push(path);
+        let member = expression.get_inner_expression().as_member_expression();
+        if let Some((root, path, _)) = member.and_then(|member| self.global_path(member)) {
+            self.add_probe(&root, &path);
+        }
+    }
+
+    /// Records `root.path` as tested.
+    fn add_probe(&mut self, root: &str, path: &str) {
+        let probed = &mut self.findings.probed_tools;
+        match root {
+            "tools" => probed.push(path.to_owned()),
+            // A global is a built-in namespace or an MCP server, which the registry decides.
+            root => probed.extend([format!("{root}.{path}"), format!("mcp.{root}.{path}")]),
         }
     }
 
@@ -259,21 +270,6 @@ impl<'s> ScriptAnalyzer<'s> {
             member = object.as_member_expression()?;
         }
         None
-    }
-
-    /// Returns `a.b` for `tools.a.b`, and whether it contains a `?.`.
-    fn tool_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
-        let member = expression.get_inner_expression().as_member_expression()?;
-        let (root, path, optional) = self.global_path(member)?;
-        (root == "tools").then_some((path, optional))
-    }
-
-    /// Returns `mcp.github.createIssue` for `github.createIssue`, if the script does not declare
-    /// `github`.
-    fn server_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
-        let member = expression.get_inner_expression().as_member_expression()?;
-        let (root, path, optional) = self.global_path(member)?;
-        (root != "tools").then(|| (format!("mcp.{root}.{path}"), optional))
     }
 
     /// Records the tool that a task calls, which is named by a string.
@@ -439,19 +435,24 @@ impl<'a> Visit<'a> for ScriptAnalyzer<'_> {
             Some("Function") => self.ban("Function()", "write the function itself", it.span),
             _ => {}
         }
-        let tool = self.tool_path(&it.callee);
-        let starts_task = tool.as_ref().is_some_and(|(path, _)| path == SPAWN_TOOL);
-        let is_server = tool.is_none();
-        if let Some((path, optional)) = tool.or_else(|| self.server_path(&it.callee)) {
-            let call = StaticCall {
+        let callee = it.callee.get_inner_expression().as_member_expression();
+        let callee = callee.and_then(|member| self.global_path(member));
+        let starts_task = callee
+            .as_ref()
+            .is_some_and(|(root, path, _)| root == "tools" && path == SPAWN_TOOL);
+        if let Some((root, path, optional)) = callee {
+            let call = |path| StaticCall {
                 path,
                 offset: it.callee.span().start,
                 args: static_args(&it.arguments),
             };
-            match is_server {
-                _ if it.optional || optional => self.findings.probed_tools.push(call.path),
-                true => self.findings.server_calls.push(call),
-                false => self.findings.calls.push(call),
+            match root.as_str() {
+                root if it.optional || optional => self.add_probe(root, &path),
+                "tools" => self.findings.calls.push(call(path)),
+                root => self
+                    .findings
+                    .global_calls
+                    .push(call(format!("{root}.{path}"))),
             }
         }
         match starts_task {
@@ -482,10 +483,7 @@ impl<'a> Visit<'a> for ScriptAnalyzer<'_> {
             && let Some(object) = self.global_name(&it.right)
             && let Expression::StringLiteral(name) = it.left.get_inner_expression()
         {
-            self.findings.probed_tools.push(match object {
-                "tools" => name.value.to_string(),
-                server => format!("mcp.{server}.{}", name.value),
-            });
+            self.add_probe(object, name.value.as_str());
         }
         walk::walk_binary_expression(self, it);
     }

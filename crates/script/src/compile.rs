@@ -59,8 +59,8 @@ pub struct CompiledScript {
     pub pragma: Option<Pragma>,
     pub(crate) javascript: String,
     pub(crate) calls: Vec<StaticCall>,
-    pub(crate) server_calls: Vec<StaticCall>,
-    pub(crate) probed_tools: Vec<String>,
+    pub(crate) global_calls: Vec<StaticCall>,
+    probed_tools: Vec<String>,
     pub(crate) warnings: Vec<LintWarning>,
     pub(crate) mentions: ToolMentions,
     /// Functions that are called by a name the script does not declare, with the call's byte
@@ -131,6 +131,11 @@ impl CompiledScript {
     /// Maps a position in the compiled code to the script as written.
     pub(crate) fn original_position(&self, compiled: Position) -> Option<Position> {
         self.position_map.original_position(compiled)
+    }
+
+    /// Whether the script tests if there is a tool with this path below `tools`.
+    pub(crate) fn is_probed(&self, path: &str) -> bool {
+        self.probed_tools.iter().any(|probed| probed == path)
     }
 
     /// Returns the position of a byte offset in the script.
@@ -435,7 +440,7 @@ fn compile_source(
         pragma,
         javascript,
         calls: findings.calls,
-        server_calls: findings.server_calls,
+        global_calls: findings.global_calls,
         probed_tools: findings.probed_tools,
         warnings: findings.warnings,
         mentions: findings.mentions,

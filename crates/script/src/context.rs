@@ -107,13 +107,14 @@ impl<'a> RunContext<'a> {
         tool.map(|tool| tool.spec.reach).unwrap_or_default()
     }
 
-    /// Returns the compiled script, with a constant for each MCP server that it names without
-    /// `tools.mcp.`, unless a global has that name.
+    /// Returns the compiled script, with a constant for each global that holds tools, such as
+    /// `workspace` or an MCP server, and that the script names.
     pub(crate) fn javascript(&self) -> Cow<'a, str> {
         let names = self.compiled.undeclared_names.iter();
         let bound: String = names
-            .filter(|name| !is_reserved_name(name) && self.is_mcp_server(name))
-            .map(|name| format!("const {name} = tools.mcp.{name};"))
+            .filter(|name| !is_reserved_name(name))
+            .filter_map(|name| Some((name, self.namespace_of(name)?)))
+            .map(|(name, namespace)| format!("const {name} = tools.{namespace};"))
             .collect();
         let script = &self.compiled.javascript;
         if bound.is_empty() {
@@ -123,16 +124,15 @@ impl<'a> RunContext<'a> {
         Cow::Owned(script.replacen("{\n", &format!("{{{bound}\n"), 1))
     }
 
-    /// Whether `name` is an MCP server; on replay, whether it was one.
-    fn is_mcp_server(&self, name: &str) -> bool {
-        const CHANNEL: &str = "server";
+    /// Returns the namespace of the tools that a global holds; on replay, the recorded one.
+    fn namespace_of(&self, name: &str) -> Option<String> {
+        const CHANNEL: &str = "namespace";
         if let Some(recorded) = self.lock_recorder().recorded_reply(CHANNEL, name) {
-            return recorded.is_some();
+            return recorded;
         }
-        let server = tool_namespace(name, self.orchestrator.registry()).is_some();
-        let reply = server.then(String::new);
-        self.lock_recorder().record_reply(CHANNEL, name, &reply);
-        server
+        let namespace = tool_namespace(name, self.orchestrator.registry());
+        self.lock_recorder().record_reply(CHANNEL, name, &namespace);
+        namespace
     }
 
     /// Returns the tool's canonical name; on replay, the recorded one.

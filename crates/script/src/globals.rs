@@ -1,6 +1,6 @@
 //! The globals of scripts, and the tools that can be called through them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use selvedge_protocol::ErrorCode;
@@ -69,8 +69,27 @@ pub(crate) fn is_reserved_name(name: &str) -> bool {
     RESERVED.contains(name)
 }
 
-/// Returns the namespace of the tools that a global holds: empty for `tools`, `mcp.github` for the
-/// MCP server `github`. `None` if the name is another global or is not defined.
+/// Namespaces of built-in tools that are globals: `workspace.query` is `tools.workspace.query`. A
+/// call of such a tool must not be dropped: see [`is_of_built_in_namespace`].
+const BUILT_IN_NAMESPACES: [&str; 3] = ["workspace", "sessions", "channels"];
+
+/// Whether a tool belongs to a namespace that is a global, by its name in scripts.
+pub(crate) fn is_of_built_in_namespace(js_name: &str) -> bool {
+    let namespace = js_name.split_once('.').map(|(namespace, _)| namespace);
+    namespace.is_some_and(|namespace| BUILT_IN_NAMESPACES.contains(&namespace))
+}
+
+/// Returns how scripts call a tool: `tools.readFile`, `workspace.query`.
+pub fn callable_name(js_name: &str) -> String {
+    match is_of_built_in_namespace(js_name) {
+        true => js_name.to_owned(),
+        false => format!("tools.{js_name}"),
+    }
+}
+
+/// Returns the namespace of the tools that a global holds: empty for `tools`, `workspace` for
+/// `workspace`, `mcp.github` for the MCP server `github`. `None` if the name is another global or
+/// not defined. A namespace of built-in tools has precedence over a server of that name.
 ///
 /// This is the one place that maps globals to tools. A script that declares a variable of that name
 /// means its variable.
@@ -78,27 +97,47 @@ pub(crate) fn tool_namespace(global: &str, registry: &Registry) -> Option<String
     if global == "tools" {
         return Some(String::new());
     }
+    if BUILT_IN_NAMESPACES.contains(&global) && registry.is_namespace(global) {
+        return Some(global.to_owned());
+    }
     let namespace = format!("mcp.{global}");
     let is_server = !is_reserved_name(global) && registry.is_namespace(&namespace);
     is_server.then_some(namespace)
 }
 
+/// Returns the path below `tools` that a path below another global means: `mcp.github.listIssues`
+/// for `github.listIssues`. `None` if the global holds no tools.
+pub(crate) fn path_below_tools(path: &str, registry: &Registry) -> Option<String> {
+    let (global, rest) = path
+        .split_once('.')
+        .map_or((path, None), |(global, rest)| (global, Some(rest)));
+    let namespace = tool_namespace(global, registry)?;
+    let parts = [Some(namespace.as_str()), rest].into_iter().flatten();
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    Some(parts.join("."))
+}
+
 /// Returns the MCP servers that are globals, sorted by name.
 pub(crate) fn server_globals(registry: &Registry) -> Vec<String> {
     let servers = registry.child_names("mcp.").into_iter();
-    servers
-        .filter(|name| tool_namespace(name, registry).is_some_and(|space| !space.is_empty()))
-        .collect()
+    let is_server = |name: &String| {
+        tool_namespace(name, registry).is_some_and(|space| space.starts_with("mcp."))
+    };
+    servers.filter(is_server).collect()
 }
 
-/// Returns the TypeScript declarations of everything a script can use: the tools, the MCP servers
-/// and the other globals. `tsc --strict` accepts them.
+/// Returns the TypeScript declarations of everything a script can use: the tools, the globals that
+/// hold tools and the other globals. `tsc --strict` accepts them.
 pub fn script_declarations(registry: &Registry) -> String {
     let mut text = declarations(registry);
-    for server in server_globals(registry) {
-        text.push_str(&format!(
-            "declare const {server}: typeof tools.mcp.{server};\n"
-        ));
+    let built_in = BUILT_IN_NAMESPACES.iter().map(|name| (*name).to_owned());
+    let globals: BTreeSet<String> = built_in.chain(server_globals(registry)).collect();
+    for global in globals {
+        if let Some(namespace) = tool_namespace(&global, registry) {
+            text.push_str(&format!(
+                "declare const {global}: typeof tools.{namespace};\n"
+            ));
+        }
     }
     text + &GLOBAL_DECLARATIONS
 }

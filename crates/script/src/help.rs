@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use selvedge_protocol::{CallReach, Limits};
 use selvedge_tools::Registry;
 
-use crate::globals::server_globals;
+use crate::globals::{callable_name, server_globals};
 
 /// Number of tools up to which all are listed. Beyond it, MCP servers are listed with the number of
 /// their tools.
@@ -16,14 +16,14 @@ pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
     let mut text = format!("{HELP_INTRODUCTION}{}Tools:\n", limits_text(limits));
     let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
     for tool in registry.iter() {
-        let name = &tool.spec.js_name;
+        let name = callable_name(&tool.spec.js_name);
         if let Some(server) = tool.spec.mcp_server()
             && registry.len() > MAX_LISTED_TOOLS
         {
             *servers.entry(server).or_default() += 1;
             continue;
         }
-        text.push_str(&format!("  tools.{name}  {}\n", tool.spec.summary()));
+        text.push_str(&format!("  {name}  {}\n", tool.spec.summary()));
     }
     for (server, tools) in servers {
         text.push_str(&format!(

@@ -4,6 +4,7 @@
 use selvedge_tools::{Registry, similar_names};
 
 use crate::compile::CompiledScript;
+use crate::globals::callable_name;
 
 /// Hint for a backtick inside a template literal.
 pub(crate) const ESCAPE_BACKTICK_HINT: &str = "escape the backtick: \\`";
@@ -85,7 +86,7 @@ fn for_missing_name(missing: &str, compiled: &CompiledScript, registry: &Registr
         return "declare it, or see help()".to_owned();
     }
     if let Some(tool) = registry.get(missing) {
-        return format!("did you mean `tools.{}`?", tool.spec.js_name);
+        return format!("did you mean `{}`?", callable_name(&tool.spec.js_name));
     }
     if registry.is_namespace(missing) {
         return format!("did you mean `tools.{missing}`?");

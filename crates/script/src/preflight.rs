@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::analysis::{StaticArgs, StaticCall, StaticObject};
 use crate::compile::CompiledScript;
-use crate::globals::{is_reserved_name, tool_namespace};
+use crate::globals::{callable_name, is_reserved_name, path_below_tools};
 use crate::hints;
 use crate::typecheck::{MistakeKind, TypeMistake};
 
@@ -50,19 +50,21 @@ pub struct PlannedCall {
 /// Checks a compiled script.
 pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> Preflight {
     // `github.createIssue(…)` is a tool call if there is such a server and no global of that name.
-    let by_server = compiled.server_calls.iter().filter(|seen| {
-        let server = seen.path.split('.').nth(1).unwrap_or_default();
-        tool_namespace(server, orchestrator.registry()).is_some()
+    let by_global = compiled.global_calls.iter().filter_map(|seen| {
+        let path = path_below_tools(&seen.path, orchestrator.registry())?;
+        Some((Cow::Owned(path), seen))
     });
-    let mut seen_calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
-    seen_calls.sort_by_key(|seen| seen.offset);
+    let by_path = compiled.calls.iter();
+    let by_path = by_path.map(|seen| (Cow::Borrowed(seen.path.as_str()), seen));
+    let mut seen_calls: Vec<_> = by_path.chain(by_global).collect();
+    seen_calls.sort_by_key(|(_, seen)| seen.offset);
     let mut calls = Vec::new();
     let mut errors: Vec<(u32, ScriptError)> = Vec::new();
-    for seen in seen_calls {
+    for (path, seen) in seen_calls {
         if errors.len() >= MAX_REPORTED_ERRORS {
             break;
         }
-        let checked = check_call(seen, compiled, orchestrator);
+        let checked = check_call(&path, seen, compiled, orchestrator);
         calls.extend(checked.planned);
         errors.extend(checked.errors.into_iter().map(|error| (seen.offset, error)));
     }
@@ -107,26 +109,27 @@ impl CheckedCall {
 }
 
 fn check_call(
+    path: &str,
     seen: &StaticCall,
     compiled: &CompiledScript,
     orchestrator: &Orchestrator,
 ) -> CheckedCall {
     let at = compiled.position_of_offset(seen.offset);
-    let tool = match orchestrator.registry().look_up(&seen.path) {
+    let tool = match orchestrator.registry().look_up(path) {
         ToolLookup::Tool(tool) => tool,
         ToolLookup::Namespace => return CheckedCall::default(),
-        ToolLookup::NotFound(_) if compiled.probed_tools.contains(&seen.path) => {
+        ToolLookup::NotFound(_) if compiled.is_probed(path) => {
             return CheckedCall::default();
         }
         // `.then`, `.raw` and the like on a tool or a namespace are checked at run time.
-        ToolLookup::NotFound(_) if is_below_tool(&seen.path, orchestrator) => {
+        ToolLookup::NotFound(_) if is_below_tool(path, orchestrator) => {
             return CheckedCall::default();
         }
         ToolLookup::NotFound(_) => {
-            let failure = orchestrator.tool_not_found(&seen.path);
+            let failure = orchestrator.tool_not_found(path);
             let mut error = ScriptError::new(failure.code, Phase::Parsing, failure.message)
                 .at(at.line, at.column);
-            error.tool_name = Some(seen.path.clone());
+            error.tool_name = Some(path.to_owned());
             error.suggestions = failure.suggestions;
             return CheckedCall::failed(error);
         }
@@ -175,9 +178,10 @@ fn type_error(
 ) -> ScriptError {
     let (code, phase) = match mistake.kind {
         MistakeKind::Argument => (ErrorCode::ToolValidationError, Phase::Parsing),
-        MistakeKind::Property | MistakeKind::Await | MistakeKind::Readonly => {
-            (ErrorCode::ScriptTypeError, Phase::Preflight)
-        }
+        MistakeKind::Property
+        | MistakeKind::Await
+        | MistakeKind::Dropped
+        | MistakeKind::Readonly => (ErrorCode::ScriptTypeError, Phase::Preflight),
     };
     let at = compiled.position_of_offset(mistake.offset);
     let mut error = ScriptError::new(code, phase, mistake.message.clone()).at(at.line, at.column);
@@ -201,7 +205,7 @@ fn missing_prefix_error(
         .get(name)
         .filter(|_| !is_reserved_name(name) && !hints::is_unavailable_global(name))?;
     let at = compiled.position_of_offset(offset);
-    let correct = format!("tools.{}", tool.spec.js_name);
+    let correct = callable_name(&tool.spec.js_name);
     let message = format!("`{name}` is not defined: did you mean `{correct}`?");
     let error = ScriptError::new(ErrorCode::ToolNotFoundError, Phase::Parsing, message);
     Some(error.at(at.line, at.column).suggest(correct))

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::compile::CompiledScript;
 use crate::errors::truncate_bytes;
-use crate::globals::tool_namespace;
+use crate::globals::path_below_tools;
 use crate::help::help_overview;
 use crate::output_buffer::{MAX_NOTIFICATIONS, OutputBuffer, OutputFull};
 use crate::recording::Recorder;
@@ -182,11 +182,7 @@ impl ScriptHost {
             }
             ToolLookup::Tool(_) => "tool".to_owned(),
             ToolLookup::Namespace => "namespace".to_owned(),
-            ToolLookup::NotFound(_)
-                if self.compiled.probed_tools.iter().any(|name| name == path) =>
-            {
-                "absent".to_owned()
-            }
+            ToolLookup::NotFound(_) if self.compiled.is_probed(path) => "absent".to_owned(),
             ToolLookup::NotFound(_) => failure_reply(&self.orchestrator.tool_not_found(path), path),
         }
     }
@@ -234,12 +230,8 @@ impl ScriptHost {
         let name = truncate_bytes(name, MAX_HELP_BYTES);
         let name = name.strip_prefix("tools.").unwrap_or(&name);
         // A server's global has no `mcp.` before its name.
-        let global = name.split('.').next().unwrap_or_default();
-        let server_name = format!("mcp.{name}");
-        let name = match tool_namespace(global, registry) {
-            Some(_) if registry.get(name).is_none() => &server_name,
-            _ => name,
-        };
+        let path = path_below_tools(name, registry).filter(|_| registry.get(name).is_none());
+        let name = path.as_deref().unwrap_or(name);
         match registry.look_up(name) {
             ToolLookup::Tool(tool) => {
                 let canonical = tool.spec.name.clone();

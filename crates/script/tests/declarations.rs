@@ -140,7 +140,7 @@ fn a_server_with_the_name_of_a_global_is_not_a_global() {
     let names: Vec<String> = serde_json::from_value(names).unwrap();
     assert!(names.len() > 60, "{names:?}");
     let words = ["class", "new", "await", "eval", "arguments"].map(str::to_owned);
-    let free = ["github", "Linear"].map(str::to_owned);
+    let free = ["github", "Linear", "workspace"].map(str::to_owned);
     let mut registry = selvedge_tools::Registry::new();
     for name in names.iter().chain(&words).chain(&free) {
         let name = format!("mcp.{name}.list");
@@ -157,6 +157,27 @@ fn a_server_with_the_name_of_a_global_is_not_a_global() {
         .collect();
     assert!(taken.is_empty(), "{taken:?}");
     assert!(free.iter().all(is_declared), "{declared}");
+}
+
+#[test]
+fn a_built_in_namespace_has_precedence_over_a_server_of_its_name() {
+    let mut registry = selvedge_tools::Registry::new();
+    for name in ["channels.list", "mcp.channels.list", "mcp.sessions.list"] {
+        let list = selvedge_tools::tool(name, "Lists.", |(): ()| async { Ok(()) });
+        registry.register(list).unwrap();
+    }
+    let declared = selvedge_script::script_declarations(&registry);
+    let globals: Vec<&str> = declared
+        .lines()
+        .filter(|line| line.contains(": typeof tools."))
+        .collect();
+    assert_eq!(
+        globals,
+        [
+            "declare const channels: typeof tools.channels;",
+            "declare const sessions: typeof tools.mcp.sessions;",
+        ]
+    );
 }
 
 /// The enum, the guest's error classes, the declarations and `docs/errors.md` have the same codes.

@@ -27,6 +27,17 @@ pub fn group_digits(number: impl TryInto<u64>) -> String {
     grouped
 }
 
+/// Words that say nothing about the topic of a text.
+const STOP_WORDS: [&str; 20] = [
+    "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "is", "it", "of", "on", "or",
+    "that", "the", "this", "to", "with",
+];
+
+/// Whether a lower-case word says nothing about the topic of a text, so that a search ignores it.
+pub fn is_stop_word(word: &str) -> bool {
+    word.len() <= 4 && STOP_WORDS.contains(&word)
+}
+
 /// Returns the bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -4,6 +4,7 @@
 //! the project, wait for a pipe, and read without a limit.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -24,6 +25,11 @@ const MAX_RULE_BYTES: usize = 256 << 10;
 
 /// Largest file of git's configuration that is searched for the user's exclude file, in bytes.
 const MAX_GIT_CONFIG_BYTES: usize = 1 << 20;
+
+/// Whether a file of this name has rules.
+pub(crate) fn is_ignore_file(name: &OsStr) -> bool {
+    IGNORE_FILE_NAMES.iter().any(|known| name == *known)
+}
 
 /// Which files have rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -56,6 +56,10 @@ mod web;
 #[cfg(feature = "web")]
 mod web_search;
 mod workspace;
+mod workspace_documents;
+mod workspace_query;
+mod workspace_read;
+mod workspace_write;
 mod write_file;
 
 pub use command_safety::{
@@ -72,6 +76,7 @@ pub use update_plan::SharedPlan;
 #[cfg(feature = "web")]
 pub use web::{NameResolver, SaveHost, SearchService, WebAccess, WebService, WebSettings};
 pub use workspace::{Workspace, WorkspacePaths};
+pub use workspace_documents::WorkspaceDocuments;
 
 use std::sync::Arc;
 
@@ -100,6 +105,8 @@ pub struct Toolbox {
     pub commands: CommandRunner,
     /// Stores documents. In memory by default; an embedder can replace it before `register`.
     pub cabinet: Arc<dyn DocumentStore>,
+    /// The Markdown documents of the workspace. All of its Markdown files by default.
+    pub documents: WorkspaceDocuments,
     /// The web client.
     #[cfg(feature = "web")]
     pub web: WebAccess,
@@ -118,7 +125,9 @@ impl Toolbox {
     pub fn with_command_settings(workspace: Workspace, settings: CommandSettings) -> Self {
         let turn_diff = TurnDiffTracker::new(&workspace);
         let commands = CommandRunner::new(&workspace, &turn_diff, settings);
+        let documents = WorkspaceDocuments::with_default_globs(&workspace);
         Self {
+            documents,
             workspace,
             plan: SharedPlan::default(),
             turn_diff,
@@ -135,7 +144,7 @@ impl Toolbox {
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
         let workspace = || self.workspace.clone();
         let (commands, cabinet) = (|| self.commands.clone(), || self.cabinet.clone());
-        let turn_diff = || self.turn_diff.clone();
+        let (turn_diff, documents) = (|| self.turn_diff.clone(), || self.documents.clone());
         let terminals = Terminals::default();
         registry.register(apply_patch::ApplyPatch(workspace(), turn_diff()))?;
         registry.register(edit_file::EditFile(workspace(), turn_diff()))?;
@@ -152,6 +161,13 @@ impl Toolbox {
         registry.register(save_to_fc::SaveToFc(workspace(), cabinet()))?;
         registry.register(update_plan::UpdatePlan(self.plan.clone()))?;
         registry.register(view_image::ViewImage(workspace()))?;
+        registry.register(workspace_query::WorkspaceQuery(documents()))?;
+        registry.register(workspace_read::WorkspaceRead(workspace(), documents()))?;
+        registry.register(workspace_write::WorkspaceWrite(
+            workspace(),
+            turn_diff(),
+            documents(),
+        ))?;
         registry.register(write_file::WriteFile(workspace(), turn_diff(), cabinet()))?;
         #[cfg(feature = "web")]
         {

@@ -123,6 +123,14 @@ impl ProtectedPaths {
         }
     }
 
+    /// Whether the last part of a path is a protected name, or the path itself is protected.
+    pub(crate) fn contains_entry(&self, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default();
+        let mut names = self.names.iter();
+        names.any(|protected| name.eq_ignore_ascii_case(protected))
+            || self.paths.iter().any(|protected| protected == path)
+    }
+
     /// Returns what protects a path below the writable folder `writable`, for a message. `None` if
     /// it may be written. The path is absolute and without `..`; `root` is the workspace.
     pub(crate) fn protection_reason(

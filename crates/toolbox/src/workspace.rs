@@ -387,6 +387,12 @@ impl Workspace {
             .protection_reason(path, innermost, &self.inner.root)
     }
 
+    /// Returns whether an entry is protected by its own name or path, for walks that enter no
+    /// protected folder.
+    pub(crate) fn is_protected_entry(&self, path: &Path) -> bool {
+        self.inner.protected.contains_entry(path)
+    }
+
     /// Returns a path relative to an open folder, or fails if it must not be written.
     pub(crate) fn writable_path(
         &self,

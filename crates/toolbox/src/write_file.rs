@@ -1,5 +1,6 @@
 //! The tool `write_file`: writes a whole file from a text or from a document of the File Cabinet.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -60,9 +61,7 @@ impl Tool for WriteFile {
     }
 
     fn risk(&self, args: &Value) -> Risk {
-        Risk::Moderate {
-            reason: format!("writes {}", args["path"].as_str().unwrap_or_default()),
-        }
+        write_risk(args)
     }
 
     /// A diff of the current and the new content; no view if the file cannot be read or written.
@@ -71,24 +70,8 @@ impl Tool for WriteFile {
         let Ok(args) = parse_args::<WriteFileArgs>(args.clone()) else {
             return Preview::default();
         };
-        let target_file =
-            workspace.target_file(&workspace.absolute(&args.path, None), LinkMode::Follow);
-        let view = target_file.and_then(|target_file| {
-            let (old, new) = (
-                target_file.read()?.map(|(bytes, _)| bytes),
-                load_content(cabinet, args)?,
-            );
-            Ok(PreviewContent::Diff(file_diff(
-                &target_file.display_path,
-                &target_file.display_path,
-                old.as_deref(),
-                Some(&new),
-            )))
-        });
-        Preview {
-            view: view.ok(),
-            rule: None,
-        }
+        let path = args.path.clone();
+        write_preview(workspace, &path, || load_content(cabinet, args))
     }
 
     /// The path of the file with symbolic links resolved now.
@@ -100,11 +83,52 @@ impl Tool for WriteFile {
         let Self(workspace, turn_diff, cabinet) = self;
         let (workspace, turn_diff, cabinet) =
             (workspace.clone(), turn_diff.clone(), cabinet.clone());
-        let run = |args| run_blocking(move || write(&workspace, &turn_diff, &cabinet, args, &call));
-        typed_call(args, run, |output: &WriteFileOutput| {
-            let done = if output.created { "created" } else { "wrote" };
-            Some(format!("{done} {} ({} bytes)", output.path, output.bytes))
-        })
+        let run = |args: WriteFileArgs| {
+            run_blocking(move || {
+                let path = workspace.absolute(&args.path, None);
+                let content = load_content(&cabinet, args)?;
+                write_content(&workspace, &turn_diff, &path, &content, &call)
+            })
+        };
+        typed_call(args, run, |output: &WriteFileOutput| Some(output.summary()))
+    }
+}
+
+impl WriteFileOutput {
+    /// Returns what was done, for models.
+    pub(crate) fn summary(&self) -> String {
+        let done = if self.created { "created" } else { "wrote" };
+        format!("{done} {} ({} bytes)", self.path, self.bytes)
+    }
+}
+
+/// Returns the risk of a call that writes the file in its field `path`.
+pub(crate) fn write_risk(args: &Value) -> Risk {
+    Risk::Moderate {
+        reason: format!("writes {}", args["path"].as_str().unwrap_or_default()),
+    }
+}
+
+/// Returns a diff of the current and the new content of a file; no view if the file cannot be read
+/// or written.
+pub(crate) fn write_preview(
+    workspace: &Workspace,
+    path: &str,
+    content: impl FnOnce() -> Result<Vec<u8>, ToolError>,
+) -> Preview {
+    let target_file = workspace.target_file(&workspace.absolute(path, None), LinkMode::Follow);
+    let view = target_file.and_then(|target_file| {
+        let (old, new) = (target_file.read()?.map(|(bytes, _)| bytes), content()?);
+        Ok(PreviewContent::Diff(file_diff(
+            &target_file.display_path,
+            &target_file.display_path,
+            old.as_deref(),
+            Some(&new),
+        )))
+    });
+    Preview {
+        view: view.ok(),
+        rule: None,
     }
 }
 
@@ -124,25 +148,22 @@ fn load_content(
     }
 }
 
-fn write(
+/// Replaces a file as a whole, or creates it. Fails if the policy does not allow it, or if the run
+/// has read the file incompletely.
+pub(crate) fn write_content(
     workspace: &Workspace,
     turn_diff: &TurnDiffTracker,
-    cabinet: &Arc<dyn DocumentStore>,
-    args: WriteFileArgs,
+    path: &Path,
+    content: &[u8],
     call: &CallContext,
 ) -> Result<WriteFileOutput, ToolError> {
-    let path = workspace.absolute(&args.path, None);
-    let content = load_content(cabinet, args)?;
     let _write_lock = workspace.lock_changes();
-    let target_file = workspace.target_file(&path, LinkMode::Follow)?;
+    let target_file = workspace.target_file(path, LinkMode::Follow)?;
     target_file.check_writable()?;
     refuse_overwriting(call, &target_file)?;
     let mode = target_file.existing_mode()?;
-    turn_diff.before_write(&path);
-    let bytes = (
-        content.as_slice(),
-        mode.unwrap_or(FileMode::New { executable: false }),
-    );
+    turn_diff.before_write(path);
+    let bytes = (content, mode.unwrap_or(FileMode::New { executable: false }));
     commit(&[FileWrite {
         target_file: &target_file,
         content: Some(bytes),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{CallReach, ToolSpec};
-use selvedge_text::{bm25, stem};
+use selvedge_text::{bm25, is_stop_word, stem};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -132,15 +132,9 @@ fn stemmed_words(text: &str) -> Vec<String> {
         }
         previous_lower = c.is_lowercase() || c.is_ascii_digit();
     }
-    words.retain(|word| !STOP_WORDS.contains(&word.as_str()));
+    words.retain(|word| !is_stop_word(word));
     words
 }
-
-/// Words that are not indexed.
-const STOP_WORDS: [&str; 20] = [
-    "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "is", "it", "of", "on", "or",
-    "that", "the", "this", "to", "with",
-];
 
 /// Weight of a synonym of a word in the query.
 const SYNONYM_WEIGHT: f64 = 0.6;

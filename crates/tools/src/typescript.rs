@@ -495,6 +495,10 @@ impl TypeScriptRenderer<'_> {
             let name = property_name(&spelled);
             let _ = writeln!(out, "{pad}{readonly}{name}{optional}: {kind}{default};");
         }
+        if object.get("additionalProperties") == Some(&Value::Bool(true)) {
+            let readonly = self.readonly.before_field();
+            let _ = writeln!(out, "{pad}{readonly}[field: string]: any;");
+        }
         let _ = write!(out, "{}}}", "  ".repeat(depth));
         out
     }

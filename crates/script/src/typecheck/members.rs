@@ -224,10 +224,10 @@ impl<'a> TypeChecker<'a> {
 
     /// Returns the type of a global that holds tools: `tools` or a server.
     pub(super) fn tool_global(&mut self, name: &str) -> Option<TypeId> {
-        let prefix = match tool_namespace(name, self.registry)? {
-            namespace if namespace.is_empty() => namespace,
-            namespace => format!("{namespace}."),
-        };
+        let mut prefix = tool_namespace(name, self.registry)?;
+        if !prefix.is_empty() {
+            prefix.push('.');
+        }
         Some(self.types.add(Type::Namespace(prefix.into())))
     }
 

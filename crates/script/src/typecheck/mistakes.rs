@@ -54,6 +54,8 @@ pub(crate) enum MistakeKind {
     Property,
     /// A promise is used as if it were its value.
     Await,
+    /// The promise of a call is neither awaited nor returned nor stored.
+    Dropped,
     /// An argument contradicts the tool's schema.
     Argument,
     /// A result of a tool is changed in place.
@@ -65,6 +67,7 @@ impl MistakeKind {
         match self {
             Self::Property => "property",
             Self::Await => "await",
+            Self::Dropped => "dropped",
             Self::Argument => "argument",
             Self::Readonly => "readonly",
         }

@@ -15,6 +15,7 @@
 //! | `annotations` | types that the script writes |
 //! | `narrowing` | what conditions say about a value |
 //! | `changes` | assignments, and changes of frozen results |
+//! | `dropped` | calls whose promise is dropped |
 //! | `arguments`, `mistakes` | compare arguments with schemas; messages |
 
 mod annotations;
@@ -22,6 +23,7 @@ mod arguments;
 mod built_in_properties;
 mod calls;
 mod changes;
+mod dropped;
 mod expressions;
 mod functions;
 mod globals;

@@ -38,6 +38,7 @@ impl<'a> TypeChecker<'a> {
         match statement {
             Statement::ExpressionStatement(it) => {
                 self.infer(&it.expression);
+                self.check_dropped(&it.expression);
             }
             Statement::BlockStatement(it) => self.check_statements(&it.body),
             Statement::IfStatement(it) => self.check_if(it),
