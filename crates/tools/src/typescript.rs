@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 
 use crate::{FieldCase, RegisteredTool, Registry, camel_case};
 
+/// Word in a schema whose value is the TypeScript type itself.
+const TS_TYPE: &str = "tsType";
+
 /// Returns a `declare const tools: {…}` that `tsc --strict` accepts.
 pub fn declarations(registry: &Registry) -> String {
     let mut root = DeclarationNamespace::default();
@@ -73,8 +76,10 @@ pub fn compact_declarations(registry: &Registry) -> String {
         for line in tool.spec.description.trim().lines() {
             let _ = writeln!(out, "// {}", line.trim_end());
         }
-        let named = names.iter().find(|(_, text)| text == result);
-        let result = named.map_or(result.as_str(), |(name, _)| name);
+        let result = names.iter().fold(result.clone(), |result, (name, text)| {
+            let result = result.replace(&format!("({text})"), name);
+            result.replace(text, name)
+        });
         let _ = writeln!(out, "{}({args}): {result}", tool.spec.js_name);
     }
     out
@@ -251,6 +256,11 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
     if has_no_fields && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         return "args?: {}".to_owned();
     }
+    if words == DocComments::Defaults
+        && let Some(parameters) = positional_parameters(tool, &renderer)
+    {
+        return parameters;
+    }
     let mut open = BTreeSet::new();
     let object = renderer.render(schema, depth, &mut open);
     let mut positional = tool.spec.positional_fields().into_iter().map(|field| {
@@ -265,7 +275,8 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
     let is_short = |kind: &str| kind != "unknown" && !kind.contains('{');
     let first = positional.next().filter(|(_, kind)| is_short(kind));
     let field_count = schema["properties"].as_object().map_or(0, Map::len);
-    let takes_options = first.is_some() && field_count > 1 && words == DocComments::Include;
+    let has_other_fields = field_count > tool.spec.positional_fields().len();
+    let takes_options = first.is_some() && has_other_fields && words == DocComments::Include;
     let kinds = first.into_iter().map(|(_, kind)| kind).chain([object]);
     let optional = if is_required { "" } else { "?" };
     let mut parameters = format!("args{optional}: {}", union(kinds));
@@ -274,10 +285,45 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
         parameters.push_str(&format!(", {name}?: {kind}"));
     }
     // The types of the other fields are those of the object.
-    if takes_options && tool.spec.positional_fields().len() == 1 {
+    if takes_options {
         parameters.push_str(", options?: object");
     }
     parameters
+}
+
+/// Returns the shortest way to write a call: the positional fields by their names, and an object
+/// with the others. `None` if the tool declares no positional fields, or not every call needs the
+/// first.
+fn positional_parameters(
+    tool: &RegisteredTool,
+    renderer: &TypeScriptRenderer<'_>,
+) -> Option<String> {
+    let (schema, positional) = (&tool.spec.input_schema, tool.spec.positional);
+    let required = schema["required"].as_array();
+    let is_required =
+        |field: &str| required.is_some_and(|names| names.iter().any(|name| name == field));
+    let optional = |field: &str| if is_required(field) { "" } else { "?" };
+    if !is_required(positional.first()?) {
+        return None;
+    }
+    let mut parameters = Vec::new();
+    for field in positional {
+        let kind = renderer.render(&schema["properties"][field], 0, &mut BTreeSet::new());
+        let kind = kind.strip_suffix(" | null").unwrap_or(&kind);
+        parameters.push(format!("{}{}: {kind}", camel_case(field), optional(field)));
+    }
+    let mut others = schema["properties"].as_object()?.clone();
+    let is_other = |name: &str| !positional.contains(&name) && !renderer.omitted.contains(&name);
+    others.retain(|name, _| is_other(name));
+    if !others.is_empty() {
+        let mark = others.keys().map(|name| optional(name)).min();
+        let mark = mark.unwrap_or_default();
+        let mut object = schema.clone();
+        object["properties"] = Value::Object(others);
+        let object = renderer.render(&object, 0, &mut BTreeSet::new());
+        parameters.push(format!("options{mark}: {object}"));
+    }
+    Some(parameters.join(", "))
 }
 
 /// Returns the TypeScript type of a schema on one line, without doc comments. `root` is the
@@ -330,6 +376,10 @@ impl TypeScriptRenderer<'_> {
             }
             .to_owned();
         };
+        // A function that the sandbox adds to a result. JSON Schema has no word for it.
+        if let Some(text) = object.get(TS_TYPE).and_then(Value::as_str) {
+            return text.to_owned();
+        }
         if let Some(reference) = object.get("$ref").and_then(Value::as_str) {
             let target = reference
                 .strip_prefix('#')
