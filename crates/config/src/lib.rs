@@ -19,9 +19,9 @@ mod trust;
 pub use check::{Diagnostic, DiagnosticSubject, Severity};
 pub use effects::{EffectKind, ProjectEffect, project_effects};
 pub use keys::{
-    AgentSettings, Config, ExposeSettings, FeatureSettings, JournalSettings, McpServer,
-    MemoryBatch, MemorySettings, MemoryStrategy, ModelProvider, ModelScriptSettings, ModelSettings,
-    ScriptHarnessSettings, WebAccessSettings, WorkspaceWriteSettings,
+    AgentSettings, Config, EnvironmentSettings, ExposeSettings, FeatureSettings, JournalSettings,
+    McpServer, MemoryBatch, MemorySettings, MemoryStrategy, ModelProvider, ModelScriptSettings,
+    ModelSettings, ScriptHarnessSettings, WebAccessSettings, WorkspaceWriteSettings,
 };
 pub use load::{ConfigError, home, load};
 pub use mcp::{project_servers, servers_in_project_config};
