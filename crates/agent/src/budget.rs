@@ -96,6 +96,22 @@ impl Budget {
         }
     }
 
+    /// Returns the tokens and the money that are left, here and in the budgets above; `None`
+    /// without a limit.
+    pub(crate) fn remaining(&self) -> (Option<u64>, Option<f64>) {
+        let (limits, spent) = (&self.0.limits, self.spent());
+        let used = spent.usage.input_tokens + spent.usage.output_tokens;
+        let tokens = limits.max_tokens.map(|limit| limit.saturating_sub(used));
+        let cost = spent.cost.unwrap_or(0.0);
+        let cost = limits.max_cost.map(|limit| (limit - cost).max(0.0));
+        let parent = self.0.parent.as_ref().map(Self::remaining);
+        let (parent_tokens, parent_cost) = parent.unwrap_or_default();
+        (
+            tokens.into_iter().chain(parent_tokens).min(),
+            cost.into_iter().chain(parent_cost).reduce(f64::min),
+        )
+    }
+
     /// Returns whether the cost is limited, here or in a budget above.
     pub(crate) fn limits_cost(&self) -> bool {
         self.0.limits.max_cost.is_some() || self.0.parent.as_ref().is_some_and(Self::limits_cost)
@@ -156,6 +172,7 @@ mod tests {
         let child = turn.child(cost_limit, BudgetSpent::default());
         child.add_request(usage(10), Some(0.5));
         assert_eq!(child.reached_limit(), None);
+        assert_eq!(child.remaining(), (Some(89), Some(0.5)));
         child.add_request(usage(10), Some(0.5));
         assert_eq!(child.reached_limit(), Some(TurnEnd::MaxCost));
         assert!(turn.next_round_is_last() && turn.reached_limit().is_none());

@@ -16,7 +16,7 @@ use selvedge_journal::Journal;
 use selvedge_models::{Model, ModelClient, ModelError, ModelEvent, Prompt};
 use selvedge_protocol::{
     ConversationItem, DocumentStore, EventSink, Limits, MessageRole, ModelErrorKind, ScriptMode,
-    TurnEnd, Usage, new_document_key, new_id,
+    TurnBudgets, TurnEnd, Usage, new_document_key, new_id,
 };
 use selvedge_tools::{CallContext, Registry, ToolError, camel_case, snake_case};
 use tokio::sync::watch;
@@ -104,6 +104,13 @@ impl SubAgents {
         self.0.background.stop().await
     }
 
+    /// Counts what the turn of another session used, which a run waited for.
+    pub fn add_usage(&self, run: &str, usage: Usage, cost: Option<f64>) {
+        if let Some((_, context)) = self.active_turn(run) {
+            context.budget.add_request(usage, cost);
+        }
+    }
+
     /// Returns the budget of a session, if agents that outlive their turn spend from it.
     pub(crate) fn session_budget(&self, session: &str) -> Option<Budget> {
         lock(&self.0.session_budgets).get(session).cloned()
@@ -112,6 +119,20 @@ impl SubAgents {
     /// Returns the template of sub-agents and the context of the turn that a run belongs to.
     pub(crate) fn active_turn(&self, run: &str) -> Option<(Arc<SubAgentTemplate>, TurnContext)> {
         self.0.active_turn(run)
+    }
+}
+
+impl TurnBudgets for SubAgents {
+    fn remaining_budget(&self, run: &str) -> (Option<u64>, Option<f64>) {
+        let turn = self.active_turn(run);
+        turn.map(|(_, context)| context.budget.remaining())
+            .unwrap_or_default()
+    }
+
+    fn sub_agent_tools(&self, run: &str) -> Option<Vec<String>> {
+        let (_, context) = self.active_turn(run)?;
+        let names = context.tools.iter().map(|tool| tool.spec.name.clone());
+        (context.depth > 0).then(|| names.collect())
     }
 }
 

@@ -13,7 +13,8 @@ use selvedge_tools::ToolError;
 use crate::args::ScriptLimitArgs;
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
-use crate::setup::{CliSetup, resolve_pack};
+use crate::setup::CliSetup;
+use crate::tool_packs::resolve_pack;
 
 /// The models that the scripts of an agent can use.
 pub(crate) struct ScriptModels {

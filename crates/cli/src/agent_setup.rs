@@ -64,13 +64,18 @@ pub(crate) fn setup_with_sub_agents(
     for refusal in project_instructions(&setup).refused {
         eprint_line!("warning: {refusal}");
     }
+    add_sub_agents(&mut setup);
+    Ok(setup)
+}
+
+/// Adds the tools that start sub-agents.
+pub(crate) fn add_sub_agents(setup: &mut CliSetup) {
     let agents = SubAgents::default();
     agents.store_results_in(setup.toolbox.cabinet.clone());
     if let Some(tasks) = &setup.tasks {
         agents.allow_in_tasks(tasks);
     }
     setup.sub_agents = Some(agents);
-    Ok(setup)
 }
 
 /// Reads the instructions of the project, unless the user declined to trust it.
@@ -107,6 +112,29 @@ pub(crate) async fn assemble_agent(
     let choice = providers::choose_model(&setup.config, options.model).await?;
     check_cost_limits(setup, options.turn_limits, &choice)?;
     let session = open_session(setup, &options.session).await?;
+    assemble(setup, workspace, options, choice, session).await
+}
+
+/// Starts the MCP servers, and builds an agent for a session that is already open. Asks nothing.
+pub(crate) async fn assemble_in_session(
+    setup: &mut CliSetup,
+    workspace: &WorkspaceArgs,
+    options: AgentBuildOptions<'_>,
+    session: Session,
+) -> Result<AssembledAgent> {
+    let choice = providers::choose_model_without_asking(&setup.config, options.model).await?;
+    check_cost_limits(setup, options.turn_limits, &choice)?;
+    setup.session = session.id().to_owned();
+    assemble(setup, workspace, options, choice, session).await
+}
+
+async fn assemble(
+    setup: &mut CliSetup,
+    workspace: &WorkspaceArgs,
+    options: AgentBuildOptions<'_>,
+    choice: ModelChoice,
+    session: Session,
+) -> Result<AssembledAgent> {
     let memory = match open_memory(setup)? {
         Some(memory) => {
             let small = small_model(&setup.config).await?;

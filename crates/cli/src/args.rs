@@ -9,9 +9,11 @@ use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalPolicy, SandboxPolicy, ScriptMode};
 use serde::de::DeserializeOwned;
 
+use crate::channels_args::ChannelsCommand;
 use crate::memory::args::MemoryCommand;
 use crate::runs::args::RunsCommand;
 use crate::sessions_args::SessionsCommand;
+use crate::trust::TrustQuestion;
 use crate::units;
 
 /// Run small TypeScript programs that call tools, in a sandbox.
@@ -87,6 +89,9 @@ pub(crate) enum CliCommand {
     /// List, inspect, fork and export sessions
     #[command(subcommand)]
     Sessions(SessionsCommand),
+    /// Post, read and list messages between people and sessions
+    #[command(subcommand)]
+    Channels(ChannelsCommand),
     /// List models, test them, and store keys
     #[command(subcommand)]
     Models(ModelsCommand),
@@ -238,7 +243,7 @@ pub(crate) struct ScriptLimitArgs {
     #[arg(long, value_name = "N")]
     pub(crate) max_calls: Option<u32>,
 
-    /// Maximum number of other calls: files, workspace, session, memory [default: 1000]
+    /// Maximum number of other calls: files, sessions, channels, memory [default: 1000]
     #[arg(long, value_name = "N")]
     pub(crate) max_file_calls: Option<u32>,
 
@@ -278,6 +283,9 @@ pub(crate) struct WorkspaceArgs {
     /// Trust this folder: use its .selvedge/ and .mcp.json from now on
     #[arg(long)]
     pub(crate) trust: bool,
+
+    #[arg(skip)]
+    pub(crate) trust_question: TrustQuestion,
 }
 
 #[derive(Debug, Args)]

@@ -13,6 +13,8 @@ mod approval_question;
 mod args;
 mod ask;
 mod ask_form;
+mod channels;
+mod channels_args;
 mod chat;
 mod check;
 mod config;
@@ -47,11 +49,14 @@ mod sampling;
 mod saved_config;
 mod secret_environment;
 mod servers;
+mod session_runner;
 mod sessions;
 mod sessions_args;
+mod sessions_send;
 mod setup;
 mod terminal_input;
 mod text_excerpt;
+mod tool_packs;
 mod tools;
 mod trust;
 mod units;
@@ -132,6 +137,7 @@ fn main() -> ExitCode {
         CliCommand::Continue(args) => chat::continue_session(args),
         CliCommand::Exec(args) => exec::exec(args),
         CliCommand::Sessions(command) => sessions::sessions(command),
+        CliCommand::Channels(command) => channels::channels(command),
         CliCommand::Run(args) => run::run(args),
         CliCommand::Runs(command) => runs::runs(command),
         CliCommand::Check(args) => check::check(args),

@@ -1,11 +1,12 @@
-//! `selvedge sessions`: lists, shows, renames, forks, exports and imports sessions.
+//! `selvedge sessions`: lists, shows, renames, forks, exports and imports sessions. `send` is in
+//! `sessions_send`.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_agent::{AgentError, Session};
 use selvedge_journal::{Journal, JournalError, Redactor, SessionSummary};
-use selvedge_protocol::{ConversationItem, MessageRole, TurnItem};
+use selvedge_protocol::{ConversationItem, MessageRole, SessionStore, TurnItem};
 use serde_json::{Value, json};
 
 use crate::CliStatus;
@@ -32,6 +33,7 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<CliStatus> {
     match command {
         SessionsCommand::List(args) => list(&journal, &args),
         SessionsCommand::Show(args) => show(&journal, &args),
+        SessionsCommand::Send(args) => crate::sessions_send::send(&journal, args),
         SessionsCommand::Rename(args) => {
             let found = journal.session(&args.session);
             let renamed = found.and_then(|found| journal.rename_session(&found.id, &args.name));
@@ -59,8 +61,10 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<CliStatus> {
         let name = session_title(journal, session, &redactor);
         let when = format_age(now, session.touched_ms);
         print_line(&format!(
-            "{}  {when:>8}  {name:<40}  {}",
-            session.id, session.directory
+            "{}  {when:>8}  {name:<40}  {}{}",
+            session.id,
+            session.directory,
+            origin_and_queue(session)
         ))?;
     }
     if sessions.is_empty() {
@@ -69,8 +73,18 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<CliStatus> {
     Ok(CliStatus::Success)
 }
 
-/// Returns the name of a session, or the start of its first message. Secrets are redacted before
-/// the text is truncated, because a truncated secret is not recognised.
+/// Returns the environment, the creator and the queue of a session, as the end of a line.
+fn origin_and_queue(session: &SessionSummary) -> String {
+    let environment = session.environment.iter();
+    let environment = environment.map(|name| format!("  environment {name}"));
+    let creator = session.creator.iter();
+    let creator = creator.map(|id| format!("  created by {id}"));
+    let queued = (session.queued > 0).then(|| format!("  {} queued", session.queued));
+    environment.chain(creator).chain(queued).collect()
+}
+
+/// Returns the name of a session, its title, or the start of its first message. Secrets are
+/// redacted before the text is truncated, because a truncated secret is not recognised.
 pub(crate) fn session_title(
     journal: &Journal,
     session: &SessionSummary,
@@ -79,6 +93,7 @@ pub(crate) fn session_title(
     let name = session
         .name
         .clone()
+        .or_else(|| session.title.clone())
         .or_else(|| first_line(journal, &session.id))
         .unwrap_or_default();
     redactor.redact_text(&name).chars().take(40).collect()
@@ -101,19 +116,37 @@ fn show(journal: &Arc<Journal>, args: &SessionsShowArgs) -> Result<CliStatus> {
     let session = Session::open_read_only(journal, &summary.id)?;
     let redactor = user_redactor()?;
     let items = session.history();
+    let queue = runtime()?.block_on(journal.queue(&summary.id))?;
     if args.json {
         let items: Vec<Value> = items
             .iter()
             .map(|(turn, item)| json!({"turn": turn, "item": redactor.redact_value(&json!(item.without_native()))}))
             .collect();
         let open = session.has_open_turn();
-        return crate::output::print_json(
-            &json!({"session": summary, "open": open, "items": items}),
-        );
+        return crate::output::print_json(&json!({
+            "session": summary,
+            "open": open,
+            "items": items,
+            "queue": redactor.redact_value(&json!(queue)),
+        }));
+    }
+    let title = redactor.redact_text(summary.title.as_deref().unwrap_or_default());
+    let origin = format!("{title}{}", origin_and_queue(&summary));
+    if !origin.is_empty() {
+        print_line(origin.trim_start())?;
     }
     for (turn, item) in &items {
         let text = item_text(item, &redactor).replace('\n', "\n      ");
         print_text(&format!("T-{turn}  {text}"))?;
+    }
+    for message in &queue {
+        let text = truncate_item(&redactor.redact_text(&message.text));
+        let text = text.replace('\n', "\n      ");
+        print_text(&format!(
+            "{}  from {}: {text}",
+            message.state.as_str(),
+            message.author.id
+        ))?;
     }
     if session.has_open_turn() {
         eprint_line!(

@@ -10,6 +10,8 @@ pub(crate) enum SessionsCommand {
     List(SessionsListArgs),
     /// Show the messages, scripts and calls of a session
     Show(SessionsShowArgs),
+    /// Queue a message for a session; with --wait, run its turn and print the answer
+    Send(SessionsSendArgs),
     /// Set the name of a session
     Rename(SessionsRenameArgs),
     /// Copy a session up to a turn into a new session
@@ -41,6 +43,24 @@ pub(crate) struct SessionsShowArgs {
     pub(crate) session: String,
 
     /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsSendArgs {
+    /// Id of the session, a prefix of the id, or its name
+    pub(crate) session: String,
+
+    /// Text of the message; `-` reads standard input; may be omitted with --wait
+    #[arg(required_unless_present = "wait")]
+    pub(crate) message: Option<String>,
+
+    /// Run the queued messages of the session, and print the last answer
+    #[arg(long)]
+    pub(crate) wait: bool,
+
+    /// Print the message and its answer as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

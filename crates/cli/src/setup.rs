@@ -12,8 +12,8 @@ use selvedge_memory::Memory;
 use selvedge_protocol::{LimitOverrides, Limits, SandboxPolicy, ScriptModeSettings, ToolSpec};
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
-    CommandRules, CommandSettings, PackError, PackSelection, ToolPacks, Toolbox, Workspace,
-    WorkspacePaths, command_tasks, refused_ignore_files,
+    CommandRules, CommandSettings, Toolbox, Workspace, WorkspacePaths, command_tasks,
+    refused_ignore_files,
 };
 use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use crate::problem::Problem;
 use crate::recall::RecallTool;
 use crate::run_access::McpRunAccess;
 use crate::secret_environment::{project_server_variables, variables_never_inherited};
+use crate::tool_packs::resolve_pack;
 
 /// Everything that a command needs to run scripts.
 pub(crate) struct CliSetup {
@@ -56,6 +57,10 @@ pub(crate) struct CliSetup {
     pub(crate) tasks: Option<TaskSet>,
     /// The limits that the provider and the model of the agent change.
     pub(crate) model_limits: LimitOverrides,
+    /// Packs that must contain a tool, besides the configured one.
+    pub(crate) required_packs: Vec<String>,
+    /// Names of the only tools that scripts can call. `None` if packs alone decide.
+    pub(crate) allowed_tools: Option<Vec<String>>,
 }
 
 /// The configuration, and the folder that it applies to.
@@ -92,7 +97,7 @@ pub(crate) fn load_configuration_with_diagnostics(
         project,
         &instruction_files(&files),
         home.as_deref(),
-        workspace.trust,
+        workspace,
     )?;
     let (config, mut diagnostics) =
         selvedge_config::load(home.as_deref(), decision.project.as_ref());
@@ -201,6 +206,8 @@ impl CliSetup {
             mcp_run_access: None,
             tasks,
             model_limits: LimitOverrides::default(),
+            required_packs: Vec::new(),
+            allowed_tools: None,
         })
     }
 
@@ -222,7 +229,10 @@ impl CliSetup {
     /// removes the tools that [`Self::tool_filter`] excludes.
     pub(crate) fn built_in_tools(&self) -> Result<Registry> {
         let mut all = Registry::new();
-        self.toolbox.register(&mut all)?;
+        let mut toolbox = self.toolbox.clone();
+        toolbox.channels = self.channel_access();
+        toolbox.sessions = self.session_access();
+        toolbox.register(&mut all)?;
         if let Some(journal) = &self.journal {
             all.register(RecallTool(journal.clone(), self.run_access()))?;
         }
@@ -246,18 +256,19 @@ impl CliSetup {
     /// applied in [`Servers::script_registry`](selvedge_mcp::Servers::script_registry), through
     /// which every command gets its tools.
     pub(crate) fn tool_filter(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
-        let pack = self.config.tool_pack.as_ref();
-        let pack = pack
-            .map(|name| resolve_pack(&self.config, name))
-            .transpose()?;
+        let packs = self.config.tool_pack.iter().chain(&self.required_packs);
+        let packs = packs.map(|name| resolve_pack(&self.config, name));
+        let packs: Vec<_> = packs.collect::<Result<_, _>>()?;
         let exposed = self.config.script_harness.expose.tools.clone();
+        let allowed = self.allowed_tools.clone();
         Ok(move |spec: &ToolSpec| {
             let named = |names: &Vec<String>| {
                 names
                     .iter()
                     .any(|name| *name == spec.name || *name == spec.js_name)
             };
-            pack.as_ref().is_none_or(|pack| pack.contains(spec))
+            packs.iter().all(|pack| pack.contains(spec))
+                && allowed.as_ref().is_none_or(named)
                 && exposed.as_ref().is_none_or(named)
         })
     }
@@ -274,11 +285,7 @@ impl CliSetup {
     }
 
     /// Opens the journal, unless `--ephemeral` was passed or there is no home folder.
-    pub(crate) fn with_journal(
-        mut self,
-        workspace: &WorkspaceArgs,
-        need: JournalNeed,
-    ) -> Result<Self> {
+    pub(crate) fn with_journal(self, workspace: &WorkspaceArgs, need: JournalNeed) -> Result<Self> {
         let journal = match &self.home {
             Some(home) if !workspace.ephemeral => Some(crate::journal::open_journal_for_run(
                 home,
@@ -287,6 +294,11 @@ impl CliSetup {
             )?),
             _ => None,
         };
+        Ok(self.with_open_journal(journal))
+    }
+
+    /// Uses a journal that is already open.
+    pub(crate) fn with_open_journal(mut self, journal: Option<Arc<Journal>>) -> Self {
         if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.owner_lock_fd()) {
             // MCP servers inherit this copy of the lock, which is not closed on exec.
             #[cfg(unix)]
@@ -299,7 +311,7 @@ impl CliSetup {
             self.toolbox.cabinet = journal.clone();
         }
         self.journal = journal;
-        Ok(self)
+        self
     }
 
     /// Returns the redactor with the configured secret names.
@@ -483,24 +495,6 @@ impl CliSetup {
             ..ScriptContext::default()
         }
     }
-}
-
-/// Returns the tools of a pack.
-pub(crate) fn resolve_pack(config: &Config, name: &str) -> Result<PackSelection, Problem> {
-    let packs = ToolPacks::with_custom(config.tool_packs.clone());
-    packs.resolve(name).map_err(|error| {
-        let hint = match &error {
-            PackError::Unknown { similar: near, .. } if !near.is_empty() => {
-                let near = near.iter().map(|name| format!("`{name}`"));
-                format!("did you mean {}?", near.collect::<Vec<_>>().join(" or "))
-            }
-            _ => {
-                let names: Vec<&str> = packs.names().into_iter().collect();
-                format!("use one of {}", names.join(", "))
-            }
-        };
-        Problem::new(error.to_string()).hint(hint)
-    })
 }
 
 /// Returns Selvedge's own folders. The default one stays private if SELVEDGE_HOME names another.

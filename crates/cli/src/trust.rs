@@ -7,9 +7,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use selvedge_config::{EffectKind, Project, ProjectEffect, TrustState, project_effects};
 
+use crate::args::WorkspaceArgs;
 use crate::ask::confirm;
 use crate::instructions::InstructionUse;
 use crate::problem::Problem;
+
+/// Whether a person can be asked to trust a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum TrustQuestion {
+    #[default]
+    Allowed,
+    /// In the background of another command.
+    Never,
+}
 
 /// What may be used of a folder's files.
 pub(crate) struct TrustDecision {
@@ -25,8 +35,10 @@ pub(crate) fn decide_trust(
     project: Project,
     instructions: &[PathBuf],
     home: Option<&Path>,
-    trust_now: bool,
+    flags: &WorkspaceArgs,
 ) -> Result<TrustDecision> {
+    let trust_now = flags.trust;
+    let can_ask = flags.trust_question == TrustQuestion::Allowed && has_terminal();
     let trusted = |project| TrustDecision {
         project,
         instructions: InstructionUse::Follow,
@@ -54,8 +66,7 @@ pub(crate) fn decide_trust(
         return Ok(trusted(Some(project)));
     }
     let mut state = before;
-    if let (Some(home), TrustState::Unknown | TrustState::Changed, true) = (home, before, can_ask())
-    {
+    if let (Some(home), TrustState::Unknown | TrustState::Changed, true) = (home, before, can_ask) {
         let question = trust_question(&project, instructions, before, home);
         match confirm(&question, "Trust this folder", "Do not trust it") {
             Some(true) => {
@@ -93,7 +104,7 @@ pub(crate) fn decide_trust(
     })
 }
 
-fn can_ask() -> bool {
+fn has_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 

@@ -20,6 +20,8 @@ mod commands;
 mod deliberate;
 #[path = "chat/forms.rs"]
 mod forms;
+#[path = "chat/inbox.rs"]
+mod inbox;
 #[path = "chat/questions.rs"]
 mod questions;
 #[path = "chat/sampling.rs"]

@@ -13,7 +13,7 @@ use crate::{McpServer, PROJECT_FILES, Project};
 
 /// Keys that decide what runs without approval, where data goes, and what is confined. They are
 /// listed first.
-const PROMINENT_KEYS: [&str; 12] = [
+const PROMINENT_KEYS: [&str; 13] = [
     "approval_policy",
     "sandbox_mode",
     "sandbox",
@@ -22,6 +22,7 @@ const PROMINENT_KEYS: [&str; 12] = [
     "allow_commands",
     "allow_commands_unconfined",
     "shell_environment_policy",
+    "environments",
     "mcp_servers",
     "model_provider",
     "model_providers",

@@ -73,11 +73,36 @@ pub struct Config {
     pub features: FeatureSettings,
     /// How scripts run.
     pub script_harness: ScriptHarnessSettings,
+    /// How sessions work that scripts create with `sessions.create({ env })`, by name.
+    pub environments: BTreeMap<String, EnvironmentSettings>,
     /// Variables with credentials that the user's file names, whatever the project's file changes.
     /// Not a key: loading the configuration sets it.
     #[schemars(skip)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub user_key_variables: Vec<String>,
+}
+
+/// How the sessions of an environment work. A key that is not set keeps the value of the
+/// configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EnvironmentSettings {
+    /// Folder to work in: an absolute path, or one relative to the folder of the session that
+    /// creates the session.
+    pub workspace: Option<PathBuf>,
+    /// The model to use.
+    pub model: Option<String>,
+    /// The provider to use.
+    pub model_provider: Option<String>,
+    /// What commands and tools may change.
+    pub sandbox_mode: Option<SandboxPolicy>,
+    /// When a call needs approval. Turns that a message starts never ask: what needs approval is
+    /// denied.
+    pub approval_policy: Option<ApprovalPolicy>,
+    /// The tools to offer.
+    pub tool_pack: Option<String>,
+    /// Limits of one script run, with the keys of `script_harness.limits`.
+    pub limits: LimitOverrides,
 }
 
 /// Features of providers to use.

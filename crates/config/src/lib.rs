@@ -20,9 +20,9 @@ mod trust;
 pub use check::{Diagnostic, DiagnosticSubject, Severity};
 pub use effects::{EffectKind, ProjectEffect, project_effects};
 pub use keys::{
-    AgentSettings, Config, ExposeSettings, FeatureSettings, JournalSettings, McpServer,
-    MemoryBatch, MemorySettings, MemoryStrategy, ModelProvider, ModelScriptSettings, ModelSettings,
-    ProviderOrigin, ScriptHarnessSettings, WebAccessSettings, WorkspaceSettings,
+    AgentSettings, Config, EnvironmentSettings, ExposeSettings, FeatureSettings, JournalSettings,
+    McpServer, MemoryBatch, MemorySettings, MemoryStrategy, ModelProvider, ModelScriptSettings,
+    ModelSettings, ProviderOrigin, ScriptHarnessSettings, WebAccessSettings, WorkspaceSettings,
     WorkspaceWriteSettings,
 };
 pub use load::{ConfigError, home, load};

@@ -113,13 +113,18 @@ impl DocumentStore for OwnedDocuments {
 impl Journal {
     /// Returns a store with the documents of one owner only. Others cannot read them.
     pub fn documents_of(self: &Arc<Self>, owner: &str) -> Arc<dyn DocumentStore> {
-        let hash = KeyedHash::new(&self.digest_key, "owners of documents");
-        let hash = hash.hash(&[owner.as_bytes()]);
-        let owner = selvedge_text::hex(&hash);
         Arc::new(OwnedDocuments {
             journal: self.clone(),
-            owner: DocumentOwner(format!("{OWNER_SEPARATOR}{owner}")),
+            owner: DocumentOwner(self.owner_suffix(owner)),
         })
+    }
+
+    /// Returns what the stored keys of an owner's documents, and the names of its channels, end
+    /// with.
+    pub(crate) fn owner_suffix(&self, owner: &str) -> String {
+        let hash = KeyedHash::new(&self.digest_key, "owners of documents");
+        let hash = hash.hash(&[owner.as_bytes()]);
+        format!("{OWNER_SEPARATOR}{}", selvedge_text::hex(&hash))
     }
 
     fn save_document(

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use selvedge_protocol::LedgerError;
+use selvedge_protocol::{ChannelError, LedgerError, SessionError};
 
 use crate::connection::is_busy;
 
@@ -198,6 +198,24 @@ impl From<JournalError> for LedgerError {
             JournalError::AlreadyResumed { run, by } => Self::AlreadyResumed { run, by },
             other if other.is_disk_full() => Self::DiskFull(other.to_string()),
             other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+impl From<JournalError> for ChannelError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::SessionNotFound(id) => Self::SessionNotFound(id),
+            other => Self::Storage(other.into()),
+        }
+    }
+}
+
+impl From<JournalError> for SessionError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::SessionNotFound(id) => Self::NotFound(id),
+            other => Self::Storage(other.into()),
         }
     }
 }

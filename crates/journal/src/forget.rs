@@ -2,7 +2,8 @@
 //!
 //! Deleted with a turn: its items, the runs that began in it with their calls and approvals, the
 //! values that scripts stored in it, the documents it saved, and the sessions of agents it
-//! launched. Copies of the turn in forks of the session are deleted as well.
+//! launched. Copies of the turn in forks of the session are deleted as well. Messages that the turn
+//! posted to channels lose their text and keep their numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -130,6 +131,10 @@ impl ForgetTransaction<'_> {
             .map(|item| item.item.to_string())
             .collect();
         self.delete_activity(session, &spans, deleted_texts)?;
+        for turn in turns {
+            let sql = "DELETE FROM inbox WHERE session = ?1 AND turn = ?2";
+            execute(self.connection, sql, params![session, turn])?;
+        }
         let after = (self.rewrite)(before.clone(), turns);
         let remaining: BTreeMap<u32, &StoredRow> =
             after.iter().map(|item| (item.number, item)).collect();
@@ -167,6 +172,8 @@ impl ForgetTransaction<'_> {
         self.delete_activity(session, &[(i64::MIN, i64::MAX)], texts)?;
         for sql in [
             "DELETE FROM items WHERE session = ?1",
+            "DELETE FROM inbox WHERE session = ?1",
+            "DELETE FROM channel_followers WHERE session = ?1",
             "DELETE FROM sessions WHERE id = ?1",
         ] {
             execute(self.connection, sql, params![session])?;
@@ -199,6 +206,8 @@ impl ForgetTransaction<'_> {
             let sql =
                 "DELETE FROM stored WHERE session = ?1 AND stored_ms >= ?2 AND stored_ms < ?3";
             execute(self.connection, sql, within)?;
+            self.journal
+                .clear_posts(self.connection, session, *from, *to)?;
             earliest_ms = earliest_ms.min(*from);
         }
         for run in runs.iter().collect::<BTreeSet<_>>() {

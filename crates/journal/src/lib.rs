@@ -9,12 +9,14 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod cancel_requests;
+mod channels;
 mod column_encryption;
 mod connection;
 mod crypto;
 mod document_store;
 mod error;
 mod forget;
+mod inbox;
 mod jobs;
 mod journal;
 mod ledger;
@@ -26,6 +28,7 @@ mod run_call_counts;
 mod runs;
 mod schema;
 mod script_values;
+mod session_store;
 mod sessions;
 mod time;
 mod tool_counts;

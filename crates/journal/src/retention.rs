@@ -37,7 +37,10 @@ const RUN_PAYLOAD_COLUMNS: [(&str, &str); 10] = [
     ("approvals", "request"),
 ];
 /// The other tables and columns that refer to payloads.
-const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 4] = [
+const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 7] = [
+    ("channel_messages", "content"),
+    ("inbox", "answer"),
+    ("inbox", "text"),
     ("items", "item"),
     ("stored", "value"),
     ("cabinet", "about"),

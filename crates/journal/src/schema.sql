@@ -100,9 +100,83 @@ CREATE TABLE sessions (
     -- The process that has claimed the session.
     owner TEXT,
     -- The session whose agent launched this one.
-    parent TEXT
+    parent TEXT,
+    title TEXT,
+    -- The table `[environments.x]` of the configuration that the session works with.
+    environment TEXT,
+    -- The session whose script created this one, and the number of sessions above it.
+    creator TEXT,
+    depth INTEGER NOT NULL DEFAULT 0,
+    -- What turns of the session may do at most, if a script created it (`TurnPermissions`).
+    permissions TEXT
 ) WITHOUT ROWID;
 CREATE INDEX sessions_by_time ON sessions (touched_ms DESC);
+CREATE INDEX sessions_by_creator ON sessions (creator) WHERE creator IS NOT NULL;
+
+-- Messages that start turns of sessions, in order. A process claims a message, runs the turn and
+-- stores the answer.
+CREATE TABLE inbox (
+    session TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    author_kind TEXT NOT NULL,
+    author TEXT NOT NULL,
+    text BLOB NOT NULL,
+    hops INTEGER NOT NULL,
+    -- The message or turn that led to this message.
+    cause TEXT,
+    -- What the turn may do at most (`TurnPermissions`); null if a person sent the message.
+    permissions TEXT,
+    -- 'queued', 'claimed', 'answered' or 'failed'.
+    state TEXT NOT NULL,
+    -- The process that claimed the message, and the turn that it starts.
+    owner TEXT,
+    turn INTEGER,
+    -- The final answer of the turn, or the error.
+    answer BLOB,
+    queued_ms INTEGER NOT NULL,
+    ended_ms INTEGER,
+    -- The same for every attempt to send the message.
+    idempotency_key TEXT,
+    PRIMARY KEY (session, number)
+) WITHOUT ROWID;
+CREATE INDEX open_inbox ON inbox (session, number) WHERE ended_ms IS NULL;
+CREATE UNIQUE INDEX inbox_by_key ON inbox (idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- Sessions whose turn waits for the answer of another session, and the process that runs that turn.
+CREATE TABLE session_waits (waiter TEXT NOT NULL, target TEXT NOT NULL, owner TEXT NOT NULL);
+
+-- Channels. A name may end with the owner of the channel, as the keys of documents do.
+CREATE TABLE channels (
+    name TEXT PRIMARY KEY,
+    -- The number of messages, which is the number of the newest one.
+    messages INTEGER NOT NULL,
+    posted_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE channel_messages (
+    channel TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    author_kind TEXT NOT NULL,
+    author TEXT NOT NULL,
+    -- The text and its mentions.
+    content BLOB NOT NULL,
+    hops INTEGER NOT NULL,
+    cause TEXT,
+    posted_ms INTEGER NOT NULL,
+    -- The same for every attempt to post the message.
+    idempotency_key TEXT,
+    PRIMARY KEY (channel, number)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX channel_messages_by_key
+    ON channel_messages (idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- Sessions that follow a channel.
+CREATE TABLE channel_followers (
+    channel TEXT NOT NULL,
+    session TEXT NOT NULL,
+    PRIMARY KEY (channel, session)
+) WITHOUT ROWID;
+CREATE INDEX followed_channels ON channel_followers (session);
 
 CREATE TABLE items (
     session TEXT NOT NULL,

@@ -32,6 +32,14 @@ pub struct SessionSummary {
     pub forked_from: Option<String>,
     /// The session whose agent launched the agent of this one; `None` if a person began it.
     pub parent: Option<String>,
+    /// The title that a script gave the session.
+    pub title: Option<String>,
+    /// The name of the environment that the session works with.
+    pub environment: Option<String>,
+    /// The session whose script created this one.
+    pub creator: Option<String>,
+    /// The number of messages that are not answered yet.
+    pub queued: u32,
 }
 
 /// A row of a session: an item or a mark.
@@ -58,7 +66,8 @@ struct SessionExportHeader {
 
 const SELECT_SESSION_SUMMARY: &str =
     "SELECT id, name, directory, started_ms, touched_ms, forked_from,
-    (SELECT count(*) FROM items WHERE session = sessions.id), parent FROM sessions";
+    (SELECT count(*) FROM items WHERE session = sessions.id), parent, title, environment, creator,
+    (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL) FROM sessions";
 
 /// The SQL of a new `touched_ms`: the time in `?2`, or one millisecond after the last touched
 /// session if that is later, so that sessions have a total order.
@@ -353,7 +362,7 @@ impl Journal {
     }
 }
 
-fn insert_session(
+pub(crate) fn insert_session(
     connection: &Connection,
     id: &str,
     directory: &str,
@@ -380,5 +389,9 @@ fn read_session_summary(row: &Row<'_>) -> rusqlite::Result<SessionSummary> {
         forked_from: row.get(5)?,
         items: row.get(6)?,
         parent: row.get(7)?,
+        title: row.get(8)?,
+        environment: row.get(9)?,
+        creator: row.get(10)?,
+        queued: row.get(11)?,
     })
 }

@@ -6,6 +6,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod approval;
+mod channels;
 mod conversation;
 mod document_store;
 mod error;
@@ -14,6 +15,8 @@ mod id;
 mod item;
 mod ledger;
 mod limits;
+mod permissions;
+mod session_store;
 mod settings;
 mod spec;
 mod turn;
@@ -21,6 +24,11 @@ mod turn;
 pub use approval::{
     ApprovalPolicy, ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, Preview,
     PreviewContent, SandboxPolicy,
+};
+pub use channels::{
+    AuthorKind, ChannelError, ChannelInfo, ChannelMessage, ChannelStore, Following,
+    MAX_CHANNEL_MESSAGE_BYTES, MAX_CHANNEL_READ, MAX_HOPS, MessageAuthor, NewChannelMessage,
+    PostReceipt, ReadFrom, check_channel_name, mention_of_title, mentions_in,
 };
 pub use conversation::{
     ConversationItem, FinishReason, FunctionCall, FunctionCallKind, FunctionCallOutput, Message,
@@ -41,6 +49,13 @@ pub use ledger::{
     first_attempt_id, retry_call_id,
 };
 pub use limits::{LimitKind, LimitOverrides, LimitSurface, Limits, ScriptMode, ScriptModeSettings};
+pub use permissions::{TurnBudgets, TurnPermissions};
+pub use session_store::{
+    ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_INBOX_MESSAGE_BYTES,
+    MAX_QUEUED_MESSAGES, MAX_SESSION_DEPTH, MAX_TITLE_CHARS, NewInboxMessage, NewSession,
+    SessionError, SessionFilter, SessionFuture, SessionInfo, SessionRunner, SessionState,
+    SessionStore,
+};
 pub use settings::{
     BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables,
     McpApproval, McpSampling, McpServerOptions, PatchFlavour, Prices, ReasoningStyle, Retention,

@@ -62,6 +62,9 @@ pub enum ResultView {
     /// A result is a part of a text file, with `text` and `firstLine`. Scripts also get `content`,
     /// the same string, and `numbered`, the lines with their numbers, computed when it is read.
     TextLines,
+    /// A result is a session, with `id`, or a list of sessions. Scripts also get the function
+    /// `send` of each, which calls `sessions.send` with that id.
+    Session,
 }
 
 impl ToolSpec {

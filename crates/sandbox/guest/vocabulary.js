@@ -250,6 +250,15 @@ const vocabulary = (host, { urls, encodings }) => {
   };
   const callForLines = (path, args) => call(path, args, textLines);
 
+  // A result that is a session, or a list of sessions, also has `send`, which is not enumerable.
+  const withSend = (session) => {
+    if (Array.isArray(session)) return Object.freeze(session.map(withSend));
+    if (typeof session?.id !== "string") return session;
+    const send = (...args) => call("sessions.send", [session.id, ...args]);
+    return Object.freeze(define({ ...session }, "send", Object.freeze(send)));
+  };
+  const callForSession = (path, args) => call(path, args, withSend);
+
   // Starts a task: a call that continues after the script has ended. The host returns its id at
   // once.
   const spawn = (path, args) => {
@@ -275,7 +284,7 @@ const vocabulary = (host, { urls, encodings }) => {
         if (PROBES.has(name) && host.message("exists", path) === undefined) return undefined;
         const kind = ask("resolve", path);
         if (kind === "absent") return undefined;
-        const make = kind === "task" ? spawn : kind === "tool of text lines" ? callForLines : call;
+        const make = { task: spawn, "tool of text lines": callForLines, "tool of a session": callForSession }[kind] ?? call;
         found = kind === "namespace" ? namespace(`${path}.`) : define((...args) => make(path, args), "name", name);
         // `.raw(…)` returns the complete response of an MCP tool, not only its value.
         if (kind === "tool with raw") define(found, "raw", Object.freeze(define((...args) => call(`${path}.raw`, args), "name", "raw")));

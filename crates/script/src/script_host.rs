@@ -180,6 +180,9 @@ impl ScriptHost {
             ToolLookup::Tool(tool) if tool.spec.result_view == ResultView::TextLines => {
                 "tool of text lines".to_owned()
             }
+            ToolLookup::Tool(tool) if tool.spec.result_view == ResultView::Session => {
+                "tool of a session".to_owned()
+            }
             ToolLookup::Tool(_) => "tool".to_owned(),
             ToolLookup::Namespace => "namespace".to_owned(),
             ToolLookup::NotFound(_) if self.compiled.is_probed(path) => "absent".to_owned(),

@@ -45,6 +45,22 @@ const FIELD_ALIASES: &[(&str, &str)] = &[
     ("fetch_url", "url=urls max_bytes=max_length"),
     ("save_to_fc", "text=content name=title"),
     ("fetch_from_fc", "key=file_key"),
+    ("channels.follow", "name=channel"),
+    (
+        "channels.post",
+        "name=channel text=message content=message body=message",
+    ),
+    ("channels.read", "name=channel since=after"),
+    (
+        "sessions.create",
+        "environment=env name=title message=prompt",
+    ),
+    ("sessions.get", "session=id session_id=id"),
+    ("sessions.list", "environment=env name=title"),
+    (
+        "sessions.send",
+        "session=id session_id=id text=message prompt=message",
+    ),
     ("prompts.save", "prompt=prompts"),
     ("prompts.get", "key=keys"),
 ];

@@ -7,6 +7,7 @@ mod apply_patch;
 mod blocking;
 mod cabinet;
 mod capture;
+mod channels;
 mod command_access;
 mod command_request;
 mod command_safety;
@@ -44,6 +45,7 @@ mod running_command;
 mod sandbox_denial;
 mod save_to_fc;
 mod secret_access;
+mod sessions;
 mod target_file;
 mod terminals;
 mod text_file;
@@ -62,6 +64,7 @@ mod workspace_read;
 mod workspace_write;
 mod write_file;
 
+pub use channels::ChannelAccess;
 pub use command_safety::{
     CommandClassification, CommandSafety, classify_command, display_command, is_covered_by_rules,
     rule_prefix,
@@ -71,6 +74,7 @@ pub use ignore_rules::refused_ignore_files;
 pub use offer::ToolsConfig;
 pub use packs::{PackError, PackSelection, ToolPacks};
 pub use selvedge_protocol::{PatchFlavour, ShellFlavour};
+pub use sessions::{SessionAccess, SessionEnvironment};
 pub use turn_diff::{ChangeKind, ChangedFile, TurnDiffTracker, WorkspaceDiff};
 pub use update_plan::SharedPlan;
 #[cfg(feature = "web")]
@@ -107,6 +111,10 @@ pub struct Toolbox {
     pub cabinet: Arc<dyn DocumentStore>,
     /// The Markdown documents of the workspace. All of its Markdown files by default.
     pub documents: WorkspaceDocuments,
+    /// The channels. `None` by default: every call of their tools fails.
+    pub channels: Option<ChannelAccess>,
+    /// Other sessions. `None` by default: every call of their tools fails.
+    pub sessions: Option<SessionAccess>,
     /// The web client.
     #[cfg(feature = "web")]
     pub web: WebAccess,
@@ -133,6 +141,8 @@ impl Toolbox {
             turn_diff,
             commands,
             cabinet: Arc::new(cabinet::InMemoryCabinet::default()),
+            channels: None,
+            sessions: None,
             #[cfg(feature = "web")]
             web: WebAccess::new(WebSettings::default()),
             #[cfg(feature = "web")]
@@ -145,8 +155,13 @@ impl Toolbox {
         let workspace = || self.workspace.clone();
         let (commands, cabinet) = (|| self.commands.clone(), || self.cabinet.clone());
         let (turn_diff, documents) = (|| self.turn_diff.clone(), || self.documents.clone());
+        let (channels, sessions) = (|| self.channels.clone(), || self.sessions.clone());
         let terminals = Terminals::default();
         registry.register(apply_patch::ApplyPatch(workspace(), turn_diff()))?;
+        registry.register(channels::ChannelFollow(channels()))?;
+        registry.register(channels::ChannelList(channels()))?;
+        registry.register(channels::ChannelPost(channels()))?;
+        registry.register(channels::ChannelRead(channels()))?;
         registry.register(edit_file::EditFile(workspace(), turn_diff()))?;
         registry.register(exec::Exec(commands()))?;
         registry.register(exec_command::ExecCommand(commands(), terminals.clone()))?;
@@ -159,6 +174,10 @@ impl Toolbox {
         registry.register(prompts::PromptsSave(cabinet()))?;
         registry.register(read_file::ReadFile(workspace()))?;
         registry.register(save_to_fc::SaveToFc(workspace(), cabinet()))?;
+        registry.register(sessions::SessionCreate(sessions()))?;
+        registry.register(sessions::SessionGet(sessions()))?;
+        registry.register(sessions::SessionList(sessions()))?;
+        registry.register(sessions::SessionSend(sessions()))?;
         registry.register(update_plan::UpdatePlan(self.plan.clone()))?;
         registry.register(view_image::ViewImage(workspace()))?;
         registry.register(workspace_query::WorkspaceQuery(documents()))?;

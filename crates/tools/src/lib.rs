@@ -16,6 +16,7 @@ mod arguments;
 mod batch_gate;
 mod call_clock;
 mod call_gate;
+mod compact_declarations;
 mod digest;
 mod external_cancel;
 mod failure;
@@ -41,6 +42,7 @@ pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, object_from
 pub use call_gate::{
     ApprovalTimeLimit, Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard,
 };
+pub use compact_declarations::{compact_declarations, compact_signature};
 pub use external_cancel::{ExternalCancel, run_until_cancel_requested, until_cancel_requested};
 pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_context};
@@ -64,4 +66,4 @@ pub use tool::{
     CallContext, CallFuture, CallWarnings, FieldCase, PlanReader, Tool, ToolError, ToolOutput,
     UnconfinedRetry, image_parts, parse_args, spec_of, typed_call,
 };
-pub use typescript::{compact_declarations, compact_signature, declarations, signature};
+pub use typescript::{declarations, signature};

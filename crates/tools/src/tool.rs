@@ -296,7 +296,8 @@ fn schema_of<T: JsonSchema>() -> Value {
 fn disallow_unknown_fields(mut schema: Value) -> Value {
     if let Some(object) = schema.as_object_mut() {
         object.remove("title");
-        if object.contains_key("properties") && !object.contains_key("additionalProperties") {
+        let is_object = object.get("type").is_some_and(|kind| kind == "object");
+        if is_object && !object.contains_key("additionalProperties") {
             object.insert("additionalProperties".into(), Value::Bool(false));
         }
     }

@@ -1,12 +1,15 @@
 //! TypeScript declarations of tools, generated from their JSON Schemas.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
 use crate::render_state::RenderState;
 use crate::{FieldCase, RegisteredTool, Registry, camel_case};
+
+/// Word in a schema whose value is the TypeScript type itself.
+const TS_TYPE: &str = "tsType";
 
 /// Returns a `declare const tools: {…}` that `tsc --strict` accepts.
 pub fn declarations(registry: &Registry) -> String {
@@ -37,119 +40,9 @@ pub fn signature(tool: &RegisteredTool) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns one line for each tool after its description: `name(args: { id: string }): {…}`.
-/// Every call returns a promise of the type after the colon. It is about a quarter as long as
-/// [`declarations`]: fields have no comments except their defaults, fields that only explain a call
-/// are left out, and a type that several tools share is declared once. `help` describes the fields.
-pub fn compact_declarations(registry: &Registry) -> String {
-    let rendered: Vec<_> = registry
-        .iter()
-        .map(|tool| {
-            let args = one_line(&parameter_types(tool, 0, DocComments::Defaults));
-            let result = one_line(&result_type(tool, 0, DocComments::Defaults));
-            (tool, args, result)
-        })
-        .collect();
-    let mut uses: HashMap<&str, usize> = HashMap::new();
-    for (.., result) in &rendered {
-        *uses.entry(result).or_default() += 1;
-    }
-    // The names of shared types, by type.
-    let mut names: HashMap<&str, &str> = HashMap::new();
-    let mut taken = HashSet::new();
-    let mut out = String::new();
-    for (tool, _, result) in &rendered {
-        let title = tool
-            .spec
-            .output_schema
-            .as_ref()
-            .and_then(|schema| schema.get("title"));
-        if let Some(name) = title.and_then(Value::as_str)
-            && result.len() > MIN_SHARED_TYPE_CHARS
-            && uses[result.as_str()] > 1
-            && !names.contains_key(result.as_str())
-            && taken.insert(name)
-        {
-            names.insert(result, name);
-            let _ = writeln!(out, "type {name} = {result}");
-        }
-    }
-    for (tool, args, result) in &rendered {
-        for line in tool.spec.description.trim().lines() {
-            let _ = writeln!(out, "// {}", line.trim_end());
-        }
-        let result = names
-            .get(result.as_str())
-            .unwrap_or(&result.as_str())
-            .to_owned();
-        let _ = writeln!(out, "{}({args}): {result}", tool.spec.js_name);
-    }
-    out
-}
-
-/// Returns a tool as [`compact_declarations`] does, in at most `max_chars` characters if possible:
-/// optional fields are left out first, then the types of the others, then the result.
-pub fn compact_signature(tool: &RegisteredTool, max_chars: usize) -> String {
-    let name = &tool.spec.js_name;
-    let result = one_line(&result_type(tool, 0, DocComments::Defaults));
-    let whole = one_line(&parameter_types(tool, 0, DocComments::Defaults));
-    let schema = &tool.spec.input_schema;
-    let required: Vec<&str> = schema
-        .get("required")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    let camel_case_fields = tool.tool.field_case() == FieldCase::Camel;
-    let spell = |field: &str| match camel_case_fields {
-        true => camel_case(field),
-        false => field.to_owned(),
-    };
-    let names: String = required
-        .iter()
-        .take(MAX_NAMED_FIELDS)
-        .map(|field| format!("{}, ", spell(field)))
-        .collect();
-    let renderer = TypeScriptRenderer {
-        root: schema,
-        camel_case_fields,
-        doc_comments: DocComments::Defaults,
-        omitted: &[],
-        readonly: ReadonlyTypes::None,
-    };
-    let typed: String = required
-        .iter()
-        .filter_map(|field| Some((field, schema.get("properties")?.get(field)?)))
-        .map(|(field, schema)| {
-            let kind = renderer.render(schema, 0, &mut RenderState::default());
-            format!("{}: {}; ", property_name(&spell(field)), one_line(&kind))
-        })
-        .collect();
-    let forms = [
-        format!("{name}({whole}): {result}"),
-        format!("{name}(args: {{ {typed}… }}): {result}"),
-        format!("{name}({{ {names}… }}): {result}"),
-    ];
-    let mut forms = forms.into_iter();
-    let fitting = forms.find(|form| form.chars().count() <= max_chars);
-    fitting.unwrap_or_else(|| format!("{name}({{ {names}… }})"))
-}
-
-/// Most fields that a short signature names.
-const MAX_NAMED_FIELDS: usize = 8;
-
-/// Length from which a type that several tools share gets a name.
-const MIN_SHARED_TYPE_CHARS: usize = 40;
-
-fn one_line(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.replace("; }", " }")
-}
-
 /// Which comments fields have.
 #[derive(Clone, Copy, PartialEq)]
-enum DocComments {
+pub(crate) enum DocComments {
     /// Descriptions and defaults.
     Include,
     /// Defaults. Fields that only explain a call are left out.
@@ -161,7 +54,7 @@ enum DocComments {
 /// Which types are declared as `readonly`, which `tsc` enforces. Declarations for models omit it:
 /// their instructions say that results are frozen.
 #[derive(Clone, Copy, PartialEq)]
-enum ReadonlyTypes {
+pub(crate) enum ReadonlyTypes {
     /// No type.
     None,
     /// Lists, so that an argument may be a list from a result.
@@ -235,7 +128,7 @@ impl DeclarationNamespace<'_> {
     }
 }
 
-fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> String {
+pub(crate) fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> String {
     let schema = &tool.spec.input_schema;
     let renderer = TypeScriptRenderer {
         root: schema,
@@ -258,6 +151,11 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
     if has_no_fields && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         return "args?: {}".to_owned();
     }
+    if words == DocComments::Defaults
+        && let Some(parameters) = positional_parameters(tool, &renderer)
+    {
+        return parameters;
+    }
     let mut state = RenderState::default();
     let object = renderer.render(schema, depth, &mut state);
     let mut positional = tool.spec.positional_fields().into_iter().map(|field| {
@@ -272,7 +170,8 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
     let is_short = |kind: &str| kind != "unknown" && !kind.contains('{');
     let first = positional.next().filter(|(_, kind)| is_short(kind));
     let field_count = schema["properties"].as_object().map_or(0, Map::len);
-    let takes_options = first.is_some() && field_count > 1 && words == DocComments::Include;
+    let has_other_fields = field_count > tool.spec.positional_fields().len();
+    let takes_options = first.is_some() && has_other_fields && words == DocComments::Include;
     let kinds = first.into_iter().map(|(_, kind)| kind).chain([object]);
     let optional = if is_required { "" } else { "?" };
     let mut parameters = format!("args{optional}: {}", union(kinds));
@@ -281,10 +180,45 @@ fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> S
         parameters.push_str(&format!(", {name}?: {kind}"));
     }
     // The types of the other fields are those of the object.
-    if takes_options && tool.spec.positional_fields().len() == 1 {
+    if takes_options {
         parameters.push_str(", options?: object");
     }
     parameters
+}
+
+/// Returns the shortest way to write a call: the positional fields by their names, and an object
+/// with the others. `None` if the tool declares no positional fields, or not every call needs the
+/// first.
+fn positional_parameters(
+    tool: &RegisteredTool,
+    renderer: &TypeScriptRenderer<'_>,
+) -> Option<String> {
+    let (schema, positional) = (&tool.spec.input_schema, tool.spec.positional);
+    let required = schema["required"].as_array();
+    let is_required =
+        |field: &str| required.is_some_and(|names| names.iter().any(|name| name == field));
+    let optional = |field: &str| if is_required(field) { "" } else { "?" };
+    if !is_required(positional.first()?) {
+        return None;
+    }
+    let mut parameters = Vec::new();
+    for field in positional {
+        let kind = renderer.render(&schema["properties"][field], 0, &mut RenderState::default());
+        let kind = kind.strip_suffix(" | null").unwrap_or(&kind);
+        parameters.push(format!("{}{}: {kind}", camel_case(field), optional(field)));
+    }
+    let mut others = schema["properties"].as_object()?.clone();
+    let is_other = |name: &str| !positional.contains(&name) && !renderer.omitted.contains(&name);
+    others.retain(|name, _| is_other(name));
+    if !others.is_empty() {
+        let mark = others.keys().map(|name| optional(name)).min();
+        let mark = mark.unwrap_or_default();
+        let mut object = schema.clone();
+        object["properties"] = Value::Object(others);
+        let object = renderer.render(&object, 0, &mut RenderState::default());
+        parameters.push(format!("options{mark}: {object}"));
+    }
+    Some(parameters.join(", "))
 }
 
 /// Returns the TypeScript type of a schema on one line, without doc comments. `root` is the
@@ -301,7 +235,7 @@ pub(crate) fn type_text(schema: &Value, root: &Value) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn result_type(tool: &RegisteredTool, depth: usize, words: DocComments) -> String {
+pub(crate) fn result_type(tool: &RegisteredTool, depth: usize, words: DocComments) -> String {
     match &tool.spec.output_schema {
         Some(schema) => TypeScriptRenderer {
             root: schema,
@@ -316,19 +250,20 @@ fn result_type(tool: &RegisteredTool, depth: usize, words: DocComments) -> Strin
 }
 
 /// Renders JSON Schemas as TypeScript types.
-struct TypeScriptRenderer<'a> {
-    root: &'a Value,
-    camel_case_fields: bool,
-    doc_comments: DocComments,
+pub(crate) struct TypeScriptRenderer<'a> {
+    /// The document that the schemas are part of.
+    pub(crate) root: &'a Value,
+    pub(crate) camel_case_fields: bool,
+    pub(crate) doc_comments: DocComments,
     /// Names of fields that are left out.
-    omitted: &'a [&'a str],
-    readonly: ReadonlyTypes,
+    pub(crate) omitted: &'a [&'a str],
+    pub(crate) readonly: ReadonlyTypes,
 }
 
 impl TypeScriptRenderer<'_> {
     /// Renders a schema. A type that contains itself, and what exceeds the limits of
     /// [`RenderState`], is `unknown` inside.
-    fn render(&self, schema: &Value, depth: usize, state: &mut RenderState) -> String {
+    pub(crate) fn render(&self, schema: &Value, depth: usize, state: &mut RenderState) -> String {
         if !state.enter() {
             return "unknown".to_owned();
         }
@@ -346,6 +281,10 @@ impl TypeScriptRenderer<'_> {
             }
             .to_owned();
         };
+        // A function that the sandbox adds to a result. JSON Schema has no word for it.
+        if let Some(text) = object.get(TS_TYPE).and_then(Value::as_str) {
+            return text.to_owned();
+        }
         if let Some(reference) = object.get("$ref").and_then(Value::as_str) {
             let target = reference
                 .strip_prefix('#')
@@ -538,7 +477,7 @@ fn literal(value: &Value) -> String {
 }
 
 /// Returns a property name, in quotes if it is not an identifier.
-fn property_name(name: &str) -> String {
+pub(crate) fn property_name(name: &str) -> String {
     let is_identifier = !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && name

@@ -10,7 +10,7 @@ use crossterm::event::Event as InputEvent;
 use ratatui_core::text::Span;
 use selvedge_agent::{Agent, Session, TurnOptions};
 use selvedge_memory::SmallModel;
-use selvedge_protocol::{RuntimeEvent, ScriptMode};
+use selvedge_protocol::{InboxMessage, RuntimeEvent, ScriptMode};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::approval_prompt::ApprovalPrompt;
@@ -67,6 +67,8 @@ pub(crate) struct Chat {
     pub(super) recover_next_turn: bool,
     /// Messages to send when the current turn ends.
     pub(super) queued_messages: VecDeque<String>,
+    /// The stored message that the current turn answers, if it is one.
+    pub(super) inbox_message: Option<InboxMessage>,
     /// Unanswered questions. Only the first is shown.
     pub(super) questions: VecDeque<ChatQuestion>,
     /// Whether the first question is on the screen.
@@ -145,6 +147,7 @@ impl Chat {
             running_turn: None,
             recover_next_turn: false,
             queued_messages: VecDeque::new(),
+            inbox_message: None,
             questions: VecDeque::new(),
             question_shown: false,
             editor: Editor::default(),

@@ -36,7 +36,7 @@ pub(super) fn wait_here<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// How a turn starts.
-enum TurnStart {
+pub(super) enum TurnStart {
     /// With a user message.
     Message(String),
     /// By recovering the interrupted turn of the session.
@@ -66,8 +66,8 @@ impl Chat {
                 "the last turn was interrupted; continuing it",
             )]);
             self.recover_next_turn = true;
-            self.start_next_turn();
         }
+        self.start_next_turn();
         Ok(())
     }
 
@@ -96,9 +96,11 @@ impl Chat {
 
     /// Starts the next turn if there is work, no turn is running and the servers are ready.
     pub(super) fn start_next_turn(&mut self) {
-        let nothing_to_do = !self.recover_next_turn && self.queued_messages.is_empty();
-        if nothing_to_do || self.running_turn.is_some() || self.quitting {
+        if self.running_turn.is_some() || self.quitting {
             return;
+        }
+        if !self.recover_next_turn && self.queued_messages.is_empty() {
+            return self.start_inbox_turn();
         }
         if !self.servers_ready {
             self.notice = Some("starting the MCP servers…".to_owned());
@@ -121,7 +123,7 @@ impl Chat {
 
     /// Creates the session if there is none, and rebuilds the agent if the session or the tools
     /// changed.
-    fn prepare_turn(&mut self) -> Result<()> {
+    pub(super) fn prepare_turn(&mut self) -> Result<()> {
         let new = self.session.is_none();
         if new {
             let session = self.find_session(&SessionChoice::New)?;
@@ -166,7 +168,7 @@ impl Chat {
         self.rebuild_agent().inspect_err(|_| self.parts = before)
     }
 
-    fn spawn_turn(&mut self, start: TurnStart) {
+    pub(super) fn spawn_turn(&mut self, start: TurnStart) {
         let Some(mut session) = self.session.take() else {
             return;
         };
@@ -205,6 +207,7 @@ impl Chat {
 
     pub(super) fn finish_turn(&mut self, session: Session, outcome: &TurnOutcome, now: Instant) {
         self.close_turn_view(now);
+        self.finish_inbox_message(&session, Some(outcome));
         self.spent_before_turn = session.total_spent();
         self.status.usage = self.spent_before_turn.0;
         self.status.context_tokens = self.agent.estimated_context_tokens(&session);

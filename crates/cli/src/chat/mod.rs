@@ -17,6 +17,7 @@ mod editor;
 mod form_prompt;
 mod highlight;
 mod history;
+mod inbox;
 mod keys;
 mod markdown;
 mod pending_question;

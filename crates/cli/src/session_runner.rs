@@ -1,0 +1,368 @@
+//! Runs the turns that queued messages of a session start: for `selvedge sessions send --wait`, and
+//! for scripts that wait for another session.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
+use selvedge_config::{Config, EnvironmentSettings, Project};
+use selvedge_journal::{Journal, JournalError};
+use selvedge_protocol::{
+    ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy, SessionError,
+    SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd, TurnPermissions,
+    Usage,
+};
+use selvedge_toolbox::{SessionAccess, SessionEnvironment};
+use selvedge_tools::NoApprover;
+
+use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
+use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
+use crate::instructions::InstructionUse;
+use crate::problem::Problem;
+use crate::run::runtime;
+use crate::setup::{CliSetup, LoadedConfiguration, load_configuration};
+use crate::trust::TrustQuestion;
+
+/// How often a waiting call looks whether another process has answered its message.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Stack of the thread that runs turns for a script, in bytes: as large as that of the main thread.
+const THREAD_STACK_BYTES: usize = 8 << 20;
+
+/// The configuration for turns of sessions in one folder. Those of other folders are read from
+/// their files.
+#[derive(Clone)]
+pub(crate) struct SessionConfiguration {
+    config: Config,
+    directory: PathBuf,
+    project: Option<Project>,
+    instruction_use: InstructionUse,
+}
+
+/// A message with its answer, and what the turns that led to it used.
+pub(crate) struct AnsweredMessage {
+    pub(crate) message: InboxMessage,
+    pub(crate) usage: Usage,
+    pub(crate) cost: Option<f64>,
+}
+
+impl From<LoadedConfiguration> for SessionConfiguration {
+    fn from(loaded: LoadedConfiguration) -> Self {
+        Self {
+            config: loaded.config,
+            directory: loaded.directory,
+            project: loaded.project,
+            instruction_use: loaded.instruction_use,
+        }
+    }
+}
+
+/// Runs turns for scripts, each on a thread of its own, so that a script that stops to wait does
+/// not stop the turn.
+struct ThreadRunner {
+    configuration: SessionConfiguration,
+    /// Sub-agents of the turn whose budget pays; `None` outside of a turn.
+    agents: Option<SubAgents>,
+}
+
+impl SessionRunner for ThreadRunner {
+    fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
+        let configuration = self.configuration.clone();
+        let (sender, answered) = tokio::sync::oneshot::channel();
+        let work = move || {
+            let run = async {
+                let options = TurnOptions::default();
+                run_queue(&configuration, &session, number, &options, || ()).await
+            };
+            let done = runtime().and_then(|runtime| runtime.block_on(run));
+            // A caller that has gone finds the answer in the journal.
+            let _ = sender.send(done);
+        };
+        let thread = std::thread::Builder::new()
+            .name("selvedge-session".to_owned())
+            .stack_size(THREAD_STACK_BYTES)
+            .spawn(work);
+        Box::pin(async move {
+            let not_run = |why: String| SessionError::NotRun(why);
+            thread.map_err(|error| not_run(error.to_string()))?;
+            let answered = answered
+                .await
+                .map_err(|_| not_run("it failed with an internal error".to_owned()))?;
+            let answered =
+                answered.map_err(|error| not_run(Problem::from_error(&error).to_string()))?;
+            if let Some(agents) = &self.agents {
+                agents.add_usage(&run, answered.usage, answered.cost);
+            }
+            Ok(answered.message)
+        })
+    }
+}
+
+/// Runs the queued messages of a session until the one with this number is answered, and returns
+/// it. Waits while another process uses the session, after one call of `on_busy`.
+pub(crate) async fn run_queue(
+    configuration: &SessionConfiguration,
+    session: &str,
+    number: u32,
+    options: &TurnOptions,
+    on_busy: impl FnOnce(),
+) -> Result<AnsweredMessage> {
+    let home =
+        selvedge_config::home().ok_or_else(|| Problem::new("cannot find the home folder"))?;
+    let settings = configuration.config.journal.clone();
+    let journal = crate::journal::open_journal(&home, &settings)?;
+    let (mut usage, mut cost) = (Usage::default(), None);
+    let mut on_busy = Some(on_busy);
+    loop {
+        let message = journal.message(session, number).await?;
+        if matches!(message.state, InboxState::Answered | InboxState::Failed) {
+            return Ok(AnsweredMessage {
+                message,
+                usage,
+                cost,
+            });
+        }
+        match Session::open(&journal, session).await {
+            Ok(open) => {
+                let mut open = Some(open);
+                while let Some(claimed) = journal.claim_next(session).await? {
+                    let Some(session) = open.take() else { break };
+                    let run = run_message(configuration, &journal, session, &claimed, options);
+                    let (session, outcome) = run.await?;
+                    if let Some(outcome) = &outcome {
+                        usage += outcome.usage;
+                        cost = cost.into_iter().chain(outcome.cost).reduce(|a, b| a + b);
+                    }
+                    let (state, answer) = describe_end(&session, outcome.as_ref());
+                    journal.finish(&claimed.message, state, answer).await?;
+                    if claimed.message.number >= number {
+                        break;
+                    }
+                    open = Some(session);
+                }
+            }
+            Err(AgentError::Journal(JournalError::SessionInUse(_))) => {
+                if let Some(on_busy) = on_busy.take() {
+                    on_busy();
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let answered = journal.message(session, number).await?.state;
+        if matches!(answered, InboxState::Queued | InboxState::Claimed) {
+            tokio::select! {
+                () = options.cancel.cancelled() => {
+                    return Err(Problem::new("interrupted while the message waits").into());
+                }
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+            }
+        }
+    }
+}
+
+/// Runs the turn of a message. Returns the session, and the outcome; `None` if the turn had ended
+/// before.
+async fn run_message(
+    configuration: &SessionConfiguration,
+    journal: &Arc<Journal>,
+    session: Session,
+    claimed: &ClaimedMessage,
+    options: &TurnOptions,
+) -> Result<(Session, Option<TurnOutcome>)> {
+    if claimed.begun && !session.has_open_turn() {
+        return Ok((session, None));
+    }
+    let info = SessionStore::get(&**journal, session.id()).await?;
+    let permissions = [
+        info.permissions.as_ref(),
+        claimed.message.permissions.as_ref(),
+    ];
+    let permissions: Vec<&TurnPermissions> = permissions.into_iter().flatten().collect();
+    let (mut setup, model) = setup_for_session(configuration, &info, &permissions, journal)?;
+    let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
+    let turn_limits = TurnLimitArgs {
+        max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
+        max_cost: permissions.iter().map(|one| one.max_cost).fold(None, least),
+        ..TurnLimitArgs::default()
+    };
+    let build = AgentBuildOptions {
+        model: &model,
+        script_limits: &ScriptLimitArgs::default(),
+        surface: LimitSurface::Exec,
+        turn_limits: &turn_limits,
+        approver: Some(Arc::new(NoApprover {
+            reason: "turns of queued messages never ask for approval".to_owned(),
+        })),
+        elicitation_handler: None,
+        instructions: None,
+        session: SessionChoice::New,
+    };
+    let workspace = WorkspaceArgs::default();
+    let assembled = agent_setup::assemble_in_session(&mut setup, &workspace, build, session);
+    let AssembledAgent {
+        agent,
+        mut session,
+        servers,
+    } = assembled.await?;
+    let outcome = match claimed.begun {
+        true => agent.run_open_turn(&mut session, options).await,
+        false => {
+            let text = claimed.message.text.clone();
+            agent.run_turn(&mut session, text, options).await
+        }
+    };
+    servers.stop().await;
+    if let Some(agents) = &setup.sub_agents {
+        agents.stop_background_agents().await;
+    }
+    if let Some(tasks) = &setup.tasks {
+        tasks.end().await;
+    }
+    Ok((session, Some(outcome)))
+}
+
+/// Returns the state of a message whose turn has ended, and its final answer or the error. The
+/// outcome is `None` if the turn had ended before.
+pub(crate) fn describe_end(
+    session: &Session,
+    outcome: Option<&TurnOutcome>,
+) -> (InboxState, String) {
+    let answer = || session.last_message().unwrap_or_default();
+    match outcome.map(|outcome| &outcome.end) {
+        None | Some(Ok(TurnEnd::Stop | TurnEnd::Length)) => (InboxState::Answered, answer()),
+        Some(Ok(end)) => (
+            InboxState::Failed,
+            format!("the turn ended early: {}", end.as_str()),
+        ),
+        Some(Err(error)) => (InboxState::Failed, error.message.clone()),
+    }
+}
+
+/// Sets up the tools of a session with its environment, and at most with these permissions.
+fn setup_for_session(
+    configuration: &SessionConfiguration,
+    session: &SessionInfo,
+    permissions: &[&TurnPermissions],
+    journal: &Arc<Journal>,
+) -> Result<(CliSetup, ModelChoiceArgs)> {
+    let directory = PathBuf::from(&session.directory);
+    let mut loaded = match configuration.directory == directory {
+        true => configuration.clone(),
+        false => {
+            let workspace = WorkspaceArgs {
+                directory: Some(directory),
+                trust_question: TrustQuestion::Never,
+                ..WorkspaceArgs::default()
+            };
+            load_configuration(&workspace)?.into()
+        }
+    };
+    let mut model = ModelChoiceArgs::default();
+    if let Some(name) = &session.environment {
+        let environment = loaded.config.environments.get(name).cloned();
+        let environment = environment.ok_or_else(|| {
+            Problem::new(format!("there is no environment `{name}`"))
+                .hint(format!("add `[environments.{name}]` to config.toml"))
+        })?;
+        apply_environment(&mut loaded.config, &environment);
+        model.model = environment.model;
+        model.provider = environment.model_provider;
+    }
+    for permission in permissions {
+        restrict_config(&mut loaded.config, permission);
+    }
+    let mut setup = CliSetup::from_config(loaded.config, loaded.directory, loaded.project)?;
+    setup.instruction_use = loaded.instruction_use;
+    let packs = permissions.iter().flat_map(|one| &one.tool_packs);
+    setup.required_packs = packs.cloned().collect();
+    let tools = permissions.iter().filter_map(|one| one.tools.clone());
+    setup.allowed_tools = tools.reduce(|mut all, other| {
+        all.retain(|tool| other.contains(tool));
+        all
+    });
+    let mut setup = setup.with_open_journal(Some(journal.clone()));
+    agent_setup::add_sub_agents(&mut setup);
+    Ok((setup, model))
+}
+
+fn apply_environment(config: &mut Config, environment: &EnvironmentSettings) {
+    config.sandbox_mode = environment.sandbox_mode.unwrap_or(config.sandbox_mode);
+    config.approval_policy = environment
+        .approval_policy
+        .unwrap_or(config.approval_policy);
+    if environment.tool_pack.is_some() {
+        config.tool_pack.clone_from(&environment.tool_pack);
+    }
+    let limits = std::mem::take(&mut config.script_harness.limits);
+    config.script_harness.limits = environment.limits.apply(limits);
+}
+
+fn restrict_config(config: &mut Config, permissions: &TurnPermissions) {
+    config.sandbox_mode = config.sandbox_mode.stricter(permissions.sandbox);
+    config.approval_policy = config.approval_policy.stricter(permissions.approval);
+    config.sandbox_workspace_write.network_access &= permissions.network;
+}
+
+impl CliSetup {
+    /// Returns the sessions for scripts; `None` without a journal, and for clients over HTTP.
+    pub(crate) fn session_access(&self) -> Option<SessionAccess> {
+        let mcp = self.mcp_run_access.as_ref();
+        if mcp.is_some_and(|access| access.http_client_name.is_some()) {
+            return None;
+        }
+        let store = self.journal.clone()?;
+        let configuration = SessionConfiguration {
+            config: self.config.clone(),
+            directory: self.directory.clone(),
+            project: self.project.clone(),
+            instruction_use: self.instruction_use,
+        };
+        let environments = self.config.environments.iter();
+        let environments = environments.map(|(name, environment)| {
+            let directory = environment.workspace.as_ref().map(|workspace| {
+                let path = self.directory.join(workspace);
+                path.canonicalize().unwrap_or(path).display().to_string()
+            });
+            let environment = SessionEnvironment {
+                directory,
+                sandbox: environment.sandbox_mode,
+                approval: environment.approval_policy,
+            };
+            (name.clone(), environment)
+        });
+        Some(SessionAccess {
+            store,
+            author: self.message_author(),
+            permissions: self.turn_permissions(),
+            budgets: self.turn_budgets(),
+            environments: environments.collect(),
+            runner: Arc::new(ThreadRunner {
+                configuration,
+                agents: self.sub_agents.clone(),
+            }),
+        })
+    }
+
+    /// Returns what is left of the budgets of turns; `None` in commands without an agent.
+    pub(crate) fn turn_budgets(&self) -> Option<Arc<dyn TurnBudgets>> {
+        let agents = self.sub_agents.clone();
+        agents.map(|agents| Arc::new(agents) as _)
+    }
+
+    /// Returns what turns that scripts start may do at most.
+    pub(crate) fn turn_permissions(&self) -> TurnPermissions {
+        let packs = self.config.tool_pack.iter().chain(&self.required_packs);
+        TurnPermissions {
+            sandbox: self.config.sandbox_mode,
+            approval: self.config.approval_policy,
+            network: self.config.sandbox_workspace_write.network_access
+                || self.config.sandbox_mode == SandboxPolicy::DangerFullAccess,
+            tool_packs: packs.cloned().collect(),
+            tools: self.allowed_tools.clone(),
+            workspace: self.directory.display().to_string(),
+            max_tokens: None,
+            max_cost: None,
+        }
+    }
+}

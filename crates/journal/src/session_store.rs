@@ -1,0 +1,322 @@
+//! Sessions that scripts create, messages to sessions, and which session waits for which.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use selvedge_protocol::{
+    AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_HOPS,
+    MAX_INBOX_MESSAGE_BYTES, MAX_SESSION_DEPTH, MAX_TITLE_CHARS, NewInboxMessage, NewSession,
+    SessionError, SessionFilter, SessionInfo, SessionState, SessionStore, new_id,
+};
+
+use crate::connection::{execute, query_column, query_first};
+use crate::inbox::QueueRefusal;
+use crate::sessions::insert_session;
+use crate::time::now_ms;
+use crate::{Journal, JournalError};
+
+const SELECT_SESSION: &str = "SELECT id, ifnull(title, name), environment, directory, creator,
+    owner, permissions,
+    (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL) FROM sessions";
+
+/// What a transaction returns: an error that is not one of the storage rolls nothing back, because
+/// it is returned before the first write.
+type Checked<T> = Result<Result<T, SessionError>, JournalError>;
+
+#[async_trait]
+impl SessionStore for Journal {
+    async fn create(&self, session: NewSession) -> Result<SessionInfo, SessionError> {
+        if let Some(prompt) = &session.prompt {
+            check_text(prompt)?;
+        }
+        let id = new_id("ses");
+        self.write_async(move |journal, connection| journal.create_in(connection, &session, &id))
+            .await?
+    }
+
+    async fn get(&self, id: &str) -> Result<SessionInfo, SessionError> {
+        let id = id.to_owned();
+        let read =
+            move |journal: &Self, connection: &Connection| journal.session_info(connection, &id);
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionInfo>, SessionError> {
+        let read = move |journal: &Self, connection: &Connection| {
+            journal.list_session_infos(connection, &filter)
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn send(&self, message: NewInboxMessage) -> Result<InboxMessage, SessionError> {
+        check_text(&message.text)?;
+        self.write_async(move |journal, connection| journal.send_in(connection, message.clone()))
+            .await?
+    }
+
+    async fn queue(&self, session: &str) -> Result<Vec<InboxMessage>, SessionError> {
+        let session = session.to_owned();
+        let read = move |journal: &Self, connection: &Connection| {
+            journal.open_messages(connection, &session)
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn message(&self, session: &str, number: u32) -> Result<InboxMessage, SessionError> {
+        let id = session.to_owned();
+        let read = move |journal: &Self, connection: &Connection| {
+            journal.inbox_message(connection, &id, number)
+        };
+        let found = self.run_now_or_queue(read).await?;
+        found.ok_or_else(|| SessionError::MessageNotFound(session.to_owned(), number))
+    }
+
+    async fn claim_next(&self, session: &str) -> Result<Option<ClaimedMessage>, SessionError> {
+        let session = session.to_owned();
+        let claim = move |journal: &Self, connection: &Connection| {
+            journal.claim_message_in(connection, &session)
+        };
+        Ok(self.write_async(claim).await?)
+    }
+
+    async fn finish(
+        &self,
+        message: &InboxMessage,
+        state: InboxState,
+        answer: String,
+    ) -> Result<(), SessionError> {
+        let message = message.clone();
+        let finish = move |journal: &Self, connection: &Connection| {
+            journal.end_message(connection, &message, state, &answer)
+        };
+        Ok(self.write_async(finish).await?)
+    }
+
+    async fn begin_wait(&self, waiter: &str, target: &str) -> Result<(), SessionError> {
+        let (waiter, target) = (waiter.to_owned(), target.to_owned());
+        self.write_async(move |journal, connection| {
+            journal.begin_wait_in(connection, &waiter, &target)
+        })
+        .await?
+    }
+
+    async fn end_wait(&self, waiter: &str, target: &str) -> Result<(), SessionError> {
+        let (waiter, target) = (waiter.to_owned(), target.to_owned());
+        let end = move |journal: &Self, connection: &Connection| {
+            let sql = "DELETE FROM session_waits WHERE waiter = ?1 AND target = ?2 AND owner = ?3";
+            execute(connection, sql, params![waiter, target, journal.owner.id])
+        };
+        Ok(self.write_async(end).await?)
+    }
+}
+
+impl Journal {
+    fn create_in(
+        &self,
+        connection: &Connection,
+        session: &NewSession,
+        id: &str,
+    ) -> Checked<SessionInfo> {
+        if let Some(earlier) = message_with_key(connection, session.idempotency_key.as_deref())? {
+            return self.session_info(connection, &earlier.0).map(Ok);
+        }
+        let creator = Some(&session.creator.id);
+        let creator = creator.filter(|_| session.creator.kind == AuthorKind::Session);
+        let mut depth = 0;
+        if let Some(creator) = creator {
+            let above = "SELECT depth FROM sessions WHERE id = ?1";
+            let above: Option<u32> = query_first(connection, above, params![creator])?;
+            depth = above.unwrap_or(0) + 1;
+            let created = "SELECT count(*) FROM sessions WHERE creator = ?1";
+            let created: Option<u32> = query_first(connection, created, params![creator])?;
+            if depth > MAX_SESSION_DEPTH {
+                return Ok(Err(SessionError::TooDeep));
+            }
+            if created.unwrap_or(0) >= MAX_CREATED_SESSIONS {
+                return Ok(Err(SessionError::TooManyCreated));
+            }
+        }
+        let position = self.causal_position(connection, &session.creator)?;
+        if session.prompt.is_some() && position.hops > MAX_HOPS {
+            return Ok(Err(SessionError::TooManyHops));
+        }
+        insert_session(connection, id, &session.directory, now_ms(), None)?;
+        let title = session.title.as_deref().map(|title| {
+            let line = title.split_whitespace().collect::<Vec<_>>().join(" ");
+            line.chars().take(MAX_TITLE_CHARS).collect::<String>()
+        });
+        execute(
+            connection,
+            "UPDATE sessions SET title = ?2, environment = ?3, creator = ?4, depth = ?5,
+                permissions = ?6 WHERE id = ?1",
+            params![
+                id,
+                title.filter(|title| !title.is_empty()),
+                session.environment,
+                creator,
+                depth,
+                serde_json::to_string(&session.permissions)?,
+            ],
+        )?;
+        if let Some(prompt) = &session.prompt {
+            let first = NewInboxMessage {
+                session: id.to_owned(),
+                author: session.creator.clone(),
+                text: prompt.clone(),
+                permissions: Some(session.permissions.clone()),
+                idempotency_key: session.idempotency_key.clone(),
+            };
+            // A new session has an empty queue and the workspace of its permissions.
+            let _ = self.queue_message(connection, &first, &position)?;
+        }
+        self.session_info(connection, id).map(Ok)
+    }
+
+    fn send_in(
+        &self,
+        connection: &Connection,
+        mut message: NewInboxMessage,
+    ) -> Checked<InboxMessage> {
+        let missing = || JournalError::Damaged("a queued message is missing".into());
+        if let Some((session, number)) =
+            message_with_key(connection, message.idempotency_key.as_deref())?
+        {
+            let earlier = self.inbox_message(connection, &session, number)?;
+            return earlier.ok_or_else(missing).map(Ok);
+        }
+        let session = self.session_info(connection, &message.session)?;
+        let position = self.causal_position(connection, &message.author)?;
+        if position.hops > MAX_HOPS {
+            return Ok(Err(SessionError::TooManyHops));
+        }
+        if let Some(permissions) = &mut message.permissions
+            && message.author.kind == AuthorKind::Session
+            && session.creator.as_ref() == Some(&message.author.id)
+        {
+            // The workspace was allowed when the session was created.
+            permissions.workspace.clone_from(&session.directory);
+        }
+        if message.author.kind != AuthorKind::Person {
+            message.text = format!(
+                "Message from {} {}:\n\n{}",
+                message.author.kind.as_str(),
+                message.author.id,
+                message.text
+            );
+        }
+        match self.queue_message(connection, &message, &position)? {
+            Ok(number) => {
+                let queued = self.inbox_message(connection, &session.id, number)?;
+                queued.ok_or_else(missing).map(Ok)
+            }
+            Err(QueueRefusal::Full) => Ok(Err(SessionError::QueueFull(session.id))),
+            Err(QueueRefusal::OtherWorkspace) => Ok(Err(SessionError::OtherWorkspace(session.id))),
+        }
+    }
+
+    /// Returns the session with this id. Fails with [`JournalError::SessionNotFound`].
+    fn session_info(&self, connection: &Connection, id: &str) -> Result<SessionInfo, JournalError> {
+        let sql = format!("{SELECT_SESSION} WHERE id = ?1");
+        let mut read = connection.prepare_cached(&sql)?;
+        let mut rows = read.query(params![id])?;
+        match rows.next()? {
+            Some(row) => self.read_session_info(row),
+            None => Err(JournalError::SessionNotFound(id.to_owned())),
+        }
+    }
+
+    fn list_session_infos(
+        &self,
+        connection: &Connection,
+        filter: &SessionFilter,
+    ) -> Result<Vec<SessionInfo>, JournalError> {
+        let sql = format!(
+            "{SELECT_SESSION} WHERE parent IS NULL
+             AND (?1 IS NULL OR directory = ?1 OR substr(directory, 1, length(?1) + 1) = ?1 || '/')
+             AND (?2 IS NULL OR instr(lower(ifnull(title, ifnull(name, ''))), lower(?2)) > 0)
+             AND (?3 IS NULL OR environment = ?3)
+             AND (?4 IS NULL OR creator = ?4)
+             ORDER BY touched_ms DESC, id"
+        );
+        let mut read = connection.prepare_cached(&sql)?;
+        let mut rows = read.query(params![
+            filter.workspace,
+            filter.title,
+            filter.environment,
+            filter.creator
+        ])?;
+        let mut sessions = Vec::new();
+        while let Some(row) = rows.next()? {
+            let session = self.read_session_info(row)?;
+            if filter.state.is_none_or(|state| state == session.state) {
+                sessions.push(session);
+            }
+            if sessions.len() >= filter.limit as usize {
+                break;
+            }
+        }
+        Ok(sessions)
+    }
+
+    fn read_session_info(&self, row: &Row<'_>) -> Result<SessionInfo, JournalError> {
+        let (owner, permissions): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
+        let permissions = permissions.map(|json| serde_json::from_str(&json));
+        Ok(SessionInfo {
+            id: row.get(0)?,
+            title: row.get(1)?,
+            environment: row.get(2)?,
+            directory: row.get(3)?,
+            creator: row.get(4)?,
+            state: match owner.is_some_and(|owner| self.is_owner_alive(&owner)) {
+                true => SessionState::Busy,
+                false => SessionState::Idle,
+            },
+            queued: row.get(7)?,
+            permissions: permissions.transpose()?,
+        })
+    }
+
+    fn begin_wait_in(&self, connection: &Connection, waiter: &str, target: &str) -> Checked<()> {
+        let sql = "SELECT DISTINCT owner FROM session_waits";
+        let owners: Vec<String> = query_column(connection, sql, [])?;
+        for owner in owners.iter().filter(|owner| !self.is_owner_alive(owner)) {
+            let sql = "DELETE FROM session_waits WHERE owner = ?1";
+            execute(connection, sql, params![owner])?;
+        }
+        let sql = "WITH RECURSIVE reached(id) AS (
+                SELECT ?1
+                UNION SELECT session_waits.target FROM session_waits
+                    JOIN reached ON session_waits.waiter = reached.id)
+             SELECT 1 FROM reached WHERE id = ?2";
+        let is_circular = connection
+            .prepare_cached(sql)?
+            .exists(params![target, waiter])?;
+        if is_circular {
+            return Ok(Err(SessionError::Circular(target.to_owned())));
+        }
+        let sql = "INSERT INTO session_waits (waiter, target, owner) VALUES (?1, ?2, ?3)";
+        execute(connection, sql, params![waiter, target, self.owner.id])?;
+        Ok(Ok(()))
+    }
+}
+
+/// Returns session and number of the message that was sent with this idempotency key.
+fn message_with_key(
+    connection: &Connection,
+    key: Option<&str>,
+) -> Result<Option<(String, u32)>, JournalError> {
+    let Some(key) = key else {
+        return Ok(None);
+    };
+    let sql = "SELECT session, number FROM inbox WHERE idempotency_key = ?1";
+    let mut read = connection.prepare_cached(sql)?;
+    let found = read.query_row(params![key], |row| Ok((row.get(0)?, row.get(1)?)));
+    Ok(found.optional()?)
+}
+
+fn check_text(text: &str) -> Result<(), SessionError> {
+    match text.len() {
+        _ if text.trim().is_empty() => Err(SessionError::EmptyMessage),
+        bytes if bytes > MAX_INBOX_MESSAGE_BYTES => Err(SessionError::MessageTooLong(bytes)),
+        _ => Ok(()),
+    }
+}
