@@ -51,6 +51,7 @@ mod sessions_args;
 mod setup;
 mod terminal_input;
 mod text_excerpt;
+mod tool_names;
 mod tools;
 mod trust;
 mod units;

@@ -40,7 +40,10 @@ pub use ledger::{
     CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend, StartDetails,
     first_attempt_id, retry_call_id,
 };
-pub use limits::{LimitKind, LimitOverrides, LimitSurface, Limits, ScriptMode, ScriptModeSettings};
+pub use limits::{
+    LimitKind, LimitOverrides, LimitSurface, Limits, ReachedLimit, ScriptMode, ScriptModeSettings,
+    TimeoutSource,
+};
 pub use settings::{
     BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables,
     McpApproval, McpSampling, McpServerOptions, PatchFlavour, Prices, ReasoningStyle, Retention,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{DocumentStore, Preview, PreviewContent, ToolSpec};
+use selvedge_text::count_noun;
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, parse_args, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -103,7 +104,8 @@ impl Tool for WriteFile {
         let run = |args| run_blocking(move || write(&workspace, &turn_diff, &cabinet, args, &call));
         typed_call(args, run, |output: &WriteFileOutput| {
             let done = if output.created { "created" } else { "wrote" };
-            Some(format!("{done} {} ({} bytes)", output.path, output.bytes))
+            let bytes = count_noun(output.bytes, "byte");
+            Some(format!("{done} {} ({bytes})", output.path))
         })
     }
 }

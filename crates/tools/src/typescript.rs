@@ -40,7 +40,7 @@ pub fn signature(tool: &RegisteredTool) -> String {
 /// Returns one line for each tool after its description: `name(args: { id: string }): {…}`.
 /// Every call returns a promise of the type after the colon. It is about a quarter as long as
 /// [`declarations`]: fields have no comments except their defaults, fields that only explain a call
-/// are left out, and a type that several tools share is declared once. `help` describes the fields.
+/// are omitted, and a type that several tools share is declared once. `help` describes the fields.
 pub fn compact_declarations(registry: &Registry) -> String {
     let rendered: Vec<_> = registry
         .iter()
@@ -88,7 +88,7 @@ pub fn compact_declarations(registry: &Registry) -> String {
 }
 
 /// Returns a tool as [`compact_declarations`] does, in at most `max_chars` characters if possible:
-/// optional fields are left out first, then the types of the others, then the result.
+/// optional fields are omitted first, then the types of the others, then the result.
 pub fn compact_signature(tool: &RegisteredTool, max_chars: usize) -> String {
     let name = &tool.spec.js_name;
     let result = one_line(&result_type(tool, 0, DocComments::Defaults));
@@ -152,9 +152,9 @@ fn one_line(text: &str) -> String {
 enum DocComments {
     /// Descriptions and defaults.
     Include,
-    /// Defaults. Fields that only explain a call are left out.
+    /// Defaults. Fields that only explain a call are omitted.
     Defaults,
-    /// No comments.
+    /// Write no comments.
     Omit,
 }
 
@@ -162,7 +162,7 @@ enum DocComments {
 /// their instructions say that results are frozen.
 #[derive(Clone, Copy, PartialEq)]
 enum ReadonlyTypes {
-    /// No type.
+    /// Neither lists nor fields.
     None,
     /// Lists, so that an argument may be a list from a result.
     Lists,
@@ -320,7 +320,7 @@ struct TypeScriptRenderer<'a> {
     root: &'a Value,
     camel_case_fields: bool,
     doc_comments: DocComments,
-    /// Names of fields that are left out.
+    /// Names of fields that are omitted.
     omitted: &'a [&'a str],
     readonly: ReadonlyTypes,
 }
