@@ -403,32 +403,6 @@ pub(crate) struct ConfigPathArgs {
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// A value of an enumeration that is also a configuration key.
-pub(crate) struct EnumChoice<T> {
-    /// Name of the value in flags and files.
-    pub(crate) name: String,
-    /// Doc comment of the value, without its capital letter and its full stop.
-    pub(crate) help: String,
-    pub(crate) value: T,
-}
-
-/// Returns the values of an enumeration that is also a configuration key.
-pub(crate) fn enum_choices<T: JsonSchema + DeserializeOwned>() -> Vec<EnumChoice<T>> {
-    let schema = schemars::schema_for!(T).to_value();
-    let values = schema["oneOf"].as_array().into_iter().flatten();
-    let choices = values.filter_map(|value| {
-        let help = value["description"].as_str()?.trim_end_matches('.');
-        let mut rest = help.chars();
-        let first = rest.next()?.to_lowercase();
-        Some(EnumChoice {
-            name: value["const"].as_str()?.to_owned(),
-            help: first.chain(rest).collect(),
-            value: serde_json::from_value(value["const"].clone()).ok()?,
-        })
-    });
-    choices.collect()
-}
-
 /// Parses the values of an enumeration that is also a configuration key. The help of each value is
 /// its doc comment.
 fn enum_parser<T>() -> impl TypedValueParser<Value = T>

@@ -393,7 +393,7 @@ async fn a_refused_connection_a_web_page_and_a_redirect_are_reported() {
     // A redirect is not followed, because the key must not be sent to another host.
     let page = ProviderReply {
         headers: vec![("content-type".into(), "text/html; charset=utf-8".into())],
-        ..Reply::events("<html>")
+        ..ProviderReply::events("<html>")
     };
     let redirect = ProviderReply::json(302, "").header("location", "http://127.0.0.1:9/v1");
     for (reply, message) in [

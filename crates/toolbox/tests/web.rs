@@ -275,7 +275,7 @@ fn slow_servers_time_out() {
     let server = WebServer::start(|request| match request.path.as_str() {
         "/silent" => WebReply {
             headers: Vec::new(),
-            ..Reply::html("")
+            ..WebReply::html("")
         }
         .end(AfterBody::Silent),
         _ => WebReply::new(200, "text/plain", "the beginning").end(AfterBody::Silent),

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
+use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalPolicy, ScriptMode};
-
-use crate::args::{EnumChoice, enum_choices};
+use serde::de::DeserializeOwned;
 
 /// A parsed slash command.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +59,32 @@ pub(crate) static APPROVAL_POLICIES: LazyLock<Vec<EnumChoice<ApprovalPolicy>>> =
 
 /// The script modes, each with its name and what it does.
 pub(crate) static SCRIPT_MODES: LazyLock<Vec<EnumChoice<ScriptMode>>> = LazyLock::new(enum_choices);
+
+/// A value of an enumeration that is also a configuration key.
+pub(crate) struct EnumChoice<T> {
+    /// Name of the value in flags and files.
+    pub(crate) name: String,
+    /// Doc comment of the value, without its capital letter and its full stop.
+    pub(crate) help: String,
+    pub(crate) value: T,
+}
+
+/// Returns the values of an enumeration that is also a configuration key.
+fn enum_choices<T: JsonSchema + DeserializeOwned>() -> Vec<EnumChoice<T>> {
+    let schema = schemars::schema_for!(T).to_value();
+    let values = schema["oneOf"].as_array().into_iter().flatten();
+    let choices = values.filter_map(|value| {
+        let help = value["description"].as_str()?.trim_end_matches('.');
+        let mut rest = help.chars();
+        let first = rest.next()?.to_lowercase();
+        Some(EnumChoice {
+            name: value["const"].as_str()?.to_owned(),
+            help: first.chain(rest).collect(),
+            value: serde_json::from_value(value["const"].clone()).ok()?,
+        })
+    });
+    choices.collect()
+}
 
 /// Keys and what they do. `docs/terminal.md` is generated from this table.
 pub(crate) const KEY_BINDINGS: [(&str, &str); 9] = [
