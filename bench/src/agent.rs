@@ -16,7 +16,7 @@ use crate::measure::Samples;
 use crate::mock_agent::answer_encoding::{block, encode, text};
 use crate::table::BenchTable;
 
-/// Measured turns.
+/// Number of turns that are measured.
 const MEASURED_TURNS: usize = 100;
 
 /// The requests and answers of the mock server, with their times, in order.

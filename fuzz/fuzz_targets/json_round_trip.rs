@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 #[derive(Deserialize, JsonSchema)]
-struct NoArgs {}
+struct FuzzNoArgs {}
 
 fuzz_target!(|input: &str| {
     let Ok(value) = serde_json::from_str::<Value>(input) else {
@@ -25,7 +25,7 @@ fuzz_target!(|input: &str| {
             .unwrap()
     });
     let result = value.clone();
-    let get_value = tool("get_value", "Returns a value.", move |_: NoArgs| {
+    let get_value = tool("get_value", "Returns a value.", move |_: FuzzNoArgs| {
         let value = result.clone();
         async move { Ok(value) }
     });

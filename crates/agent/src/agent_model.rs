@@ -20,7 +20,7 @@ pub(crate) type ModelLookup =
 pub struct AgentModel {
     /// The client of the model's provider.
     pub client: ModelClient,
-    /// The model.
+    /// The model that requests name.
     pub model: Model,
     /// The limits of scripts that the model writes; `None` keeps those of the agent.
     pub limits: Option<Limits>,

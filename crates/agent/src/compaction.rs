@@ -10,7 +10,7 @@ use selvedge_journal::StoredRunState;
 use selvedge_protocol::{
     CallStatus, ConversationItem, MessageRole, OutputPart, RunStatus, TurnItem, Usage,
 };
-use selvedge_text::{truncate_bytes, truncate_middle};
+use selvedge_text::{count_noun, truncate_bytes, truncate_middle};
 use selvedge_tools::Registry;
 
 use crate::session_record::{SessionStep, SessionStepKind};
@@ -379,7 +379,7 @@ async fn summarise_steps(
         + "\n"
 }
 
-/// Returns one line about an item for the summary; `None` for items that it leaves out.
+/// Returns one line about an item for the summary; `None` for items that it omits.
 fn summary_line(turn: u32, item: &TurnItem) -> Option<String> {
     let text = match item {
         TurnItem::Conversation(ConversationItem::Message(message)) => {
@@ -411,7 +411,8 @@ fn summary_line(turn: u32, item: &TurnItem) -> Option<String> {
                     format!("; text of {bytes} bytes ({handle}): {line}")
                 }
             };
-            format!("{id} {status} after {calls} calls: {value}{shown}")
+            let calls = count_noun(calls, "call");
+            format!("{id} {status} after {calls}: {value}{shown}")
         }
         _ => return None,
     };

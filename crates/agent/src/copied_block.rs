@@ -228,7 +228,7 @@ fn numeric_entity(text: &str) -> Option<(char, &str)> {
     Some((char::from_u32(code)?, after))
 }
 
-/// Decodes `%XX`.
+/// Decodes percent-encoded bytes (`%XX`).
 fn decode_percent(text: &str) -> String {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -258,7 +258,7 @@ enum LetterGap {
     Slash,
     /// Characters with a space or underscore.
     Space,
-    /// Other characters.
+    /// Any other characters.
     Marks,
 }
 

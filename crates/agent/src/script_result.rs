@@ -1,5 +1,5 @@
 //! The text of a script's result for the model: at most a given number of tokens, with the handles
-//! of what is left out.
+//! of what is omitted.
 //!
 //! Strings and the output of `text()` are plain text, other values are JSON. A section that is too
 //! long keeps its beginning and its end.
@@ -98,7 +98,7 @@ impl ResultSection {
         }
     }
 
-    /// Returns the section with at most about `bytes` bytes, and whether something is left out.
+    /// Returns the section with at most about `bytes` bytes, and whether something is omitted.
     fn render(&self, bytes: usize) -> (String, bool) {
         let heading = self.heading;
         let is_cut = self.len() > bytes;
@@ -155,7 +155,7 @@ fn truncated_text(sections: &[ResultSection], bytes: usize) -> String {
     lines.join("\n")
 }
 
-/// Returns the sections of the result. Empty ones are left out.
+/// Returns the sections of the result. Empty ones are omitted.
 fn result_sections(output: &ScriptToolCallOutput) -> Vec<ResultSection> {
     let mut sections = Vec::new();
     let mut add = |heading, body, handle| {
@@ -273,7 +273,7 @@ fn calls_text(output: &ScriptToolCallOutput, error: &ScriptError, results: &[Val
         .iter()
         .filter_map(|result| Some((result["callId"].as_str()?, result)))
         .collect();
-    // If results were left out of the list, a text stands for them.
+    // If results were omitted of the list, a text stands for them.
     let is_incomplete = results.iter().any(Value::is_string);
     let note = |call: &CallRecord| {
         let failure = call.error.as_ref();
@@ -419,8 +419,8 @@ mod tests {
     #[test]
     fn a_result_that_was_left_out_keeps_its_handle() {
         let partial = json!({"partialResults": [
-            {"callId": "tool_1", "tool": "read_file", "value": "… left out …", "bytes": 70_000},
-            "… 1 items left out …",
+            {"callId": "tool_1", "tool": "read_file", "value": "… omitted …", "bytes": 70_000},
+            "… 1 item omitted …",
         ]});
         let failed = ScriptToolCallOutput {
             status: RunStatus::Error,
@@ -440,7 +440,7 @@ mod tests {
         for handle in ["scr_1/tool_1", "scr_1/tool_2"] {
             assert!(text.contains(&format!("\"{handle}\"")), "{text}");
         }
-        assert!(!text.contains("left out"), "{text}");
+        assert!(!text.contains("omitted"), "{text}");
     }
 
     #[test]

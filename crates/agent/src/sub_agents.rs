@@ -426,7 +426,7 @@ fn model_tool_error(client: &ModelClient, error: &ModelError) -> ToolError {
     });
     failure.retryable = error.is_transient();
     match error.kind {
-        ModelErrorKind::UnknownModel => failure.suggest("leave out `model` to use your own"),
+        ModelErrorKind::UnknownModel => failure.suggest("omit `model` to use your own"),
         _ => failure,
     }
 }

@@ -18,7 +18,7 @@ use support::answer_encoding::{
     AnswerPart, CACHED, INPUT, OUTPUT, REASONING, block, call, text, think,
 };
 use support::server::Server;
-use support::{APIS, Person, TestAgent, brief, history, text_of};
+use support::{APIS, AgentPerson, TestAgent, brief, history, text_of};
 
 const SCRIPT: &str = r#"const f = await tools.readFile({ path: "a.txt" });
 return f.totalLines;"#;
@@ -229,7 +229,7 @@ async fn an_approval_shows_the_script_and_can_be_answered_later() {
         Server::saying(answers.clone()).await,
     );
     test.policy = ApprovalPolicy::Untrusted;
-    let person = Person::who_says(CallDecision::Once);
+    let person = AgentPerson::who_says(CallDecision::Once);
     test.approver = Some(person.clone());
     let mut session = test.session().await;
     assert_eq!(
@@ -265,7 +265,7 @@ async fn an_approval_shows_the_script_and_can_be_answered_later() {
     assert!(!test.work().join("new.txt").exists() && session.has_open_turn());
     let id = session.id().to_owned();
     drop(session);
-    test.approver = Some(Person::who_says(CallDecision::Once));
+    test.approver = Some(AgentPerson::who_says(CallDecision::Once));
     let mut session = Session::open(&test.journal, &id).await.unwrap();
     let outcome = test
         .agent(&server)

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 const WAIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
-struct NoArgs {}
+struct HeldArgs {}
 
 struct TestSetup {
     dir: tempfile::TempDir,
@@ -38,13 +38,17 @@ impl TestSetup {
         let release = Arc::new(Notify::new());
         let mut registry = Registry::new();
         let held = release.clone();
-        let held = tool("held", "Returns when it is released.", move |_: NoArgs| {
-            let held = held.clone();
-            async move {
-                held.notified().await;
-                Ok("released")
-            }
-        });
+        let held = tool(
+            "held",
+            "Returns when it is released.",
+            move |_: HeldArgs| {
+                let held = held.clone();
+                async move {
+                    held.notified().await;
+                    Ok("released")
+                }
+            },
+        );
         registry.register(held).unwrap();
         let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
         Self {

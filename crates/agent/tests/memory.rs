@@ -219,7 +219,7 @@ async fn raw_turns_keep_arguments_and_results_of_calls_inside_scripts() {
     assert_eq!(calls[0]["result"]["text"], "four\n", "{output}");
     let content = calls[1]["args"]["content"].as_str().unwrap();
     assert!(
-        content.contains("bytes left out") && content.len() < 4_100,
+        content.contains("bytes omitted") && content.len() < 4_100,
         "{content}"
     );
 }

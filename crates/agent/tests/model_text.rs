@@ -60,7 +60,7 @@ async fn a_long_result_is_cut_to_the_limit_with_its_beginning_and_its_end() {
         result.contains("START") && result.contains("END"),
         "{result}"
     );
-    assert!(result.contains("bytes left out"), "{result}");
+    assert!(result.contains("bytes omitted"), "{result}");
     let rows = "return Array.from({ length: 3000 }, (_, n) => ({ n, name: `row ${n}` }))";
     let result = result_of(&test, rows).await;
     let json = result.lines().find_map(|line| line.strip_prefix("value: "));
@@ -356,7 +356,7 @@ async fn a_compaction_keeps_the_newest_results() {
         let result = text_of(&asked.last().unwrap().body["messages"]);
         let newest = result.rsplit("Result of the script:").next().unwrap();
         let whole = newest.contains("FIRST") && newest.contains("LAST");
-        assert!(whole && !newest.contains("left out"), "{newest}");
+        assert!(whole && !newest.contains("omitted"), "{newest}");
         assert!(asked.last().unwrap().raw.len() < 20_000 * 4, "it fits");
         compactions = session.steps().iter().filter(is_compaction).count();
     }

@@ -20,7 +20,7 @@ return failed.map((t, i) => `${t.name}: ask ${owners[i].owner}`);
 "#;
 
 #[derive(Deserialize, JsonSchema)]
-struct NoArgs {}
+struct TourNoArgs {}
 
 #[derive(Deserialize, JsonSchema)]
 struct TestNameArgs {
@@ -52,7 +52,7 @@ struct Blame {
 }
 
 fn tools() -> Result<Registry, Box<dyn std::error::Error>> {
-    let list = |_: NoArgs| async {
+    let list = |_: TourNoArgs| async {
         let test = |name: &str| TestEntry {
             name: name.into(),
             file: format!("tests/{name}.ts"),

@@ -23,6 +23,7 @@ use crate::memory_setup::{memory_for_agent, small_model};
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::sampling::TurnSampler;
+use crate::servers::{wait_for_servers, warn_of_start_failures};
 use crate::setup::CliSetup;
 
 /// How long the start of an agent waits until a server on this machine tells its context window.
@@ -147,10 +148,8 @@ async fn assemble(
         setup,
         options.elicitation_handler.clone(),
     ))?;
-    servers.ensure_all_catalogues().await;
-    for failure in servers.start_failures() {
-        eprint_line!("warning: {failure}");
-    }
+    wait_for_servers(&servers, servers.ensure_all_catalogues()).await;
+    warn_of_start_failures(&servers.start_failures());
     let parts = AgentParts {
         choice,
         servers: servers.clone(),

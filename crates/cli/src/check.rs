@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use selvedge_mcp::ServerRequestHandlers;
+use selvedge_text::count_noun;
 use selvedge_toolbox::CommandSafety;
 use serde_json::json;
 
@@ -9,6 +10,7 @@ use crate::CliStatus;
 use crate::args::{CheckArgs, ScriptLimitArgs};
 use crate::output::{print_json_text, print_line};
 use crate::run::{read_source, script_problem};
+use crate::servers::{wait_for_servers, warn_of_start_failures};
 use crate::setup::CliSetup;
 
 pub(crate) fn check(args: CheckArgs) -> Result<CliStatus> {
@@ -20,15 +22,14 @@ pub(crate) fn check(args: CheckArgs) -> Result<CliStatus> {
     let servers = setup.servers(ServerRequestHandlers::default())?;
     let tools = setup.built_in_tools()?;
     let harness = setup.harness(&ScriptLimitArgs::default(), None);
-    let report = crate::run::runtime()?.block_on(async {
-        servers
-            .ensure_catalogues_for_script(&harness, &source)
-            .await;
+    let (report, failures) = crate::run::runtime()?.block_on(async {
+        let starting = servers.ensure_catalogues_for_script(&harness, &source);
+        let failures = wait_for_servers(&servers, starting).await;
         let report = harness
             .with_tools(servers.script_registry(&tools))
             .check(&source);
         servers.stop().await;
-        report
+        (report, failures)
     });
     if args.json {
         print_json_text(&serde_json::to_string(&report)?)?;
@@ -37,17 +38,23 @@ pub(crate) fn check(args: CheckArgs) -> Result<CliStatus> {
             script_problem(error, &name, &source).print();
         }
         if report.valid {
-            print_line(&format!("ok: {} tool calls found", report.calls.len()))?;
+            let calls = count_noun(report.calls.len(), "tool call");
+            print_line(&format!("ok: {calls} found"))?;
         }
         for call in &report.calls {
             print_line(&format!(
                 "  line {:>3}  {}{}",
                 call.line,
                 call.tool,
-                if call.read_only { "  (read-only)" } else { "" }
+                match (&call.unavailable, call.read_only) {
+                    (Some(_), _) => "  (not checked: the server is unavailable)",
+                    (None, true) => "  (read-only)",
+                    (None, false) => "",
+                }
             ))?;
         }
     }
+    warn_of_start_failures(&failures);
     Ok(if report.valid {
         CliStatus::Success
     } else {

@@ -131,7 +131,8 @@ fn check_servers(setup: &CliSetup) -> DoctorFinding {
             let enabled = servers.iter().filter(|server| server.options.enabled);
             let faults = enabled.filter_map(|server| {
                 let fault = server.config_error.as_ref()?;
-                Some(format!("; {} cannot be used: {fault}", server.name))
+                let (name, reason, hint) = (&server.name, &fault.reason, &fault.hint);
+                Some(format!("; {name} cannot be used: {reason}; {hint}"))
             });
             let (names, faults) = (names.join(", "), faults.collect::<String>());
             let details =
@@ -260,14 +261,29 @@ fn check_confinement(setup: &CliSetup) -> Vec<DoctorFinding> {
             )
         }
     };
-    let mut findings = vec![DoctorFinding::new("commands", strength.is_ok(), details)];
+    let status = match &strength {
+        _ if setup.config.sandbox_mode == SandboxPolicy::DangerFullAccess => FindingStatus::Warning,
+        Ok(_) => FindingStatus::Passed,
+        Err(_) => FindingStatus::Failed,
+    };
+    let mut findings = vec![DoctorFinding {
+        what: "commands",
+        status,
+        details,
+    }];
     for (what, feature) in [
         ("namespaces", &support.namespaces),
         ("private /proc", &support.private_proc),
     ] {
         if let FeatureSupport::Missing(why) = feature {
-            let details = format!("missing: {why}");
-            findings.push(DoctorFinding::new(what, strength.is_ok(), details));
+            findings.push(DoctorFinding {
+                what,
+                status: match strength {
+                    Ok(_) => FindingStatus::Warning,
+                    Err(_) => FindingStatus::Failed,
+                },
+                details: format!("missing: {why}"),
+            });
         }
     }
     findings
@@ -281,27 +297,26 @@ fn check_model(setup: &CliSetup) -> DoctorFinding {
             &ModelChoiceArgs::default(),
         ))
     });
-    let details = match chosen {
-        Ok(choice) => {
+    let (status, details) = match chosen {
+        Ok(choice) => (
+            FindingStatus::Passed,
             format!(
                 "{} of {}; run `selvedge models test` to test it",
                 choice.model.name, choice.provider.name
-            )
-        }
-        // A configured provider that cannot be used is not what the user wants.
-        Err(error) if setup.config.model_provider.is_some() => {
+            ),
+        ),
+        Err(error) => {
             let problem = Problem::from_error(&error);
             let hint = problem.hints().first();
             let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-            return DoctorFinding {
-                what: "model",
-                status: FindingStatus::Warning,
-                details: format!("{problem}{hint}"),
-            };
+            (FindingStatus::Warning, format!("{problem}{hint}"))
         }
-        Err(error) => format!("{error}; scripts need none"),
     };
-    DoctorFinding::new("model", true, details)
+    DoctorFinding {
+        what: "model",
+        status,
+        details,
+    }
 }
 
 /// Writes a file to Selvedge's folder, and removes it. If there is no folder yet, writes to the one

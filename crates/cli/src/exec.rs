@@ -268,14 +268,14 @@ fn terminal_event_sink(progress: &ProgressDisplay, hints: ExecHints) -> EventSin
     let was_denied = AtomicBool::new(false);
     EventSink::new(move |event| match event {
         RuntimeEvent::ScriptFinished {
-            error: Some(error), ..
+            error: Some(error),
+            limit,
+            ..
         } => {
             progress.print(&format!("✗ script  {}: {}", error.code, error.message));
-            let limit = match error.code {
-                ErrorCode::ScriptMemoryError => Some(LimitKind::Memory),
-                ErrorCode::ScriptTimeoutError => Some(LimitKind::Timeout),
-                _ => None,
-            };
+            // No flag raises a limit that the script set.
+            let limit = limit.filter(|limit| !limit.set_by_script);
+            let limit = limit.and_then(|limit| LimitKind::from_key(&limit.key));
             // The model reads another hint, because it cannot pass a flag.
             let flag = limit.and_then(|limit| LimitSurface::Run.raise_hint(limit, &hints.limits));
             if let Some(flag) = flag {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// A form and the values entered so far.
 pub(crate) struct FormState {
     fields: Vec<FormField>,
-    /// Values of the first fields, in order; `None` if a field was left out.
+    /// Values of the first fields, in order; `None` if a field was omitted.
     values: Vec<Option<Value>>,
 }
 
@@ -70,7 +70,7 @@ impl FormState {
         let field = &self.fields[index];
         let value = self.values[index]
             .as_ref()
-            .map_or_else(|| "left out".to_owned(), |value| field.display_value(value));
+            .map_or_else(|| "omitted".to_owned(), |value| field.display_value(value));
         // One line, so that the server's text cannot imitate further lines.
         visible_line(&format!("{}: {value}", field.name)).into_owned()
     }

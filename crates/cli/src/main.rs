@@ -56,6 +56,7 @@ mod sessions_send;
 mod setup;
 mod terminal_input;
 mod text_excerpt;
+mod tool_names;
 mod tool_packs;
 mod tools;
 mod trust;

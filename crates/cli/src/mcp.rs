@@ -14,6 +14,7 @@ use selvedge_mcp::{
 };
 use selvedge_protocol::LimitSurface;
 use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind, StoreBudget};
+use selvedge_text::count_noun;
 
 use crate::CliStatus;
 use crate::journal::JournalNeed;
@@ -24,6 +25,7 @@ use crate::problem::Problem;
 use crate::run::{runtime, stop_signal};
 use crate::run_access::McpRunAccess;
 use crate::saved_config::SavedRunConfig;
+use crate::servers::wait_for_servers;
 use crate::setup::CliSetup;
 
 /// Number of recent runs whose calls are counted, so that the description of `script` lists the
@@ -259,7 +261,7 @@ fn list(args: McpServerListArgs) -> Result<CliStatus> {
     let setup = CliSetup::new(&args.workspace)?;
     let servers = setup.servers(ServerRequestHandlers::default())?;
     let status = runtime()?.block_on(async {
-        let status = servers.start_and_check().await;
+        let status = wait_for_servers(&servers, servers.start_and_check()).await;
         servers.stop().await;
         status
     });
@@ -292,7 +294,7 @@ fn print_server(server: &ServerStatus, every_tool: bool) -> Result<()> {
     let ms = |time: Option<f64>| time.map(|time| format!("{time:.0} ms"));
     let facts: Vec<String> = [
         Some(server.state.as_str().to_owned()),
-        (server.state == ServerState::Ready).then(|| format!("{} tools", server.tools.len())),
+        (server.state == ServerState::Ready).then(|| count_noun(server.tools.len(), "tool")),
         ms(server.start_ms).map(|time| format!("started in {time}")),
         ms(server.latency_ms).map(|time| format!("responds in {time}")),
         server.identity.clone(),
@@ -303,6 +305,9 @@ fn print_server(server: &ServerStatus, every_tool: bool) -> Result<()> {
     print_line(&format!("{mark} {:<16} {}", server.name, facts.join(", ")))?;
     for note in server.reason.iter().chain(&server.notes) {
         print_line(&format!("    {note}"))?;
+    }
+    if let Some(hint) = &server.hint {
+        print_line(&format!("    hint: {hint}"))?;
     }
     if every_tool {
         for tool in &server.tools {

@@ -392,7 +392,10 @@ pub(crate) fn request_problem(
             "start a new session, or pass a --model with a larger context".to_owned()
         }
         ModelErrorKind::UnknownModel => match quoted_word(message) {
-            Some(model) if name == "ollama" => format!("run `ollama pull {model}`"),
+            // Ollama may be configured under another name.
+            Some(model) if name == "ollama" || message.contains("try pulling") => {
+                format!("run `ollama pull {model}`")
+            }
             _ => list_models(),
         },
         ModelErrorKind::InvalidRequest => {

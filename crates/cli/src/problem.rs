@@ -35,6 +35,12 @@ impl Problem {
         self
     }
 
+    /// Puts a place such as `FILE:LINE` before the message.
+    pub(crate) fn at_place(mut self, place: &str) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+
     /// Adds an alternative to the last hint.
     pub(crate) fn or_hint(mut self, alternative: &str) -> Self {
         if let Some(hint) = self.hints.last_mut() {

@@ -217,6 +217,8 @@ impl ProgressLines {
         let outcome = match (&call.error, result_failure) {
             (Some(_), _) => call.status.as_str().to_owned(),
             (None, Some(failure)) => visible_line(failure).into_owned(),
+            (None, None) if call.status != CallStatus::Done => call.status.as_str().to_owned(),
+            (None, None) if call.reused => "reused".to_owned(),
             (None, None) => format!("{:.1} ms", call.duration_ms),
         };
         let tool = visible_line(&call.tool);

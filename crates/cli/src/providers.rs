@@ -58,7 +58,13 @@ async fn choose(
         .clone()
         .or_else(|| config.model.clone().filter(|_| !other));
     let (provider, listed) = match named {
-        Some(name) => (load_key(find_provider(&all, name)?)?, Vec::new()),
+        Some(name) => {
+            let found = find_provider(&all, name).map_err(|error| match args.provider {
+                Some(_) => error,
+                None => in_configuration(error, &["model_provider"]),
+            })?;
+            (load_key(found)?, Vec::new())
+        }
         None => first_available(&all, question).await?,
     };
     let model = match model
@@ -120,6 +126,15 @@ pub(crate) fn find_provider(all: &[Provider], name: &str) -> Result<Provider> {
             names.join(", ")
         ))
     })?)
+}
+
+/// Returns the error with the place of the configuration that causes it.
+fn in_configuration(error: anyhow::Error, key: &[&str]) -> anyhow::Error {
+    let problem = Problem::from_error(&error);
+    match selvedge_config::place_of_key(selvedge_config::home().as_deref(), None, key) {
+        Some(place) => problem.at_place(&place).into(),
+        None => problem.into(),
+    }
 }
 
 /// Returns the provider with its key from the environment or the keyring. The error names the
@@ -273,25 +288,35 @@ fn accepted_server(server: DiscoveredServer) -> (Provider, Vec<String>) {
 /// Returns the first model that a local provider lists.
 async fn first_local_model(provider: &Provider) -> Result<String> {
     let name = &provider.name;
-    let missing = |why: String| {
-        Problem::new(format!("no model is set for provider `{name}`{why}")).hint(format!(
-            "run `selvedge models list --provider {name}`, then pass --model MODEL"
-        ))
+    let missing = |why: &str, hint: String| {
+        Problem::new(format!("no model is set for provider `{name}`{why}")).hint(hint)
     };
     if !provider.is_local() {
-        return Err(missing(String::new()).into());
+        let hint = format!("run `selvedge models list --provider {name}`, then pass --model MODEL");
+        return Err(missing("", hint).into());
     }
     let client = selvedge_models::ModelClient::new(provider.clone())
-        .map_err(|error| missing(format!(": {error}")))?;
+        .map_err(|error| crate::models::model_problem(provider, &error))?;
     let models = client.list_models().await;
     let models = models.map_err(|error| match error.kind {
-        ModelErrorKind::Network | ModelErrorKind::Timeout => {
-            crate::models::model_problem(provider, &error)
-        }
-        _ => missing(format!(": {error}")),
+        // The server answers, but cannot list its models.
+        ModelErrorKind::InvalidRequest
+        | ModelErrorKind::UnknownModel
+        | ModelErrorKind::Protocol => missing(
+            &format!(", and the server cannot list its models: {}", error.message),
+            "pass --model MODEL".to_owned(),
+        ),
+        _ => crate::models::model_problem(provider, &error),
     })?;
     let first = models.into_iter().next();
-    Ok(first.ok_or_else(|| missing(", and it lists none".to_owned()))?)
+    Ok(first.ok_or_else(|| {
+        let hint = match name.as_str() {
+            "ollama" => "run `ollama pull qwen3`, or pull another model".to_owned(),
+            "lmstudio" => "run `lms get`, then `lms load`".to_owned(),
+            _ => "load a model in the server, or pass --model MODEL".to_owned(),
+        };
+        missing(", and the server has none", hint)
+    })?)
 }
 
 fn configure_provider(
@@ -303,11 +328,9 @@ fn configure_provider(
         (Some(base), _) => base,
         (None, Some(url)) => Provider::new(name, url, WireApi::Chat),
         (None, None) => {
-            return Err(
-                Problem::new(format!("[model_providers.{name}] has no base_url"))
-                    .hint("set `base_url = \"https://HOST/v1\"` in that section of config.toml")
-                    .into(),
-            );
+            let problem = Problem::new(format!("[model_providers.{name}] has no base_url"))
+                .hint("set `base_url = \"https://HOST/v1\"` in that section of config.toml");
+            return Err(in_configuration(problem.into(), &["model_providers", name]));
         }
     };
     let scripts = settings.script_harness.as_ref();

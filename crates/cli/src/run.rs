@@ -9,7 +9,7 @@ use anyhow::Result;
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_protocol::{
     ApprovalPolicy, CallRecord, CallStatus, ErrorCode, LimitKind, LimitSurface, Limits, OutputPart,
-    ResumeAs, RunStatus, SandboxPolicy, ScriptError, ScriptMode, ScriptToolCallOutput,
+    ResumeAs, RunStatus, ScriptError, ScriptMode, ScriptToolCallOutput,
 };
 use selvedge_script::{Pragma, ResumeHintStyle, RunOptions, named_run_to_resume};
 use selvedge_toolbox::Workspace;
@@ -26,6 +26,7 @@ use crate::output::{eprint_text, print_json_text, print_line, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::saved_config::SavedRunConfig;
+use crate::servers::{wait_for_servers, warn_of_start_failures};
 use crate::setup::CliSetup;
 
 pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
@@ -92,17 +93,16 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
         setup.toolbox.turn_diff.before_command();
     }
     let script = async {
-        servers
-            .ensure_catalogues_for_script(&harness, &source)
-            .await;
+        let starting = servers.ensure_catalogues_for_script(&harness, &source);
+        let failures = wait_for_servers(&servers, starting).await;
         let output = harness
             .with_tools(servers.script_registry(&tools))
             .run_with(&source, options)
             .await;
         servers.stop().await;
-        output
+        (output, failures)
     };
-    let mut output = run_with_signals(&runtime, signals, script);
+    let (mut output, mut failures) = run_with_signals(&runtime, signals, script);
     shut_down(runtime, &setup, &progress);
     let hint = flag_hint(&output, &setup, &args, &source, can_ask);
     if let (Some(hint), Some(error)) = (hint, &mut output.error) {
@@ -112,7 +112,14 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
         Some(_) => RunStorage::Journaled,
         None => RunStorage::Ephemeral,
     };
+    // The line of a failed call names the reason, too.
+    let is_reported = |message: &str| {
+        let mut errors = output.calls.iter().filter_map(|call| call.error.as_ref());
+        errors.any(|error| error.message == message)
+    };
+    failures.retain(|failure| !is_reported(&failure.to_string()));
     let exit = print_run_result(&output, args.json, storage, &name, &source)?;
+    warn_of_start_failures(&failures);
     if args.diff {
         let diff = setup.toolbox.turn_diff.diff();
         eprint_text(&diff.text);
@@ -299,10 +306,9 @@ fn flag_hint(
             ));
         }
         ErrorCode::SandboxViolationError
-            if args.workspace.sandbox == Some(SandboxPolicy::ReadOnly)
-                && error
-                    .metadata
-                    .contains_key(Workspace::READ_ONLY_METADATA_KEY) =>
+            if error
+                .metadata
+                .contains_key(Workspace::READ_ONLY_METADATA_KEY) =>
         {
             ("--sandbox workspace-write".to_owned(), "")
         }
@@ -335,7 +341,7 @@ fn flag_hint(
 }
 
 /// Returns the path of a script as a word of a shell command; `None` for standard input.
-fn shell_word_of(file: &Path) -> Option<String> {
+pub(crate) fn shell_word_of(file: &Path) -> Option<String> {
     let word = file.to_str().filter(|word| *word != "-")?;
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%".contains(c);
     Some(match word.chars().all(is_plain) {
@@ -432,7 +438,8 @@ fn print_notes(output: &ScriptToolCallOutput, storage: RunStorage, name: &str, s
             RunStorage::Ephemeral => String::new(),
         };
         if done > 0 {
-            eprint_line!("note: {done} of {all} calls completed{more}");
+            let all = selvedge_text::count_noun(all, "call");
+            eprint_line!("note: {done} of {all} completed{more}");
         }
     }
 }

@@ -2,15 +2,45 @@
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
+use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_config::McpServer;
 use selvedge_mcp::{
-    McpTransport, NESTED_ENV_VAR, ServerOrigin, ServerRequestHandlers, ServerSettings, Servers,
+    McpTransport, NESTED_ENV_VAR, ServerConfigError, ServerError, ServerOrigin,
+    ServerRequestHandlers, ServerSettings, Servers,
 };
 
+use crate::output::eprint_labelled;
 use crate::problem::Problem;
 use crate::setup::CliSetup;
+
+/// How long servers may take to start before a note says that they are waited for.
+const WAIT_NOTE_DELAY: Duration = Duration::from_secs(1);
+
+/// Awaits work that starts servers. If it takes long, prints a note that names them.
+pub(crate) async fn wait_for_servers<T>(servers: &Servers, work: impl Future<Output = T>) -> T {
+    tokio::pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => return done,
+        () = tokio::time::sleep(WAIT_NOTE_DELAY) => {}
+    }
+    for name in servers.starting() {
+        eprint_line!("note: waiting for the MCP server `{name}` to start");
+    }
+    work.await
+}
+
+/// Prints a warning with its hint for each server that did not start.
+pub(crate) fn warn_of_start_failures(failures: &[ServerError]) {
+    for failure in failures {
+        eprint_labelled("warning", "1;33", &failure.to_string());
+        if let Some(hint) = failure.hint() {
+            eprint_labelled("hint", "1;36", &hint);
+        }
+    }
+}
 
 impl CliSetup {
     /// Returns the servers whose tools scripts can call. None is started yet.
@@ -46,8 +76,8 @@ impl CliSetup {
         }
         if std::env::var_os(NESTED_ENV_VAR).is_some() && !servers.is_empty() {
             eprint_line!(
-                "note: started by an MCP server of Selvedge, so the {} configured MCP servers are not used",
-                servers.len()
+                "note: started by an MCP server of Selvedge, so the configured MCP servers are \
+                 not used"
             );
             return Ok(Vec::new());
         }
@@ -58,24 +88,29 @@ impl CliSetup {
                     true => ServerOrigin::Project,
                     false => ServerOrigin::User,
                 };
-                server_settings_of(name, server, origin)
+                let key = ["mcp_servers", &name];
+                let place = selvedge_config::place_of_key(
+                    self.home.as_deref(),
+                    self.project.as_ref(),
+                    &key,
+                );
+                server_settings_of(name, server, origin, place.as_deref())
             })
             .collect()
     }
 }
 
+/// Returns the settings of a server. `place` is where the configuration defines it.
 fn server_settings_of(
     name: String,
     server: McpServer,
     origin: ServerOrigin,
+    place: Option<&str>,
 ) -> Result<ServerSettings> {
     let problem = |fault: &str| {
-        let file = match (origin, selvedge_config::home()) {
-            (ServerOrigin::User, Some(home)) => home.join("config.toml").display().to_string(),
-            _ => "the configuration of the project".to_owned(),
-        };
-        Problem::new(format!("the MCP server `{name}` {fault}")).hint(format!(
-            "set either `command` or `url` under [mcp_servers.{name}] in {file}"
+        let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
+        Problem::new(format!("{place}the MCP server `{name}` {fault}")).hint(format!(
+            "set either `command` or `url` under [mcp_servers.{name}]"
         ))
     };
     // Reported when this server is used, so that the other servers still work.
@@ -98,6 +133,11 @@ fn server_settings_of(
                     Err(_) => missing_variable = Some(variable),
                 }
             }
+            if let Some(variable) = &server.bearer_token_env_var
+                && std::env::var_os(variable).is_none()
+            {
+                missing_variable = Some(variable.clone());
+            }
             McpTransport::Http {
                 url,
                 bearer_token_env_var: server.bearer_token_env_var,
@@ -108,8 +148,10 @@ fn server_settings_of(
     Ok(ServerSettings {
         options: server.options,
         origin,
-        config_error: missing_variable
-            .map(|variable| format!("the environment variable {variable} is not set")),
+        config_error: missing_variable.map(|variable| ServerConfigError {
+            reason: format!("the environment variable {variable} is not set"),
+            hint: format!("run `export {variable}=VALUE`"),
+        }),
         ..ServerSettings::new(name, transport)
     })
 }

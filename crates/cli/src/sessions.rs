@@ -176,7 +176,7 @@ fn item_text(item: &TurnItem, redactor: &Redactor) -> String {
         },
         TurnItem::Conversation(ConversationItem::Reasoning(reasoning)) => {
             let text = reasoning.summary.concat() + &reasoning.content.concat();
-            format!("(thinking) {}", short(&text))
+            format!("(reasoning) {}", short(&text))
         }
         TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
             format!("call {} {}", call.name, short(&call.arguments))

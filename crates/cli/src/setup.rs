@@ -144,11 +144,13 @@ impl CliSetup {
         if let Some(pack) = &workspace.pack {
             config.tool_pack = Some(pack.clone());
         }
-        Ok(Self {
+        let setup = Self {
             ephemeral: workspace.ephemeral,
             instruction_use,
             ..Self::from_config(config, directory, project)?
-        })
+        };
+        crate::tool_names::warn_of_unknown_tools(&setup)?;
+        Ok(setup)
     }
 
     /// Sets up a workspace without flags. `project` holds the trusted files of the folder.

@@ -34,7 +34,9 @@ impl ExcerptLine<'_> {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Line(line) => (*line).to_owned(),
-            Self::Omitted(lines) => format!("… {lines} lines omitted"),
+            Self::Omitted(lines) => {
+                format!("… {} omitted", selvedge_text::count_noun(*lines, "line"))
+            }
         }
     }
 }

@@ -11,10 +11,11 @@ use serde::Serialize;
 use crate::CliStatus;
 use crate::args::ToolsArgs;
 use crate::output::{print_json_text, print_line, print_text};
+use crate::servers::{wait_for_servers, warn_of_start_failures};
 use crate::setup::CliSetup;
 
 /// Most columns to which the names of tools are padded.
-const MAX_NAME_COLUMN: usize = 60;
+const MAX_NAME_COLUMNS: usize = 60;
 
 /// A tool as the list shows it.
 #[derive(Debug, Serialize)]
@@ -54,24 +55,31 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
     let mut setup = CliSetup::new(&args.workspace)?.with_journal_if_possible(&args.workspace);
     let servers = setup.servers(ServerRequestHandlers::default())?;
     let tools = setup.built_in_tools()?;
-    let registry = crate::run::runtime()?.block_on(async {
-        servers.ensure_all_catalogues().await;
+    let (registry, failures) = crate::run::runtime()?.block_on(async {
+        wait_for_servers(&servers, servers.ensure_all_catalogues()).await;
         let registry = servers.script_registry(&tools);
+        let failures = servers.start_failures();
         servers.stop().await;
-        registry
+        (registry, failures)
     });
+    let status = print_tools(&args, &registry, &mut setup)?;
+    warn_of_start_failures(&failures);
+    Ok(status)
+}
+
+fn print_tools(args: &ToolsArgs, registry: &Registry, setup: &mut CliSetup) -> Result<CliStatus> {
     if args.ts {
-        print_text(selvedge_script::script_declarations(&registry).trim_end())?;
+        print_text(selvedge_script::script_declarations(registry).trim_end())?;
         return Ok(CliStatus::Success);
     }
-    let listed = all_tools(&registry, &mut setup)?;
+    let listed = all_tools(registry, setup)?;
     if args.json {
         print_json_text(&serde_json::to_string_pretty(&listed)?)?;
         return Ok(CliStatus::Success);
     }
     let name = |tool: &ListedTool| selvedge_script::callable_name(&tool.spec.js_name);
     let widths = listed.iter().map(|tool| name(tool).len());
-    let width = widths.max().unwrap_or(0).min(MAX_NAME_COLUMN);
+    let width = widths.max().unwrap_or(0).min(MAX_NAME_COLUMNS);
     for tool in &listed {
         let (summary, mark) = (tool.spec.summary(), tool.available.mark());
         print_line(&format!("{:width$}  {summary}{mark}", name(tool)))?;

@@ -13,16 +13,16 @@ use tempfile::TempDir;
 
 /// A provider with the batch APIs of OpenAI and Anthropic.
 #[derive(Default)]
-struct Provider {
+struct BatchProvider {
     /// Requests, such as `POST /v1/batches`.
     asked: Vec<String>,
     ended: bool,
 }
 
-fn start() -> (String, Arc<Mutex<Provider>>) {
+fn start() -> (String, Arc<Mutex<BatchProvider>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
-    let provider = Arc::new(Mutex::new(Provider::default()));
+    let provider = Arc::new(Mutex::new(BatchProvider::default()));
     let shared = provider.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -33,7 +33,7 @@ fn start() -> (String, Arc<Mutex<Provider>>) {
     (url, provider)
 }
 
-fn serve(mut stream: TcpStream, provider: &Mutex<Provider>) -> Option<()> {
+fn serve(mut stream: TcpStream, provider: &Mutex<BatchProvider>) -> Option<()> {
     let (mut bytes, mut buffer) = (Vec::new(), [0; 16 * 1024]);
     let (line, length) = loop {
         let count = stream.read(&mut buffer).ok().filter(|count| *count > 0)?;
@@ -102,11 +102,11 @@ fn answer(asked: &str, ended: bool) -> String {
     .to_string()
 }
 
-struct TestWorkspace {
+struct BatchWorkspace {
     dir: TempDir,
 }
 
-impl TestWorkspace {
+impl BatchWorkspace {
     fn new(url: &str, name: &str, keys: &str) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let wire = if name == "anthropic" {
@@ -163,7 +163,7 @@ impl TestWorkspace {
 fn the_next_process_fetches_the_batch_of_a_killed_one() {
     for name in ["openai", "anthropic"] {
         let (url, provider) = start();
-        let workspace = TestWorkspace::new(&url, name, "");
+        let workspace = BatchWorkspace::new(&url, name, "");
         let mut waiting = workspace.command(&["distill", "--wait"]).spawn().unwrap();
         // Wait until it has submitted the batch and polled its state.
         while !provider
@@ -185,7 +185,8 @@ fn the_next_process_fetches_the_batch_of_a_killed_one() {
         let output = workspace.run(&["distill"]);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.success() && stderr.contains("note: 1 turns are in a provider's batch"),
+            output.status.success()
+                && stderr.contains("note: submitted 1 turn in a provider's batch"),
             "{stderr}"
         );
         provider.lock().unwrap().ended = true;
@@ -213,7 +214,7 @@ fn the_next_process_fetches_the_batch_of_a_killed_one() {
 fn without_batches_the_model_is_requested_directly() {
     let (url, provider) = start();
     // The server supports only batches, so lessons come from rules.
-    let workspace = TestWorkspace::new(&url, "anthropic", "batch = \"never\"");
+    let workspace = BatchWorkspace::new(&url, "anthropic", "batch = \"never\"");
     let done = workspace.json(&["distill", "--json"]);
     assert_eq!(
         (&done["turns"], &done["handed_over"]),
@@ -227,7 +228,7 @@ fn without_batches_the_model_is_requested_directly() {
             .iter()
             .all(|asked| asked == "POST /v1/messages")
     );
-    let workspace = TestWorkspace::new("http://127.0.0.1:9/v1", "anthropic", "");
+    let workspace = BatchWorkspace::new("http://127.0.0.1:9/v1", "anthropic", "");
     let output = workspace.run(&["distill"]);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
@@ -236,6 +237,6 @@ fn without_batches_the_model_is_requested_directly() {
             && stderr.contains("hint: "),
         "{stderr}"
     );
-    let workspace = TestWorkspace::new(&url, "another", "batch = \"always\"");
+    let workspace = BatchWorkspace::new(&url, "another", "batch = \"always\"");
     assert_eq!(workspace.json(&["distill", "--json"])["handed_over"], 1);
 }

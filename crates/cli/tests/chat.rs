@@ -32,7 +32,7 @@ mod typing;
 mod windows;
 
 use answer_encoding::{AnswerPart, block, call, text, think};
-use driver::Fixture;
+use driver::ChatFixture;
 use serde_json::json;
 use server::{Asked, Reply};
 
@@ -69,7 +69,7 @@ const READY: &str = "› type a message, @ for files, / for commands";
 
 #[test]
 fn a_message_is_answered_and_the_exit_prints_how_to_continue() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.send("Hi there");
@@ -99,7 +99,7 @@ fn a_script_is_shown_with_its_calls_and_result() {
     let code = "const all = await Promise.all(['a.txt', 'gone.txt'].map(path =>\n  \
                 tools.readFile({ path }).catch(e => e.name)));\n\
                 console.log('read');\nreturn { message: 'two', n: all.length };";
-    let fixture = Fixture::new(first(vec![
+    let fixture = ChatFixture::new(first(vec![
         think("First I count.\nThen I tell."),
         text(&format!("I count.\n\n{}", block(code))),
     ]));
@@ -132,13 +132,13 @@ Done.
 › type a message, @ for files, / for commands
   mock · 200 in, 40 out · 100% left · workspace-write · ses_ID",
     );
-    terminal.send("/thinking");
+    terminal.send("/reasoning");
     terminal.wait_for("  First I count.");
 }
 
 #[test]
 fn structured_calls_are_shown_with_their_results() {
-    let fixture = Fixture::new(first(vec![
+    let fixture = ChatFixture::new(first(vec![
         call("c1", "read_file", json!({"path": "a.txt"})),
         call("c2", "read_file", json!({"path": "gone.txt"})),
     ]));
@@ -171,7 +171,7 @@ const TWO_AT_ONCE: &str = "const wait = n => tools.exec({ command: ['sh', '-c', 
 
 #[test]
 fn concurrent_calls_are_shown_at_the_same_time() {
-    let fixture = Fixture::new(script(TWO_AT_ONCE));
+    let fixture = ChatFixture::new(script(TWO_AT_ONCE));
     let mut terminal = fixture.chat();
     terminal.send("Go");
     let running = |screen: &str| {
@@ -197,7 +197,7 @@ fn a_long_script_is_folded_and_an_error_shows_its_line() {
         .collect::<Vec<_>>()
         .join("\n")
         + "\nthrow new Error('no more');";
-    let fixture = Fixture::new(script(&code));
+    let fixture = ChatFixture::new(script(&code));
     let mut terminal = fixture.chat();
     terminal.send("Go");
     terminal.wait_for("Done.");
@@ -234,7 +234,7 @@ Done.
 fn file_changes_are_shown_as_a_coloured_diff() {
     let code = "await tools.writeFile({ path: 'a.txt', content: 'one\\n2\\nthree\\n' });\n\
                 return 'written'";
-    let fixture = Fixture::new(script(code));
+    let fixture = ChatFixture::new(script(code));
     let mut terminal = fixture.chat();
     terminal.send("Change it");
     terminal.wait_for("Done.");
@@ -274,15 +274,15 @@ Done.
 }
 
 #[test]
-fn thinking_is_hidden_until_ctrl_t_shows_it() {
-    let fixture = Fixture::new(|_| vec![think("Deep thoughts."), text("Said.")].into());
+fn reasoning_is_hidden_until_ctrl_t_shows_it() {
+    let fixture = ChatFixture::new(|_| vec![think("Deep thoughts."), text("Said.")].into());
     let mut terminal = fixture.chat();
     terminal.send("one");
     terminal.wait_for("Said.");
     terminal.wait_for("· thought for");
     assert!(!terminal.screen().contains("Deep thoughts."));
     terminal.type_text("\x14");
-    terminal.wait_for("new thinking is shown");
+    terminal.wait_for("new reasoning is shown");
     terminal.send("two");
     terminal.wait_for("  Deep thoughts.");
 }
@@ -302,7 +302,7 @@ fn commands_in(folder: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn ctrl_c_stops_the_turn_and_its_children_and_keeps_the_session() {
-    let fixture = Fixture::new(|asked| match asked.number {
+    let fixture = ChatFixture::new(|asked| match asked.number {
         0 => vec![text(&block(
             "return await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; exec sleep 1000'] })",
         ))]
@@ -338,7 +338,7 @@ fn ctrl_c_stops_the_turn_and_its_children_and_keeps_the_session() {
 
 #[test]
 fn ctrl_c_stops_an_answer_that_does_not_end() {
-    let fixture = Fixture::new(|asked| match asked.number {
+    let fixture = ChatFixture::new(|asked| match asked.number {
         0 => Reply::Hang(vec![text(
             "It begins and begins and begins and begins and begins and begins.",
         )]),
@@ -364,7 +364,8 @@ fn ctrl_c_stops_an_answer_that_does_not_end() {
 
 #[test]
 fn a_failed_turn_shows_an_error_with_a_hint() {
-    let fixture = Fixture::new(|_| Reply::Fail(401, r#"{"error":{"message":"bad key"}}"#.into()));
+    let fixture =
+        ChatFixture::new(|_| Reply::Fail(401, r#"{"error":{"message":"bad key"}}"#.into()));
     let mut terminal = fixture.chat();
     terminal.send("Hi");
     terminal.wait_for("error: provider `mock`: bad key");
@@ -374,7 +375,7 @@ fn a_failed_turn_shows_an_error_with_a_hint() {
 
 #[test]
 fn a_session_can_be_continued() {
-    let fixture = Fixture::new(|asked| match last(asked).contains("second") {
+    let fixture = ChatFixture::new(|asked| match last(asked).contains("second") {
         true => vec![text("The second answer.")].into(),
         false => vec![text("The first answer.")].into(),
     });
@@ -414,7 +415,7 @@ fn a_session_can_be_continued() {
 
 #[test]
 fn an_interrupted_turn_is_continued() {
-    let fixture = Fixture::new(|asked| match asked.number {
+    let fixture = ChatFixture::new(|asked| match asked.number {
         0 => vec![
             text("Working."),
             call("c1", "read_file", json!({"path": "a.txt"})),
@@ -438,7 +439,7 @@ fn an_interrupted_turn_is_continued() {
 
 #[test]
 fn without_a_terminal_the_chat_fails_with_a_hint() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     let output = fixture.run(&[]);
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

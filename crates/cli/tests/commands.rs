@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A temporary folder with a home and a project.
-struct TestWorkspace {
+struct CommandsWorkspace {
     dir: TempDir,
 }
 
-impl TestWorkspace {
+impl CommandsWorkspace {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("home")).unwrap();
@@ -75,7 +75,7 @@ impl CliOutput {
 
 #[test]
 fn values_go_to_stdout_and_logs_to_stderr() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let seen = workspace.run(&[
         "run",
         "-e",
@@ -96,7 +96,7 @@ fn values_go_to_stdout_and_logs_to_stderr() {
 
 #[test]
 fn scripts_come_from_a_file_the_command_line_or_standard_input() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("project/a.ts", "\u{feff}const n: number = 2; return n");
     assert_eq!(workspace.run(&["run", "a.ts"]).out, "2\n");
     assert_eq!(
@@ -119,7 +119,7 @@ fn scripts_come_from_a_file_the_command_line_or_standard_input() {
 
 #[test]
 fn exit_status_distinguishes_success_failure_and_not_started() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     for (args, status) in [
         (&["run", "-e", "return 1"][..], 0),
         (&["run", "-e", "throw 1"], 1),
@@ -142,7 +142,7 @@ fn exit_status_distinguishes_success_failure_and_not_started() {
 
 #[test]
 fn errors_have_a_message_an_excerpt_and_a_hint() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("project/bad.ts", "const a = 1;\nreturn fetch('x')\n");
     insta::assert_snapshot!(workspace.run(&["run", "bad.ts"]).err, @r"
     error: ScriptRuntimeError: ReferenceError: fetch is not defined
@@ -168,7 +168,7 @@ fn errors_have_a_message_an_excerpt_and_a_hint() {
 
 #[test]
 fn invalid_utf8_and_large_scripts_are_rejected() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("project/latin1.ts", b"return '\xfc'");
     let seen = workspace.run(&["run", "--json", "latin1.ts"]);
     assert_eq!(
@@ -200,7 +200,7 @@ fn invalid_utf8_and_large_scripts_are_rejected() {
 
 #[test]
 fn json_output_is_one_item_on_one_line() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let seen = workspace.run(&[
         "run",
         "--json",
@@ -243,7 +243,7 @@ fn json_output_is_one_item_on_one_line() {
 
 #[test]
 fn flags_override_configured_limits() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write(
         "home/config.toml",
         "model = 'x'\n[script_harness.limits]\nmemory_mb = 8\ntimeout_ms = 200\n",
@@ -288,7 +288,7 @@ fn flags_override_configured_limits() {
 
 #[test]
 fn a_command_that_failed_is_not_marked_as_done() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let source = "await tools.exec({ command: ['false'] });
         await tools.exec({ command: ['sleep', '60'], timeoutMs: 100 });
         await tools.exec({ command: ['true'] })";
@@ -305,7 +305,7 @@ fn a_command_that_failed_is_not_marked_as_done() {
 
 #[test]
 fn the_message_of_a_failed_call_is_printed_once() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let read = "await tools.readFile({ path: 'gone' })";
     let seen = workspace.run(&["run", "-e", read]);
     assert!(
@@ -326,7 +326,7 @@ fn the_message_of_a_failed_call_is_printed_once() {
 
 #[test]
 fn errors_about_limits_and_approval_name_the_flag_to_pass() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let fill = "const a = []; for (;;) a.push('x'.repeat(1e5))";
     let write = "for (const path of ['a', 'b']) await tools.writeFile({ path, content: '' })";
     let commands = "for (;;) await tools.exec({ command: ['true'] })";
@@ -414,7 +414,7 @@ fn errors_about_limits_and_approval_name_the_flag_to_pass() {
 
 #[test]
 fn invalid_configuration_names_file_and_line() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let file = workspace
         .dir
         .path()
@@ -458,14 +458,46 @@ fn invalid_configuration_names_file_and_line() {
     let seen = workspace.run(&["doctor"]);
     assert!(
         seen.out
-            .contains("\n! model          there is no provider `nosuch`; use one of "),
+            .contains(":1: there is no provider `nosuch`; use one of "),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn unknown_tools_in_the_configuration_are_named_with_their_line() {
+    let workspace = CommandsWorkspace::new();
+    workspace.write(
+        "home/config.toml",
+        "[tool_packs.mine]\ntools = ['red_file', 'exec', 'mcp.x.*', 'mcp.y.z']\n\
+         [script_harness.limits.tool_timeouts_ms]\nlst_dir = 5\nlistDir = 6\n",
+    );
+    let seen = workspace.run(&["run", "-q", "-e", "return 1"]);
+    let lines: Vec<&str> = seen.err.lines().collect();
+    assert_eq!((seen.status, lines.len()), (0, 2), "{seen:?}");
+    let read = "config.toml:2: there is no tool `red_file`; did you mean `read_file`?";
+    let list = "config.toml:4: there is no tool `lst_dir`; did you mean `list_dir`?";
+    assert!(
+        lines[0].ends_with(read) && lines[1].ends_with(list),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn a_limit_in_the_first_line_of_a_script_names_its_flag() {
+    let code = "// @exec: {\"memory_mb\": 4}\nreturn 1";
+    let seen = CommandsWorkspace::new().run(&["run", "-q", "-e", code]);
+    assert!(
+        seen.err.contains("unknown field `memory_mb`")
+            && seen
+                .err
+                .ends_with("hint: remove `memory_mb`, and pass --memory 4MB to `selvedge`\n"),
         "{seen:?}"
     );
 }
 
 #[test]
 fn a_binary_file_and_a_time_limit_of_zero_are_refused() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("project/program", "\u{7f}ELF\0");
     let seen = workspace.run(&["run", "program"]);
     assert_eq!(
@@ -485,7 +517,7 @@ fn a_binary_file_and_a_time_limit_of_zero_are_refused() {
 
 #[test]
 fn doctor_and_config_work_with_an_invalid_project_configuration() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write(
         "home/config.toml",
         "[script_harness.limits]\nmemory_mb = 64\n",
@@ -542,7 +574,7 @@ fn doctor_and_config_work_with_an_invalid_project_configuration() {
 
 #[test]
 fn config_schema_prints_a_valid_json_schema() {
-    let seen = TestWorkspace::new().run(&["config", "schema"]);
+    let seen = CommandsWorkspace::new().run(&["config", "schema"]);
     let schema = seen.json();
     assert_eq!(
         schema["$schema"],
@@ -565,7 +597,7 @@ fn config_schema_prints_a_valid_json_schema() {
 
 #[test]
 fn a_projects_configuration_is_used_only_if_trusted() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write(
         "project/.selvedge/config.toml",
         "[script_harness.limits]\nmemory_mb = 12\n",
@@ -585,7 +617,7 @@ fn a_projects_configuration_is_used_only_if_trusted() {
 
 #[test]
 fn check_reports_without_running_the_script() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("project/a.ts", "return 1");
     assert_eq!(
         workspace.run(&["check", "a.ts"]).out,
@@ -605,7 +637,7 @@ fn check_reports_without_running_the_script() {
 
 #[test]
 fn check_prints_the_class_of_a_command() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     for (argv, class, reason) in [
         (&["git", "status"][..], "read-only", ""),
         (&["bash", "-lc", "ls | wc -l"], "read-only", ""),
@@ -685,7 +717,7 @@ fn check_prints_the_class_of_a_command() {
 
 #[test]
 fn doctor_tests_the_sandbox() {
-    let seen = TestWorkspace::new().run(&["doctor", "--json"]);
+    let seen = CommandsWorkspace::new().run(&["doctor", "--json"]);
     assert_eq!(seen.status, 0, "{seen:?}");
     let findings = seen.json();
     for what in ["sandbox", "realm", "deadline", "folder"] {
@@ -696,7 +728,7 @@ fn doctor_tests_the_sandbox() {
 
 #[test]
 fn doctor_marks_warnings_and_a_folder_that_is_not_writable() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("home/config.toml", "[script_harness]\nmood = 'good'\n");
     let seen = workspace.run(&["doctor"]);
     assert!(
@@ -717,7 +749,7 @@ fn doctor_marks_warnings_and_a_folder_that_is_not_writable() {
 
 #[test]
 fn diff_prints_the_changes_of_a_script() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("project/.gitignore", "*.log\n");
     workspace.write("project/a.txt", "one\r\ntwo\n");
     workspace.write("project/script.ts", "await tools.writeFile({ path: 'a.txt', content: 'one\\r\\nTWO\\n' });\nawait tools.writeFile({ path: 'new file.txt', content: 'x' });\nreturn 'done'");
@@ -769,7 +801,7 @@ fn diff_prints_the_changes_of_a_script() {
 
 #[test]
 fn an_interrupt_cancels_the_script() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let script = "await tools.writeFile({ path: 'ready', content: '' }); await new Promise(r => setTimeout(r, 60_000))";
     let mut child = workspace
         .command(&["run", "--timeout", "90s", "--json", "-e", script])
@@ -794,7 +826,7 @@ fn an_interrupt_cancels_the_script() {
 
 #[test]
 fn packs_select_the_offered_tools() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write(
         "home/config.toml",
         "tool_pack = \"mine\"\n[tool_packs.mine]\nextends = [\"file-ops\"]\ntools = [\"exec\"]\nwithout = [\"listDir\"]\n",
@@ -832,7 +864,7 @@ fn packs_select_the_offered_tools() {
 
 #[test]
 fn arguments_after_the_dashes_reach_the_script() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let seen = workspace.run(&[
         "run",
         "-e",
@@ -851,7 +883,7 @@ fn arguments_after_the_dashes_reach_the_script() {
 
 #[test]
 fn commands_get_the_configured_environment_without_secrets() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let config = [
         "[shell_environment_policy]\nexclude = [\"HIDE_*\"]\nset = { EXTRA = \"set\" }",
         "[mcp_servers.x]\nurl = 'http://127.0.0.1:1/mcp'\nenabled = false\nbearer_token_env_var = 'BEARER_OF_X'",
@@ -889,7 +921,7 @@ fn commands_get_the_configured_environment_without_secrets() {
 
 #[test]
 fn the_default_home_stays_private_if_another_is_set() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     std::fs::create_dir_all(workspace.dir.path().join("user/.selvedge")).unwrap();
     workspace.write("user/.selvedge/journal.db", "hunter2");
     workspace.write("user/plain", "seen");
@@ -927,7 +959,7 @@ fn the_default_home_stays_private_if_another_is_set() {
 
 #[test]
 fn scripts_cannot_read_the_environment_of_the_process() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let script = "const words = [];
         for (const path of ['/proc/self/environ', '/proc/1/environ', '/proc/thread-self/environ', '/dev/fd/../environ']) {
             words.push(await tools.saveToFc({ path }).then(k => tools.fetchFromFc({ fileKey: k.fileKey }), e => e.message));
@@ -967,7 +999,7 @@ fn scripts_cannot_read_the_environment_of_the_process() {
 
 #[test]
 fn configured_rules_replace_approval() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let script = [
         "run",
         "-q",
@@ -994,7 +1026,7 @@ fn configured_rules_replace_approval() {
 
 #[test]
 fn the_network_is_off_unless_configured() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let script = format!(
@@ -1028,7 +1060,7 @@ fn a_tool_blocked_in_a_system_call_does_not_block_the_exit() {
     use std::io::BufRead;
     use std::os::unix::fs::PermissionsExt;
     use std::process::Stdio;
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("project/program", "#!/bin/sh\ntouch ran\n");
     let project = workspace.dir.path().join("project");
     let program = project.join("program");
@@ -1062,7 +1094,7 @@ fn a_tool_blocked_in_a_system_call_does_not_block_the_exit() {
 
 #[test]
 fn an_ignore_file_that_is_a_pipe_does_not_block_a_search() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("project/a.txt", "an x\n");
     let made = Command::new("mkfifo")
         .arg(workspace.dir.path().join("project/.gitignore"))
@@ -1086,7 +1118,7 @@ fn an_ignore_file_that_is_a_pipe_does_not_block_a_search() {
 
 #[test]
 fn tools_lists_every_tool_and_where_it_is_available() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     let seen = workspace.run(&["tools"]);
     let line = |name: &str| {
         let prefix = format!("tools.{name} ");
@@ -1123,7 +1155,7 @@ fn tools_lists_every_tool_and_where_it_is_available() {
 
 #[test]
 fn the_log_of_a_run_has_spans_and_counters() {
-    let workspace = TestWorkspace::new();
+    let workspace = CommandsWorkspace::new();
     workspace.write("project/a.txt", "one\n");
     let log = workspace.dir.path().join("log.jsonl");
     let log_path = log.to_str().unwrap();

@@ -12,7 +12,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use pty::Terminal;
+use pty::PtyTerminal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -24,11 +24,11 @@ const HOSTILE: &str = "A\u{1b}[35mB\u{7}\u{9b}35mC\u{200b}\u{61c}\u{202e}\u{2066
 const SHOWN: &str = "A\\u{1b}[35mB\\u{7}\\u{9b}35mC\\u{200b}\\u{61c}\\u{202e}\\u{2066}D\\u{e0041}\
     \\u{2028}\\u{3164}\\u{2800}\\u{ad}\\u{fff9}\\u{feff}E";
 
-struct Fixture {
+struct DisplayFixture {
     dir: TempDir,
 }
 
-impl Fixture {
+impl DisplayFixture {
     fn new() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for folder in ["work", "home"] {
@@ -65,7 +65,7 @@ impl Fixture {
     /// Runs `selvedge` in a terminal, and checks that it gets no hidden character of [`HOSTILE`].
     #[track_caller]
     fn shown(&self, args: &[&str]) -> String {
-        let (_, output) = Terminal::run(self.dir.path(), args).wait_for_exit();
+        let (_, output) = PtyTerminal::run(self.dir.path(), args).wait_for_exit();
         assert_visible(args, &output);
         output
     }
@@ -91,7 +91,7 @@ fn assert_visible(args: &[&str], output: &str) {
 
 #[test]
 fn the_output_and_the_error_of_a_script_are_shown() {
-    let fixture = Fixture::new();
+    let fixture = DisplayFixture::new();
     let hostile = json!(HOSTILE);
     for source in [
         format!("return {hostile}"),
@@ -118,7 +118,7 @@ fn the_output_and_the_error_of_a_script_are_shown() {
 
 #[test]
 fn names_with_line_breaks_stay_on_one_line() {
-    let fixture = Fixture::new();
+    let fixture = DisplayFixture::new();
     let name = "no\nerror: fake\u{202e}.ts";
     let output = fixture.shown(&["run", name]);
     assert!(!output.contains("\nerror: fake"), "{output}");
@@ -131,7 +131,7 @@ fn names_with_line_breaks_stay_on_one_line() {
 
 #[test]
 fn lists_of_runs_sessions_and_memory_are_shown() {
-    let fixture = Fixture::new();
+    let fixture = DisplayFixture::new();
     let model = ModelServer::start();
     fixture.configure(&model.config());
     let hostile = json!(HOSTILE);
@@ -163,7 +163,7 @@ fn lists_of_runs_sessions_and_memory_are_shown() {
 
 #[test]
 fn what_servers_and_configuration_files_say_is_shown() {
-    let fixture = Fixture::new();
+    let fixture = DisplayFixture::new();
     std::fs::write(fixture.work().join("message"), HOSTILE).unwrap();
     let message = fixture.work().join("message");
     fixture.configure(&format!(
@@ -189,7 +189,7 @@ fn what_servers_and_configuration_files_say_is_shown() {
 
 #[test]
 fn output_into_a_pipe_is_exact() {
-    let fixture = Fixture::new();
+    let fixture = DisplayFixture::new();
     let hostile = json!(HOSTILE);
     let output = fixture.piped(&["run", "-e", &format!("return {hostile}")], "");
     assert_eq!(
@@ -211,7 +211,7 @@ fn output_into_a_pipe_is_exact() {
 
 #[test]
 fn ordinary_text_of_any_script_is_not_changed() {
-    let fixture = Fixture::new();
+    let fixture = DisplayFixture::new();
     let text = "cafe\u{301} שלום مرحبا می\u{200c}خواهم 漢字　かな 👩\u{200d}🚀 ❤\u{fe0f} 1\u{fe0f}\u{20e3}";
     let output = fixture.shown(&["run", "-e", &format!("return {}", json!(text))]);
     assert!(output.contains(text), "{output:?}");

@@ -12,54 +12,21 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// Copies the examples, and creates a Git history of the sample that is always the same.
+/// Copies what the examples need from a checkout, and creates the sample project there.
 fn copy_of_examples() -> tempfile::TempDir {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let sample = dir.path().join("examples/sample");
-    std::fs::create_dir_all(&sample).unwrap();
-    copy(&root().join("examples"), &dir.path().join("examples"));
-    let git = |args: &[&str], day: u32, author: &str| {
-        let date = format!("2026-01-{day:02}T12:00:00Z");
-        let output = Command::new("git")
-            .args(args)
-            .current_dir(&sample)
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_CONFIG_SYSTEM", "/dev/null")
-            .env("GIT_AUTHOR_NAME", author)
-            .env("GIT_AUTHOR_EMAIL", "shop@example.org")
-            .env("GIT_COMMITTER_NAME", author)
-            .env("GIT_COMMITTER_EMAIL", "shop@example.org")
-            .env("GIT_AUTHOR_DATE", &date)
-            .env("GIT_COMMITTER_DATE", &date)
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "git {args:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    };
-    git(&["init", "-q", "-b", "main"], 1, "Ada");
-    for (day, author, paths, subject) in [
-        (1, "Ada", "README.md", "A shop"),
-        (
-            2,
-            "Ada",
-            "shop/__init__.py shop/price.py tests/test_price.py",
-            "Prices in cents",
-        ),
-        (
-            3,
-            "Grace",
-            "shop/basket.py tests/test_basket.py",
-            "A basket",
-        ),
-        (4, "Grace", "docs tests/layout.test.sh", "Documentation"),
-    ] {
-        let add: Vec<&str> = ["add"].into_iter().chain(paths.split(' ')).collect();
-        git(&add, day, author);
-        git(&["commit", "-q", "-m", subject], day, author);
+    for folder in ["examples", "scripts"] {
+        std::fs::create_dir_all(dir.path().join(folder)).unwrap();
     }
+    copy(&root().join("examples"), &dir.path().join("examples"));
+    let script = dir.path().join("scripts/sample-project");
+    std::fs::copy(root().join("scripts/sample-project"), &script).unwrap();
+    let output = Command::new(script).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     dir
 }
 
@@ -109,23 +76,23 @@ fn the_readme_shows_the_output_of_the_examples() {
     for (heading, line) in [
         (
             "What does this project consist of?",
-            "selvedge run -q examples/survey.ts -C examples/sample",
+            "selvedge run -q examples/survey.ts -C target/sample",
         ),
         (
             "Which tests fail?",
-            "selvedge run -q examples/test-all.ts -C examples/sample --timeout 2m",
+            "selvedge run -q examples/test-all.ts -C target/sample --timeout 2m",
         ),
         (
             "Rename an identifier in all files, or in none.",
-            "selvedge run -q examples/rename.ts -C examples/sample -- show_price format_price",
+            "selvedge run -q examples/rename.ts -C target/sample -- show_price format_price",
         ),
         (
             "Which links lead nowhere?",
-            "selvedge run -q examples/dead-links.ts -C examples/sample",
+            "selvedge run -q examples/dead-links.ts -C target/sample",
         ),
         (
             "What changed recently?",
-            "selvedge run -q examples/git-range.ts -C examples/sample -- HEAD~3..HEAD",
+            "selvedge run -q examples/git-range.ts -C target/sample -- HEAD~3..HEAD",
         ),
     ] {
         expected.push_str(&format!(
@@ -138,7 +105,7 @@ fn the_readme_shows_the_output_of_the_examples() {
     }
     assert_eq!(shown, expected, "run `make docs`");
     let basket =
-        std::fs::read_to_string(folder.path().join("examples/sample/shop/basket.py")).unwrap();
+        std::fs::read_to_string(folder.path().join("target/sample/shop/basket.py")).unwrap();
     assert!(
         basket.contains("import format_price") && basket.contains("{format_price("),
         "{basket}"

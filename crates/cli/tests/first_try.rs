@@ -33,7 +33,7 @@ use server::{Reply, Server};
 const MIN_FIRST_TRY_PERCENT: usize = 95;
 
 /// A recorded task.
-struct RecordedTask {
+struct FirstTryTask {
     name: String,
     package: String,
     prepare: Option<String>,
@@ -46,7 +46,7 @@ struct RecordedTask {
 }
 
 /// What a replayed task took.
-struct TaskResult {
+struct FirstTryResult {
     rounds: usize,
     /// The status of every script, in order.
     scripts: Vec<String>,
@@ -54,7 +54,7 @@ struct TaskResult {
     request_bytes: usize,
 }
 
-impl RecordedTask {
+impl FirstTryTask {
     fn load(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap();
         let mut parts = text.split("\n=====\n");
@@ -78,7 +78,7 @@ impl RecordedTask {
     }
 
     /// Runs the task in a fresh copy of its package.
-    fn replay(&self) -> TaskResult {
+    fn replay(&self) -> FirstTryResult {
         let dir = tempfile::tempdir().unwrap();
         let (work, home) = (dir.path().join("work"), dir.path().join("home"));
         std::fs::create_dir_all(&home).unwrap();
@@ -135,7 +135,7 @@ impl RecordedTask {
             .collect();
         assert_eq!(asked.len(), self.answers.len(), "{}: rounds", self.name);
         self.check_result(&work, &events);
-        TaskResult {
+        FirstTryResult {
             rounds: asked.len(),
             scripts: script_statuses(&events),
             request_bytes: asked.iter().map(|asked| asked.raw.len()).sum(),
@@ -164,7 +164,7 @@ impl RecordedTask {
 
     /// Returns whether the first script did what was meant: no script failed, and the author of
     /// the recording did not say otherwise.
-    fn first_try(&self, result: &TaskResult) -> bool {
+    fn first_try(&self, result: &FirstTryResult) -> bool {
         self.missed.is_none() && result.scripts.iter().all(|status| status == "completed")
     }
 }
@@ -249,7 +249,7 @@ fn packages() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/packages")
 }
 
-fn tasks() -> Vec<RecordedTask> {
+fn tasks() -> Vec<FirstTryTask> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/first_try");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
@@ -257,7 +257,7 @@ fn tasks() -> Vec<RecordedTask> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
         .collect();
     files.sort();
-    files.iter().map(|path| RecordedTask::load(path)).collect()
+    files.iter().map(|path| FirstTryTask::load(path)).collect()
 }
 
 #[test]

@@ -22,13 +22,13 @@ use tempfile::TempDir;
 const WORD: &str = "zyzzyvaplex";
 
 /// A home with a provider on loopback, and a project folder.
-struct Fixture {
+struct ForgetFixture {
     dir: TempDir,
     server: Server,
     _runtime: tokio::runtime::Runtime,
 }
 
-impl Fixture {
+impl ForgetFixture {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -129,7 +129,7 @@ fn answer(request: &Asked) -> Reply {
 
 #[test]
 fn a_forgotten_turn_is_removed_from_every_file() {
-    let fixture = Fixture::new();
+    let fixture = ForgetFixture::new();
     let message = format!("What is a {WORD}? Always call it by its name.");
     fixture.out(&["exec", "Good morning"]);
     let sessions: Value =
@@ -204,7 +204,7 @@ fn a_forgotten_turn_is_removed_from_every_file() {
 
 #[test]
 fn a_session_in_use_is_not_forgotten() {
-    let fixture = Fixture::new();
+    let fixture = ForgetFixture::new();
     fixture.out(&["exec", &format!("The {WORD} again")]);
     let sessions: Value =
         serde_json::from_str(&fixture.out(&["sessions", "list", "--json"])).unwrap();
@@ -249,7 +249,7 @@ fn a_session_in_use_is_not_forgotten() {
 
 #[test]
 fn an_interrupted_forget_can_be_repeated() {
-    let fixture = Fixture::new();
+    let fixture = ForgetFixture::new();
     fixture.out(&["exec", &format!("The {WORD} again")]);
     let sessions: Value =
         serde_json::from_str(&fixture.out(&["sessions", "list", "--json"])).unwrap();

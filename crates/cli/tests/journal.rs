@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-struct TestWorkspace {
+struct JournalWorkspace {
     dir: TempDir,
 }
 
-impl TestWorkspace {
+impl JournalWorkspace {
     fn new() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(dir.path().join("work/.git")).unwrap();
@@ -118,7 +118,7 @@ fn a_run_killed_at_any_moment_loses_nothing_and_repeats_nothing() {
         (random >> 33) as f64 / f64::from(1u32 << 31)
     };
     for round in 0..200 {
-        let workspace = TestWorkspace::new();
+        let workspace = JournalWorkspace::new();
         let mut child = workspace
             .command(&["run", "-q", "--json", "-e", TEN])
             .spawn()
@@ -207,14 +207,14 @@ fn a_run_killed_at_any_moment_loses_nothing_and_repeats_nothing() {
 
 #[test]
 fn dead_runs_are_distinguished_from_running_ones() {
-    let workspace = TestWorkspace::new();
+    let workspace = JournalWorkspace::new();
     let script = "await tools.writeFile({path: 'ready', content: ''}); await tools.exec({command: ['sleep', '600']})";
     let mut child = workspace
         .command(&["run", "-q", "-e", script])
         .spawn()
         .unwrap();
     let end = Instant::now() + Duration::from_secs(30);
-    let state = |workspace: &TestWorkspace| {
+    let state = |workspace: &JournalWorkspace| {
         let runs = workspace.runs();
         let id = runs
             .first()
@@ -252,7 +252,7 @@ fn dead_runs_are_distinguished_from_running_ones() {
 
 #[test]
 fn eight_processes_write_one_journal_at_once() {
-    let workspace = TestWorkspace::new();
+    let workspace = JournalWorkspace::new();
     let script = "for (let n = 0; n < 25; n++) await tools.updatePlan({plan: [{step: String(n), status: 'pending'}]})";
     let until = Instant::now() + Duration::from_secs(10);
     let made: usize = std::thread::scope(|threads| {
@@ -284,7 +284,7 @@ fn eight_processes_write_one_journal_at_once() {
 
 #[test]
 fn secrets_are_redacted_and_ephemeral_runs_are_not_recorded() {
-    let workspace = TestWorkspace::new();
+    let workspace = JournalWorkspace::new();
     let key = "sk-proj-abcdefghijklmnopqrstuvwxyz123456";
     let script = format!(
         "await tools.exec({{command: ['echo', '{key}'], env: {{API_TOKEN: 'hunter22'}}}}); throw new Error('{key}')"

@@ -9,13 +9,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::http::{Server, initialize, message_in_line, tool_call};
+use support::http::{ServeProcess, initialize, message_in_line, tool_call};
 use support::{TEST_TIMEOUT, TestWorkspace, value};
 
 #[test]
 fn each_client_has_its_own_session() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let (a, b) = (server.session(), server.session());
     assert_ne!(a, b);
     let first = server.script(&a, "store('k', 'mine'); return context.sessionId");
@@ -54,7 +54,7 @@ fn each_client_has_its_own_session() {
 #[test]
 fn foreign_origins_and_hosts_are_rejected() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let port = server.address.rsplit(':').next().unwrap();
     let no_token = ("Authorization", "");
     for foreign in [
@@ -81,7 +81,7 @@ fn foreign_origins_and_hosts_are_rejected() {
 #[test]
 fn a_random_token_is_printed_and_required() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let token = server.token.clone().unwrap();
     assert!(token.len() == 64 && token.chars().all(|c| c.is_ascii_hexdigit()));
     for wrong in [
@@ -103,7 +103,7 @@ fn a_random_token_is_printed_and_required() {
     in_query.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.1 401"), "{text}");
     assert_eq!(server.hello(&[]).0, 200);
-    assert_ne!(Server::start(&workspace, &[]).token, Some(token));
+    assert_ne!(ServeProcess::start(&workspace, &[]).token, Some(token));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_configured_token_is_required_and_hidden_from_commands() {
         (&[][..], "SELVEDGE_MCP_TOKEN"),
         (&["--token-env", "OTHER_TOKEN_NAME"], "OTHER_TOKEN_NAME"),
     ] {
-        let server = Server::start_with(&workspace, args, |command| {
+        let server = ServeProcess::start_with(&workspace, args, |command| {
             command.env(variable, "s3cret-0123456789");
         });
         assert_eq!(server.token, None);
@@ -164,7 +164,7 @@ fn a_token_file_must_be_private() {
         );
     }
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    let server = Server::start(&workspace, &["--token-file", file]);
+    let server = ServeProcess::start(&workspace, &["--token-file", file]);
     assert_eq!(
         (server.hello(&[("Authorization", "")]).0, &server.token),
         (401, &None)
@@ -211,7 +211,7 @@ fn a_public_address_requires_a_token() {
     let both = ["--http", "127.0.0.1:0", "--no-token", "--token-env", "X"];
     assert!(refused(&workspace, &both).contains("cannot be used with"));
     assert!(refused(&workspace, &["--no-token"]).contains("--http"));
-    let server = Server::start(&workspace, &["--no-token"]);
+    let server = ServeProcess::start(&workspace, &["--no-token"]);
     assert_eq!(
         (server.hello(&[("Authorization", "")]).0, &server.token),
         (200, &None)
@@ -231,7 +231,7 @@ const ESCALATED: &str = "return (await tools.exec({ command: ['touch', 'escaped'
 #[test]
 fn a_client_does_not_approve_its_own_calls() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let session = server.session();
     let header = [("Mcp-Session-Id", session.as_str())];
     let call = tool_call("script", json!({"code": ESCALATED}));
@@ -246,7 +246,7 @@ fn a_client_does_not_approve_its_own_calls() {
 #[test]
 fn the_owner_can_let_clients_approve() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &["--client-approves"]);
+    let server = ServeProcess::start(&workspace, &["--client-approves"]);
     let session = server.session();
     let header = [("Mcp-Session-Id", session.as_str())];
     let call = tool_call("script", json!({"code": ESCALATED}));
@@ -267,7 +267,7 @@ fn the_owner_can_let_clients_approve() {
 #[test]
 fn a_silent_connection_ends_within_30_seconds() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let began = Instant::now();
     let silent = server.connect();
     let mut half = server.connect();
@@ -315,7 +315,7 @@ fn half_open_connections_do_not_keep_others_out() {
         .env("SELVEDGE_HOME", workspace.home())
         .env_remove("SELVEDGE_MCP_TOKEN")
         .current_dir(workspace.work());
-    let server = Server::listen(command);
+    let server = ServeProcess::listen(command);
     let session = server.session();
     let mut half_open: Vec<TcpStream> = (0..300)
         .map(|_| {
@@ -346,7 +346,7 @@ fn half_open_connections_do_not_keep_others_out() {
 #[test]
 fn large_headers_and_bodies_are_rejected() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let large = "x".repeat(64 << 10);
     assert_eq!(server.hello(&[("X-Large", &large)]).0, 431);
     let (status, ..) = server.post(&[], &json!("y".repeat(4 << 20)));
@@ -357,7 +357,7 @@ fn large_headers_and_bodies_are_rejected() {
 #[test]
 fn unused_sessions_are_replaced() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let first = server.session();
     let used = server.session();
     for number in 0..256 {
@@ -375,7 +375,7 @@ fn unused_sessions_are_replaced() {
 #[test]
 fn a_run_is_private_to_its_session_until_the_session_ends() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let (a, b) = (server.session(), server.session());
     let running = server.endless(&a);
     let failing =
@@ -430,7 +430,7 @@ fn a_run_is_private_to_its_session_until_the_session_ends() {
 fn a_task_is_private_to_its_session_until_the_session_ends() {
     let workspace = TestWorkspace::new();
     workspace.config("[script_harness.expose]\nenable_spawn = true\n");
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let (a, b) = (server.session(), server.session());
     let start = "const task = tools.spawn.exec('exec', { command: ['echo', 'private'] }); \
         await task.done; return task.id";
@@ -452,7 +452,7 @@ fn a_task_is_private_to_its_session_until_the_session_ends() {
 fn a_recorded_run_belongs_to_its_token() {
     let workspace = TestWorkspace::new();
     let with_token = |token: &'static str| {
-        Server::start_with(&workspace, &[], move |command| {
+        ServeProcess::start_with(&workspace, &[], move |command| {
             command.env("SELVEDGE_MCP_TOKEN", token);
         })
     };
@@ -461,7 +461,7 @@ fn a_recorded_run_belongs_to_its_token() {
     let server = with_token("s3cret-0123456789");
     let failed = server.call(&server.session(), "script", json!({"code": failing}));
     drop(server);
-    let resume = |server: &Server| {
+    let resume = |server: &ServeProcess| {
         let args = json!({"code": fixed, "resume": failed["id"]});
         server.call(&server.session(), "script", args)
     };
@@ -486,7 +486,7 @@ fn a_recorded_run_belongs_to_its_token() {
 #[test]
 fn the_error_at_the_server_limit_names_no_runs_of_other_sessions() {
     let workspace = TestWorkspace::new();
-    let server = Server::start(&workspace, &[]);
+    let server = ServeProcess::start(&workspace, &[]);
     let ids: Vec<String> = (0..4)
         .flat_map(|_| {
             let session = server.session();

@@ -233,17 +233,156 @@ fn a_missing_variable_disables_only_its_server() {
     );
 }
 
+/// A program that is not installed, and a program that prints other lines than messages.
+const BROKEN_SERVERS: &str = "[mcp_servers.missing]\ncommand = 'selvedge-no-such-program'\n\
+    [mcp_servers.chatty]\ncommand = 'sh'\n\
+    args = ['-c', 'while true; do echo hello; sleep 0.5; done']\nstartup_timeout_sec = 3\n";
+
+#[test]
+fn broken_servers_are_named_with_their_reason_and_a_hint() {
+    let workspace = TestWorkspace::new();
+    workspace.config(BROKEN_SERVERS);
+    let missing = "warning: the MCP server `missing` did not start: `selvedge-no-such-program` was \
+        not found\nhint: install it, or change `command` under [mcp_servers.missing]";
+    let chatty = "warning: the MCP server `chatty` did not start: it printed ";
+    let log_to_stderr = "hint: make the server write its log to standard error\n";
+    let search = "return (await tools.search('x')).length";
+    for args in [&["tools"][..], &["run", "-q", "-e", search]] {
+        let (status, _, stderr) = run(&workspace, args);
+        assert!(
+            status == 0 && stderr.starts_with("note: waiting for the MCP server `chatty`"),
+            "{stderr}"
+        );
+        assert!(
+            stderr.contains(missing)
+                && stderr.contains(chatty)
+                && stderr.contains(" lines that are not MCP messages, the first: `hello`\n")
+                && stderr.contains(log_to_stderr),
+            "{stderr}"
+        );
+    }
+    let (status, out, _) = run(&workspace, &["mcp", "list"]);
+    assert!(
+        status == 1
+            && out.contains("\n    hint: install it, or change `command`")
+            && out.contains("    hint: make the server write its log to standard error"),
+        "{out}"
+    );
+    // The line of the failed call names the reason, so there is no further warning.
+    let call = "return await tools.mcp.missing.x({})";
+    let (_, _, stderr) = run(&workspace, &["run", "-q", "-e", call]);
+    assert!(
+        stderr.contains("error: ToolExecutionError: the MCP server `missing` did not start")
+            && !stderr.contains("warning: "),
+        "{stderr}"
+    );
+    // A script that does not use them is not delayed, and prints no warning.
+    let (_, out, stderr) = run(&workspace, &["run", "-q", "-e", "return 1"]);
+    assert_eq!((out.as_str(), stderr.as_str()), ("1\n", ""));
+}
+
+#[test]
+fn calls_of_a_broken_server_are_reported_as_not_checked() {
+    let workspace = TestWorkspace::new();
+    workspace.config(BROKEN_SERVERS);
+    let code = "await tools.mcp.missing.x({ a: 1 })";
+    std::fs::write(workspace.work().join("s.ts"), code).unwrap();
+    let (status, out, stderr) = run(&workspace, &["check", "s.ts"]);
+    assert_eq!(
+        (status, out.as_str()),
+        (
+            0,
+            "ok: 1 tool call found\n  line   1  mcp.missing.x  (not checked: the server is \
+             unavailable)\n"
+        )
+    );
+    let warning = "warning: the MCP server `missing` did not start";
+    assert!(stderr.contains(warning), "{stderr}");
+    let (_, out, stderr) = run(&workspace, &["run", "--dry-run", "s.ts"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let planned = &report["calls"][0];
+    assert_eq!(planned["readOnly"], false, "{report}");
+    let reason = planned["unavailable"].as_str().unwrap();
+    assert!(reason.contains("was not found"), "{report}");
+    assert!(stderr.contains(warning), "{stderr}");
+}
+
+#[test]
+fn servers_over_http_name_what_to_do() {
+    let workspace = TestWorkspace::new();
+    for (status, token, reason, hint) in [
+        (
+            "500 Internal Server Error",
+            None,
+            "answered with HTTP status 500",
+            "hint: read the log of the server, then try again",
+        ),
+        (
+            "401 Unauthorized\r\nwww-authenticate: Bearer",
+            Some("wrong"),
+            "does not accept the token in SELVEDGE_TEST_TOKEN",
+            "hint: run `export SELVEDGE_TEST_TOKEN=TOKEN` with a valid token",
+        ),
+        (
+            "401 Unauthorized\r\nwww-authenticate: Bearer",
+            None,
+            "the environment variable SELVEDGE_TEST_TOKEN is not set",
+            "hint: run `export SELVEDGE_TEST_TOKEN=VALUE`",
+        ),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        // Ends with the process of the test.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut request = [0; 4096];
+                let _ = std::io::Read::read(&mut stream, &mut request);
+                let _ = std::io::Write::write_all(&mut stream, answer.as_bytes());
+            }
+        });
+        let variable = match status.starts_with("401") {
+            true => "bearer_token_env_var = 'SELVEDGE_TEST_TOKEN'\n",
+            false => "",
+        };
+        workspace.config(&format!("[mcp_servers.web]\nurl = '{url}'\n{variable}"));
+        let mut command = workspace.command(&["mcp", "list"]);
+        command.env_remove("SELVEDGE_TEST_TOKEN");
+        command.envs(token.map(|token| ("SELVEDGE_TEST_TOKEN", token)));
+        let output = command.output().unwrap();
+        let out = String::from_utf8(output.stdout).unwrap();
+        assert!(out.contains(reason) && out.contains(hint), "{out}");
+    }
+}
+
+#[test]
+fn a_call_that_times_out_has_one_hint() {
+    let workspace = TestWorkspace::new();
+    let odd = TestWorkspace::odd("odd", "good");
+    workspace.config(&format!("{odd}tool_timeout_sec = 0.5\n"));
+    let call = "await tools.mcp.odd.hang({})";
+    let (_, _, stderr) = run(&workspace, &["run", "-q", "-e", call]);
+    assert!(
+        stderr.contains("hint: set tool_timeout_sec = 1 under [mcp_servers.odd] in config.toml, ")
+            && stderr.contains("resume.repeat(\"scr_")
+            && stderr.contains(", and pass `--resume scr_"),
+        "{stderr}"
+    );
+    assert_eq!(stderr.matches("hint: ").count(), 1, "{stderr}");
+}
+
 #[test]
 fn invalid_servers_are_reported() {
     let workspace = TestWorkspace::new();
     for (config, part) in [
         (
             "[mcp_servers.x]\nargs = []\n",
-            "neither `command` nor `url`",
+            "config.toml:1: the MCP server `x` has neither `command` nor `url`",
         ),
         (
             "[mcp_servers.x]\ncommand = 'a'\nurl = 'b'\n",
-            "both `command` and `url`",
+            "config.toml:1: the MCP server `x` has both `command` and `url`",
         ),
         (
             "[mcp_servers.x]\ncommand = 'a'\ntool_timeout_sec = -1\n",

@@ -30,12 +30,12 @@ fn printed(command: &mut Command) -> String {
 }
 
 /// A server on a free port of the loopback address.
-struct Http {
+struct ThirdPartyHttp {
     child: Child,
     url: String,
 }
 
-impl Http {
+impl ThirdPartyHttp {
     fn start(workspace: &TestWorkspace, args: &[&str]) -> Self {
         let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0", "--no-token"]
             .iter()
@@ -60,7 +60,7 @@ impl Http {
     }
 }
 
-impl Drop for Http {
+impl Drop for ThirdPartyHttp {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -78,7 +78,7 @@ fn the_python_sdk_works_in_every_mode() {
     ] {
         let workspace = TestWorkspace::new();
         let args = ["--approval", "untrusted", "--client-approves"];
-        let http = over_http.then(|| Http::start(&workspace, &args));
+        let http = over_http.then(|| ThirdPartyHttp::start(&workspace, &args));
         let mut command = Command::new(peers.join("venv/bin/python"));
         command
             .arg(client("sdk.py"))
@@ -167,7 +167,7 @@ const SERVER_SCENARIOS: [&str; 5] = [
 fn the_conformance_suite_passes() {
     let Some(peers) = peers() else { return };
     let workspace = TestWorkspace::new();
-    let http = Http::start(&workspace, &[]);
+    let http = ThirdPartyHttp::start(&workspace, &[]);
     for scenario in SERVER_SCENARIOS {
         let mut command = Command::new(peers.join("node_modules/.bin/node"));
         command.arg(peers.join("node_modules/.bin/conformance"));

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A server of one API that records the requests.
-struct Server {
+struct ModelListServer {
     url: String,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
-impl Server {
+impl ModelListServer {
     fn start(answer: fn(&str, &str) -> (u16, String)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -107,16 +107,16 @@ fn unauthorized(_: &str, _: &str) -> (u16, String) {
     )
 }
 
-struct TestWorkspace(TempDir);
+struct ModelsWorkspace(TempDir);
 
 #[derive(Debug)]
-struct CliOutput {
+struct ModelsOutput {
     status: i32,
     out: String,
     err: String,
 }
 
-impl CliOutput {
+impl ModelsOutput {
     fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -125,7 +125,7 @@ impl CliOutput {
 /// A URL where no server listens.
 const UNREACHABLE_URL: &str = "http://127.0.0.1:9/v1";
 
-impl TestWorkspace {
+impl ModelsWorkspace {
     /// Configures local providers without a server, whatever runs on this machine.
     fn new(config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ impl TestWorkspace {
         Self(dir)
     }
 
-    fn run(&self, args: &[&str], environment: &[(&str, &str)]) -> CliOutput {
+    fn run(&self, args: &[&str], environment: &[(&str, &str)]) -> ModelsOutput {
         let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
         command
             .arg("models")
@@ -163,7 +163,7 @@ impl TestWorkspace {
             .output()
             .unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        CliOutput {
+        ModelsOutput {
             status: output.status.code().unwrap(),
             out: text(output.stdout),
             err: text(output.stderr),
@@ -171,8 +171,8 @@ impl TestWorkspace {
     }
 }
 
-fn own(server: &Server, more: &str) -> TestWorkspace {
-    TestWorkspace::new(&format!(
+fn own(server: &ModelListServer, more: &str) -> ModelsWorkspace {
+    ModelsWorkspace::new(&format!(
         "model_provider = \"own\"\nmodel = \"tiny\"\n[model_providers.own]\nbase_url = \"{}\"\n{more}\n",
         server.url
     ))
@@ -180,7 +180,7 @@ fn own(server: &Server, more: &str) -> TestWorkspace {
 
 #[test]
 fn test_reports_the_abilities_of_a_model() {
-    let server = Server::start(chat);
+    let server = ModelListServer::start(chat);
     let workspace = own(
         &server,
         "[models.tiny]\nprices = { input = 2.0, output = 4.0 }",
@@ -210,7 +210,7 @@ fn test_reports_the_abilities_of_a_model() {
 
 #[test]
 fn a_server_without_tools_is_tested_without_them() {
-    let server = Server::start(without_tools);
+    let server = ModelListServer::start(without_tools);
     let learned = own(&server, "").run(&["test", "--json"], &[]).json();
     assert_eq!(
         (learned["tools"].as_str(), learned["text"].as_str()),
@@ -218,9 +218,77 @@ fn a_server_without_tools_is_tested_without_them() {
     );
 }
 
+/// Has no models, as Ollama before the first `ollama pull`.
+fn no_models(_: &str, _: &str) -> (u16, String) {
+    (200, json!({"object": "list", "data": []}).to_string())
+}
+
+fn not_pulled(_: &str, _: &str) -> (u16, String) {
+    let message = "model 'tiny' not found, try pulling it first";
+    (404, json!({"error": {"message": message}}).to_string())
+}
+
+fn empty_error(_: &str, _: &str) -> (u16, String) {
+    (500, "{}".to_owned())
+}
+
+#[test]
+fn hints_fit_a_server_without_models() {
+    let server = ModelListServer::start(no_models);
+    for (name, hint) in [
+        ("ollama", "hint: run `ollama pull qwen3`"),
+        (
+            "own",
+            "hint: load a model in the server, or pass --model MODEL\n",
+        ),
+    ] {
+        let workspace = ModelsWorkspace::new(&format!(
+            "model_provider = \"{name}\"\n[model_providers.{name}]\nbase_url = \"{}\"\n",
+            server.url
+        ));
+        let seen = workspace.run(&["test"], &[]);
+        let error =
+            format!("error: no model is set for provider `{name}`, and the server has none");
+        assert!(
+            seen.err.starts_with(&error) && seen.err.contains(hint),
+            "{}",
+            seen.err
+        );
+    }
+    // The key is wrong, so listing the models would fail, too.
+    let server = ModelListServer::start(unauthorized);
+    let workspace = ModelsWorkspace::new(&format!(
+        "model_provider = \"own\"\n[model_providers.own]\nbase_url = \"{}\"\nenv_key = \"OWN_KEY\"\n",
+        server.url
+    ));
+    let seen = workspace.run(&["test"], &[("OWN_KEY", "sk-own-secret")]);
+    assert!(
+        seen.err
+            .contains("\nhint: run `export OWN_KEY=KEY` with a valid key\n"),
+        "{}",
+        seen.err
+    );
+    // Ollama, configured under another name.
+    let server = ModelListServer::start(not_pulled);
+    let seen = own(&server, "").run(&["test"], &[]);
+    assert!(
+        seen.err.contains("\nhint: run `ollama pull tiny`\n"),
+        "{}",
+        seen.err
+    );
+    let server = ModelListServer::start(empty_error);
+    let seen = own(&server, "request_max_retries = 0").run(&["test"], &[]);
+    assert!(
+        seen.err
+            .starts_with("error: provider `own` failed: HTTP status 500\n"),
+        "{}",
+        seen.err
+    );
+}
+
 #[test]
 fn a_missing_key_is_reported_before_any_request() {
-    let server = Server::start(chat);
+    let server = ModelListServer::start(chat);
     let workspace = own(&server, "env_key = \"OWN_KEY\"");
     let seen = workspace.run(&["test"], &[]);
     assert_eq!(seen.status, 2);
@@ -244,7 +312,7 @@ fn a_missing_key_is_reported_before_any_request() {
 
 #[test]
 fn a_failure_shows_its_kind_and_hides_the_key() {
-    let server = Server::start(unauthorized);
+    let server = ModelListServer::start(unauthorized);
     let seen = own(&server, "env_key = \"OWN_KEY\"")
         .run(&["test", "--json"], &[("OWN_KEY", "sk-own-secret")]);
     assert_eq!(
@@ -270,8 +338,8 @@ fn a_failure_shows_its_kind_and_hides_the_key() {
 
 #[test]
 fn a_server_on_this_machine_is_found() {
-    let server = Server::start(chat);
-    let workspace = TestWorkspace::new(&format!(
+    let server = ModelListServer::start(chat);
+    let workspace = ModelsWorkspace::new(&format!(
         "[model_providers.llamacpp]\nbase_url = \"{}\"\n",
         server.url
     ));
@@ -284,7 +352,7 @@ fn a_server_on_this_machine_is_found() {
         server.url
     );
     assert_eq!(seen.err, message);
-    let prompts = |server: &Server| {
+    let prompts = |server: &ModelListServer| {
         let asked = server.asked().into_iter();
         asked.filter(|request| request.starts_with("post ")).count()
     };
@@ -294,7 +362,7 @@ fn a_server_on_this_machine_is_found() {
         (&["test", "--json", "--provider", "llamacpp"][..], ""),
         (&["test", "--json"], "model_provider = \"llamacpp\"\n"),
     ] {
-        let workspace = TestWorkspace::new(&format!(
+        let workspace = ModelsWorkspace::new(&format!(
             "{config}[model_providers.llamacpp]\nbase_url = \"{}\"\n",
             server.url
         ));
@@ -317,7 +385,7 @@ fn a_server_on_this_machine_is_found() {
         assert_eq!(seen.status, status, "{seen:?}");
     }
     // A key has precedence over a local server.
-    let workspace = TestWorkspace::new(&format!(
+    let workspace = ModelsWorkspace::new(&format!(
         "[model_providers.llamacpp]\nbase_url = \"{url}\"\n[model_providers.anthropic]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n",
         url = server.url
     ));
@@ -326,7 +394,7 @@ fn a_server_on_this_machine_is_found() {
         .json();
     assert_eq!(learned["provider"], "anthropic");
     // Without both, the error has a hint.
-    let seen = TestWorkspace::new("").run(&["test"], &[]);
+    let seen = ModelsWorkspace::new("").run(&["test"], &[]);
     assert_eq!(seen.status, 2);
     assert!(
         seen.err.contains("error: no model is available")
@@ -338,7 +406,7 @@ fn a_server_on_this_machine_is_found() {
 
 #[test]
 fn providers_and_their_models_are_listed() {
-    let server = Server::start(chat);
+    let server = ModelListServer::start(chat);
     let workspace = own(&server, "[models.tiny]\ncontext_window = 5000");
     let listed = workspace.run(&["list", "--json"], &[]).json();
     let find = |name: &str| {
@@ -391,7 +459,7 @@ fn configuration_mistakes_are_reported_before_any_request() {
         ),
     ];
     for (config, words) in cases {
-        let seen = TestWorkspace::new(config).run(&["test"], &[]);
+        let seen = ModelsWorkspace::new(config).run(&["test"], &[]);
         assert_eq!(seen.status, 2, "{config}");
         assert!(
             seen.err.contains(words) && seen.err.contains("hint: "),
@@ -399,7 +467,7 @@ fn configuration_mistakes_are_reported_before_any_request() {
             seen.err
         );
     }
-    let seen = TestWorkspace::new("").run(
+    let seen = ModelsWorkspace::new("").run(
         &["test", "--provider", "openrouter"],
         &[("OPENROUTER_API_KEY", "x")],
     );
@@ -413,7 +481,7 @@ fn configuration_mistakes_are_reported_before_any_request() {
     );
     let config = "model_provider = 'own'\nmodel = 'x'\n\
                   [model_providers.own]\nbase_url = 'ftp://x'\n";
-    let seen = TestWorkspace::new(config).run(&["test"], &[]);
+    let seen = ModelsWorkspace::new(config).run(&["test"], &[]);
     assert!(
         seen.err.starts_with(
             "error: provider `own`: base_url must start with http:// or https://, got `ftp://x`\n\
@@ -423,7 +491,7 @@ fn configuration_mistakes_are_reported_before_any_request() {
         seen.err
     );
     let workspace =
-        TestWorkspace::new("[model_providers.own]\nbase_url = 'http://127.0.0.1:9/v1'\n");
+        ModelsWorkspace::new("[model_providers.own]\nbase_url = 'http://127.0.0.1:9/v1'\n");
     let seen = workspace.run(&["test", "--provider", "own"], &[]);
     assert!(
         seen.status == 2
@@ -440,7 +508,7 @@ fn configuration_mistakes_are_reported_before_any_request() {
 
 #[test]
 fn a_missing_keyring_is_reported() {
-    let workspace = TestWorkspace::new("");
+    let workspace = ModelsWorkspace::new("");
     let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
     let child = command
         .args(["models", "login", "openai"])

@@ -24,13 +24,13 @@ use tiktoken_rs::o200k_base_singleton;
 const MAX_FIXED_TOKENS: usize = 4_000;
 
 /// A workspace whose model is a server on loopback.
-struct Fixture {
+struct PromptFixture {
     workspace: TestWorkspace,
     server: Server,
     _runtime: tokio::runtime::Runtime,
 }
 
-impl Fixture {
+impl PromptFixture {
     fn new(window: Option<u64>, script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -87,7 +87,7 @@ fn tokens(text: &str) -> usize {
 
 #[test]
 fn the_fixed_prompt_is_small() {
-    let fixture = Fixture::new(None, answer_ok);
+    let fixture = PromptFixture::new(None, answer_ok);
     fixture.run(&["exec", "-q", "hi"]);
     let (system, tools) = (
         fixture.system(0),
@@ -106,7 +106,7 @@ fn the_fixed_prompt_is_small() {
 
 #[test]
 fn the_prompt_states_what_scripts_get_wrong_without_it() {
-    let fixture = Fixture::new(None, answer_ok);
+    let fixture = PromptFixture::new(None, answer_ok);
     fixture.configure_with("", "[script_harness.limits]\ntimeout_ms = 45000\n");
     fixture.run(&["exec", "-q", "hi"]);
     let system = fixture.system(0);
@@ -125,7 +125,7 @@ fn the_prompt_states_what_scripts_get_wrong_without_it() {
     );
 }
 
-fn git(fixture: &Fixture, args: &[&str]) {
+fn git(fixture: &PromptFixture, args: &[&str]) {
     let mut command = std::process::Command::new("git");
     command.args(args).current_dir(fixture.workspace.work());
     assert!(
@@ -140,7 +140,7 @@ fn git(fixture: &Fixture, args: &[&str]) {
 
 #[test]
 fn the_prompt_states_the_environment_as_it_was_when_the_session_began() {
-    let fixture = Fixture::new(None, answer_ok);
+    let fixture = PromptFixture::new(None, answer_ok);
     git(&fixture, &["init", "-q", "-b", "feature/one"]);
     fixture.run(&["exec", "-q", "hi"]);
     git(&fixture, &["symbolic-ref", "HEAD", "refs/heads/two"]);
@@ -176,7 +176,7 @@ fn the_prompt_states_the_environment_as_it_was_when_the_session_began() {
     assert!(third.contains("on git branch `two`"), "{third}");
 }
 
-fn reported_window(fixture: &Fixture) -> Value {
+fn reported_window(fixture: &PromptFixture) -> Value {
     let output = fixture.run(&["exec", "--json", "hi"]);
     let lines = String::from_utf8(output.stdout).unwrap();
     let mut events = lines
@@ -188,12 +188,12 @@ fn reported_window(fixture: &Fixture) -> Value {
 
 #[test]
 fn the_context_window_comes_from_the_server_unless_it_is_configured() {
-    let fixture = Fixture::new(Some(6_144), answer_ok);
+    let fixture = PromptFixture::new(Some(6_144), answer_ok);
     assert_eq!(reported_window(&fixture), json!(6_144));
     fixture.configure("model_context_window = 50000\n");
     assert_eq!(reported_window(&fixture), json!(50_000));
     assert_eq!(
-        reported_window(&Fixture::new(None, answer_ok)),
+        reported_window(&PromptFixture::new(None, answer_ok)),
         json!(32_768)
     );
 }
@@ -202,7 +202,7 @@ fn the_context_window_comes_from_the_server_unless_it_is_configured() {
 fn the_server_of_another_provider_is_asked_for_its_context_window() {
     let launch = "const ask = () => tools.agents.launch.sync({ prompt: 'q', model: 'other/m' });\n\
                   await ask(); await ask()";
-    let fixture = Fixture::new(Some(6_144), move |asked| match asked.number {
+    let fixture = PromptFixture::new(Some(6_144), move |asked| match asked.number {
         0 => vec![text(&block(launch))].into(),
         _ => answer_ok(asked),
     });
@@ -218,7 +218,7 @@ fn the_server_of_another_provider_is_asked_for_its_context_window() {
 
 #[test]
 fn what_a_script_showed_can_be_recalled() {
-    let fixture = Fixture::new(None, |asked| {
+    let fixture = PromptFixture::new(None, |asked| {
         let messages = asked.body["messages"].as_array().unwrap();
         let last = messages.last().unwrap()["content"].as_str().unwrap();
         match (asked.number, last.strip_prefix("recall ")) {

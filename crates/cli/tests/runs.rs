@@ -114,7 +114,7 @@ fn ephemeral_runs_are_not_referred_to() {
     let workspace = TestWorkspace::new();
     let (status, _, err) = run(&workspace, &["run", "--ephemeral", "-e", FAILS]);
     assert_eq!(status, 1);
-    assert!(err.contains("note: 1 of 1 calls completed\n"), "{err}");
+    assert!(err.contains("note: 1 of 1 call completed\n"), "{err}");
     assert!(
         !err.contains("runs show") && !err.contains("resume"),
         "{err}"
@@ -307,9 +307,42 @@ fn the_log_of_a_killed_process_is_read_or_reported() {
         workspace.home().display()
     );
     assert!(
-        err.starts_with(&expected) && err.contains("\nhint: copy the folder"),
+        err.starts_with(&expected) && err.contains("\nhint: run `cp -r "),
         "{err}"
     );
+    set_permissions_below(Access::Write, &workspace.home());
+}
+
+#[test]
+fn the_configuration_of_a_read_only_home_is_kept_as_the_hint_says() {
+    let workspace = traversable_workspace();
+    workspace.config("[script_harness.limits]\nmemory_mb = 17\n");
+    set_permissions_below(Access::Read, &workspace.home());
+    let temporary = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(temporary.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let unprivileged = |mut command: std::process::Command| {
+        if is_root() {
+            command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
+        }
+        let output = command.env("TMPDIR", temporary.path()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr))
+    };
+    let code = "return context.sandbox.memoryMb";
+    let (_, err) = unprivileged(workspace.command(&["run", "-q", "-e", code]));
+    let hint = err
+        .split_once("\nhint: run `")
+        .unwrap_or_else(|| panic!("{err}"));
+    let (fix, rest) = hint.1.split_once('`').unwrap();
+    assert_eq!(rest, ", or pass --ephemeral\n", "{err}");
+    let mut shell = std::process::Command::new("sh");
+    shell
+        .arg("-c")
+        .arg(format!("{fix} && \"$0\" run -q -e '{code}'"))
+        .arg(workspace.command(&[]).get_program())
+        .current_dir(workspace.work());
+    let (out, err) = unprivileged(shell);
+    assert_eq!(out, "17\n", "{err}");
     set_permissions_below(Access::Write, &workspace.home());
 }
 
@@ -355,7 +388,7 @@ fn an_older_read_only_journal_is_reported() {
     set_permissions_below(Access::Read, &workspace.home());
     let (status, _, err) = run_unprivileged(&workspace, &["runs", "list"]);
     assert!(
-        status == 2 && err.contains("older version") && err.contains("hint: copy the folder"),
+        status == 2 && err.contains("older version") && err.contains("hint: run `cp -r "),
         "{err}"
     );
     set_permissions_below(Access::Write, &workspace.home());

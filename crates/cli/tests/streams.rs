@@ -6,11 +6,11 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-struct TestWorkspace {
+struct StreamsWorkspace {
     dir: TempDir,
 }
 
-impl TestWorkspace {
+impl StreamsWorkspace {
     fn new() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(dir.path().join("work")).unwrap();
@@ -49,7 +49,7 @@ fn parts(output: &Output) -> (Option<i32>, String, String) {
 
 #[test]
 fn a_closed_stderr_changes_nothing_else() {
-    let workspace = TestWorkspace::new();
+    let workspace = StreamsWorkspace::new();
     // Printed to stderr: a log line, a line per call, a warning, an error, a note.
     let cases: [(&[&str], i32, &str); 5] = [
         (
@@ -102,7 +102,7 @@ fn a_closed_stderr_changes_nothing_else() {
 
 #[test]
 fn a_closed_stdout_is_not_an_error() {
-    let workspace = TestWorkspace::new();
+    let workspace = StreamsWorkspace::new();
     let cases: [&[&str]; 6] = [
         &["run", "-q", "-e", "text('x'.repeat(200000)); return {a: 1}"],
         &["run", "--json", "-e", "return 'x'.repeat(2000)"],
@@ -147,7 +147,7 @@ fn with_file_size_limit(command: &Command, blocks: u32) -> Command {
 
 #[test]
 fn writes_beyond_the_file_size_limit_are_reported() {
-    let workspace = TestWorkspace::new();
+    let workspace = StreamsWorkspace::new();
     // The journal cannot be written: one error and a hint.
     let run = workspace.command(&["run", "-e", "return 1"]);
     let (status, _, err) = parts(&with_file_size_limit(&run, 4).output().unwrap());
@@ -207,8 +207,39 @@ fn writes_beyond_the_file_size_limit_are_reported() {
 }
 
 #[test]
+fn a_run_whose_journal_is_full_can_be_resumed_as_the_hint_says() {
+    let workspace = StreamsWorkspace::new();
+    // Random, so that it cannot be compressed.
+    let code = "let text = '';
+    while (text.length < 100_000) text += Math.random().toString(36).slice(2);
+    for (let i = 0; i < 200; i++) {
+        await tools.writeFile({ path: `f${i}`, content: `${i}${text}` });
+    }
+    return 'done'";
+    let folder = workspace.command(&[]).get_current_dir().unwrap().to_owned();
+    std::fs::write(folder.join("s.ts"), code).unwrap();
+    let run = workspace.command(&["run", "-q", "s.ts"]);
+    let (status, _, err) = parts(&with_file_size_limit(&run, 16000).output().unwrap());
+    assert_eq!(status, Some(1), "{err}");
+    assert!(
+        err.starts_with(
+            "error: HarnessInternalError: write_file did not run: cannot write the journal "
+        ),
+        "{err}"
+    );
+    assert_eq!(err.matches("cannot write the journal").count(), 1, "{err}");
+    assert_eq!(err.matches("hint: ").count(), 1, "{err}");
+    let hint = "hint: free disk space and run it with `selvedge ";
+    let command = err.split_once(hint).unwrap_or_else(|| panic!("{err}")).1;
+    let command = command.split('`').next().unwrap();
+    let words: Vec<&str> = command.split(' ').chain(["-q"]).collect();
+    let (status, out, err) = parts(&workspace.command(&words).output().unwrap());
+    assert_eq!((status, out.as_str()), (Some(0), "done\n"), "{err}");
+}
+
+#[test]
 fn commands_keep_the_default_signal_handlers() {
-    let workspace = TestWorkspace::new();
+    let workspace = StreamsWorkspace::new();
     let code = "const { stdout } = await tools.exec({ command: ['sh', '-c',
         'ulimit -f 1; head -c 100000 /dev/zero > zeros; echo $?'] }); return stdout.trim()";
     let (status, out, err) = parts(

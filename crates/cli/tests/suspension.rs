@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-struct TestWorkspace {
+struct SuspensionWorkspace {
     dir: TempDir,
 }
 
@@ -20,7 +20,7 @@ seen.set('one', Number(one.stdout));
 const [two, there] = await Promise.all([tools.exec({command: ['sh', '-c', 'echo two >> effects; echo 2']}), tools.listDir({path: '.'})]);
 return [Object.fromEntries(seen), Number(two.stdout), there.entries.some(entry => entry.path === 'effects')]";
 
-impl TestWorkspace {
+impl SuspensionWorkspace {
     fn new() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(dir.path().join("work")).unwrap();
@@ -90,7 +90,7 @@ fn final_value() -> Value {
 
 #[test]
 fn a_script_is_finished_by_answers_in_other_processes() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let id = workspace.suspended(TWICE);
     assert_eq!(workspace.effects(), "");
     let shown = workspace.json(&["runs", "show", &id, "--json"]);
@@ -125,7 +125,7 @@ fn a_script_is_finished_by_answers_in_other_processes() {
 
 #[test]
 fn approval_requests_of_several_calls_are_answered_together() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     // One call needs approval at once, the other after another call.
     let source =
         "const say = word => tools.exec({command: ['sh', '-c', `echo ${word} >> effects`]});
@@ -143,7 +143,7 @@ fn approval_requests_of_several_calls_are_answered_together() {
 
 #[test]
 fn a_suspended_run_cannot_be_resumed_by_another_script() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let id = workspace.suspended(TWICE);
     let (status, _, err) = workspace.run(&["run", "--resume", &id, "-e", TWICE]);
     assert!(
@@ -157,7 +157,7 @@ fn a_suspended_run_cannot_be_resumed_by_another_script() {
 
 #[test]
 fn the_error_about_a_chain_names_both_runs() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let first = workspace.json(&["run", "--json", "-e", "throw 1"]);
     let first = first["id"].as_str().unwrap();
     let resumed = format!("// @exec: {{\"resume\": \"{first}\"}}\n{TWICE}");
@@ -175,7 +175,7 @@ fn the_error_about_a_chain_names_both_runs() {
 
 #[test]
 fn the_approval_policy_of_the_first_process_applies_to_later_ones() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     // The second call needs approval only under `untrusted`.
     let id =
         workspace.suspended("await tools.exec({command: ['rm', '-rf', 'x']}); await tools.exec({command: ['touch', 'y']})");
@@ -194,7 +194,7 @@ fn the_approval_policy_of_the_first_process_applies_to_later_ones() {
 #[test]
 fn only_one_of_several_concurrent_answers_continues_the_run() {
     for _ in 0..10 {
-        let workspace = TestWorkspace::new();
+        let workspace = SuspensionWorkspace::new();
         let id = workspace.suspended(
             "await tools.exec({command: ['sh', '-c', 'echo one >> effects']}); return 'all'",
         );
@@ -228,7 +228,7 @@ fn only_one_of_several_concurrent_answers_continues_the_run() {
 
 #[test]
 fn sigterm_suspends_the_script() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let source = "const first = await tools.exec({command: ['sh', '-c', 'echo begun >> effects; until [ -e go ]; do sleep 0.01; done; echo 1']});
         await tools.exec({command: ['sh', '-c', 'echo second >> effects']}); return Number(first.stdout)";
     let mut child = workspace
@@ -270,7 +270,7 @@ fn sigterm_suspends_the_script() {
 
 #[test]
 fn a_restored_run_knows_what_it_has_read_and_warned_about() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let lines = "a line\n".repeat(4306);
     std::fs::write(workspace.path("work/long.txt"), &lines).unwrap();
     let id = workspace.suspended(
@@ -290,7 +290,7 @@ fn a_restored_run_knows_what_it_has_read_and_warned_about() {
 
 #[test]
 fn a_recorded_run_can_be_replayed_and_exported() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     std::fs::write(workspace.path("work/data"), "first\nsecond\n").unwrap();
     let key = "sk-proj-abcdefghijklmnop1234567890";
     let source = format!(
@@ -326,7 +326,7 @@ fn a_recorded_run_can_be_replayed_and_exported() {
     workspace.run(&["runs", "export", id, "cassette.json"]);
     let text = std::fs::read_to_string(workspace.path("work/cassette.json")).unwrap();
     assert!(!text.contains(key) && text.contains("[redacted]"));
-    let elsewhere = TestWorkspace::new();
+    let elsewhere = SuspensionWorkspace::new();
     std::fs::copy(
         workspace.path("work/cassette.json"),
         elsewhere.path("work/cassette.json"),
@@ -366,7 +366,7 @@ fn a_recorded_run_can_be_replayed_and_exported() {
 
 #[test]
 fn a_restored_run_uses_the_configuration_of_its_start() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let config = workspace.path("home/config.toml");
     std::fs::create_dir_all(workspace.path("home")).unwrap();
     std::fs::write(
@@ -385,7 +385,7 @@ fn a_restored_run_uses_the_configuration_of_its_start() {
 
 #[test]
 fn calls_to_approve_are_shown_without_redaction() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let id =
         workspace.suspended("await tools.exec({command: ['sh', '-c', 'export API_TOKEN=x$(echo${IFS}hidden>>effects)']})");
     let (_, shown, _) = workspace.run(&["runs", "show", &id]);
@@ -397,7 +397,7 @@ fn calls_to_approve_are_shown_without_redaction() {
 
 #[test]
 fn a_call_that_lost_a_race_does_not_run_later() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let source = "const say = word => tools.exec({command: ['sh', '-c', `echo ${word} >> effects`]});
         const first = await Promise.race([tools.exec({command: ['sh', '-c', 'echo loser >> effects']}), tools.listDir({path: '.'})]);
         await say('after'); return 'all'";
@@ -412,7 +412,7 @@ fn a_call_that_lost_a_race_does_not_run_later() {
 
 #[test]
 fn a_suspended_run_can_be_cancelled() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let id = workspace.suspended(TWICE);
     assert_eq!(workspace.run(&["runs", "cancel", &id]).0, 0);
     assert_eq!(
@@ -428,7 +428,7 @@ fn a_suspended_run_can_be_cancelled() {
 
 #[test]
 fn runs_of_other_folders_cannot_be_recalled() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     std::fs::create_dir_all(workspace.path("elsewhere")).unwrap();
     let secret = workspace.json(&["run", "--json", "-e", "return 'hush'"]);
     let id = secret["id"].as_str().unwrap();
@@ -451,7 +451,7 @@ fn runs_of_other_folders_cannot_be_recalled() {
 
 #[test]
 fn recall_reads_earlier_results_in_slices() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     std::fs::write(workspace.path("work/data"), "line\n".repeat(3000)).unwrap();
     let first = workspace.json(&[
         "run",
@@ -480,7 +480,7 @@ fn recall_reads_earlier_results_in_slices() {
 
 #[test]
 fn nothing_runs_if_the_journal_cannot_be_encrypted() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     std::fs::create_dir_all(workspace.path("home")).unwrap();
     std::fs::write(
         workspace.path("home/config.toml"),
@@ -511,7 +511,7 @@ fn nothing_runs_if_the_journal_cannot_be_encrypted() {
 
 #[test]
 fn scripts_of_a_session_share_stored_values() {
-    let workspace = TestWorkspace::new();
+    let workspace = SuspensionWorkspace::new();
     let run =
         |args: &[&str]| workspace.json(&[&["run", "--json"], args].concat())["output_json"].clone();
     run(&[

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
 
-use pty::Terminal;
+use pty::PtyTerminal;
 
 /// A temporary folder with the working folder `work`, which has a folder `doomed`.
 fn temp_dir() -> tempfile::TempDir {
@@ -24,7 +24,7 @@ const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'
 #[test]
 fn an_approval_shows_the_call_and_approving_runs_it() {
     let dir = temp_dir();
-    let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
+    let mut terminal = PtyTerminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
     for text in [
         "? approval needed:",
@@ -58,7 +58,7 @@ fn an_approval_shows_the_call_and_approving_runs_it() {
 #[test]
 fn the_reason_of_a_denial_reaches_the_script() {
     let dir = temp_dir();
-    let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
+    let mut terminal = PtyTerminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
     terminal.answer("4");
     terminal.wait_for("reason for the model:\r\n> ");
@@ -77,7 +77,7 @@ fn always_is_saved_and_not_asked_again() {
     let dir = temp_dir();
     let script = "return (await tools.exec({ command: ['touch', 'made'] })).exitCode";
     let args = ["run", "--approval", "untrusted", "-e", script];
-    let mut terminal = Terminal::run(dir.path(), &args);
+    let mut terminal = PtyTerminal::run(dir.path(), &args);
     terminal.wait_for("\n> ");
     assert!(
         terminal
@@ -90,7 +90,7 @@ fn always_is_saved_and_not_asked_again() {
     assert_eq!(terminal.wait_for_exit().0, 0);
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
     assert!(rules.contains("[\"touch\", \"made\"]"), "{rules}");
-    let (status, output) = Terminal::run(dir.path(), &args).wait_for_exit();
+    let (status, output) = PtyTerminal::run(dir.path(), &args).wait_for_exit();
     assert!(status == 0 && !output.contains("\n> "), "{output}");
 }
 
@@ -100,7 +100,7 @@ fn several_calls_can_be_answered_one_by_one() {
     let script = "const all = await Promise.allSettled(\
                   ['a', 'b'].map(f => tools.exec({ command: ['touch', f] }))); \
                   return all.map(r => r.status)";
-    let mut terminal = Terminal::run(
+    let mut terminal = PtyTerminal::run(
         dir.path(),
         &["run", "--approval", "untrusted", "-e", script],
     );
@@ -167,7 +167,7 @@ fn wait_until_suspended(dir: &Path) -> String {
 #[test]
 fn a_run_killed_at_its_approval_can_be_answered_later() {
     let dir = temp_dir();
-    let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
+    let mut terminal = PtyTerminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
     let id = wait_until_suspended(dir.path());
     drop(terminal);
@@ -184,7 +184,7 @@ fn a_run_killed_at_its_approval_can_be_answered_later() {
 #[test]
 fn an_answer_after_another_process_answered_has_no_effect() {
     let dir = temp_dir();
-    let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
+    let mut terminal = PtyTerminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
     let id = wait_until_suspended(dir.path());
     let output = selvedge(dir.path(), &["runs", "answer", &id, "--approve"]);
@@ -217,7 +217,7 @@ fn a_late_answer_does_not_affect_a_script_resumed_elsewhere() {
     for late in ["3\n", "1\n", "\u{3}"] {
         let dir = temp_dir();
         let mut terminal =
-            Terminal::run(dir.path(), &["run", "--approval", "untrusted", "-e", TWICE]);
+            PtyTerminal::run(dir.path(), &["run", "--approval", "untrusted", "-e", TWICE]);
         terminal.wait_for("\n> ");
         let id = wait_until_suspended(dir.path());
         // Another process answers, and suspends the script at the second approval.
@@ -248,7 +248,7 @@ fn runs_answer_asks_for_the_approval_at_its_terminal() {
     let output = selvedge(dir.path(), &["run", "--suspend", "-e", DOOM]);
     assert_eq!(output.status.code(), Some(1));
     let id = only_run(dir.path());
-    let mut terminal = Terminal::run(dir.path(), &["runs", "answer", &id]);
+    let mut terminal = PtyTerminal::run(dir.path(), &["runs", "answer", &id]);
     terminal.wait_for("\n> ");
     assert!(
         terminal.output.contains("rm -rf doomed"),
@@ -266,7 +266,7 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
     // The port is closed: only the approval matters here.
     let script = "try { await tools.fetchUrl('http://127.0.0.1:1/page?q=1') } \
                   catch (error) { return error.name }";
-    let mut terminal = Terminal::run(dir.path(), &["run", "-e", script]);
+    let mut terminal = PtyTerminal::run(dir.path(), &["run", "-e", script]);
     terminal.wait_for("\n> ");
     for text in [
         "fetches http://127.0.0.1:1/page?q=1 (a private address)",
@@ -287,7 +287,7 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
         rules.contains("allow_hosts = [\n  \"127.0.0.1:1\",\n]"),
         "{rules}"
     );
-    let (_, output) = Terminal::run(dir.path(), &["run", "-e", script]).wait_for_exit();
+    let (_, output) = PtyTerminal::run(dir.path(), &["run", "-e", script]).wait_for_exit();
     assert!(
         output.contains("ToolExecutionError") && !output.contains("? approval needed"),
         "{output}"
@@ -341,7 +341,7 @@ const SENTENCES: [&str; 40] = [
 #[test]
 fn words_at_the_plain_prompt_approve_nothing() {
     let dir = temp_dir();
-    let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
+    let mut terminal = PtyTerminal::run(dir.path(), &["run", "-e", DOOM]);
     for sentence in SENTENCES {
         terminal.answer(sentence);
         terminal.wait_for("type a number from 1 to 4, then Enter");
@@ -359,7 +359,7 @@ fn words_at_the_plain_prompt_approve_nothing() {
 #[test]
 fn text_typed_before_or_pasted_at_the_plain_prompt_approves_nothing() {
     let dir = temp_dir();
-    let mut terminal = Terminal::run_with_term(dir.path(), &["run", "-e", DOOM], "xterm");
+    let mut terminal = PtyTerminal::run_with_term(dir.path(), &["run", "-e", DOOM], "xterm");
     // Before the prompt, and while the question is shown.
     terminal.type_text("1\n1\n1");
     terminal.wait_for("approval needed");
@@ -391,7 +391,7 @@ fn text_typed_before_or_pasted_at_the_plain_prompt_approves_nothing() {
 #[test]
 fn a_paste_cannot_erase_its_mark_and_a_reason_can_be_edited() {
     let dir = temp_dir();
-    let mut terminal = Terminal::run_with_term(dir.path(), &["run", "-e", DOOM], "xterm");
+    let mut terminal = PtyTerminal::run_with_term(dir.path(), &["run", "-e", DOOM], "xterm");
     let deletes = "\x7f".repeat(12);
     for paste in [
         "some text\x151\n",
@@ -422,7 +422,7 @@ fn a_paste_cannot_erase_its_mark_and_a_reason_can_be_edited() {
 fn a_paste_that_interrupts_approves_nothing() {
     for _ in 0..5 {
         let dir = temp_dir();
-        let mut terminal = Terminal::run_with_term(dir.path(), &["run", "-e", DOOM], "xterm");
+        let mut terminal = PtyTerminal::run_with_term(dir.path(), &["run", "-e", DOOM], "xterm");
         terminal.wait_for("\n> ");
         terminal.type_text("\x1b[200~a\x031\n1\n\x1b[201~\n");
         let (_, output) = terminal.wait_for_exit();
@@ -444,7 +444,7 @@ fn the_question_about_trust_names_what_a_folder_starts_changes_and_follows() {
     let config = "sandbox_mode = \"danger-full-access\"\n[script_harness.limits]\nmemory_mb = 12\n";
     std::fs::write(work.join(".selvedge/config.toml"), config).unwrap();
     let args = ["run", "-q", "-e", "return context.sandbox.memoryMb"];
-    let mut terminal = Terminal::run(dir.path(), &args);
+    let mut terminal = PtyTerminal::run(dir.path(), &args);
     terminal.wait_for("\n> ");
     let work = work.canonicalize().unwrap();
     for text in [
@@ -476,12 +476,12 @@ fn the_question_about_trust_names_what_a_folder_starts_changes_and_follows() {
     // The answer holds until a file changes.
     std::fs::write(work.join(".mcp.json"), "{}").unwrap();
     // Ctrl-D decides nothing, so the question comes again.
-    let mut terminal = Terminal::run(dir.path(), &args);
+    let mut terminal = PtyTerminal::run(dir.path(), &args);
     terminal.wait_for("\n> ");
     terminal.type_text("\x04");
     let (status, output) = terminal.wait_for_exit();
     assert!(status == 0 && output.contains("\n96"), "{output}");
-    let mut terminal = Terminal::run(dir.path(), &args);
+    let mut terminal = PtyTerminal::run(dir.path(), &args);
     terminal.answer("1");
     let (status, output) = terminal.wait_for_exit();
     assert!(status == 0 && output.contains("\n12"), "{output}");
@@ -493,7 +493,7 @@ fn a_paste_does_not_trust_a_folder() {
     let servers = r#"{"mcpServers": {"mark": {"command": "touch", "args": ["marked"]}}}"#;
     std::fs::write(dir.path().join("work/.mcp.json"), servers).unwrap();
     for pasted in ["1", "1\n", "y\n", "a\n1\n1\n", "\x7f\x7f1\n"] {
-        let mut terminal = Terminal::run_with_term(dir.path(), &["mcp", "list"], "xterm");
+        let mut terminal = PtyTerminal::run_with_term(dir.path(), &["mcp", "list"], "xterm");
         terminal.wait_for("\n> ");
         terminal.output.clear();
         terminal.type_text(&format!("\x1b[200~{pasted}\x1b[201~\n"));
@@ -559,7 +559,7 @@ fn a_model_server_on_this_machine_is_used_only_after_a_question() {
     std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
     let question = format!("? A model server answers at {url} (lmstudio, run by you).");
     for answer in ["", "y", "use it"] {
-        let mut terminal = Terminal::run(dir.path(), &["models", "test"]);
+        let mut terminal = PtyTerminal::run(dir.path(), &["models", "test"]);
         terminal.wait_for(&question);
         terminal.wait_for("Use it from now on?");
         terminal.answer(answer);
@@ -571,13 +571,13 @@ fn a_model_server_on_this_machine_is_used_only_after_a_question() {
         );
     }
     assert_eq!(prompts(), 0);
-    let mut terminal = Terminal::run(dir.path(), &["models", "test"]);
+    let mut terminal = PtyTerminal::run(dir.path(), &["models", "test"]);
     terminal.answer("1");
     terminal.wait_for_exit();
     assert_eq!(prompts(), 1);
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
     assert!(rules.contains(&format!("base_url = \"{url}\"")), "{rules}");
-    let (_, output) = Terminal::run(dir.path(), &["models", "test"]).wait_for_exit();
+    let (_, output) = PtyTerminal::run(dir.path(), &["models", "test"]).wait_for_exit();
     assert!(!output.contains("Use it from now on?"), "{output}");
     assert_eq!(prompts(), 2);
 }

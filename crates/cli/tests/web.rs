@@ -31,9 +31,9 @@ fn server(kind: &'static str, body: String) -> u16 {
     port
 }
 
-struct TestWorkspace(tempfile::TempDir);
+struct WebWorkspace(tempfile::TempDir);
 
-impl TestWorkspace {
+impl WebWorkspace {
     fn new(config: &str) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for folder in ["home", "work"] {
@@ -83,7 +83,7 @@ fn without_approval_only_configured_hosts_are_fetched() {
     let port = server("text/plain", "hello".into());
     let script =
         format!("return (await tools.fetchUrl('http://127.0.0.1:{port}/')).fetches[0].content");
-    let denied = TestWorkspace::new("").error(&script);
+    let denied = WebWorkspace::new("").error(&script);
     assert!(
         denied.contains(&format!(
             "ApprovalDeniedError: fetch_url needs approval: fetches http://127.0.0.1:{port}/ \
@@ -91,10 +91,10 @@ fn without_approval_only_configured_hosts_are_fetched() {
         )),
         "{denied}"
     );
-    let workspace = TestWorkspace::new(&format!("[web]\nallow_hosts = [\"127.0.0.1:{port}\"]\n"));
+    let workspace = WebWorkspace::new(&format!("[web]\nallow_hosts = [\"127.0.0.1:{port}\"]\n"));
     assert_eq!(workspace.value(&script), json!("hello"));
     // The same with a rule that was saved with "always".
-    let workspace = TestWorkspace::new("");
+    let workspace = WebWorkspace::new("");
     std::fs::write(
         workspace.path().join("home/rules.toml"),
         format!("allow_hosts = [\"127.0.0.1:{port}\"]\n"),
@@ -107,7 +107,7 @@ fn without_approval_only_configured_hosts_are_fetched() {
 fn a_configured_search_server_is_used() {
     let results = json!({"results": [{"url": "https://example.com/a", "title": "A", "content": "about a", "score": 1.5}]});
     let port = server("application/json", results.to_string());
-    let workspace = TestWorkspace::new(&format!(
+    let workspace = WebWorkspace::new(&format!(
         "[web]\nsearxng_url = \"http://127.0.0.1:{port}\"\nallow_hosts = [\"127.0.0.1:{port}\"]\n"
     ));
     let found = workspace.value("return (await tools.webSearch({ query: 'a' })).results");
@@ -115,7 +115,7 @@ fn a_configured_search_server_is_used() {
         found,
         json!([{"url": "https://example.com/a", "title": "A", "snippet": "about a", "relevanceScore": 1.5}])
     );
-    let missing = TestWorkspace::new("").error("await tools.webSearch('a')");
+    let missing = WebWorkspace::new("").error("await tools.webSearch('a')");
     assert!(
         missing.contains("no search service is configured") && missing.contains("web.searxng_url"),
         "{missing}"
@@ -124,7 +124,7 @@ fn a_configured_search_server_is_used() {
 
 #[test]
 fn documents_persist_unless_the_command_is_ephemeral() {
-    let workspace = TestWorkspace::new("");
+    let workspace = WebWorkspace::new("");
     let key = workspace
         .value("return (await tools.saveToFC({ content: 'kept\\r\\n', title: 'Note' })).fileKey");
     let key = key.as_str().unwrap();
@@ -153,9 +153,9 @@ fn documents_persist_unless_the_command_is_ephemeral() {
 #[test]
 fn http_and_spawn_are_off_unless_enabled() {
     let off = "return ['http' in tools, 'spawn' in tools]";
-    assert_eq!(TestWorkspace::new("").value(off), json!([false, false]));
+    assert_eq!(WebWorkspace::new("").value(off), json!([false, false]));
     let workspace =
-        TestWorkspace::new("[script_harness.expose]\nenable_http = true\nenable_spawn = true\n");
+        WebWorkspace::new("[script_harness.expose]\nenable_http = true\nenable_spawn = true\n");
     assert_eq!(workspace.value(off), json!([true, true]));
     let script = "const task = tools.spawn.exec('exec', { command: ['echo', 'hi'] }); return (await task.done).stdout";
     assert_eq!(workspace.value(script), json!("hi"));

@@ -254,6 +254,23 @@ impl FileCheck<'_> {
     }
 }
 
+/// Returns the line in which a text sets a key, 1-based. `path` has the names of the tables above
+/// the key and its own name. `None` if the text does not set it or is not TOML.
+pub(crate) fn line_of_key(text: &str, path: &[&str]) -> Option<usize> {
+    let root = DeTable::parse(text).ok()?;
+    let mut table = root.get_ref();
+    let (last, above) = path.split_last()?;
+    for name in above {
+        let (_, value) = table.iter().find(|(key, _)| key.get_ref() == name)?;
+        let DeValue::Table(inner) = value.get_ref() else {
+            return None;
+        };
+        table = inner;
+    }
+    let (key, _) = table.iter().find(|(key, _)| key.get_ref() == last)?;
+    Some(line_of(text, key.span().start))
+}
+
 /// Returns the line of a byte offset, 1-based.
 pub(crate) fn line_of(text: &str, at: usize) -> usize {
     let before = &text.as_bytes()[..at.min(text.len())];

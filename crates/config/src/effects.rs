@@ -32,7 +32,7 @@ const PROMINENT_KEYS: [&str; 13] = [
 /// One effect of a project's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectEffect {
-    /// What happens.
+    /// What the file makes Selvedge do.
     pub kind: EffectKind,
     /// The program, address or setting in one line. Variables are not replaced, and invisible
     /// characters are escaped.

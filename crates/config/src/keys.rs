@@ -201,7 +201,7 @@ pub struct ModelProvider {
     pub wire_api: Option<WireApi>,
     /// The model to use if none is named.
     pub model: Option<String>,
-    /// Additional headers.
+    /// Headers to send with every request.
     pub http_headers: BTreeMap<String, String>,
     /// Additional headers whose values are read from environment variables.
     pub env_http_headers: BTreeMap<String, String>,
@@ -312,7 +312,7 @@ impl ModelScriptSettings {
 pub struct McpServer {
     /// The program to start.
     pub command: Option<String>,
-    /// Its arguments.
+    /// Arguments of the program.
     pub args: Vec<String>,
     /// Environment variables to set for it, besides the few every program needs.
     pub env: BTreeMap<String, String>,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use selvedge_files::{FileRefusal, RefusalReason, read_user_text};
 
-use crate::check::{Diagnostic, DiagnosticSubject, Severity, check};
+use crate::check::{Diagnostic, DiagnosticSubject, Severity, check, line_of_key};
 use crate::merge::merged_config;
 use crate::{Config, PROJECT_FILES, Project};
 
@@ -136,6 +136,28 @@ pub fn load(home: Option<&Path>, project: Option<&Project>) -> (Config, Vec<Diag
         Config::default()
     });
     (config, diagnostics)
+}
+
+/// Returns `FILE:LINE` of the place where a key is set: in the file of the project, else in that of
+/// the user. `path` has the names of the tables above the key and its own name. `None` if no file
+/// sets it.
+pub fn place_of_key(
+    home: Option<&Path>,
+    project: Option<&Project>,
+    path: &[&str],
+) -> Option<String> {
+    let in_project = project.and_then(|project| {
+        let line = line_of_key(project.config.as_ref()?, path)?;
+        let file = project.folder.join(PROJECT_FILES[0]);
+        Some(format!("{}:{line}", file.display()))
+    });
+    let in_home = || {
+        let file = home?.join("config.toml");
+        let text = read_user_text(&file, MAX_CONFIG_BYTES).ok().flatten()?;
+        let line = line_of_key(&text, path)?;
+        Some(format!("{}:{line}", file.display()))
+    };
+    in_project.or_else(in_home)
 }
 
 /// Returns the user's configuration file as a table; an empty one if it cannot be used.

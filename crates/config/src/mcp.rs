@@ -43,7 +43,7 @@ pub fn project_servers(
 }
 
 /// Returns the servers of a project's `.mcp.json` as they are written, without replacing variables.
-/// Invalid entries are left out.
+/// Invalid entries are omitted.
 pub(crate) fn servers_as_written(text: &str) -> BTreeMap<String, McpServer> {
     let file: Value = serde_json::from_str(text).unwrap_or_default();
     let entries = file["mcpServers"].as_object().into_iter().flatten();

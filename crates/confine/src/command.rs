@@ -27,11 +27,11 @@ pub struct ChildCommand {
 pub enum ChildStdio {
     /// One descriptor for each stream.
     Streams {
-        /// Standard input.
+        /// Becomes the standard input of the command.
         stdin: OwnedFd,
-        /// Standard output.
+        /// Becomes the standard output of the command.
         stdout: OwnedFd,
-        /// Standard error.
+        /// Becomes the standard error of the command.
         stderr: OwnedFd,
     },
     /// A terminal for all three streams, which becomes the controlling terminal.

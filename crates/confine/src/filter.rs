@@ -296,7 +296,9 @@ fn filter_error(error: &dyn std::fmt::Display) -> ConfineError {
 /// Returns a program that denies the x32 system calls. On x86_64 these are a second set of numbers
 /// for the same calls, which the other programs do not check.
 fn deny_x32() -> BpfProgram {
+    // Offset of the number of the system call in `seccomp_data`, in bytes.
     const NUMBER_OFFSET: u32 = 0;
+    // Set in the numbers of x32 system calls.
     const X32_SYSCALL_BIT: u32 = 0x4000_0000;
     let instruction = |code: u32, jt, jf, k| seccompiler::sock_filter {
         code: code as u16,

@@ -477,6 +477,7 @@ unsafe fn drop_capabilities() -> SyscallResult {
         version: u32,
         pid: libc::c_int,
     }
+    // `_LINUX_CAPABILITY_VERSION_3`: two sets of 32 capabilities.
     const VERSION_3: u32 = 0x2008_0522;
     // SAFETY: the header and the two zeroed sets have the layout that the system call expects.
     unsafe {

@@ -15,7 +15,7 @@ use std::time::Duration;
 const PLACEHOLDER_MODE: u32 = 0o555;
 
 /// Attempts to create or share a placeholder that other processes create and remove.
-const MAX_ATTEMPTS: u32 = 100_000;
+const MAX_PLACEHOLDER_ATTEMPTS: u32 = 100_000;
 
 /// Checks of an unfinished or locked placeholder, one per millisecond, before it counts as a real
 /// folder. Creating one takes microseconds, and so does the exclusive lock of a removal: a longer
@@ -48,7 +48,7 @@ impl Placeholder {
     /// are protected as they are, and never removed.
     pub(crate) fn create_or_share(path: &Path) -> io::Result<Option<Self>> {
         let mut unfinished = 0;
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_PLACEHOLDER_ATTEMPTS {
             let created = match DirBuilder::new().mode(PLACEHOLDER_MODE).create(path) {
                 Ok(()) => true,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -45,7 +45,7 @@ pub(crate) struct SpawnPlan {
 
 /// The namespaces of a command and how to set them up.
 pub(crate) struct NamespacePlan {
-    /// `CLONE_NEW…` flags.
+    /// The `CLONE_NEW…` flags of the namespaces.
     pub(crate) clone_flags: libc::c_int,
     pub(crate) uid_map: Vec<u8>,
     pub(crate) gid_map: Vec<u8>,

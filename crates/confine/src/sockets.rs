@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::ConfineError;
 
 /// The longest path of a socket, in bytes: the size of `sun_path`.
-const MAX_SOCKET_PATH: usize = 108;
+const MAX_SOCKET_PATH_BYTES: usize = 108;
 
 /// Returns the paths of all sockets that a process has bound and that this process can see. Fails
 /// if the list of the system cannot be read: then no socket could be covered.
@@ -38,7 +38,7 @@ fn possible_paths(table: &[u8]) -> Vec<PathBuf> {
         for next in &lines[at + 1..] {
             path.push(b'\n');
             path.extend_from_slice(next);
-            if path.len() > MAX_SOCKET_PATH {
+            if path.len() > MAX_SOCKET_PATH_BYTES {
                 break;
             }
             paths.push(path.clone());

@@ -98,6 +98,16 @@ fn confined(folders: &TestFolders) -> ConfinementMode {
     })
 }
 
+/// Checks that a command changed neither the file outside the workspace nor the hooks of Git.
+fn assert_outside_and_hooks_unchanged(folders: &TestFolders, output: &str) {
+    assert_eq!(
+        std::fs::read_to_string(folders.root.join("outside")).unwrap(),
+        "before"
+    );
+    let hooks = std::fs::read_dir(folders.work.join(".git/hooks")).unwrap();
+    assert_eq!(hooks.count(), 0, "{output}");
+}
+
 #[test]
 fn a_confined_command_can_write_only_its_writable_folders() {
     let folders = test_folders();
@@ -111,18 +121,7 @@ fn a_confined_command_can_write_only_its_writable_folders() {
     ";
     let ran = sh(attempts, &folders.work, &confined(&folders));
     assert!(folders.work.join("sub/deep/fine").exists(), "{}", ran.out);
-    assert_eq!(
-        std::fs::read_to_string(folders.root.join("outside")).unwrap(),
-        "before"
-    );
-    assert_eq!(
-        std::fs::read_dir(folders.work.join(".git/hooks"))
-            .unwrap()
-            .count(),
-        0,
-        "{}",
-        ran.out
-    );
+    assert_outside_and_hooks_unchanged(&folders, &ran.out);
     assert!(folders.work.join(".git").exists() && !folders.work.join("old").exists());
     assert!(
         !folders.work.join(".selvedge").exists(),
@@ -532,18 +531,7 @@ fn bubblewrap_enforces_the_same_policy() {
     ));
     assert_eq!(ran.exit, ExitReason::Code(5), "{}", ran.out);
     assert!(folders.work.join("fine").exists(), "{}", ran.out);
-    assert_eq!(
-        std::fs::read_to_string(folders.root.join("outside")).unwrap(),
-        "before"
-    );
-    assert_eq!(
-        std::fs::read_dir(folders.work.join(".git/hooks"))
-            .unwrap()
-            .count(),
-        0,
-        "{}",
-        ran.out
-    );
+    assert_outside_and_hooks_unchanged(&folders, &ran.out);
     assert!(
         !ran.out.contains("hunter2") && ran.out.contains("ptrace -1"),
         "{}",

@@ -47,14 +47,14 @@ impl DocumentAccess for TestAccess {
     }
 }
 
-struct Fixture {
+struct IndexFixture {
     dir: tempfile::TempDir,
     root: PathBuf,
     index: DocumentIndex,
     activity: Arc<Activity>,
 }
 
-impl Fixture {
+impl IndexFixture {
     fn new(files: &[(&str, &str)], globs: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap().join("work");
@@ -125,7 +125,7 @@ fn a_query_finds_documents_by_field_and_text() {
         ("README.md", "# Not selected\n"),
         ("issues/3.txt", OPEN),
     ];
-    let fixture = Fixture::new(&files, &["issues/**/*.md", "docs/*.md"]);
+    let fixture = IndexFixture::new(&files, &["issues/**/*.md", "docs/*.md"]);
     assert_eq!(
         fixture.paths(json!({})),
         ["docs/guide.md", "issues/1.md", "issues/deep/er/2.md"]
@@ -146,7 +146,7 @@ fn a_query_finds_documents_by_field_and_text() {
 
 #[test]
 fn changes_are_seen_by_the_next_query_and_only_changed_files_are_read() {
-    let fixture = Fixture::new(&[("a.md", OPEN), ("sub/b.md", OPEN)], &["**/*.md"]);
+    let fixture = IndexFixture::new(&[("a.md", OPEN), ("sub/b.md", OPEN)], &["**/*.md"]);
     let open = || fixture.paths(json!({"status": "open"}));
     assert_eq!(open(), ["a.md", "sub/b.md"]);
     let before = fixture.reads();
@@ -191,7 +191,7 @@ fn changes_are_seen_by_the_next_query_and_only_changed_files_are_read() {
 
 #[test]
 fn text_search_follows_changes() {
-    let fixture = Fixture::new(&[("a.md", "apples\n"), ("b.md", "pears\n")], &["*.md"]);
+    let fixture = IndexFixture::new(&[("a.md", "apples\n"), ("b.md", "pears\n")], &["*.md"]);
     let search = |text: &str| {
         let query = DocumentQuery {
             text: Some(text.to_owned()),
@@ -220,7 +220,7 @@ fn ignore_rules_are_read_again_when_they_change() {
         ("vendor/b.md", OPEN),
         (".ignore", "vendor\n"),
     ];
-    let fixture = Fixture::new(&files, &["**/*.md"]);
+    let fixture = IndexFixture::new(&files, &["**/*.md"]);
     assert_eq!(fixture.paths(json!({})), ["a.md"]);
     fixture.write(".ignore", "a.md\n");
     assert_eq!(fixture.paths(json!({})), ["vendor/b.md"]);
@@ -236,7 +236,7 @@ fn malformed_files_are_reported_and_do_not_break_a_query() {
         ("bad.md", "---\nkind: issue\ntitle: a: b\n---\ntext\n"),
         ("open.md", "---\nkind: issue\n"),
     ];
-    let fixture = Fixture::new(&files, &["**/*.md"]);
+    let fixture = IndexFixture::new(&files, &["**/*.md"]);
     std::fs::write(fixture.root.join("binary.md"), [0xff, 0xfe, 0x00, 0xd8]).unwrap();
     let large = std::fs::File::create(fixture.root.join("large.md")).unwrap();
     large.set_len(10 << 30).unwrap();
@@ -271,7 +271,7 @@ fn malformed_files_are_reported_and_do_not_break_a_query() {
 #[test]
 fn links_pipes_devices_and_credentials_are_no_documents() {
     use std::os::unix::fs::symlink;
-    let fixture = Fixture::new(&[("a.md", OPEN), ("real/b.md", OPEN)], &["**/*.md"]);
+    let fixture = IndexFixture::new(&[("a.md", OPEN), ("real/b.md", OPEN)], &["**/*.md"]);
     let root = &fixture.root;
     let outside = fixture.dir.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -298,7 +298,7 @@ fn links_pipes_devices_and_credentials_are_no_documents() {
 #[test]
 fn a_deep_tree_and_a_missing_workspace_are_no_problem() {
     let deep = format!("{}a.md", "d/".repeat(100));
-    let fixture = Fixture::new(&[("a.md", OPEN), (&deep, OPEN)], &["**/*.md"]);
+    let fixture = IndexFixture::new(&[("a.md", OPEN), (&deep, OPEN)], &["**/*.md"]);
     assert_eq!(fixture.paths(json!({})), ["a.md"]);
     std::fs::remove_dir_all(&fixture.root).unwrap();
     assert!(fixture.paths(json!({})).is_empty());
@@ -308,7 +308,7 @@ fn a_deep_tree_and_a_missing_workspace_are_no_problem() {
 
 #[test]
 fn many_changes_at_once_are_seen() {
-    let fixture = Fixture::new(&[("a.md", OPEN)], &["**/*.md"]);
+    let fixture = IndexFixture::new(&[("a.md", OPEN)], &["**/*.md"]);
     assert_eq!(fixture.paths(json!({})).len(), 1);
     for number in 0..3_000 {
         fixture.write(&format!("n{number}.md"), OPEN);

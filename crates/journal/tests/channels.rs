@@ -12,7 +12,7 @@ use selvedge_protocol::{
     MAX_HOPS, MessageAuthor, NewChannelMessage, ReadFrom, SandboxPolicy, SessionStore,
     TurnPermissions,
 };
-use support::Wait;
+use support::WaitForResult;
 
 fn person() -> MessageAuthor {
     MessageAuthor {

@@ -13,7 +13,7 @@ use selvedge_protocol::{
     SessionStore, TurnPermissions,
 };
 use serde_json::json;
-use support::Wait;
+use support::WaitForResult;
 
 fn session_author(id: &str) -> MessageAuthor {
     MessageAuthor {

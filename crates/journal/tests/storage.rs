@@ -11,7 +11,7 @@ use selvedge_protocol::{
     RunStart, RunStatus, ScriptToolCallOutput,
 };
 use serde_json::{Value, json};
-use support::Wait;
+use support::WaitForResult;
 
 fn start(id: &str) -> RunStart<'_> {
     RunStart {

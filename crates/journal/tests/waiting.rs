@@ -15,7 +15,7 @@ use selvedge_protocol::{
     ScriptStoreBackend, ScriptToolCallOutput,
 };
 use serde_json::json;
-use support::Wait;
+use support::WaitForResult;
 
 /// Most time of an operation that does not wait for the lock. Less than the time for which a
 /// connection waits for it.

@@ -9,7 +9,7 @@ use selvedge_journal::{
     Durability, Journal, JournalError, JournalOptions, RunFilter, StoredRunState,
 };
 use selvedge_protocol::{Ledger, RunStart, RunStatus, ScriptToolCallOutput};
-use support::Wait;
+use support::WaitForResult;
 
 /// Longer than any test here takes; ends a test that hangs.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);

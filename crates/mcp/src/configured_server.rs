@@ -17,10 +17,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::catalogue::Catalogue;
 use crate::client_handler::ServerRequestHandlers;
-use crate::connection::McpConnection;
+use crate::connection::{McpConnection, lock};
 use crate::error::ServerError;
+use crate::process::{LOG_TO_STDERR_HINT, ServerOutputLog};
 use crate::server_status::{ServerState, ServerStatus};
-use crate::settings::{McpTransport, ServerSettings};
+use crate::settings::ServerSettings;
 
 /// Longest duration of a call, even if the server reports progress.
 pub(crate) const MAX_CALL_DURATION: Duration = Duration::from_secs(30 * 60);
@@ -84,6 +85,8 @@ enum McpConnectionState {
     Ready(Arc<McpConnection>),
     BackingOff {
         reason: String,
+        /// What the user can do about the failure.
+        hint: Option<String>,
         until: Instant,
         /// The error of the failed start, which the first call reports.
         unreported: Option<ServerError>,
@@ -101,10 +104,14 @@ impl ConfiguredServer {
                 state: McpConnectionState::Idle,
                 failures: 0,
                 catalogue: cached.map(Arc::new),
-                blocked: settings.config_error.clone().map(|reason| {
-                    let server = settings.name.clone();
-                    ServerError::Misconfigured { server, reason }
-                }),
+                blocked: settings
+                    .config_error
+                    .clone()
+                    .map(|error| ServerError::Misconfigured {
+                        server: settings.name.clone(),
+                        reason: error.reason,
+                        hint: Some(error.hint),
+                    }),
                 start_ms: None,
             }),
             settings,
@@ -135,11 +142,15 @@ impl ConfiguredServer {
             }
             (Some(blocked), _) => Some(blocked.clone()),
             // After the delay it may be started again.
-            (None, McpConnectionState::BackingOff { reason, until, .. })
-                if *until > Instant::now() =>
-            {
-                Some(self.backing_off_error(reason, *until))
-            }
+            (
+                None,
+                McpConnectionState::BackingOff {
+                    reason,
+                    hint,
+                    until,
+                    ..
+                },
+            ) if *until > Instant::now() => Some(self.backing_off_error(reason, hint, *until)),
             _ => None,
         }
     }
@@ -153,11 +164,26 @@ impl ConfiguredServer {
         }
         match (&inner.blocked, &inner.state) {
             (Some(error @ ServerError::Misconfigured { .. }), _) => Some(error.clone()),
-            (None, McpConnectionState::BackingOff { reason, .. }) => {
-                Some(self.start_error(reason.clone(), None))
+            (None, McpConnectionState::BackingOff { reason, hint, .. }) => {
+                Some(self.start_error(reason.clone(), hint.clone()))
             }
             _ => None,
         }
+    }
+
+    /// Returns what the user can do about the last failure of the server.
+    fn failure_hint(&self) -> Option<String> {
+        let inner = self.lock_inner();
+        match (&inner.blocked, &inner.state) {
+            (Some(error), _) => error.hint(),
+            (None, McpConnectionState::BackingOff { hint, .. }) => hint.clone(),
+            _ => None,
+        }
+    }
+
+    /// Whether the server was started and has not listed its tools yet.
+    pub(crate) fn is_starting(&self) -> bool {
+        matches!(self.lock_inner().state, McpConnectionState::Starting(_))
     }
 
     /// Returns the connection, and starts the server if there is none.
@@ -178,10 +204,11 @@ impl ConfiguredServer {
                 }
                 McpConnectionState::BackingOff {
                     reason,
+                    hint,
                     until,
                     unreported,
                 } if *until > Instant::now() => {
-                    let repeated = || self.backing_off_error(reason, *until);
+                    let repeated = || self.backing_off_error(reason, hint, *until);
                     return Err(unreported.take().unwrap_or_else(repeated));
                 }
                 McpConnectionState::Starting(starting) => starting.clone(),
@@ -217,7 +244,7 @@ impl ConfiguredServer {
             return None;
         }
         let until = self.back_off(inner, reason, None);
-        Some(self.backing_off_error(reason, until))
+        Some(self.backing_off_error(reason, &None, until))
     }
 
     /// Sets a delay before the next start, which doubles with each failure up to 60 s.
@@ -231,18 +258,25 @@ impl ConfiguredServer {
         let until = Instant::now() + wait.min(Duration::from_secs(60));
         inner.state = McpConnectionState::BackingOff {
             reason: reason.to_owned(),
+            hint: unreported.as_ref().and_then(ServerError::hint),
             until,
             unreported,
         };
         until
     }
 
-    fn backing_off_error(&self, reason: &str, until: Instant) -> ServerError {
+    fn backing_off_error(
+        &self,
+        reason: &str,
+        hint: &Option<String>,
+        until: Instant,
+    ) -> ServerError {
         let delay = until.saturating_duration_since(Instant::now());
         ServerError::BackingOff {
             server: self.settings.name.clone(),
             reason: reason.to_owned(),
             retry_in_secs: delay.as_secs_f64().ceil() as u64,
+            hint: hint.clone(),
         }
     }
 
@@ -258,23 +292,6 @@ impl ConfiguredServer {
             server: self.settings.name.clone(),
             reason,
             hint,
-        }
-    }
-
-    /// Returns the hint for a server that did not answer while it started.
-    fn slow_start_hint(&self) -> String {
-        let name = &self.settings.name;
-        let doubled = self.settings.startup_timeout().as_secs_f64() * 2.0;
-        let wait = format!(
-            "set startup_timeout_sec = {doubled} under [mcp_servers.{name}] in config.toml"
-        );
-        match &self.settings.transport {
-            McpTransport::Stdio { command, args, .. } => {
-                let line = std::iter::once(command).chain(args);
-                let line = line.cloned().collect::<Vec<_>>().join(" ");
-                format!("run `{line}` to see its output, or {wait}")
-            }
-            McpTransport::Http { .. } => wait,
         }
     }
 
@@ -303,14 +320,15 @@ impl ConfiguredServer {
     async fn connect_and_list(self: Arc<Self>) -> Result<Arc<McpConnection>, ServerError> {
         let began = Instant::now();
         let limit = self.settings.startup_timeout();
+        let output_log = Arc::new(Mutex::new(ServerOutputLog::default()));
         let connecting = async {
             let (handlers, folder) = (
                 self.shared.handlers.clone(),
                 self.shared.storage_dir.as_deref(),
             );
+            let (me, log) = (Arc::downgrade(&self), output_log.clone());
             let connection =
-                McpConnection::connect(&self.settings, Arc::downgrade(&self), handlers, folder)
-                    .await?;
+                McpConnection::connect(&self.settings, me, handlers, folder, log).await?;
             match connection.fetch_catalogue().await {
                 Ok(catalogue) => Ok((connection, catalogue)),
                 Err(error) => Err(connection.to_server_error(&self.settings.name, &error, limit)),
@@ -318,9 +336,14 @@ impl ConfiguredServer {
         };
         let connected = tokio::time::timeout(limit, connecting).await;
         let connected = connected.unwrap_or_else(|_| {
-            let seconds = limit.as_secs_f64();
-            let reason = format!("it did not answer within {seconds} s");
-            Err(self.start_error(reason, Some(self.slow_start_hint())))
+            let non_messages = lock(&output_log).describe_non_messages();
+            Err(match non_messages {
+                Some(reason) => self.start_error(reason, Some(LOG_TO_STDERR_HINT.to_owned())),
+                None => {
+                    let reason = format!("it did not answer within {} s", limit.as_secs_f64());
+                    self.start_error(reason, Some(self.settings.slow_start_hint()))
+                }
+            })
         });
         let mut inner = self.lock_inner();
         match connected {
@@ -511,6 +534,7 @@ impl ConfiguredServer {
 
     /// Returns the current status. It pings a server that is ready, and starts none.
     pub(crate) async fn status(&self) -> ServerStatus {
+        let hint = self.failure_hint();
         let (state, reason, connection) = {
             let inner = self.lock_inner();
             match (&inner.blocked, &inner.state) {
@@ -552,6 +576,7 @@ impl ConfiguredServer {
             name: self.settings.name.clone(),
             state,
             reason,
+            hint,
             identity: identity.map(|(name, version)| format!("{name} {version}")),
             tools,
             start_ms: self.lock_inner().start_ms,

@@ -21,7 +21,9 @@ use crate::client_handler::{McpClientHandler, ServerRequestHandlers, ServerReque
 use crate::configured_server::ConfiguredServer;
 use crate::error::ServerError;
 use crate::in_flight::{McpInFlightCall, McpInFlightCalls};
-use crate::process::{MAX_MESSAGE_BYTES, ServerProcess, oversized_error_data};
+use crate::process::{
+    LOG_TO_STDERR_HINT, MAX_MESSAGE_BYTES, ServerOutputLog, ServerProcess, oversized_error_data,
+};
 use crate::settings::{McpTransport, ServerSettings};
 
 /// A connection to a server, and the process of a server that is a local program.
@@ -48,12 +50,14 @@ const LISTING_RUNNING: u8 = 1;
 const LISTING_RERUN: u8 = 2;
 
 impl McpConnection {
-    /// Starts the program or connects to the URL, and completes the handshake.
+    /// Starts the program or connects to the URL, and completes the handshake. `output_log`
+    /// receives what a program prints besides messages.
     pub(crate) async fn connect(
         settings: &ServerSettings,
         server: Weak<ConfiguredServer>,
         handlers: ServerRequestHandlers,
         folder: Option<&Path>,
+        output_log: Arc<Mutex<ServerOutputLog>>,
     ) -> Result<Self, ServerError> {
         let calls = Arc::new(McpInFlightCalls::default());
         let handler = || McpClientHandler {
@@ -71,10 +75,8 @@ impl McpConnection {
         };
         let not_started = |reason: String| failed(reason.into());
         let (service, process) = match &settings.transport {
-            McpTransport::Stdio {
-                command, args, cwd, ..
-            } => {
-                let started = ServerProcess::spawn(&settings.transport);
+            McpTransport::Stdio { command, cwd, .. } => {
+                let started = ServerProcess::spawn(&settings.transport, output_log);
                 let (mut process, read, write) = started.map_err(|error| {
                     let folder_exists = cwd.as_ref().is_none_or(|cwd| cwd.is_dir());
                     match error.kind() {
@@ -99,13 +101,15 @@ impl McpConnection {
                         if reason.is_empty() {
                             reason = shorten(&error.to_string());
                         }
-                        let line = std::iter::once(command).chain(args);
-                        let line = line.cloned().collect::<Vec<_>>().join(" ");
-                        let name = &settings.name;
-                        let hint = format!(
-                            "run `{line}` to see its output, or correct [mcp_servers.{name}] in \
-                             config.toml"
-                        );
+                        let hint = match process.prints_non_messages() {
+                            true => LOG_TO_STDERR_HINT.to_owned(),
+                            false => format!(
+                                "run `{}` to see its output, or correct [mcp_servers.{}] in \
+                                 config.toml",
+                                settings.transport.command_line().unwrap_or_default(),
+                                settings.name
+                            ),
+                        };
                         return Err(failed(ServerStartFailure {
                             reason,
                             hint: Some(hint),
@@ -337,7 +341,6 @@ pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Shortens a text of a server to one line of at most 300 characters.
 /// Why a server did not start, and what the user can do about it.
 #[derive(Debug)]
 pub(crate) struct ServerStartFailure {
@@ -352,6 +355,7 @@ impl From<String> for ServerStartFailure {
     }
 }
 
+/// Shortens a text of a server to one line of at most 300 characters.
 pub(crate) fn shorten(text: &str) -> String {
     selvedge_text::one_line(text, 300)
 }

@@ -19,6 +19,8 @@ pub enum ServerError {
         server: String,
         /// Reason, in one line.
         reason: String,
+        /// What the user can do about it.
+        hint: Option<String>,
     },
     /// The server did not start, or did not complete the handshake.
     #[error("the MCP server `{server}` did not start: {reason}")]
@@ -47,6 +49,8 @@ pub enum ServerError {
         reason: String,
         /// Seconds until the next attempt.
         retry_in_secs: u64,
+        /// What the user can do about it.
+        hint: Option<String>,
     },
     /// The connection ended before the server responded.
     #[error("the MCP server `{server}` disconnected during the request{}", reason_suffix(.reason))]
@@ -100,7 +104,9 @@ impl ServerError {
     /// Returns what the user can do about the error.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::StartFailed { hint, .. } => hint.clone(),
+            Self::StartFailed { hint, .. }
+            | Self::BackingOff { hint, .. }
+            | Self::Misconfigured { hint, .. } => hint.clone(),
             Self::CommandNotFound { server, .. } => Some(format!(
                 "install it, or change `command` under [mcp_servers.{server}] in config.toml"
             )),

@@ -51,10 +51,7 @@ pub(crate) async fn connect_http(
         match connected {
             Ok(service) => return Ok(service),
             Err(error) if error.is_authorization_required() => {
-                return Err(ServerStartFailure::from(format!(
-                    "login required: run `selvedge mcp login {}`, or set `bearer_token_env_var`",
-                    settings.name
-                )));
+                return Err(unauthorized(settings, &shown_url(&config.uri)));
             }
             Err(error) => _ = first_error.get_or_insert_with(|| HttpFailure::of(&error)),
         }
@@ -67,9 +64,38 @@ pub(crate) async fn connect_http(
         hint: match failure {
             HttpFailure::Status(404) => Some(correct_url),
             HttpFailure::Connect(_) => Some(format!("start the server, or {correct_url}")),
-            _ => None,
+            HttpFailure::Status(401 | 403) => unauthorized(settings, "").hint,
+            HttpFailure::Status(500..) => {
+                Some("read the log of the server, then try again".to_owned())
+            }
+            HttpFailure::Status(_) | HttpFailure::Other(_) => Some(correct_url),
         },
     })
+}
+
+/// Returns the failure of a server that did not accept the token, or that needs one.
+fn unauthorized(settings: &ServerSettings, url: &str) -> ServerStartFailure {
+    let name = &settings.name;
+    let (reason, hint) = match &settings.transport {
+        McpTransport::Http {
+            bearer_token_env_var: Some(variable),
+            ..
+        } => (
+            format!("{url} does not accept the token in {variable}"),
+            format!("run `export {variable}=TOKEN` with a valid token"),
+        ),
+        _ => (
+            format!("{url} needs a login"),
+            format!(
+                "run `selvedge mcp login {name}`, or set bearer_token_env_var under \
+                 [mcp_servers.{name}] in config.toml"
+            ),
+        ),
+    };
+    ServerStartFailure {
+        reason,
+        hint: Some(hint),
+    }
 }
 
 /// Why an HTTP server could not be used.

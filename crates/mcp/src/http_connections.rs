@@ -18,9 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of pending connections. One address may have half of them.
-const MAX_PENDING: usize = 256;
+const MAX_PENDING_CONNECTIONS: usize = 256;
 /// Maximum number of accepted connections.
-const MAX_ACCEPTED: usize = 1024;
+const MAX_ACCEPTED_CONNECTIONS: usize = 1024;
 
 /// The connections of a server.
 pub(crate) struct HttpConnections {
@@ -81,7 +81,10 @@ impl HttpConnections {
     /// that the process may open; the rest is for scripts.
     pub(crate) fn new() -> Arc<Self> {
         let share = open_file_limit().map_or(usize::MAX, |limit| limit / 4);
-        Self::with_limits(MAX_PENDING.min(share), MAX_ACCEPTED.min(share))
+        Self::with_limits(
+            MAX_PENDING_CONNECTIONS.min(share),
+            MAX_ACCEPTED_CONNECTIONS.min(share),
+        )
     }
 
     fn with_limits(max_pending: usize, max_accepted: usize) -> Arc<Self> {

@@ -37,6 +37,9 @@ const INHERITED_VARIABLES: &str = "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH SHELL 
     XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR \
     NODE_EXTRA_CA_CERTS SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE";
 
+/// Hint for a server that prints other lines than messages on its standard output.
+pub(crate) const LOG_TO_STDERR_HINT: &str = "make the server write its log to standard error";
+
 /// Environment variable that is set for every MCP server that Selvedge starts. A Selvedge that
 /// finds it set offers no MCP servers of its own.
 pub const NESTED_ENV_VAR: &str = "SELVEDGE_MCP_NESTED";
@@ -63,11 +66,25 @@ pub(crate) struct ServerOutputLog {
     pub(crate) oversized_messages: usize,
 }
 
+impl ServerOutputLog {
+    /// Describes the lines on standard output that are not MCP messages; `None` without any.
+    pub(crate) fn describe_non_messages(&self) -> Option<String> {
+        let first = self.first_non_message_line.as_ref()?;
+        Some(match self.non_message_lines {
+            1 => format!("it printed a line that is not an MCP message: `{first}`"),
+            count => {
+                format!("it printed {count} lines that are not MCP messages, the first: `{first}`")
+            }
+        })
+    }
+}
+
 impl ServerProcess {
     /// Starts the program. Returns it with the stream to read messages from and the pipe to write
     /// messages to.
     pub(crate) fn spawn(
         transport: &McpTransport,
+        output_log: Arc<Mutex<ServerOutputLog>>,
     ) -> std::io::Result<(Self, DuplexStream, ChildStdin)> {
         let McpTransport::Stdio {
             command,
@@ -106,7 +123,6 @@ impl ServerProcess {
         else {
             return Err(std::io::Error::other("a standard stream is not a pipe"));
         };
-        let output_log = Arc::new(Mutex::new(ServerOutputLog::default()));
         let (messages, sender) = tokio::io::duplex(64 << 10);
         let stdout_task = tokio::spawn(forward_messages(stdout, sender, output_log.clone()));
         let stderr_task = tokio::spawn(collect_stderr(stderr, output_log.clone()));
@@ -132,28 +148,27 @@ impl ServerProcess {
         let mut lines = output_log.stderr_tail.iter().rev();
         let stderr = lines.find(|line| !line.trim().is_empty());
         let stderr = stderr.map(|line| format!("stderr: {line}"));
-        let non_message_line = output_log
-            .first_non_message_line
-            .as_ref()
-            .filter(|_| stderr.is_none());
-        let stdout = non_message_line.map(|line| format!("stdout: {line}"));
+        let stdout = output_log.describe_non_messages();
+        let stdout = stdout.filter(|_| stderr.is_none());
         let parts: Vec<_> = [status, stderr, stdout].into_iter().flatten().collect();
         parts.join("; ")
+    }
+
+    /// Whether the program still runs, and has printed lines that are not messages.
+    pub(crate) fn prints_non_messages(&mut self) -> bool {
+        lock(&self.output_log).non_message_lines > 0 && matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Returns protocol violations of the server, for `mcp list`.
     pub(crate) fn notes(&self) -> Vec<String> {
         let output_log = lock(&self.output_log);
-        let (non_message_lines, oversized, limit) = (
-            output_log.non_message_lines,
-            output_log.oversized_messages,
-            MAX_MESSAGE_BYTES >> 20,
-        );
-        let non_messages = output_log.first_non_message_line.as_ref().map(|line| {
-            format!("{non_message_lines} lines on standard output are not MCP messages, such as `{line}`")
-        });
-        let oversized =
-            (oversized > 0).then(|| format!("{oversized} messages were larger than {limit} MB"));
+        let non_messages = output_log.describe_non_messages();
+        let limit = MAX_MESSAGE_BYTES >> 20;
+        let oversized = match output_log.oversized_messages {
+            0 => None,
+            1 => Some(format!("1 message was larger than {limit} MB")),
+            count => Some(format!("{count} messages were larger than {limit} MB")),
+        };
         non_messages.into_iter().chain(oversized).collect()
     }
 

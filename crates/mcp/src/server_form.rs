@@ -62,9 +62,9 @@ pub struct FormField {
 pub enum FormFieldKind {
     /// A string, with its JSON Schema format (such as `email`) if the server names one.
     Text(Option<String>),
-    /// A number.
+    /// A number with or without a fraction.
     Number,
-    /// An integer.
+    /// A number without a fraction.
     Integer,
     /// A boolean, typed as yes or no.
     Boolean,

@@ -10,6 +10,8 @@ pub struct ServerStatus {
     pub state: ServerState,
     /// Reason why the server failed or is disabled.
     pub reason: Option<String>,
+    /// What the user can do about a failure.
+    pub hint: Option<String>,
     /// Name and version that the server reports.
     pub identity: Option<String>,
     /// Tools that scripts can call, by their names on the server.

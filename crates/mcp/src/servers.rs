@@ -16,7 +16,7 @@ use crate::client_handler::ServerRequestHandlers;
 use crate::configured_server::{ConfiguredServer, McpSharedState};
 use crate::error::ServerError;
 use crate::server_status::ServerStatus;
-use crate::settings::{ServerOrigin, ServerSettings};
+use crate::settings::{ServerConfigError, ServerOrigin, ServerSettings};
 use crate::tool::{McpTool, UnavailableServerTool};
 
 /// The configured MCP servers. Clones share the servers. A server is started on first use; in
@@ -68,10 +68,13 @@ impl Servers {
             let identifier = to_identifier(&settings.name);
             match names.get(&identifier) {
                 Some(other) if settings.config_error.is_none() => {
-                    settings.config_error = Some(format!(
-                        "scripts would call it `mcp.{identifier}`, as they call the server \
-                         `{other}`: rename one of them"
-                    ));
+                    settings.config_error = Some(ServerConfigError {
+                        reason: format!(
+                            "scripts would call it `mcp.{identifier}`, as they call the server \
+                             `{other}`"
+                        ),
+                        hint: format!("rename [mcp_servers.{}]", settings.name),
+                    });
                 }
                 Some(_) => {}
                 None => _ = names.insert(identifier, settings.name.clone()),
@@ -102,21 +105,33 @@ impl Servers {
 
     /// Starts the servers that a script may call and whose catalogue is unknown, concurrently.
     ///
-    /// Waits at most for their startup timeouts. A server that fails is an error of the calls to
-    /// it, not of this function.
-    pub async fn ensure_catalogues_for_script(&self, harness: &Harness, source: &[u8]) {
+    /// Waits at most for their startup timeouts. Returns the errors of those that the script may
+    /// call and that did not start; calls to them fail with the same error.
+    pub async fn ensure_catalogues_for_script(
+        &self,
+        harness: &Harness,
+        source: &[u8],
+    ) -> Vec<ServerError> {
         if self.is_empty() {
-            return;
+            return Vec::new();
         }
         let mentions = harness.mentioned_tools(source).await;
         let needed =
             |server: &&Arc<ConfiguredServer>| may_call_server(&mentions, &server.settings.name);
         start_servers_without_catalogue(self.servers.iter().filter(needed)).await;
+        let needed = self.servers.iter().filter(needed);
+        needed.filter_map(|server| server.start_failure()).collect()
     }
 
     /// Starts all servers whose catalogue is unknown, concurrently.
     pub async fn ensure_all_catalogues(&self) {
         start_servers_without_catalogue(self.servers.iter()).await;
+    }
+
+    /// Returns the names of the servers that were started and have not listed their tools yet.
+    pub fn starting(&self) -> Vec<String> {
+        let servers = self.servers.iter().filter(|server| server.is_starting());
+        servers.map(|server| server.settings.name.clone()).collect()
     }
 
     /// Returns the errors of the servers whose tools are unknown, because they did not start or are
@@ -336,7 +351,8 @@ mod tests {
         let found = servers.find("gitHub").unwrap();
         assert_eq!(found.settings.name, "git_hub");
         let refused = servers.find("git-hub").unwrap();
-        let reason = refused.settings.config_error.as_deref();
-        assert!(reason.is_some_and(|reason| reason.contains("`git_hub`: rename")));
+        let error = refused.settings.config_error.as_ref().unwrap();
+        assert!(error.reason.ends_with("the server `git_hub`"));
+        assert_eq!(error.hint, "rename [mcp_servers.git-hub]");
     }
 }

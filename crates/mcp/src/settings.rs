@@ -19,7 +19,16 @@ pub struct ServerSettings {
     /// Where the server is configured.
     pub origin: ServerOrigin,
     /// Error in the configuration of this server. If set, the server is never started.
-    pub config_error: Option<String>,
+    pub config_error: Option<ServerConfigError>,
+}
+
+/// An error in the configuration of a server, which concerns only this server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerConfigError {
+    /// Reason, in one line.
+    pub reason: String,
+    /// What the user can do about it.
+    pub hint: String,
 }
 
 /// Where a server is configured, which decides what its declarations can grant.
@@ -60,6 +69,17 @@ pub enum McpTransport {
     },
 }
 
+impl McpTransport {
+    /// Returns the command that starts a local server, for messages.
+    pub(crate) fn command_line(&self) -> Option<String> {
+        let Self::Stdio { command, args, .. } = self else {
+            return None;
+        };
+        let words = std::iter::once(command).chain(args);
+        Some(words.cloned().collect::<Vec<_>>().join(" "))
+    }
+}
+
 impl ServerSettings {
     /// Creates settings with default options.
     pub fn new(name: impl Into<String>, transport: McpTransport) -> Self {
@@ -69,6 +89,19 @@ impl ServerSettings {
             options: McpServerOptions::default(),
             origin: ServerOrigin::default(),
             config_error: None,
+        }
+    }
+
+    /// Returns the hint for a server that did not answer while it started.
+    pub(crate) fn slow_start_hint(&self) -> String {
+        let wait = format!(
+            "set startup_timeout_sec = {} under [mcp_servers.{}] in config.toml",
+            self.startup_timeout().as_secs_f64() * 2.0,
+            self.name
+        );
+        match self.transport.command_line() {
+            Some(line) => format!("run `{line}` to see its output, or {wait}"),
+            None => wait,
         }
     }
 

@@ -247,6 +247,13 @@ impl Tool for UnavailableServerTool {
         }
     }
 
+    fn unavailable_reason(&self) -> Option<String> {
+        let failure = self.0.start_failure();
+        let failure = failure.or_else(|| self.0.unavailable_reason());
+        let unavailable = || format!("the MCP server `{}` is not available", self.0.settings.name);
+        Some(failure.map_or_else(unavailable, |failure| failure.to_string()))
+    }
+
     fn call(&self, _: Value, call: CallContext) -> CallFuture<'_> {
         async move {
             let started = tokio::select! {

@@ -26,21 +26,21 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// A person who gives the same response to every form, after a delay.
-struct Person {
+struct FormPerson {
     response: Result<ElicitationResponse, ServerRequestError>,
     delay: Duration,
     requests: Mutex<Vec<ElicitationRequest>>,
 }
 
-fn person(response: ElicitationResponse) -> Arc<Person> {
-    Arc::new(Person {
+fn person(response: ElicitationResponse) -> Arc<FormPerson> {
+    Arc::new(FormPerson {
         response: Ok(response),
         delay: Duration::ZERO,
         requests: Mutex::default(),
     })
 }
 
-impl ElicitationHandler for Person {
+impl ElicitationHandler for FormPerson {
     fn elicit<'a>(
         &'a self,
         request: &'a ElicitationRequest,
@@ -54,9 +54,9 @@ impl ElicitationHandler for Person {
 
 /// A model that records its requests.
 #[derive(Default)]
-struct Model(Mutex<Vec<McpSamplingRequest>>);
+struct SamplingModel(Mutex<Vec<McpSamplingRequest>>);
 
-impl SamplingHandler for Model {
+impl SamplingHandler for SamplingModel {
     fn sample<'a>(
         &'a self,
         request: &'a McpSamplingRequest,
@@ -72,9 +72,9 @@ impl SamplingHandler for Model {
 }
 
 /// Gives the same answer to every approval request, and records the requests.
-struct FixedApprover(CallDecision, Mutex<Vec<ApprovalRequest>>);
+struct ServerApprover(CallDecision, Mutex<Vec<ApprovalRequest>>);
 
-impl Approver for FixedApprover {
+impl Approver for ServerApprover {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
         self.1.lock().unwrap().push(request.clone());
         std::future::ready(ApprovalResponse::Decided(vec![self.0.clone()])).boxed()
@@ -84,7 +84,7 @@ impl Approver for FixedApprover {
 /// A server in the mode `asking`, and the handlers and options of a run that calls it.
 struct Setup {
     handlers: ServerRequestHandlers,
-    approver: Arc<FixedApprover>,
+    approver: Arc<ServerApprover>,
     policy: ApprovalPolicy,
     sampling: McpSampling,
     origin: ServerOrigin,
@@ -111,7 +111,7 @@ impl Setup {
                 elicitation: person,
                 sampling: model,
             },
-            approver: Arc::new(FixedApprover(answer, Mutex::default())),
+            approver: Arc::new(ServerApprover(answer, Mutex::default())),
             policy: ApprovalPolicy::OnRequest,
             sampling: McpSampling::Prompt,
             origin: ServerOrigin::User,
@@ -245,7 +245,7 @@ async fn requests_without_a_handler_or_against_the_policy_are_declined_and_repor
     );
 
     let ada = person(ElicitationResponse::Accepted(json!({"choice": "x"})));
-    let model = Arc::new(Model::default());
+    let model = Arc::new(SamplingModel::default());
     let mut setup = Setup::new(Some(ada.clone()), Some(model.clone()), CallDecision::Once);
     setup.policy = ApprovalPolicy::Never;
     let got = setup
@@ -268,7 +268,7 @@ async fn requests_without_a_handler_or_against_the_policy_are_declined_and_repor
 
 #[tokio::test]
 async fn timeouts_are_paused_while_a_person_fills_in_a_form() {
-    let slow = Person {
+    let slow = FormPerson {
         response: Ok(ElicitationResponse::Accepted(json!({"choice": "at last"}))),
         delay: Duration::from_millis(1500),
         requests: Mutex::default(),
@@ -354,7 +354,7 @@ async fn more_than_ten_requests_during_one_call_are_declined() {
 
 #[tokio::test]
 async fn sampling_needs_approval_unless_the_configuration_decides() {
-    let model = Arc::new(Model::default());
+    let model = Arc::new(SamplingModel::default());
     let setup = Setup::new(None, Some(model.clone()), CallDecision::SimilarCalls);
     let got = setup
         .value("return [await odd.think(), await odd.think()]")
@@ -436,7 +436,7 @@ impl Approver for SilentApprover {
 async fn the_timeout_continues_after_a_server_cancels_its_request() {
     let dir = tempfile::tempdir().unwrap();
     let asked = dir.path().join("asked");
-    let model = Arc::new(Model::default());
+    let model = Arc::new(SamplingModel::default());
     let mut setup = Setup::new(None, Some(model.clone()), CallDecision::Once);
     setup.tool_timeout = Duration::from_millis(700);
     // The server cancels its request when the file exists, and sends nothing after that.

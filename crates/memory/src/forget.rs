@@ -14,7 +14,7 @@ use crate::{ANNOUNCEMENT_TURNS, Level, Memory, MemoryError, eras, postings, turn
 /// What was deleted by forgetting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ForgottenCounts {
-    /// Deleted turns.
+    /// Number of turns that were deleted.
     pub turns: u32,
     /// Deleted lessons: those that name a deleted turn as a source.
     pub lessons: u32,

@@ -2,7 +2,7 @@
 //! message, within a deadline and a token limit.
 //!
 //! The turns, the lessons and the board are read concurrently. A small model, if there is one,
-//! removes irrelevant turns. What is not ready at the deadline is left out. The result becomes part
+//! removes irrelevant turns. What is not ready at the deadline is omitted. The result becomes part
 //! of the newest message and is never stored.
 
 use std::sync::Arc;

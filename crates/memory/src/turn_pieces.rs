@@ -9,7 +9,7 @@ use crate::TurnFormat;
 /// A piece of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum TurnPiece {
-    /// A message.
+    /// A message of a person or a model.
     Message { role: String, text: String },
     /// Reasoning of the model.
     Reasoning(String),

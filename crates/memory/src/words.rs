@@ -70,7 +70,7 @@ fn is_without_spaces(c: char) -> bool {
         && c.is_alphanumeric()
 }
 
-/// Returns the terms of a question, each once, in order. Stop words are left out, unless there are
+/// Returns the terms of a question, each once, in order. Stop words are omitted, unless there are
 /// no others.
 pub(crate) fn query_terms(text: &str) -> Vec<String> {
     let mut content_terms = Vec::new();

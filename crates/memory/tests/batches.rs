@@ -15,12 +15,12 @@ use serde_json::json;
 
 /// A provider whose batch status is set by the test. Requests fail while there is none.
 #[derive(Default)]
-struct Provider {
+struct BatchModel {
     submitted: Mutex<Vec<Vec<String>>>,
     state: Mutex<Option<SmallModelBatchStatus>>,
 }
 
-impl Provider {
+impl BatchModel {
     fn set_state(&self, state: SmallModelBatchStatus) {
         *self.state.lock().unwrap() = Some(state);
     }
@@ -30,7 +30,7 @@ impl Provider {
     }
 }
 
-impl SmallModel for Provider {
+impl SmallModel for BatchModel {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         async { Err(SmallModelError("only batches are answered".to_owned())) }.boxed()
     }
@@ -40,7 +40,7 @@ impl SmallModel for Provider {
     }
 }
 
-impl BatchSmallModel for Provider {
+impl BatchSmallModel for BatchModel {
     fn submit<'a>(
         &'a self,
         prompts: &'a [String],
@@ -91,7 +91,7 @@ fn titles(memory: &Memory) -> Vec<String> {
 
 #[tokio::test]
 async fn a_batch_is_submitted_once_and_fetched_by_a_later_process() {
-    let (dir, provider) = (tempfile::tempdir().unwrap(), Provider::default());
+    let (dir, provider) = (tempfile::tempdir().unwrap(), BatchModel::default());
     let memory = open(&dir);
     for n in 0..700 {
         memory
@@ -181,7 +181,7 @@ async fn a_batch_is_submitted_once_and_fetched_by_a_later_process() {
 
 #[tokio::test]
 async fn rules_replace_failed_lines_and_failed_batches() {
-    let (dir, provider) = (tempfile::tempdir().unwrap(), Provider::default());
+    let (dir, provider) = (tempfile::tempdir().unwrap(), BatchModel::default());
     let memory = open(&dir);
     let words = [
         "harbour", "violin", "concrete", "orchard", "lantern", "passport", "granite", "saffron",

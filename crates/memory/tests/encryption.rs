@@ -15,9 +15,9 @@ const KEY: [u8; 32] = [7; 32];
 
 /// A simple encoder: counts each letter of a text.
 #[derive(Debug)]
-struct Letters;
+struct LetterEncoder;
 
-impl Encoder for Letters {
+impl Encoder for LetterEncoder {
     fn name(&self) -> &str {
         "letters"
     }
@@ -34,12 +34,12 @@ impl Encoder for Letters {
 
 fn open_encrypted(dir: &tempfile::TempDir) -> Arc<Memory> {
     let memory = Memory::open_encrypted(dir.path(), Redactor::new([]), &KEY).unwrap();
-    Arc::new(memory.with_encoder(Arc::new(Letters)))
+    Arc::new(memory.with_encoder(Arc::new(LetterEncoder)))
 }
 
 fn open_plain(dir: &tempfile::TempDir) -> Arc<Memory> {
     let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
-    Arc::new(memory.with_encoder(Arc::new(Letters)))
+    Arc::new(memory.with_encoder(Arc::new(LetterEncoder)))
 }
 
 /// Unique words, one for each kind of stored text.

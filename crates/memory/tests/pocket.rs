@@ -18,7 +18,7 @@ const PARAPHRASES: &[(&str, &str)] = &[
     ),
     (
         "She bakes sourdough every Sunday.",
-        "Does anyone make bread?",
+        "Is there a baker of bread here?",
     ),
     (
         "The deployment failed because the disk was full.",

@@ -12,7 +12,11 @@ fn open(dir: &tempfile::TempDir) -> Memory {
 }
 
 /// The average share of the evidence in the search results, over all questions.
-fn recall_of(memory: &Memory, chats: &[(String, chats::Chat)], query: &MemoryQuery<'_>) -> f64 {
+fn recall_of(
+    memory: &Memory,
+    chats: &[(String, chats::SampleChat)],
+    query: &MemoryQuery<'_>,
+) -> f64 {
     let (mut sum, mut questions) = (0.0, 0.0);
     for (name, chat) in chats {
         for question in &chat.questions {
@@ -43,7 +47,7 @@ fn recall_of(memory: &Memory, chats: &[(String, chats::Chat)], query: &MemoryQue
 fn ranking_beats_bm25_and_works_within_a_small_budget() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
-    let chats: Vec<(String, chats::Chat)> = (20..26)
+    let chats: Vec<(String, chats::SampleChat)> = (20..26)
         .map(|seed| (format!("{seed}"), chats::chat(seed, 28)))
         .collect();
     for (name, chat) in &chats {

@@ -97,13 +97,13 @@ async fn a_fact_is_recalled_within_the_token_limit() {
 }
 
 /// A model that always gives the same answer, or never answers.
-struct Model {
+struct RecallModel {
     answer: &'static str,
     asked: AtomicUsize,
     never: bool,
 }
 
-impl SmallModel for Model {
+impl SmallModel for RecallModel {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         async move {
@@ -116,8 +116,8 @@ impl SmallModel for Model {
     }
 }
 
-fn model(answer: &'static str, never: bool) -> Arc<Model> {
-    Arc::new(Model {
+fn model(answer: &'static str, never: bool) -> Arc<RecallModel> {
+    Arc::new(RecallModel {
         answer,
         asked: AtomicUsize::new(0),
         never,
@@ -152,7 +152,7 @@ async fn a_model_that_never_answers_is_abandoned_at_the_deadline() {
 async fn a_model_removes_irrelevant_turns() {
     let (_dir, memory) = memory();
     fill(&memory);
-    let with_model = |model: Arc<Model>| RecallRequest {
+    let with_model = |model: Arc<RecallModel>| RecallRequest {
         model: Some(model),
         ..request("s", "which database does staging use?")
     };

@@ -75,8 +75,9 @@ pub fn error_from_status(status: u16, body: &[u8]) -> ModelError {
     let fallback = || {
         let text = String::from_utf8_lossy(body);
         let text = text.trim();
-        // An HTML page does not help in a message of one line.
-        match text.is_empty() || text.starts_with('<') {
+        // Neither an HTML page nor an empty JSON value helps in a message of one line.
+        let is_empty = matches!(text, "" | "{}" | "[]" | "null" | "\"\"");
+        match is_empty || text.starts_with('<') {
             true => format!("HTTP status {status}"),
             false => text.to_owned(),
         }

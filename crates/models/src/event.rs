@@ -83,7 +83,7 @@ pub enum ModelEvent {
     /// The answer failed and is requested again. Discard the events before. Only a
     /// [`ModelClient`](crate::ModelClient) emits it.
     Retrying {
-        /// The failure.
+        /// Why the request failed.
         error: ModelError,
         /// Delay before the next attempt.
         delay: Duration,

@@ -13,7 +13,7 @@ pub enum WindowSource {
     Assumed,
     /// The built-in table.
     Table,
-    /// The configuration.
+    /// The configuration sets it.
     Configured,
 }
 

@@ -112,7 +112,7 @@ const MODEL_TABLE: &[ModelRow] = &[
 /// Defaults of a model that is not in the table.
 const UNKNOWN_MODEL: ModelRow = row("", 32_768, 8_192, Omitted, TOOLS_ONLY);
 /// Context window of a model that is not in the table and whose server is not on this machine.
-const UNKNOWN_REMOTE_WINDOW: u64 = 128_000;
+const UNKNOWN_REMOTE_WINDOW_TOKENS: u64 = 128_000;
 
 impl Model {
     /// Returns the properties of a model from the table, or defaults if it is not there.
@@ -161,7 +161,7 @@ impl Model {
         let model = Self::from_table(name);
         match model.window_source == WindowSource::Assumed && !provider.is_local() {
             true => Self {
-                context_window: UNKNOWN_REMOTE_WINDOW,
+                context_window: UNKNOWN_REMOTE_WINDOW_TOKENS,
                 ..model
             },
             false => model,

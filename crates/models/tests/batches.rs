@@ -8,9 +8,9 @@ mod server;
 use selvedge_models::{BatchState, Model, ModelClient, Prompt, Provider, Secret};
 use selvedge_protocol::{ConversationItem, MessageRole, ModelErrorKind, WireApi};
 use serde_json::{Value, json};
-use server::{End, Reply, Server};
+use server::{End, ProviderReply, ProviderServer};
 
-fn client(server: &Server, wire: WireApi) -> ModelClient {
+fn client(server: &ProviderServer, wire: WireApi) -> ModelClient {
     let mut provider = Provider::new("p", &server.url, wire);
     provider.key = Some(Secret::new("sk-very-secret"));
     ModelClient::new(provider).unwrap()
@@ -27,12 +27,12 @@ fn prompts(count: usize) -> Vec<Prompt> {
     (0..count).map(prompt).collect()
 }
 
-fn ok(body: Value) -> Reply {
-    Reply::json(200, body.to_string())
+fn ok(body: Value) -> ProviderReply {
+    ProviderReply::json(200, body.to_string())
 }
 
-fn lines(lines: &[Value]) -> Reply {
-    Reply::json(
+fn lines(lines: &[Value]) -> ProviderReply {
+    ProviderReply::json(
         200,
         lines
             .iter()
@@ -92,7 +92,7 @@ async fn openai_batches_use_files() {
                 "response": {"status_code": 200, "body": answer_body(wire, text)},
             })
         };
-        let server = Server::start([
+        let server = ProviderServer::start([
             ok(json!({"id": "file-1"})),
             ok(json!({"id": "batch_1", "status": "validating"})),
             ok(json!({"id": "batch_1", "status": "in_progress"})),
@@ -185,7 +185,7 @@ async fn openai_batches_use_files() {
 #[tokio::test]
 async fn anthropic_batches_use_one_request_and_json_lines() {
     let wire = WireApi::Messages;
-    let server = Server::start([
+    let server = ProviderServer::start([
         ok(json!({"id": "msgbatch_1", "processing_status": "in_progress"})),
         ok(json!({"id": "msgbatch_1", "processing_status": "canceling"})),
         ok(json!({
@@ -271,7 +271,7 @@ async fn a_failed_batch_is_distinguished_from_a_failed_request() {
         ),
         (
             WireApi::Responses,
-            vec![Reply::json(
+            vec![ProviderReply::json(
                 404,
                 json!({"error": {"message": "no such batch"}}).to_string(),
             )],
@@ -284,7 +284,7 @@ async fn a_failed_batch_is_distinguished_from_a_failed_request() {
             ],
         ),
     ] {
-        let server = Server::start(replies).await;
+        let server = ProviderServer::start(replies).await;
         let state = client(&server, wire)
             .batches()
             .poll("b", 1, &Model::from_table("m"))
@@ -293,17 +293,17 @@ async fn a_failed_batch_is_distinguished_from_a_failed_request() {
         assert!(matches!(state, BatchState::Failed(_)), "{state:?}");
     }
     // A failed request says nothing about the batch.
-    let broken = Reply::json(200, "{\"status\":").end(End::Broken);
+    let broken = ProviderReply::json(200, "{\"status\":").end(End::Broken);
     let failures = [
-        Reply::json(503, "{}"),
+        ProviderReply::json(503, "{}"),
         broken,
         ok(json!({"something": "else"})),
-        Reply::json(
+        ProviderReply::json(
             401,
             json!({"error": {"message": "bad key sk-very-secret"}}).to_string(),
         ),
     ];
-    let server = Server::start(failures).await;
+    let server = ProviderServer::start(failures).await;
     let batches = client(&server, WireApi::Responses).batches();
     for kind in [
         ModelErrorKind::Server,
@@ -322,7 +322,11 @@ async fn a_failed_batch_is_distinguished_from_a_failed_request() {
         assert!(!error.message.contains("very-secret"), "{error}");
     }
     // A failed submission is not retried, and an invalid id is not used in a URL.
-    let server = Server::start([Reply::json(503, "{}"), ok(json!({"id": "../files"}))]).await;
+    let server = ProviderServer::start([
+        ProviderReply::json(503, "{}"),
+        ok(json!({"id": "../files"})),
+    ])
+    .await;
     let batches = client(&server, WireApi::Messages).batches();
     assert!(
         batches

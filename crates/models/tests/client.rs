@@ -12,7 +12,7 @@ use selvedge_models::{
 };
 use selvedge_protocol::{ConversationItem, FinishReason, MessageRole, ModelErrorKind, WireApi};
 use serde_json::json;
-use server::{End, Reply, Server};
+use server::{End, ProviderReply, ProviderServer};
 
 const HELLO: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hello\"}}]}\n\n";
 const STOP: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
@@ -20,16 +20,16 @@ const DONE: &str = "data: [DONE]\n\n";
 const CALL: &str = "data: {\"type\":\"response.output_item.done\",\"output_index\":0,\"item\":{\
     \"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"}}\n\n";
 
-fn complete() -> Reply {
-    Reply::events(format!("{HELLO}{STOP}{DONE}"))
+fn complete() -> ProviderReply {
+    ProviderReply::events(format!("{HELLO}{STOP}{DONE}"))
 }
 
-fn busy() -> Reply {
-    Reply::json(503, json!({"error": {"message": "busy"}}).to_string())
+fn busy() -> ProviderReply {
+    ProviderReply::json(503, json!({"error": {"message": "busy"}}).to_string())
         .header("retry-after-ms", "1")
 }
 
-fn provider(server: &Server) -> Provider {
+fn provider(server: &ProviderServer) -> Provider {
     Provider::new("p", &server.url, WireApi::Chat)
 }
 
@@ -73,7 +73,7 @@ fn error(events: &[Result<ModelEvent, ModelError>]) -> &ModelError {
 #[tokio::test]
 async fn an_answer_is_decoded_in_chunks_of_any_size() {
     for size in [1, 3, 10_000] {
-        let server = Server::start([complete().split(size)]).await;
+        let server = ProviderServer::start([complete().split(size)]).await;
         assert!(is_complete(&events(provider(&server)).await));
     }
 }
@@ -95,7 +95,7 @@ async fn key_headers_and_query_are_sent() {
         ),
         (WireApi::Messages, "/v1/messages", "x-api-key", "sk-1"),
     ] {
-        let server = Server::start([Reply::json(400, "{}")]).await;
+        let server = ProviderServer::start([ProviderReply::json(400, "{}")]).await;
         let mut provider = Provider {
             wire_api: wire,
             ..provider(&server)
@@ -115,7 +115,7 @@ async fn key_headers_and_query_are_sent() {
             wire == WireApi::Messages
         );
         // A configured header for the key.
-        let server = Server::start([Reply::json(400, "{}")]).await;
+        let server = ProviderServer::start([ProviderReply::json(400, "{}")]).await;
         events(Provider {
             base_url: server.url.clone(),
             key_header: Some("api-key".into()),
@@ -129,7 +129,7 @@ async fn key_headers_and_query_are_sent() {
 
 #[tokio::test]
 async fn no_request_is_sent_without_the_required_key() {
-    let server = Server::start([complete()]).await;
+    let server = ProviderServer::start([complete()]).await;
     let found = events(Provider {
         env_key: Some("MY_KEY".into()),
         ..provider(&server)
@@ -145,7 +145,7 @@ async fn no_request_is_sent_without_the_required_key() {
 
 #[tokio::test]
 async fn the_key_is_redacted_in_errors() {
-    let server = Server::start([Reply::json(
+    let server = ProviderServer::start([ProviderReply::json(
         401,
         json!({"error": {"message": "Incorrect API key provided: sk-secret."}}).to_string(),
     )])
@@ -165,20 +165,21 @@ async fn the_key_is_redacted_in_errors() {
 
 #[tokio::test]
 async fn transient_failures_are_retried() {
-    let limited = Reply::json(429, json!({"error": {"message": "slow down"}}).to_string())
+    let limited = ProviderReply::json(429, json!({"error": {"message": "slow down"}}).to_string())
         .header("retry-after-ms", "1");
-    let cut = Reply::events(HELLO).end(End::Broken);
-    let unfinished = Reply::events(HELLO);
-    let failing = Reply::events("data: {\"error\":{\"message\":\"upstream\",\"code\":502}}\n\n");
+    let cut = ProviderReply::events(HELLO).end(End::Broken);
+    let unfinished = ProviderReply::events(HELLO);
+    let failing =
+        ProviderReply::events("data: {\"error\":{\"message\":\"upstream\",\"code\":502}}\n\n");
     for failure in [
         busy(),
         limited,
         cut,
         unfinished,
         failing,
-        Reply::json(500, ""),
+        ProviderReply::json(500, ""),
     ] {
-        let server = Server::start([failure.clone(), complete()]).await;
+        let server = ProviderServer::start([failure.clone(), complete()]).await;
         let found = events(provider(&server)).await;
         assert!(
             is_complete(&found) && retries(&found) == 1,
@@ -217,8 +218,8 @@ async fn permanent_failures_are_not_retried() {
             Refused,
         ),
     ] {
-        let server = Server::start([
-            Reply::json(status, body.to_string()).header("x-request-id", "r1"),
+        let server = ProviderServer::start([
+            ProviderReply::json(status, body.to_string()).header("x-request-id", "r1"),
             complete(),
         ])
         .await;
@@ -235,8 +236,8 @@ async fn permanent_failures_are_not_retried() {
 /// Both limits apply to the whole request: their sum bounds the number of attempts.
 #[tokio::test]
 async fn retries_of_requests_and_streams_add_up() {
-    let cut = || Reply::events(HELLO).end(End::Broken);
-    let settings = |server: &Server| Provider {
+    let cut = || ProviderReply::events(HELLO).end(End::Broken);
+    let settings = |server: &ProviderServer| Provider {
         retries: RetryLimits {
             request_max_retries: 2,
             stream_max_retries: 2,
@@ -244,21 +245,21 @@ async fn retries_of_requests_and_streams_add_up() {
         },
         ..provider(server)
     };
-    let server = Server::start([busy(), cut(), busy(), cut(), busy(), complete()]).await;
+    let server = ProviderServer::start([busy(), cut(), busy(), cut(), busy(), complete()]).await;
     let found = events(settings(&server)).await;
     assert_eq!(
         (error(&found).kind, server.requests().len()),
         (ModelErrorKind::Overloaded, 5),
         "{found:?}"
     );
-    let server = Server::start([cut(), busy(), busy(), cut(), cut(), complete()]).await;
+    let server = ProviderServer::start([cut(), busy(), busy(), cut(), cut(), complete()]).await;
     let found = events(settings(&server)).await;
     assert_eq!(
         (error(&found).kind, server.requests().len()),
         (ModelErrorKind::Network, 5),
         "{found:?}"
     );
-    let server = Server::start([busy(), complete()]).await;
+    let server = ProviderServer::start([busy(), complete()]).await;
     let found = events(Provider {
         retries: RetryLimits {
             request_max_retries: 0,
@@ -275,12 +276,12 @@ async fn retries_of_requests_and_streams_add_up() {
 
 #[tokio::test]
 async fn a_retry_waits_as_requested_unless_that_is_too_long() {
-    let limited = |after: &str| Reply::json(429, "{}").header("retry-after", after);
-    let server = Server::start([limited("0.3"), complete()]).await;
+    let limited = |after: &str| ProviderReply::json(429, "{}").header("retry-after", after);
+    let server = ProviderServer::start([limited("0.3"), complete()]).await;
     let start = Instant::now();
     let found = events(provider(&server)).await;
     assert!(is_complete(&found) && start.elapsed() >= Duration::from_millis(300));
-    let server = Server::start([limited("3600"), complete()]).await;
+    let server = ProviderServer::start([limited("3600"), complete()]).await;
     let found = events(provider(&server)).await;
     assert_eq!(
         (error(&found).kind, error(&found).retry_after),
@@ -292,7 +293,8 @@ async fn a_retry_waits_as_requested_unless_that_is_too_long() {
 /// A failure after a complete call, or after `acted`, is not retried.
 #[tokio::test]
 async fn an_answer_that_was_acted_on_is_not_retried() {
-    let server = Server::start([Reply::events(CALL).end(End::Broken), complete()]).await;
+    let server =
+        ProviderServer::start([ProviderReply::events(CALL).end(End::Broken), complete()]).await;
     let found = events(Provider {
         wire_api: WireApi::Responses,
         ..provider(&server)
@@ -313,7 +315,9 @@ async fn an_answer_that_was_acted_on_is_not_retried() {
 
     for acted in [true, false] {
         // The connection stays open, so that it fails only after the text was received.
-        let server = Server::start([Reply::events(HELLO).end(End::Silent), complete()]).await;
+        let server =
+            ProviderServer::start([ProviderReply::events(HELLO).end(End::Silent), complete()])
+                .await;
         let provider = Provider {
             retries: RetryLimits {
                 stream_idle_timeout_ms: 300,
@@ -340,7 +344,7 @@ async fn an_answer_that_was_acted_on_is_not_retried() {
 
 #[tokio::test]
 async fn a_silent_answer_times_out() {
-    let idle = |server: &Server| Provider {
+    let idle = |server: &ProviderServer| Provider {
         retries: RetryLimits {
             stream_idle_timeout_ms: 200,
             request_max_retries: 0,
@@ -348,7 +352,7 @@ async fn a_silent_answer_times_out() {
         },
         ..provider(server)
     };
-    let server = Server::start([Reply::events(HELLO).end(End::Silent)]).await;
+    let server = ProviderServer::start([ProviderReply::events(HELLO).end(End::Silent)]).await;
     let found = events(idle(&server)).await;
     assert_eq!(error(&found).kind, ModelErrorKind::Timeout);
     assert!(
@@ -360,7 +364,8 @@ async fn a_silent_answer_times_out() {
     );
     // A complete answer does not wait until the server closes the connection.
     for complete in [format!("{HELLO}{STOP}{DONE}"), format!("{HELLO}{STOP}")] {
-        let server = Server::start([Reply::events(complete).end(End::Silent)]).await;
+        let server =
+            ProviderServer::start([ProviderReply::events(complete).end(End::Silent)]).await;
         assert!(is_complete(&events(idle(&server)).await));
     }
 }
@@ -368,7 +373,7 @@ async fn a_silent_answer_times_out() {
 #[tokio::test]
 async fn a_refused_connection_a_web_page_and_a_redirect_are_reported() {
     // No server listens on the port any more.
-    let stopped = Server::start([]).await;
+    let stopped = ProviderServer::start([]).await;
     let url = stopped.url.clone();
     drop(stopped);
     let address = url.trim_start_matches("http://").trim_end_matches("/v1");
@@ -386,11 +391,11 @@ async fn a_refused_connection_a_web_page_and_a_redirect_are_reported() {
         error(&found)
     );
     // A redirect is not followed, because the key must not be sent to another host.
-    let page = Reply {
+    let page = ProviderReply {
         headers: vec![("content-type".into(), "text/html; charset=utf-8".into())],
-        ..Reply::events("<html>")
+        ..ProviderReply::events("<html>")
     };
-    let redirect = Reply::json(302, "").header("location", "http://127.0.0.1:9/v1");
+    let redirect = ProviderReply::json(302, "").header("location", "http://127.0.0.1:9/v1");
     for (reply, message) in [
         (
             page,
@@ -401,7 +406,7 @@ async fn a_refused_connection_a_web_page_and_a_redirect_are_reported() {
             "the server redirects to http://127.0.0.1:9/v1: change base_url",
         ),
     ] {
-        let server = Server::start([reply]).await;
+        let server = ProviderServer::start([reply]).await;
         let found = events(provider(&server)).await;
         assert_eq!(
             (error(&found).kind, server.requests().len()),
@@ -413,7 +418,7 @@ async fn a_refused_connection_a_web_page_and_a_redirect_are_reported() {
 
 #[tokio::test]
 async fn dropping_the_stream_closes_the_connection() {
-    let server = Server::start([Reply::events(HELLO).end(End::Silent)]).await;
+    let server = ProviderServer::start([ProviderReply::events(HELLO).end(End::Silent)]).await;
     let mut stream = ModelClient::new(provider(&server))
         .unwrap()
         .stream(&prompt(), &Model::from_table("m"));
@@ -429,10 +434,10 @@ async fn dropping_the_stream_closes_the_connection() {
 #[tokio::test]
 async fn models_are_listed() {
     let list = json!({"object": "list", "data": [{"id": "b"}, {"id": "a"}]}).to_string();
-    let server = Server::start([
-        Reply::json(200, list),
-        Reply::json(200, "[]"),
-        Reply::json(401, "{}"),
+    let server = ProviderServer::start([
+        ProviderReply::json(200, list),
+        ProviderReply::json(200, "[]"),
+        ProviderReply::json(401, "{}"),
     ])
     .await;
     let client = ModelClient::new(provider(&server)).unwrap();
@@ -453,7 +458,7 @@ async fn models_are_listed() {
 async fn a_server_of_another_user_than_the_accepted_one_gets_no_request() {
     use std::os::unix::fs::MetadataExt;
     let own = std::fs::metadata("/proc/self").unwrap().uid();
-    let server = Server::start([complete(), complete()]).await;
+    let server = ProviderServer::start([complete(), complete()]).await;
     for (accepted, is_sent) in [(own + 1, false), (own, true)] {
         let provider = Provider {
             accepted_user: Some(accepted),

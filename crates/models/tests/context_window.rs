@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A server that answers some paths with JSON, and all others with 404.
-struct Server {
+struct WindowServer {
     url: String,
     paths: Arc<Mutex<Vec<String>>>,
 }
 
-impl Server {
+impl WindowServer {
     fn start(answers: Vec<(&'static str, String)>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -66,7 +66,7 @@ impl Server {
     }
 }
 
-async fn reported(server: &Server, model: &Model) -> u64 {
+async fn reported(server: &WindowServer, model: &Model) -> u64 {
     let client = server.client();
     client.start_window_query(model);
     client.wait_for_window(model, TEST_TIMEOUT).await;
@@ -130,7 +130,7 @@ async fn servers_report_the_window_of_a_model() {
         if path == "/api/show" {
             answers.push(("/api/version", json!({"version": "0.12.0"}).to_string()));
         }
-        let running = Server::start(answers);
+        let running = WindowServer::start(answers);
         let window = reported(&running, &Model::from_table("qwen3")).await;
         assert_eq!(window, expected, "{server}");
     }
@@ -139,7 +139,7 @@ async fn servers_report_the_window_of_a_model() {
 #[tokio::test]
 async fn a_server_is_asked_once_for_a_model_and_not_if_the_size_is_configured() {
     let props = json!({"default_generation_settings": {"n_ctx": 8_192}}).to_string();
-    let server = Server::start(vec![("/props", props)]);
+    let server = WindowServer::start(vec![("/props", props)]);
     let configured = Model {
         window_source: WindowSource::Configured,
         ..Model::from_table("tiny")
@@ -164,7 +164,7 @@ async fn an_endless_answer_is_not_read() {
         "{{\"default_generation_settings\": {{\"n_ctx\": 8192}}, \"x\": \"{}\"}}",
         "x".repeat(5 << 20)
     );
-    let server = Server::start(vec![("/props", props)]);
+    let server = WindowServer::start(vec![("/props", props)]);
     assert_eq!(reported(&server, &Model::from_table("large")).await, 32_768);
 }
 

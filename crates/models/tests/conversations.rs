@@ -16,7 +16,7 @@ use std::path::Path;
 use selvedge_models::{Model, ModelClient, ModelEvent, Prompt, Provider, ReasoningStyle};
 use selvedge_protocol::{ConversationItem, MessageRole, WireApi};
 use serde_json::{Value, json};
-use server::{Reply, Server};
+use server::{ProviderReply, ProviderServer};
 
 #[tokio::test]
 async fn requests_match_those_of_recorded_clients() {
@@ -55,8 +55,8 @@ async fn replay(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> 
         })
         .collect();
     let replies = (1..=count)
-        .map(|number| Reply::events(std::fs::read(file(number, "sse")).unwrap()).split(97));
-    let server = Server::start(replies).await;
+        .map(|number| ProviderReply::events(std::fs::read(file(number, "sse")).unwrap()).split(97));
+    let server = ProviderServer::start(replies).await;
     let client = ModelClient::new(Provider::new("recorded", &server.url, wire)).unwrap();
     let name = requests[0]["model"].as_str().unwrap();
     let reasoning = if requests[0]["include"].is_array() {
@@ -138,7 +138,8 @@ async fn a_conversation_can_move_to_another_provider() {
     };
     let stream =
         folder.join("openai_responses/conversations/opencode-session-native-zen-tool-loop/01.sse");
-    let server = Server::start([Reply::events(std::fs::read(stream).unwrap())]).await;
+    let server =
+        ProviderServer::start([ProviderReply::events(std::fs::read(stream).unwrap())]).await;
     let client = ModelClient::new(Provider::new("zen", &server.url, WireApi::Responses)).unwrap();
     let user = ConversationItem::message(MessageRole::User, "What is the weather in Paris?");
     let mut prompt = Prompt {

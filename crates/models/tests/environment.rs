@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustls::pki_types::PrivateKeyDer;
 use selvedge_models::{Model, ModelClient, Prompt, Provider, RetryLimits};
 use selvedge_protocol::{ConversationItem, MessageRole, WireApi};
-use server::{Reply, Server};
+use server::{ProviderReply, ProviderServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -79,7 +79,7 @@ async fn output_of_child(url: &str, environment: &[(&str, &str)]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_is_used_except_for_this_machine() {
-    let proxy = Server::start([Reply::events(ANSWER)]).await;
+    let proxy = ProviderServer::start([ProviderReply::events(ANSWER)]).await;
     let address = proxy.url.trim_end_matches("/v1").to_owned();
     let out = output_of_child("http://models.example/v1", &[("HTTP_PROXY", &address)]).await;
     assert!(out.contains("Hello"), "{out}");
@@ -88,7 +88,7 @@ async fn a_proxy_is_used_except_for_this_machine() {
         "POST http://models.example/v1/chat/completions HTTP/1.1"
     );
 
-    let server = Server::start([Reply::events(ANSWER)]).await;
+    let server = ProviderServer::start([ProviderReply::events(ANSWER)]).await;
     let out = output_of_child(&server.url, &[("HTTP_PROXY", &address)]).await;
     assert!(
         out.contains("Hello") && proxy.requests().len() == 1,

@@ -23,7 +23,7 @@ pub enum ApprovalPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxPolicy {
-    /// Write nothing.
+    /// Change no files.
     ReadOnly,
     /// Write the workspace and temporary folders; no network.
     #[default]
@@ -50,7 +50,7 @@ pub struct GatedCall {
     pub call_id: String,
     /// Canonical name of the tool.
     pub tool: String,
-    /// Canonical arguments.
+    /// Arguments of the call in canonical form.
     pub args: Value,
     /// Why the call needs approval, in a few words.
     pub reason: String,

@@ -16,11 +16,11 @@ use crate::OutputPart;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WireApi {
-    /// OpenAI Responses.
+    /// The Responses API of OpenAI.
     Responses,
     /// OpenAI Chat Completions, and servers that implement it.
     Chat,
-    /// Anthropic Messages.
+    /// The Messages API of Anthropic.
     Messages,
 }
 
@@ -69,7 +69,7 @@ pub struct Message {
 pub enum MessageRole {
     /// The user, or a program on the user's behalf.
     User,
-    /// The model.
+    /// Written by the model.
     Assistant,
 }
 
@@ -111,7 +111,7 @@ pub enum FunctionCallKind {
     /// A JSON object.
     #[default]
     Function,
-    /// Plain text.
+    /// The arguments are plain text.
     Freeform,
 }
 

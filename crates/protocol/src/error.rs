@@ -103,9 +103,9 @@ pub struct ScriptError {
     /// Id of the script's run. Absent in a check, which has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script_id: Option<String>,
-    /// Line, 1-based.
+    /// Line in the script, 1-based.
     pub line: Option<u32>,
-    /// Column, 1-based.
+    /// Column in the line, 1-based.
     pub column: Option<u32>,
     /// Name of the tool, if the error is about one.
     pub tool_name: Option<String>,

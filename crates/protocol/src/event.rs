@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ApprovalRequest, CallError, CallRecord, DocumentInfo, RunStatus, TurnEnd, TurnError, TurnItem,
-    Usage,
+    ApprovalRequest, CallError, CallRecord, DocumentInfo, ReachedLimit, RunStatus, TurnEnd,
+    TurnError, TurnItem, Usage,
 };
 
 /// Severity of a line that a script logged.
@@ -26,9 +26,9 @@ pub enum LogLevel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputStream {
-    /// Standard output.
+    /// Written to standard output.
     Stdout,
-    /// Standard error.
+    /// Written to standard error.
     Stderr,
 }
 
@@ -84,7 +84,7 @@ pub enum RuntimeEvent {
     ItemUpdated {
         /// Id of the item.
         item_id: String,
-        /// Added text.
+        /// The text that was added.
         delta: String,
     },
     /// An item is complete.
@@ -246,7 +246,7 @@ pub enum RuntimeEvent {
         script_id: String,
         /// Severity of the line.
         level: LogLevel,
-        /// Logged text.
+        /// The text that was logged.
         message: String,
     },
     /// A script reported progress.
@@ -256,7 +256,7 @@ pub enum RuntimeEvent {
         script_id: String,
         /// Severity of the message.
         level: LogLevel,
-        /// Progress message.
+        /// The message of the script.
         message: String,
     },
     /// A script called `notify()`: the model should read the message now.
@@ -299,6 +299,9 @@ pub enum RuntimeEvent {
         /// Why the run failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<CallError>,
+        /// The limit that the run reached, if it failed because of one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<ReachedLimit>,
     },
 }
 

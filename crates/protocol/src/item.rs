@@ -56,7 +56,7 @@ pub struct ScriptToolCallOutput {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Not started.
+    /// The step has not begun.
     Pending,
     /// The script returned.
     Completed,
@@ -170,7 +170,7 @@ impl CallStatus {
 pub struct LogEntry {
     /// Severity of the line.
     pub level: LogLevel,
-    /// Logged text.
+    /// The text that was logged.
     pub message: String,
 }
 

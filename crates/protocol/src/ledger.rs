@@ -109,7 +109,7 @@ pub struct CallStart<'a> {
     pub id: &'a str,
     /// Canonical name of the tool.
     pub tool: &'a str,
-    /// Canonical arguments.
+    /// Arguments of the call in canonical form.
     pub args: &'a Value,
     /// Keyed digest of tool and arguments.
     pub digest: &'a str,
@@ -195,7 +195,7 @@ const RETRY_SUFFIX: &str = ".again";
 pub struct StartDetails {
     /// Id of the recorded call of the resumed run that this call reuses or repeats.
     pub prior_call: Option<String>,
-    /// Canonical arguments.
+    /// Arguments of the call in canonical form.
     pub args: Value,
     /// Whether the call changes nothing.
     pub read_only: bool,

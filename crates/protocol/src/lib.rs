@@ -48,7 +48,10 @@ pub use ledger::{
     CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend, StartDetails,
     first_attempt_id, retry_call_id,
 };
-pub use limits::{LimitKind, LimitOverrides, LimitSurface, Limits, ScriptMode, ScriptModeSettings};
+pub use limits::{
+    LimitKind, LimitOverrides, LimitSurface, Limits, ReachedLimit, ScriptMode, ScriptModeSettings,
+    TimeoutSource,
+};
 pub use permissions::{TurnBudgets, TurnPermissions};
 pub use session_store::{
     ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_INBOX_MESSAGE_BYTES,

@@ -201,17 +201,44 @@ impl LimitKind {
     }
 }
 
+/// A limit that ended a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReachedLimit {
+    /// Key of the limit below `script_harness.limits`.
+    pub key: String,
+    /// Whether the script or the call that started it set the limit, so that neither a flag nor the
+    /// configuration can raise it.
+    pub set_by_script: bool,
+}
+
+/// What set the time limit of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeoutSource {
+    /// A flag, the configuration or the default.
+    Configured,
+    /// The `// @exec:` line of the script.
+    Pragma,
+    /// The argument `timeoutMs` of the call that started the script.
+    Argument,
+}
+
+impl TimeoutSource {
+    /// Name of the entry of an error's `metadata` that is true if the script or its call set the
+    /// reached limit.
+    pub const METADATA_KEY: &str = "limitSetByScript";
+}
+
 /// Where a script was started, which decides how a limit can be raised there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LimitSurface {
     /// A program that embeds the crates.
     #[default]
     Library,
-    /// `selvedge run`.
+    /// The command `selvedge run`.
     Run,
-    /// `selvedge exec`.
+    /// The command `selvedge exec`.
     Exec,
-    /// A chat.
+    /// A chat in the terminal.
     Chat,
     /// A client of `selvedge mcp serve`.
     Mcp,
@@ -241,6 +268,22 @@ impl LimitSurface {
             }
             (Self::Run | Self::Mcp, ..) => format!("set {key}"),
         })
+    }
+
+    /// Returns the hint that says how to raise the time limit of a script that `source` set, `None`
+    /// at its maximum.
+    pub fn raise_timeout_hint(self, source: TimeoutSource, limits: &Limits) -> Option<String> {
+        let kind = LimitKind::Timeout;
+        let (value, _) = kind.doubled(limits)?;
+        match (source, self) {
+            (TimeoutSource::Pragma, _) => Some(format!(
+                "set \"timeout_ms\": {value} in the `// @exec:` line of the script"
+            )),
+            (TimeoutSource::Argument, Self::Exec | Self::Chat | Self::Mcp) => {
+                Some(format!("pass `timeoutMs: {value}`"))
+            }
+            _ => self.raise_hint(kind, limits),
+        }
     }
 
     /// Returns the hint that says how to give the calls of a tool more time. `limit_ms` is the
@@ -347,11 +390,11 @@ impl JsonSchema for LimitOverrides {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum ScriptMode {
-    /// Reject scripts.
+    /// Reject all scripts.
     Disabled,
     /// Check scripts and report what they would call.
     DryRun,
-    /// Run scripts.
+    /// Check and run scripts.
     #[default]
     Enabled,
 }

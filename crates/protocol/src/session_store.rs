@@ -301,7 +301,7 @@ impl InboxState {
 /// A message that this process has claimed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimedMessage {
-    /// The message.
+    /// The message that waits for its answer.
     pub message: InboxMessage,
     /// Number of the turn that answers the message.
     pub turn: u32,

@@ -138,7 +138,7 @@ pub struct Prices {
     /// Input tokens written to a cache. Defaults to `input`.
     #[schemars(range(min = 0.0))]
     pub cache_write: Option<f64>,
-    /// Output tokens.
+    /// Output tokens, including those for reasoning.
     #[schemars(range(min = 0.0))]
     pub output: f64,
 }
@@ -271,7 +271,7 @@ pub enum InheritedVariables {
     All,
     /// The variables a shell needs.
     Core,
-    /// No variables.
+    /// Inherit no variables.
     None,
 }
 

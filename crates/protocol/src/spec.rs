@@ -158,9 +158,9 @@ impl ToolSpec {
 pub enum CallReach {
     /// This process and its files: the workspace, the session, memory.
     Local,
-    /// A command.
+    /// A command of this machine.
     Command,
-    /// The web.
+    /// Pages of the web.
     Web,
     /// An MCP server, or any other service.
     #[default]

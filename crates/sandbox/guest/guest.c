@@ -48,8 +48,6 @@ size_t heap_peak; // largest heap in use so far
 char mailbox[64 << 10];
 static bool compiling, finished, exited;
 
-// ---- clock -------------------------------------------------------------------------------
-
 int gettimeofday(struct timeval *restrict tv, void *restrict tz) {
     (void)tz;
     double ms = host_now();
@@ -68,7 +66,6 @@ int clock_gettime(clockid_t clock, struct timespec *ts) {
     return 0;
 }
 
-// ---- memory ------------------------------------------------------------------------------
 // The engine enforces the limit by its own accounting, for which it must know the size of each
 // block (it cannot find out on this target). These functions also record the peak.
 
@@ -113,8 +110,6 @@ static void release(char *text) {
         free(text);
 }
 
-// ---- positions ---------------------------------------------------------------------------
-
 static bool is_script_frame(JSStackFrame *sf, JSFunctionBytecode **code) {
     if (JS_VALUE_GET_TAG(sf->cur_func) != JS_TAG_OBJECT)
         return false;
@@ -150,7 +145,7 @@ static JSValue prepare_stack(JSContext *cx, JSValueConst this_val, int argc, JSV
     if (argc < 2 || JS_GetLength(cx, argv[1], &count) < 0)
         return JS_NewString(cx, "");
     js_dbuf_init(cx, &text);
-    bool constructing = true; // still in the constructors of the error, which are left out
+    bool constructing = true; // still in the constructors of the error, which are omitted
     for (int64_t i = 0; i < count; i++) {
         JSValue site = JS_GetPropertyInt64(cx, argv[1], i);
         JSCallSiteData *frame = JS_GetOpaque(site, JS_CLASS_CALL_SITE);
@@ -173,8 +168,6 @@ static JSValue prepare_stack(JSContext *cx, JSValueConst this_val, int argc, JSV
     dbuf_free(&text);
     return stack;
 }
-
-// ---- functions for the prelude -----------------------------------------------------------
 
 static JSValue js_call(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
     (void)this_val, (void)argc;
@@ -542,7 +535,6 @@ static JSValue js_finish(JSContext *cx, JSValueConst this_val, int argc, JSValue
     return JS_UNDEFINED;
 }
 
-// ---- arrays that are tool results --------------------------------------------------------
 // Results are frozen, so the in-place methods fail. The message says what to write instead.
 
 enum { M_SORT, M_REVERSE, M_PUSH, M_POP, M_SHIFT, M_UNSHIFT, M_SPLICE, M_FILL, M_COPY_WITHIN };
@@ -589,8 +581,6 @@ static JSValue js_mutate(JSContext *cx, JSValueConst this_val, int argc, JSValue
     default: return js_array_copyWithin(cx, this_val, argc, argv);
     }
 }
-
-// ---- start and end -----------------------------------------------------------------------
 
 // Reports an error to build.rs and traps. Only called while the snapshot is made.
 static void fail_hard(void) {

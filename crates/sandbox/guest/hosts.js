@@ -82,7 +82,7 @@ const hostParser = (decode, encodeControl) => {
     if (!groups.flat().every((group) => /^[\da-f]{1,4}$/i.test(group))) return INVALID;
     const zeros = Array(8 - count).fill("0");
     const pieces = (halves.length === 2 ? [...groups[0], ...zeros, ...groups[1]] : groups[0]).map((group) => parseInt(group, 16).toString(16));
-    // The first of the longest runs of zeros is left out.
+    // The first of the longest runs of zeros is omitted.
     const full = pieces.join(":");
     const runs = [...full.matchAll(/\b0(:0)+\b/g)].map((run) => [run.index, run.index + run[0].length]);
     if (runs.length === 0) return `[${full}]`;

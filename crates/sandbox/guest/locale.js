@@ -78,8 +78,6 @@ const localise = (host) => {
     },
   }.toLocaleString);
 
-  // ---- dates ---------------------------------------------------------------------------------------
-
   const MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
   const DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
   const DATE_STYLES = {

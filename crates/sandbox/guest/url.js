@@ -4,8 +4,6 @@ const urlClasses = (host) => {
   const DEFAULT_PORTS = { __proto__: null, "http:": "80", "https:": "443", "ws:": "80", "wss:": "443", "ftp:": "21", "file:": "" };
   const isSpecial = (url) => url.scheme in DEFAULT_PORTS;
 
-  // ---- percent-encoding --------------------------------------------------------------------------
-
   // Characters that are encoded in each part of a URL.
   const CONTROL = /[^\x20-\x7e]/gu;
   const FRAGMENT = /[^\x21-\x7e]|["<>`]/gu;
@@ -32,8 +30,6 @@ const urlClasses = (host) => {
   const usv = (value) => String(value).toWellFormed();
 
   const { parseHost, INVALID } = hostParser(decode, (text) => encode(text, CONTROL));
-
-  // ---- records -----------------------------------------------------------------------------------
 
   // A parsed URL. `path` is a list of segments, or a string if it is opaque (`mailto:a@b`).
   const newRecord = (scheme) => ({ scheme, username: "", password: "", host: null, port: "", path: [], query: null, fragment: null });
@@ -194,8 +190,6 @@ const urlClasses = (host) => {
     }
     return isSpecial(url) && url.scheme !== "file:" ? `${url.scheme}//${hostText(url)}` : "null";
   };
-
-  // ---- classes -----------------------------------------------------------------------------------
 
   const parsePairs = (text) =>
     text.split("&").filter(Boolean).map((part) => {

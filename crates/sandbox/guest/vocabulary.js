@@ -5,8 +5,6 @@ const vocabulary = (host, { urls, encodings }) => {
   const pending = new Map(); // id -> { resolve, reject, promise } of a call, or { fire } of a timer
   let lastId = 0;
 
-  // ---- errors ------------------------------------------------------------------------------
-
   const define = (object, name, value, enumerable = false) =>
     Object.defineProperty(object, name, { value, enumerable, writable: true, configurable: true });
 
@@ -76,8 +74,6 @@ const vocabulary = (host, { urls, encodings }) => {
     }
     return JSON.stringify(fields);
   };
-
-  // ---- values that leave the guest -------------------------------------------------------------
 
   const MAX_ARGS = 1 << 20; // characters of JSON one call may send
   const MAX_VALUE = 4 << 20; // characters of JSON the script may return; the host may show less
@@ -195,8 +191,6 @@ const vocabulary = (host, { urls, encodings }) => {
       return `[${read(error, "message") ?? "unprintable value"}]`;
     }
   };
-
-  // ---- calls -----------------------------------------------------------------------------------
 
   // Serializes the arguments of a call as JSON. Throws if they cannot be sent.
   const serializeArgs = (path, args) => {
@@ -338,8 +332,6 @@ const vocabulary = (host, { urls, encodings }) => {
     return winner;
   };
 
-  // ---- timers ----------------------------------------------------------------------------------
-
   const MAX_TIMERS = 256;
   let timers = 0;
   const setTimeout = (callback, ms = 0, ...args) => {
@@ -358,8 +350,6 @@ const vocabulary = (host, { urls, encodings }) => {
       host.cancel(id);
     }
   };
-
-  // ---- helpers -----------------------------------------------------------------------------------
 
   // Replaces `%s`, `%d`, `%o` and the like as Node does, then appends the other values.
   const format = (first, ...rest) => {
@@ -484,8 +474,6 @@ const vocabulary = (host, { urls, encodings }) => {
   };
   let allTools;
   const listTools = () => (allTools ??= host.parseFrozen(ask("tools", "")));
-
-  // ---- hooks the guest calls -------------------------------------------------------------------
 
   // Rejected promises without a handler. The host is notified at once, and again if a handler is added.
   const rejections = new Map();

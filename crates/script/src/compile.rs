@@ -36,7 +36,7 @@ use crate::typecheck::{TypeMistake, find_mistakes};
 /// Parse cost up to which a script is compiled on the thread of the caller: about a millisecond.
 const MAX_INLINE_COST: u64 = 50_000;
 /// Number of costlier scripts that are compiled at the same time, in all sessions.
-const MAX_CONCURRENT_COSTLY: usize = 2;
+const MAX_CONCURRENT_COSTLY_SCRIPTS: usize = 2;
 /// Memory of a name besides its text, in bytes: the `String` and its allocation.
 const BYTES_PER_NAME: usize = 48;
 /// Lines that the wrapper function puts before the script.
@@ -269,7 +269,7 @@ struct NewScript<'s> {
 async fn in_turn<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ScriptError> {
-    static COSTLY: Semaphore = Semaphore::const_new(MAX_CONCURRENT_COSTLY);
+    static COSTLY: Semaphore = Semaphore::const_new(MAX_CONCURRENT_COSTLY_SCRIPTS);
     let _turn = COSTLY.acquire().await;
     tokio::task::spawn_blocking(work)
         .await

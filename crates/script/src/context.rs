@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{CallReach, LimitSurface, Limits, ScriptError};
+use selvedge_protocol::{CallReach, LimitSurface, Limits, ScriptError, TimeoutSource};
 use selvedge_sandbox::Runtime;
 use selvedge_tools::{Orchestrator, Scope, TaskContext, TaskSet};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,7 @@ pub(crate) struct RunContext<'a> {
     pub(crate) limits: &'a Limits,
     pub(crate) surface: LimitSurface,
     pub(crate) timeout: Duration,
+    pub(crate) timeout_source: TimeoutSource,
     pub(crate) seed: u64,
     pub(crate) output: &'a Arc<Mutex<OutputBuffer>>,
     pub(crate) recorder: &'a Arc<Mutex<Recorder>>,

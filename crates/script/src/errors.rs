@@ -1,6 +1,8 @@
 //! Turns the end of a script into the error that its author reads.
 
-use selvedge_protocol::{ErrorCode, LimitKind, LimitSurface, Limits, Phase, ScriptError};
+use selvedge_protocol::{
+    ErrorCode, LimitKind, LimitSurface, Limits, Phase, ScriptError, TimeoutSource,
+};
 use selvedge_sandbox::{Fault, Position};
 pub(crate) use selvedge_text::truncate_bytes;
 use selvedge_tools::Registry;
@@ -13,7 +15,8 @@ use crate::hints;
 const MAX_STACK_FRAMES: usize = 10;
 
 /// Error codes with which a call, or serializing a value, can fail inside a script.
-const CALL_ERROR_CODES: [ErrorCode; 12] = [
+const CALL_ERROR_CODES: [ErrorCode; 13] = [
+    ErrorCode::HarnessInternalError,
     ErrorCode::OutcomeUnknownError,
     ErrorCode::ApprovalDeniedError,
     ErrorCode::ApprovalTimeoutError,
@@ -48,9 +51,10 @@ pub(crate) fn from_thrown(
         (Some(code), name)
             if name == code.as_str()
                 && CALL_ERROR_CODES.contains(&code)
-                && fields
-                    .get("callId")
-                    .is_none_or(|id| id.as_str().is_some_and(&made)) =>
+                && match fields.get("callId") {
+                    Some(id) => id.as_str().is_some_and(&made),
+                    None => code != ErrorCode::HarnessInternalError,
+                } =>
         {
             code
         }
@@ -143,7 +147,12 @@ pub(crate) fn from_syntax(json: &str) -> ScriptError {
 pub(crate) fn from_fault(fault: &Fault, limits: &Limits, surface: LimitSurface) -> ScriptError {
     let new = |code, message: String| ScriptError::new(code, Phase::Executing, message);
     match fault {
-        Fault::Deadline => timeout_error(LimitKind::Timeout, limits, surface),
+        Fault::Deadline => timeout_error(
+            LimitKind::Timeout,
+            limits,
+            surface,
+            TimeoutSource::Configured,
+        ),
         Fault::Cancelled => new(
             ErrorCode::ScriptCancelledError,
             "the script was cancelled".to_owned(),
@@ -180,6 +189,7 @@ pub(crate) fn timeout_error(
     kind: LimitKind,
     limits: &Limits,
     surface: LimitSurface,
+    source: TimeoutSource,
 ) -> ScriptError {
     let (message, instead) = match kind {
         LimitKind::RunTimeout => (
@@ -191,16 +201,29 @@ pub(crate) fn timeout_error(
         ),
         _ => (
             format!(
-                "the script ran past its time limit of {} ms",
-                limits.timeout_ms
+                "the script ran past its time limit of {} ms{}",
+                limits.timeout_ms,
+                match source {
+                    TimeoutSource::Configured => "",
+                    TimeoutSource::Pragma => ", which its `// @exec:` line sets",
+                    TimeoutSource::Argument => ", which `timeoutMs` of its call sets",
+                }
             ),
             "do less in one script; time in calls does not count",
         ),
     };
-    ScriptError::new(ErrorCode::ScriptTimeoutError, Phase::Executing, message)
+    let raise = match kind {
+        LimitKind::RunTimeout => surface.raise_hint(kind, limits),
+        _ => surface.raise_timeout_hint(source, limits),
+    };
+    let error = ScriptError::new(ErrorCode::ScriptTimeoutError, Phase::Executing, message)
         .suggest(instead)
-        .suggest_if_some(surface.raise_hint(kind, limits))
-        .with(LimitKind::METADATA_KEY, kind.key())
+        .suggest_if_some(raise)
+        .with(LimitKind::METADATA_KEY, kind.key());
+    match (kind, source) {
+        (LimitKind::RunTimeout, _) | (_, TimeoutSource::Configured) => error,
+        _ => error.with(TimeoutSource::METADATA_KEY, true),
+    }
 }
 
 /// Returns the first position `script.ts:12:3` in a stack.

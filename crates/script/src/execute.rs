@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallError, ErrorCode, Ledger, LedgerError, LimitSurface, Phase, ResumeAs,
-    RunStart, RunStatus, RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Ledger, LedgerError, LimitKind,
+    LimitSurface, Phase, ReachedLimit, ResumeAs, RunStart, RunStatus, RuntimeEvent, ScriptError,
+    ScriptMode, ScriptToolCallOutput, TimeoutSource, new_id,
 };
 use selvedge_tools::{
     CallFailure, ExternalCancel, Scope, ScriptSource, SuspendPolicy, TaskContext,
@@ -257,11 +258,19 @@ impl Harness {
                 && let Some(error) = &mut output.error
             {
                 let first = first_step_to_resume(error);
-                if first == FREE_DISK_SPACE {
-                    // A new run would repeat the completed changes.
-                    error.suggestions.clear();
-                }
-                let suggestion = options.resume_hint.suggestion(first, &output.id);
+                let is_unknown = |call: &&CallRecord| {
+                    matches!(
+                        call.status,
+                        CallStatus::OutcomeUnknown | CallStatus::Aborted
+                    )
+                };
+                let undecided = output.calls.iter().find(is_unknown);
+                let undecided = undecided
+                    .filter(|_| launch.resume_as == ResumeAs::Undecided)
+                    .map(|call| call.id.as_str());
+                let suggestion = options
+                    .resume_hint
+                    .suggestion(&first, &output.id, undecided);
                 error.suggestions.push(suggestion);
             }
             match timeout(WRITE_TIMEOUT, record_end(ledger, &output, launch)).await {
@@ -271,6 +280,9 @@ impl Harness {
                     output.error = None;
                     output.warnings.push(CLAIMED_BY_OTHER_WARNING.to_owned());
                 }
+                // The error of the run already says that the disk is full.
+                Ok(Err(LedgerError::DiskFull(_)))
+                    if output.error.as_ref().is_some_and(is_disk_full) => {}
                 Ok(Err(error)) => output
                     .warnings
                     .push(format!("the end of the run is not recorded: {error}")),
@@ -288,6 +300,7 @@ impl Harness {
                 code: error.code,
                 message: error.message.clone(),
             }),
+            limit: output.error.as_ref().and_then(reached_limit),
         });
         output
     }
@@ -360,6 +373,7 @@ impl Harness {
             limits: &self.limits,
             surface: self.surface,
             timeout,
+            timeout_source: timeout_source(compiled.pragma.as_ref(), options),
             seed: launch.seed,
             output: &buffer,
             recorder: &launch.recorder,
@@ -506,28 +520,57 @@ async fn record_end(
     }
 }
 
+/// Returns what set the time limit of a script.
+fn timeout_source(pragma: Option<&Pragma>, options: &RunOptions) -> TimeoutSource {
+    let own = pragma.and_then(|pragma| pragma.timeout_ms);
+    let own = own.map(Duration::from_millis);
+    match (options.timeout, own) {
+        (Some(timeout), own) if own != Some(timeout) => TimeoutSource::Argument,
+        (_, Some(_)) => TimeoutSource::Pragma,
+        (_, None) => TimeoutSource::Configured,
+    }
+}
+
+/// Returns the limit that an error reports as reached.
+fn reached_limit(error: &ScriptError) -> Option<ReachedLimit> {
+    Some(ReachedLimit {
+        key: error
+            .metadata
+            .get(LimitKind::METADATA_KEY)?
+            .as_str()?
+            .to_owned(),
+        set_by_script: error.metadata.contains_key(TimeoutSource::METADATA_KEY),
+    })
+}
+
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
 }
 
-/// What has to be done before a run is resumed whose journal's disk is full.
-const FREE_DISK_SPACE: &str = "free disk space";
+/// Whether a run failed because the disk of the journal is full.
+fn is_disk_full(error: &ScriptError) -> bool {
+    error
+        .metadata
+        .contains_key(CallFailure::DISK_FULL_METADATA_KEY)
+}
 
-/// Returns what has to be done before a failed run is resumed.
-fn first_step_to_resume(error: &ScriptError) -> &'static str {
+/// Returns what has to be done before a failed run is resumed. Takes the suggestions that it
+/// replaces from the error.
+fn first_step_to_resume(error: &mut ScriptError) -> String {
     let of_server = error
         .tool_name
         .as_ref()
         .is_some_and(|tool| tool.starts_with("mcp."));
-    if error
-        .metadata
-        .contains_key(CallFailure::DISK_FULL_METADATA_KEY)
-    {
-        FREE_DISK_SPACE
+    if is_disk_full(error) {
+        // A new run would repeat the completed changes.
+        error.suggestions.clear();
+        "free disk space".to_owned()
+    } else if error.code == ErrorCode::ToolTimeoutError && error.suggestions.len() == 1 {
+        error.suggestions.remove(0)
     } else if of_server && error.code == ErrorCode::ToolExecutionError {
-        "correct the script or the server"
+        "correct the script or the server".to_owned()
     } else {
-        "correct the script"
+        "correct the script".to_owned()
     }
 }

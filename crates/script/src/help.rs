@@ -27,8 +27,9 @@ pub fn help_overview(registry: &Registry, limits: &Limits) -> String {
     }
     for (server, tools) in servers {
         text.push_str(&format!(
-            "  tools.mcp.{server}  {tools} tools: help(\"mcp.{server}\"), or \
-             tools.search(\"what it should do\")\n"
+            "  tools.mcp.{server}  {}: help(\"mcp.{server}\"), or \
+             tools.search(\"what it should do\")\n",
+            selvedge_text::count_noun(tools, "tool")
         ));
     }
     let globals = server_globals(registry);

@@ -129,13 +129,13 @@ fn for_type_error(
         ));
     }
     if message.contains("not iterable") {
-        let hint = "a list was expected: was a call not awaited? Use Object.entries(x) for an \
-                    object, Promise.all([a, b]) for several promises";
+        let hint = "a list is needed here: await the call that returns it; use Object.entries(x) \
+                    for an object, Promise.all([a, b]) for several promises";
         return Some(hint.to_owned());
     }
     if has(["of undefined", "of null", "undefined or null"]) {
-        let hint = "a value is missing: was a call not awaited, or does the result have another \
-                    shape? help(\"name\") shows its type";
+        let hint = "a value is missing: await the call that returns it, and compare its type in \
+                    help(\"name\")";
         return Some(hint.to_owned());
     }
     None

@@ -28,7 +28,7 @@ use crate::unicode::replace_lone_surrogates;
 /// How many calls beyond the limit fail one by one. With one more, the script is stopped.
 const MAX_REFUSED_CALLS: usize = 200;
 /// Time that a guest has to stop after its deadline or cancellation.
-const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
+const INTERRUPT_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Owns the calls and timers of a running script, and the log of its calls.
 pub(crate) struct InFlightCalls<'a> {
@@ -130,11 +130,11 @@ impl<'a> InFlightCalls<'a> {
         guest: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         let context = self.context;
-        let overdue = sleep_until(deadline.map(|deadline| deadline + INTERRUPT_GRACE));
+        let overdue = sleep_until(deadline.map(|deadline| deadline + INTERRUPT_GRACE_PERIOD));
         let cancelled = async {
             context.scope.cancel.cancelled().await;
             interrupt.cancel();
-            tokio::time::sleep(INTERRUPT_GRACE).await;
+            tokio::time::sleep(INTERRUPT_GRACE_PERIOD).await;
         };
         let record_start_late = async {
             tokio::time::sleep(RUN_START_DELAY).await;

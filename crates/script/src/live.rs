@@ -131,7 +131,7 @@ const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of notifications that are queued for the next wait.
 const MAX_QUEUED_NOTIFICATIONS: usize = 50;
 /// Maximum number of events that are queued for a slow subscriber. It misses older ones.
-const EVENT_BUFFER_SIZE: usize = 64;
+const EVENT_BUFFER_EVENTS: usize = 64;
 /// Maximum number of log lines in the intermediate output of a live run.
 const MAX_LOG_ENTRIES: usize = 50;
 
@@ -340,7 +340,7 @@ impl LiveRun {
     /// Subscribes to the events of the run, from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<RuntimeEvent> {
         let events = &self.0.events;
-        let sender = events.get_or_init(|| broadcast::Sender::new(EVENT_BUFFER_SIZE));
+        let sender = events.get_or_init(|| broadcast::Sender::new(EVENT_BUFFER_EVENTS));
         sender.subscribe()
     }
 

@@ -63,8 +63,9 @@ pub enum ResumeHintStyle {
 
 impl ResumeHintStyle {
     /// Returns the suggestion for a failed run that may have had an effect. `first` says what to do
-    /// before the run is resumed, such as "correct the script".
-    pub(crate) fn suggestion(&self, first: &str, run: &str) -> String {
+    /// before the run is resumed, such as "correct the script". `undecided` is the id of a call
+    /// whose outcome is unknown, which the script has to decide.
+    pub(crate) fn suggestion(&self, first: &str, run: &str, undecided: Option<&str>) -> String {
         let how = match self {
             Self::Argument => format!("run it with `resume: \"{run}\"`"),
             Self::CommandLine { file: Some(file) } => {
@@ -72,7 +73,13 @@ impl ResumeHintStyle {
             }
             Self::CommandLine { file: None } => format!("pass `--resume {run}`"),
         };
-        format!("{first} and {how}: completed changes are reused, reads run again")
+        match undecided {
+            Some(call) => format!(
+                "{first}, write `resume.repeat(\"{run}/{call}\")` at its start if the call had no \
+                 effect, else `resume.skip(\"{run}/{call}\", value)`, and {how}"
+            ),
+            None => format!("{first} and {how}: completed changes are reused, reads run again"),
+        }
     }
 }
 

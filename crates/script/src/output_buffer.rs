@@ -126,10 +126,10 @@ impl OutputBuffer {
         self.warnings.extend(dropped);
         match std::mem::take(&mut self.omitted_warnings) {
             0 => {}
-            1 => self.warnings.push("1 more warning was left out".to_owned()),
+            1 => self.warnings.push("1 more warning was omitted".to_owned()),
             omitted => self
                 .warnings
-                .push(format!("{omitted} more warnings were left out")),
+                .push(format!("{omitted} more warnings were omitted")),
         }
         (logs, std::mem::take(&mut self.warnings))
     }

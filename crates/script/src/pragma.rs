@@ -1,7 +1,9 @@
 //! The optional first line `// @exec: {…}`, with options for the run.
 
-use selvedge_protocol::{ErrorCode, Phase, ScriptError};
+use selvedge_protocol::{ErrorCode, LimitKind, Phase, ScriptError};
+use selvedge_tools::snake_case;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 /// Options that a script sets for its own run. Fields are accepted in snake_case and in camelCase.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -43,7 +45,11 @@ impl Pragma {
             // Without the list of all fields and the position in the line.
             let reason = error.to_string();
             let reason = reason.split(", expected").next().unwrap_or(&reason);
-            invalid(reason.to_owned())
+            let mut error = invalid(reason.to_owned());
+            if let Some(hint) = limit_flag_hint(json) {
+                error.suggestions = vec![hint];
+            }
+            error
         })?;
         const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
         let numbers = [
@@ -59,6 +65,24 @@ impl Pragma {
         }
         Ok(Some(pragma))
     }
+}
+
+/// Returns the hint for a pragma with a limit that only a flag can set.
+fn limit_flag_hint(json: &str) -> Option<String> {
+    let fields: Map<String, Value> = serde_json::from_str(json.trim()).ok()?;
+    fields.iter().find_map(|(name, value)| {
+        let kind = LimitKind::from_key(&snake_case(name))?;
+        let unit = match kind {
+            LimitKind::Memory => "MB",
+            LimitKind::Calls | LimitKind::FileCalls => "",
+            _ => return None,
+        };
+        let flag = kind.flag()?;
+        Some(format!(
+            "remove `{name}`, and pass {flag} {}{unit} to `selvedge`",
+            value.as_u64()?
+        ))
+    })
 }
 
 /// Returns the id of the run that a script resumes: `argument`, which the caller passed beside the

@@ -45,6 +45,9 @@ pub struct PlannedCall {
     pub dynamic: Vec<String>,
     /// Whether the tool only reads.
     pub read_only: bool,
+    /// Why the call cannot be checked: its tool is not available now. Absent if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
 }
 
 /// Checks a compiled script.
@@ -134,6 +137,17 @@ fn check_call(
             return CheckedCall::failed(error);
         }
     };
+    if let Some(reason) = tool.tool.unavailable_reason() {
+        return CheckedCall {
+            planned: Some(PlannedCall {
+                tool: seen.path.clone(),
+                read_only: false,
+                unavailable: Some(reason),
+                ..planned_call(&tool.spec, at.line, &StaticObject::default())
+            }),
+            errors: Vec::new(),
+        };
+    }
     let object = match known_fields(tool, &seen.args) {
         Ok(object) => object,
         Err(problem) => {
@@ -259,6 +273,7 @@ fn planned_call(
         args: Value::Object(object.literals.clone()),
         dynamic: object.dynamic.clone(),
         read_only: spec.read_only,
+        unavailable: None,
     }
 }
 

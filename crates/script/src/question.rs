@@ -41,7 +41,7 @@ pub enum RunQuestionKind {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum QuestionAnswer {
-    /// Answers [`RunQuestionKind::Approval`].
+    /// The answer to [`RunQuestionKind::Approval`].
     Approval(ApprovalResponse),
     /// Answers [`RunQuestionKind::Form`]: the `ElicitResult` of the client.
     Form(Value),

@@ -439,6 +439,13 @@ impl<'a> ScriptRun<'a> {
 
     fn timeout_exit(&self) -> RunExit {
         let limits = self.context.limits_of_run();
-        timeout_error(self.clock.next_limit(), &limits, self.context.surface).into()
+        let source = self.context.timeout_source;
+        timeout_error(
+            self.clock.next_limit(),
+            &limits,
+            self.context.surface,
+            source,
+        )
+        .into()
     }
 }

@@ -116,7 +116,7 @@ pub(crate) struct Suspension {
     #[serde(default)]
     pub(crate) run_remaining: Option<Duration>,
     pub(crate) calls: SuspendedCalls,
-    /// An [`crate::output_buffer::OutputBuffer`].
+    /// The [`crate::output_buffer::OutputBuffer`], as JSON.
     pub(crate) output: Box<RawValue>,
     pub(crate) scope: ScopeSnapshot,
     /// The snapshot of the guest. Stored as raw bytes after the JSON.

@@ -135,8 +135,12 @@ impl ScriptRun<'_> {
                 }
             }
             RunExit::Failed(error) if error.code == ErrorCode::ScriptRuntimeError => {
-                let suggestions =
-                    described.map(|description| format!("{description}: was it awaited?"));
+                let suggestions = described.map(|description| {
+                    format!(
+                        "{description}, and was cancelled: await it, or use Promise.allSettled to \
+                         let it finish"
+                    )
+                });
                 error
                     .suggestions
                     .extend(suggestions.take(MAX_UNFINISHED_DESCRIBED));

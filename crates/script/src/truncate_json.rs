@@ -1,7 +1,7 @@
 //! Shortens a value that is too large to a preview that is still valid JSON: long strings and lists
 //! keep their beginning and their end.
 
-use selvedge_text::{json_string_len, truncate_middle};
+use selvedge_text::{count_noun, json_string_len, truncate_middle};
 use serde_json::{Map, Value};
 
 /// Lists with at most this many items keep all of them, each shortened. Longer lists lose items in
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 const MAX_SHARED_ITEMS: usize = 8;
 /// Objects with at most this many fields keep all of them, each shortened.
 const MAX_SHARED_FIELDS: usize = 64;
-/// Depth from which lists and objects are left out.
+/// Depth from which lists and objects are omitted.
 const MAX_DEPTH: usize = 32;
 /// Room for the note about omitted items, in bytes.
 const NOTE_BYTES: usize = 40;
@@ -69,7 +69,10 @@ fn shorten_array(items: &[Value], room: usize, depth: usize) -> Value {
     let ends = ends.chain(items[items.len() - tail..].iter().map(Some));
     kept.extend(ends.map(|item| match item {
         Some(item) => shorten(item, share, depth + 1),
-        None => Value::String(format!("… {} items left out …", items.len() - head - tail)),
+        None => {
+            let omitted = count_noun(items.len() - head - tail, "item");
+            Value::String(format!("… {omitted} omitted …"))
+        }
     }));
     Value::Array(kept)
 }
@@ -93,7 +96,8 @@ fn shorten_object(fields: &Map<String, Value>, room: usize, depth: usize) -> Val
         if at < head || at >= fields.len() - tail {
             kept.insert(name.clone(), shorten(item, share, depth + 1));
         } else if at == head {
-            let note = format!("{} fields left out", fields.len() - head - tail);
+            let omitted = count_noun(fields.len() - head - tail, "field");
+            let note = format!("{omitted} omitted");
             kept.insert("…".to_owned(), Value::String(note));
         }
     }
@@ -219,7 +223,7 @@ mod tests {
         assert_eq!((&list[0], list.last().unwrap()), (&json!(0), &json!(9_999)));
         assert!(
             list.iter()
-                .any(|item| item.to_string().contains("items left out"))
+                .any(|item| item.to_string().contains("items omitted"))
         );
         // A large field does not take the room of the small ones.
         let object = shortened(

@@ -25,9 +25,9 @@ fn budget() -> Duration {
 
 /// A random number generator. The same seed gives the same inputs, so that a failure can be
 /// repeated.
-struct Random(u64);
+struct ScriptRandom(u64);
 
-impl Random {
+impl ScriptRandom {
     fn new() -> Self {
         let seed = std::env::var("FUZZ_SEED")
             .ok()
@@ -69,7 +69,7 @@ fn seeds() -> Vec<String> {
 }
 
 /// Mutates a seed: inserts pieces and parts of other seeds, and removes parts.
-fn mutate(random: &mut Random, seeds: &[String]) -> String {
+fn mutate(random: &mut ScriptRandom, seeds: &[String]) -> String {
     let mut text: Vec<char> = random.pick(seeds).chars().collect();
     for _ in 0..1 + random.below(6) {
         let at = random.below(text.len() + 1);
@@ -100,7 +100,7 @@ fn mutate(random: &mut Random, seeds: &[String]) -> String {
 
 #[test]
 fn the_detector_does_not_depend_on_how_text_is_split() {
-    let (mut random, seeds, end) = (Random::new(), seeds(), Instant::now() + budget());
+    let (mut random, seeds, end) = (ScriptRandom::new(), seeds(), Instant::now() + budget());
     let mut runs = 0;
     while Instant::now() < end {
         let text = mutate(&mut random, &seeds);
@@ -129,7 +129,8 @@ fn compiler_errors_have_valid_positions() {
         "fuzzing the compiler",
         budget() + Duration::from_secs(30),
         async {
-            let (mut random, seeds, end) = (Random::new(), seeds(), Instant::now() + budget());
+            let (mut random, seeds, end) =
+                (ScriptRandom::new(), seeds(), Instant::now() + budget());
             let (compiler, harness) = (ScriptCompiler::default(), TestFixture::new().harness);
             let mut compiled = 0;
             while Instant::now() < end {
@@ -164,7 +165,7 @@ fn cpu_time() -> Duration {
 
 #[test]
 fn nested_ambiguous_constructs_are_compiled_in_bounded_time() {
-    let (mut random, end) = (Random::new(), Instant::now() + budget());
+    let (mut random, end) = (ScriptRandom::new(), Instant::now() + budget());
     let harness = TestFixture::new().harness;
     let (mut runs, mut slowest) = (0, Duration::ZERO);
     while Instant::now() < end {
@@ -207,7 +208,7 @@ fn closing_brackets(open: &str) -> String {
 
 #[test]
 fn the_work_of_the_parser_is_predicted() {
-    let (mut random, end) = (Random::new(), Instant::now() + budget());
+    let (mut random, end) = (ScriptRandom::new(), Instant::now() + budget());
     let (mut runs, mut worst) = (0, (0, String::new()));
     while Instant::now() < end {
         let mut pieces = |most: usize| -> String {
@@ -250,7 +251,7 @@ fn the_work_of_the_parser_is_predicted() {
 
 #[test]
 fn types_that_grow_are_checked_in_bounded_time() {
-    let (mut random, end) = (Random::new(), Instant::now() + budget());
+    let (mut random, end) = (ScriptRandom::new(), Instant::now() + budget());
     let harness = TestFixture::new().harness;
     let (mut runs, mut slowest) = (0, Duration::ZERO);
     while Instant::now() < end {
@@ -283,7 +284,7 @@ fn values_cross_the_sandbox_unchanged() {
         "fuzzing values",
         budget() + Duration::from_secs(60),
         async move {
-            let (mut random, end) = (Random::new(), Instant::now() + budget());
+            let (mut random, end) = (ScriptRandom::new(), Instant::now() + budget());
             let mut runs = 0;
             while Instant::now() < end {
                 let value = random_value(&mut random, 5);
@@ -315,7 +316,7 @@ fn values_cross_the_sandbox_unchanged() {
     );
 }
 
-fn random_value(random: &mut Random, depth: usize) -> Value {
+fn random_value(random: &mut ScriptRandom, depth: usize) -> Value {
     match random.below(if depth == 0 { 5 } else { 7 }) {
         0 => Value::Null,
         1 => Value::Bool(random.below(2) == 0),

@@ -25,7 +25,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT_WAIT: Duration = Duration::from_millis(30);
 
 #[derive(Deserialize, JsonSchema)]
-struct Nothing {}
+struct LiveNoArgs {}
 
 struct LiveFixture {
     live: LiveRuns,
@@ -38,7 +38,7 @@ fn fixture(limits: LiveRunLimits) -> LiveFixture {
     let live = LiveRuns::new(limits);
     let gate = Arc::new(Semaphore::new(0));
     let shared_gate = gate.clone();
-    let wait = move |_: Nothing| {
+    let wait = move |_: LiveNoArgs| {
         let gate = shared_gate.clone();
         async move {
             gate.acquire().await.unwrap().forget();
@@ -49,7 +49,7 @@ fn fixture(limits: LiveRunLimits) -> LiveFixture {
         .with(tool("wait", "Waits for a permit.", wait))
         .unwrap()
         .with(
-            tool("wipe", "Wipes.", |_: Nothing| async { Ok("wiped") })
+            tool("wipe", "Wipes.", |_: LiveNoArgs| async { Ok("wiped") })
                 .risk(|_| Risk::NeedsApproval {
                     reason: "it wipes".into(),
                 })

@@ -436,7 +436,7 @@ fn a_call_that_is_not_recorded_is_not_said_to_have_run() {
     assert_eq!(
         (error.message.as_str(), error.suggestions.as_slice()),
         (
-            "HarnessInternalError: exec did not run, because it could not be recorded: disk full",
+            "exec did not run: disk full",
             &["free disk space, then run the script again".to_owned()][..]
         )
     );

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corpus::{CorpusScript, Expectation, ScriptGroup};
-use reference::{Diagnostic, diagnostics, is_installed};
+use reference::{TscDiagnostic, diagnostics, is_installed};
 use schemars::JsonSchema;
 use selvedge_protocol::{ErrorCode, SandboxPolicy};
 use selvedge_script::{Harness, ScriptCompiler};
@@ -134,7 +134,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn compare(&mut self, script: &CorpusScript, found: &[Finding], known: &[Diagnostic]) {
+    fn compare(&mut self, script: &CorpusScript, found: &[Finding], known: &[TscDiagnostic]) {
         self.scripts += 1;
         let expected_line = match script.expectation {
             Expectation::Mistake { line, .. } => Some(line),
@@ -166,7 +166,7 @@ impl Tally {
                 .iter()
                 .any(|finding| known.confirms(&finding.kind, finding.line));
             if !was_found {
-                let Diagnostic {
+                let TscDiagnostic {
                     line,
                     code,
                     message,

@@ -1,6 +1,8 @@
 //! BM25 term weights for ranking documents.
 
+/// The usual `k1` of BM25: how soon further occurrences of a term add little.
 const K1: f64 = 1.2;
+/// The usual `b` of BM25: how much the length of a document counts, from 0 to 1.
 const B: f64 = 0.75;
 /// Weight of a term that more than half of all documents contain.
 const MIN_IDF: f64 = 1e-6;

@@ -14,6 +14,14 @@ pub use stem::stem;
 pub use truncate::{one_line, truncate_bytes, truncate_chars, truncate_middle};
 pub use visible::{is_hidden, visible, visible_exact, visible_line};
 
+/// Returns a count with its noun, as in `1 call` and `2 calls`. `noun` takes an `s` in the plural.
+pub fn count_noun(count: impl TryInto<u64>, noun: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
 /// Returns a number with commas between its thousands: `11,320`.
 pub fn group_digits(number: impl TryInto<u64>) -> String {
     let digits = number.try_into().unwrap_or(u64::MAX).to_string();

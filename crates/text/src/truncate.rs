@@ -25,7 +25,7 @@ pub fn truncate_middle(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
     }
-    let note = |omitted: usize| format!("\n… {omitted} bytes left out …\n");
+    let note = |omitted: usize| format!("\n… {omitted} bytes omitted …\n");
     let Some(kept) = bytes.checked_sub(note(text.len()).len()) else {
         return text[..text.floor_char_boundary(bytes)].to_owned();
     };

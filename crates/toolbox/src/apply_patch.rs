@@ -57,7 +57,7 @@ pub(crate) struct ApplyPatchOutput {
     success: bool,
     /// One line for each file: `A` added, `M` changed or moved here, `D` deleted.
     stdout: String,
-    /// Always empty.
+    /// Empty; present because commands have it.
     stderr: String,
     /// The changed files, in the order of the patch.
     changes: Vec<PatchedFile>,
@@ -73,9 +73,9 @@ pub(crate) struct PatchedFile {
     /// The path before a rename.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
-    /// Lines added.
+    /// Number of added lines.
     added: usize,
-    /// Lines removed.
+    /// Number of removed lines.
     removed: usize,
 }
 

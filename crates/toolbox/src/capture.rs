@@ -54,7 +54,7 @@ impl OutputCapture {
             head.trim_end_matches('\u{fffd}'),
             tail.trim_start_matches('\u{fffd}'),
         );
-        format!("{head}\n… {} bytes left out …\n{tail}", self.omitted)
+        format!("{head}\n… {} bytes omitted …\n{tail}", self.omitted)
     }
 
     /// Returns the output as text and clears it.
@@ -81,7 +81,7 @@ mod tests {
             text.len()
         );
         let omitted = 600_007 - MAX_CAPTURE_BYTES;
-        assert!(text.contains(&format!("\n… {omitted} bytes left out …\n")));
+        assert!(text.contains(&format!("\n… {omitted} bytes omitted …\n")));
         assert!(!text.contains('\u{fffd}'));
     }
 

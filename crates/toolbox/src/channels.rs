@@ -66,7 +66,7 @@ fn default_read() -> u32 {
     DEFAULT_READ
 }
 
-/// No arguments.
+/// The tool lists all channels, so it takes no arguments.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct ChannelListArgs {}
 

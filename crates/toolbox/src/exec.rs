@@ -63,7 +63,7 @@ pub(crate) struct ExecToolOutput {
     aggregated_output: String,
     timed_out: bool,
     duration_ms: u64,
-    /// Whether the middle of a long output was left out.
+    /// Whether the middle of a long output was omitted.
     truncated: bool,
     /// Whether the sandbox blocked the command.
     sandbox_denied: bool,
@@ -251,13 +251,13 @@ async fn spawn_with_pipes(
     Ok((child, streams))
 }
 
-/// Warns about output that was left out.
+/// Warns about output that was omitted.
 fn warn_about_omitted(call: &CallContext, captures: [(&str, &OutputCapture); 2]) {
     for (name, capture) in captures {
         if capture.is_truncated() {
             let omitted = group_digits(capture.omitted_bytes());
             call.warn(format!(
-                "{omitted} bytes in the middle of {name} were left out"
+                "{omitted} bytes in the middle of {name} were omitted"
             ));
         }
     }

@@ -33,7 +33,7 @@ const FORBIDDEN_HEADERS: [&str; 9] = [
     "proxy-connection",
 ];
 
-/// The request.
+/// Arguments of `http`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct HttpArgs {
     /// URL of the request.

@@ -239,7 +239,7 @@ impl IgnoreRules {
     }
 }
 
-/// Compiles rules. Lines that are not valid are left out, as git does.
+/// Compiles rules. Lines that are not valid are omitted, as git does.
 fn compile_rules(folder: &Path, text: &str) -> Gitignore {
     let mut builder = GitignoreBuilder::new(folder);
     for line in text.trim_start_matches('\u{feff}').lines() {

@@ -105,7 +105,7 @@ pub struct Toolbox {
     pub plan: SharedPlan,
     /// The changes of files in the current turn.
     pub turn_diff: TurnDiffTracker,
-    /// Runs commands.
+    /// Runs commands under confinement.
     pub commands: CommandRunner,
     /// Stores documents. In memory by default; an embedder can replace it before `register`.
     pub cabinet: Arc<dyn DocumentStore>,

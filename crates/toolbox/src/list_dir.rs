@@ -10,12 +10,15 @@ use selvedge_text::group_digits;
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::text_file::read_error;
-use crate::walk::{compile_glob, default_folder, default_limit, warn_if_limited};
+use crate::walk::{
+    compile_glob, default_folder, default_limit, search_stopped_error, warn_if_limited,
+};
 use crate::workspace::is_below_proc;
 
 /// Number of entries after which the listing stops.
@@ -153,7 +156,10 @@ fn list(
             .suggest("use readFile for files"));
     }
     let mut found = FoundEntries::default();
-    found.collect(workspace, &path, args.max_depth(), 1)?;
+    found.collect(workspace, &path, args.max_depth(), 1, &call.cancel)?;
+    if call.cancel.is_cancelled() {
+        return Err(search_stopped_error());
+    }
     if found.stopped {
         let max = group_digits(MAX_ENTRIES);
         call.warn(format!("the listing stopped after {max} entries"));
@@ -177,13 +183,19 @@ fn list(
     }
     if args.offset > found.len().max(1) {
         return Err(ToolError::new(format!(
-            "offset {} is past the end: {display_path} has {} entries",
+            "offset {} is past the end: {display_path} has {}",
             args.offset,
-            found.len()
+            match found.len() {
+                1 => "1 entry".to_owned(),
+                entries => format!("{entries} entries"),
+            }
         )));
     }
     let total = found.len();
     let entries = describe_entries(workspace, found, args);
+    if call.cancel.is_cancelled() {
+        return Err(search_stopped_error());
+    }
     let truncated = total > args.offset - 1 + entries.len();
     if truncated {
         warn_if_limited(call, entries.len(), total, "entries");
@@ -291,13 +303,14 @@ impl FoundEntry {
 }
 
 impl FoundEntries {
-    /// Adds the entries of a folder, down to `levels` levels.
+    /// Adds the entries of a folder, down to `levels` levels. Stops early if `cancel` is cancelled.
     fn collect(
         &mut self,
         workspace: &Workspace,
         folder: &Path,
         levels: usize,
         depth: usize,
+        cancel: &CancellationToken,
     ) -> Result<(), ToolError> {
         let unreadable =
             |error: std::io::Error| read_error(&workspace.display_path(folder), &error);
@@ -309,6 +322,9 @@ impl FoundEntries {
         for entry in children {
             if self.entries.len() >= MAX_ENTRIES {
                 self.stopped = true;
+                return Ok(());
+            }
+            if cancel.is_cancelled() {
                 return Ok(());
             }
             let path = entry.path();
@@ -327,7 +343,7 @@ impl FoundEntries {
             self.too_deep |= is_folder && levels == 1;
             // Unreadable folders, secrets and `/proc` are listed but not entered.
             if is_folder && levels > 1 && !workspace.is_secret(&path) && !is_below_proc(&path) {
-                let _ = self.collect(workspace, &path, levels - 1, depth + 1);
+                let _ = self.collect(workspace, &path, levels - 1, depth + 1, cancel);
             }
         }
         Ok(())

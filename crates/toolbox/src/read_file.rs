@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use selvedge_protocol::{ResultView, ToolSpec};
-use selvedge_text::{group_digits, json_byte_len, json_string_len};
+use selvedge_text::{count_noun, group_digits, json_byte_len, json_string_len};
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -222,7 +222,8 @@ fn read_slice(
     }
     if offset > number.max(1) {
         return Err(ToolError::new(format!(
-            "offset {offset} is past the end: {display_path} has {number} lines"
+            "offset {offset} is past the end: {display_path} has {}",
+            count_noun(number, "line")
         )));
     }
     let output = selection.take_output(&text, number);
@@ -251,7 +252,8 @@ fn read_block(
     let total = lines.len() as u64;
     if anchor < 1 || anchor > total {
         return Err(ToolError::new(format!(
-            "line {anchor} does not exist: {display_path} has {total} lines"
+            "line {anchor} does not exist: {display_path} has {}",
+            count_noun(total, "line")
         )));
     }
     let at = anchor as usize - 1;

@@ -134,11 +134,13 @@ const LIST_INDEX: &[&str] = &["ls-files", "--stage", "-z", "--", ":/"];
 
 /// How long the result of a check is used. One command is classified several times.
 const MAX_CHECK_AGE: Duration = Duration::from_millis(500);
-/// How long the result is used if the check took longer than `SLOW_CHECK`: the call waits for it.
+/// How long the result of a slow check is used: the call waits for the check.
 const MAX_SLOW_CHECK_AGE: Duration = Duration::from_secs(60);
-const SLOW_CHECK: Duration = Duration::from_secs(1);
-/// The most output of `git` that is read, and how long a check waits for it.
-const MAX_GIT_OUTPUT: u64 = 64 << 20;
+/// Duration from which a check is slow.
+const SLOW_CHECK_DURATION: Duration = Duration::from_secs(1);
+/// The most output of `git` that is read.
+const MAX_GIT_OUTPUT_BYTES: u64 = 64 << 20;
+/// How long a check waits for `git`.
 const GIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The check of the repository of a workspace, with its last result.
@@ -169,7 +171,7 @@ impl RepositoryCheck {
             let started = Instant::now();
             let reason = check(cwd, git);
             // A harmless result is never used for long: the repository may change.
-            let age = match reason.is_some() && started.elapsed() > SLOW_CHECK {
+            let age = match reason.is_some() && started.elapsed() > SLOW_CHECK_DURATION {
                 true => MAX_SLOW_CHECK_AGE,
                 false => MAX_CHECK_AGE,
             };
@@ -202,12 +204,12 @@ pub(crate) fn read_git_output(reader: PipeReader) -> Option<Vec<u8>> {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut output = Vec::new();
-        let read = reader.take(MAX_GIT_OUTPUT).read_to_end(&mut output);
+        let read = reader.take(MAX_GIT_OUTPUT_BYTES).read_to_end(&mut output);
         // The receiver is gone if the time limit is over.
         let _ = sender.send(read.is_ok().then_some(output));
     });
     let output = receiver.recv_timeout(GIT_TIMEOUT).ok().flatten();
-    output.filter(|output| (output.len() as u64) < MAX_GIT_OUTPUT)
+    output.filter(|output| (output.len() as u64) < MAX_GIT_OUTPUT_BYTES)
 }
 
 /// Returns why `git` may run a program that the configuration of the repository names, given the

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{DocumentInfo, DocumentKind, DocumentStore, NewDocument, ToolSpec};
+use selvedge_text::count_noun;
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -62,8 +63,9 @@ impl Tool for SaveToFc {
         };
         typed_call(args, run, |output: &SaveToFcOutput| {
             Some(format!(
-                "saved as {} ({} bytes)",
-                output.file_key, output.bytes
+                "saved as {} ({})",
+                output.file_key,
+                count_noun(output.bytes, "byte")
             ))
         })
     }

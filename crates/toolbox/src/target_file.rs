@@ -33,7 +33,7 @@ pub(crate) struct TargetFile {
 /// Whether the path of a symbolic link means its target or the link itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkMode {
-    /// The target.
+    /// The target of the link.
     Follow,
     /// The link itself.
     NoFollow,

@@ -24,11 +24,11 @@ const DEFAULT_RESULTS: usize = 10;
 /// The largest accepted `max_results`.
 const MAX_RESULTS: usize = 20;
 /// Prefetched pages if the call sets no `prefetch`.
-const DEFAULT_PREFETCH: usize = 3;
+const DEFAULT_PREFETCH_PAGES: usize = 3;
 /// The largest accepted `prefetch`.
-const MAX_PREFETCH: usize = 10;
+const MAX_PREFETCH_PAGES: usize = 10;
 
-/// The queries.
+/// Arguments of `web_search`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct WebSearchArgs {
     /// Query, or several queries that are searched at once.
@@ -144,9 +144,11 @@ async fn search(
     let all = try_join_all(queries.iter().map(|query| web.search(query, max_results)));
     let all = web.run_cancellable(call, all).await?;
     let results = interleave(&queries, all);
-    let first = results
-        .iter()
-        .take(args.prefetch.unwrap_or(DEFAULT_PREFETCH).min(MAX_PREFETCH));
+    let first = results.iter().take(
+        args.prefetch
+            .unwrap_or(DEFAULT_PREFETCH_PAGES)
+            .min(MAX_PREFETCH_PAGES),
+    );
     prefetch(web, cabinet, first.map(|found| found.url.as_str()), call);
     Ok(WebSearchOutput { results })
 }

@@ -403,7 +403,7 @@ impl Workspace {
             let mut error = ToolError::sandbox_violation(format!(
                 "{display_path} cannot be written: the sandbox is read-only"
             ))
-            .suggest("set sandbox_mode = \"workspace-write\" at the top of config.toml");
+            .suggest("restart Selvedge with --sandbox workspace-write");
             let read_only = (Self::READ_ONLY_METADATA_KEY.to_owned(), true.into());
             error.metadata.extend([read_only]);
             return Err(error);

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use crate::Workspace;
 use crate::ignore_rules::{IgnoreFiles, IgnoreRules, is_ignore_file};
 
-/// Globs that select documents if the configuration has none. Ignored files are left out then.
+/// Globs that select documents if the configuration has none. Ignored files are omitted then.
 const DEFAULT_GLOBS: [&str; 1] = ["**/*.md"];
 
 /// The documents of a workspace. Clones share one index, which the first query builds.

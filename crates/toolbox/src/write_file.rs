@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{DocumentStore, Preview, PreviewContent, ToolSpec};
+use selvedge_text::count_noun;
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, parse_args, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -98,7 +99,8 @@ impl WriteFileOutput {
     /// Returns what was done, for models.
     pub(crate) fn summary(&self) -> String {
         let done = if self.created { "created" } else { "wrote" };
-        format!("{done} {} ({} bytes)", self.path, self.bytes)
+        let bytes = count_noun(self.bytes, "byte");
+        format!("{done} {} ({bytes})", self.path)
     }
 }
 

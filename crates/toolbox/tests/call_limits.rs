@@ -98,6 +98,10 @@ fn a_search_that_reaches_its_time_limit_returns_no_partial_result() {
             "file_search",
             "tools.fileSearch({ pattern: 'txt', limit: 9000 })",
         ),
+        (
+            "list_dir",
+            "tools.listDir({ path: '.', recursive: true, limit: 9000 }).then((it) => it.entries)",
+        ),
     ] {
         fixture.limits.tool_timeouts_ms = [(tool.to_owned(), 1)].into();
         let output = fixture.script(&format!("return (await {call}).length"));

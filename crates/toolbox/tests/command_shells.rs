@@ -43,7 +43,7 @@ fn shells_run_exactly_the_commands_that_the_parser_found() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     std::fs::write(dir.path().join("f"), "").unwrap();
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = CommandRandom(0x9e37_79b9_7f4a_7c15);
     let (mut compared, mut ran) = (0, 0);
     while compared < 150 {
         let script = random.script();
@@ -94,9 +94,9 @@ fn run(shell: &str, script: &str, dir: &Path) -> Vec<Vec<String>> {
 }
 
 /// A generator with a fixed seed, so that every run tests the same scripts.
-struct Random(u64);
+struct CommandRandom(u64);
 
-impl Random {
+impl CommandRandom {
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

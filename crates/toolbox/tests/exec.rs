@@ -99,7 +99,7 @@ fn long_output_keeps_its_beginning_and_end() {
     assert!(
         stdout.starts_with("first\n")
             && stdout.ends_with("last\n")
-            && stdout.contains("bytes left out")
+            && stdout.contains("bytes omitted")
     );
     assert!(
         stdout.len() < 257 * 1024 && stderr.len() < 257 * 1024,

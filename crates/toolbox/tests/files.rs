@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A folder with a workspace in `work`, and folders `outside` and `private` beside it.
-struct TestWorkspace {
+struct FilesWorkspace {
     dir: TempDir,
     policy: SandboxPolicy,
 }
 
-impl TestWorkspace {
+impl FilesWorkspace {
     fn new() -> Self {
         // Not in /tmp, which is always writable.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -82,7 +82,7 @@ impl TestWorkspace {
 
 #[test]
 fn read_file_returns_a_range_of_lines() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     let value =
         workspace.value("return await tools.readFile({path: 'src/main.rs', offset: 2, limit: 2})");
     assert_eq!(value["text"], json!("    if true {\n        run();\n"));
@@ -110,7 +110,7 @@ fn read_file_returns_a_range_of_lines() {
 
 #[test]
 fn read_file_errors_state_the_reason() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     workspace.write("work/data.bin", b"a\0b");
     workspace.write("work/wide.txt", b"\xff\xfeh\0i\0\n\0");
     workspace.write("work/latin1.txt", b"caf\xe9\n");
@@ -146,7 +146,7 @@ fn read_file_errors_state_the_reason() {
 
 #[test]
 fn private_folders_and_proc_cannot_be_read() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     std::os::unix::fs::symlink(
         workspace.path("private/journal"),
         workspace.path("work/link"),
@@ -217,7 +217,7 @@ fn private_folders_and_proc_cannot_be_read() {
 #[test]
 fn writing_a_file_clears_setuid_and_setgid() {
     use std::os::unix::fs::PermissionsExt;
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     let mode = |name: &str| {
         workspace
             .path(name)
@@ -249,7 +249,7 @@ fn writing_a_file_clears_setuid_and_setgid() {
 
 #[test]
 fn very_long_lines_are_read_with_bounded_memory() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     // A line of one gigabyte in a sparse file, and a line after it.
     let file = std::fs::File::create(workspace.path("work/long")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[b'a'; 9000], 0).unwrap();
@@ -289,7 +289,7 @@ fn very_long_lines_are_read_with_bounded_memory() {
 
 #[test]
 fn reading_a_long_file_stops_on_cancellation() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     let file = std::fs::File::create(workspace.path("work/endless")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[b'a'; 9000], 0).unwrap();
     file.set_len(1 << 42).unwrap();
@@ -301,7 +301,7 @@ fn reading_a_long_file_stops_on_cancellation() {
 
 #[test]
 fn a_large_utf16_file_is_read_to_its_end() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     let line = "a line of wide characters, as some editors write it\n";
     let count = (70 << 20) / (2 * line.len()) + 1;
     let mut bytes = vec![0xff, 0xfe];
@@ -317,7 +317,7 @@ fn a_large_utf16_file_is_read_to_its_end() {
 
 #[test]
 fn list_dir_returns_entries_and_a_tree() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     let value = workspace.value("return await tools.listDir({path: '.', depth: 2})");
     let entries = value["entries"].as_array().unwrap();
     let has = |path: &str, kind: &str| {
@@ -343,7 +343,7 @@ fn list_dir_returns_entries_and_a_tree() {
 
 #[test]
 fn grep_files_finds_matching_lines() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     let todo = json!([{"path": "src/lib.rs", "line": 2, "text": "// TODO: more"}]);
     assert_eq!(
         workspace.value("return await tools.grepFiles({pattern: 'TODO'})"),
@@ -378,7 +378,7 @@ fn grep_files_finds_matching_lines() {
 
 #[test]
 fn grep_files_rejects_regular_expressions_that_need_much_memory() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     for pattern in ["(a{1,991}){1,1000}", "(\\\\w{100}){100}"] {
         let error = workspace.error(&format!("await tools.grepFiles({{pattern: '{pattern}'}})"));
         assert!(error.contains("is too large when compiled"), "{error:?}");
@@ -387,7 +387,7 @@ fn grep_files_rejects_regular_expressions_that_need_much_memory() {
 
 #[test]
 fn grep_files_reports_incompletely_searched_files() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     workspace.write(
         "work/long.txt",
         format!("TODO: first\n{}\nTODO: last\n", "x".repeat(40 << 20)),
@@ -407,7 +407,7 @@ fn grep_files_reports_incompletely_searched_files() {
 
 #[test]
 fn file_search_finds_files_by_glob_and_fuzzy_name() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     assert_eq!(
         workspace.value("return (await tools.fileSearch({pattern: '*.rs'})).map(f => f.path)"),
         json!(["src/lib.rs", "src/main.rs"])
@@ -428,7 +428,7 @@ fn file_search_finds_files_by_glob_and_fuzzy_name() {
 
 #[test]
 fn files_can_only_be_written_inside_the_workspace() {
-    let mut workspace = TestWorkspace::new();
+    let mut workspace = FilesWorkspace::new();
     let value =
         workspace.value("return await tools.writeFile({path: 'new/deep/a.txt', content: 'hello'})");
     assert_eq!(
@@ -478,7 +478,7 @@ fn files_can_only_be_written_inside_the_workspace() {
 
 #[test]
 fn update_plan_allows_one_step_in_progress() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     let step = |status: &str| format!("{{step: 'x', status: '{status}'}}");
     let plan =
         |steps: String| format!("return (await tools.updatePlan({{plan: [{steps}]}})).content");
@@ -499,7 +499,7 @@ fn update_plan_allows_one_step_in_progress() {
 
 #[test]
 fn links_to_secrets_are_not_searched() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     std::os::unix::fs::symlink(workspace.path("private"), workspace.path("work/link")).unwrap();
     for call in [
         "grepFiles({pattern: '.', path: 'link'})",
@@ -517,7 +517,7 @@ fn links_to_secrets_are_not_searched() {
 
 #[test]
 fn pipes_and_devices_are_not_read() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     let status = std::process::Command::new("mkfifo")
         .arg(workspace.path("work/pipe"))
         .status()
@@ -538,7 +538,7 @@ fn pipes_and_devices_are_not_read() {
 
 #[test]
 fn a_hard_link_to_a_hidden_file_is_refused() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     std::fs::hard_link(
         workspace.path("private/journal"),
         workspace.path("work/hard"),

@@ -284,8 +284,8 @@ fn the_text_of_a_result_is_limited_to_ten_kilobytes() {
         "{}",
         out[0].content.len()
     );
-    let end = "\n100000\nwarning: exec: 326,751 bytes in the middle of stdout were left out";
-    assert!(out[0].content.contains("bytes left out") && out[0].content.ends_with(end));
+    let end = "\n100000\nwarning: exec: 326,751 bytes in the middle of stdout were omitted";
+    assert!(out[0].content.contains("bytes omitted") && out[0].content.ends_with(end));
     assert!(
         out[0].value.as_ref().unwrap()["stdout"]
             .as_str()

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use selvedge_protocol::SandboxPolicy;
 use serde_json::json;
-use workspace::{Node, TestWorkspace, Tree};
+use workspace::{Node, PatchWorkspace, Tree};
 
 #[test]
 fn scenarios_have_the_described_result() {
@@ -51,7 +51,7 @@ fn shared_envelope_scenarios_have_the_expected_result() {
             continue;
         }
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        let workspace = TestWorkspace::new();
+        let workspace = PatchWorkspace::new();
         // The fixtures may be read-only.
         for (path, node) in files(&workspace::tree(&folder.join("input"))) {
             workspace.put(&path, &node.with_mode(0o644));
@@ -82,7 +82,7 @@ fn diffs_of_git_produce_the_new_tree() {
 
 #[test]
 fn a_patch_is_passed_by_position_or_name_and_returns_its_changes() {
-    let workspace = TestWorkspace::new();
+    let workspace = PatchWorkspace::new();
     workspace.write("a.txt", "one\ntwo\n");
     let patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n one\n-two\n+2\n+3\n\
                  *** Add File: n/b.txt\n+b\n*** End Patch";
@@ -120,7 +120,7 @@ fn a_patch_is_passed_by_position_or_name_and_returns_its_changes() {
 
 #[test]
 fn a_file_is_replaced_only_if_original_content_matches() {
-    let workspace = TestWorkspace::new();
+    let workspace = PatchWorkspace::new();
     workspace.write("a.txt", "one\ntwo\nthree\n");
     let call = |args: &str| format!("return (await tools.applyPatch({{{args}}})).changes[0]");
     assert_eq!(
@@ -216,7 +216,7 @@ fn nothing_is_changed_if_one_of_many_operations_fails() {
     ];
     for (bad, part) in broken {
         for at in 0..=good.len() {
-            let workspace = TestWorkspace::new();
+            let workspace = PatchWorkspace::new();
             for name in ["a", "c", "d", "sub/e", "full/g"] {
                 workspace.write(
                     &format!("{name}.txt"),
@@ -240,7 +240,7 @@ fn nothing_is_changed_if_one_of_many_operations_fails() {
 
 #[test]
 fn links_and_permissions_are_kept() {
-    let workspace = TestWorkspace::new();
+    let workspace = PatchWorkspace::new();
     workspace.put(
         Path::new("real/run.sh"),
         &Node::File {
@@ -301,8 +301,8 @@ fn links_and_permissions_are_kept() {
 
 #[test]
 fn links_cannot_lead_outside_or_into_protected_folders() {
-    let workspace = TestWorkspace::new();
-    let outside = TestWorkspace::new();
+    let workspace = PatchWorkspace::new();
+    let outside = PatchWorkspace::new();
     outside.write("secret.txt", "secret\n");
     workspace.write(".git/config", "config\n");
     workspace.write("store/config", "config\n");
@@ -344,7 +344,7 @@ fn links_cannot_lead_outside_or_into_protected_folders() {
 
 #[test]
 fn the_read_only_policy_refuses_patches() {
-    let mut workspace = TestWorkspace::new();
+    let mut workspace = PatchWorkspace::new();
     workspace.write("a.txt", "a\n");
     workspace.policy = SandboxPolicy::ReadOnly;
     let error = workspace
@@ -355,7 +355,7 @@ fn the_read_only_policy_refuses_patches() {
 
 #[test]
 fn concurrent_patches_lose_no_changes() {
-    let workspace = TestWorkspace::new();
+    let workspace = PatchWorkspace::new();
     workspace.write("list.txt", "start\n");
     let source = "await Promise.all(Array.from({length: 16}, (_, i) => tools.applyPatch(\
                   `*** Begin Patch\\n*** Update File: list.txt\\n\
@@ -373,7 +373,7 @@ fn concurrent_patches_lose_no_changes() {
 
 #[test]
 fn the_risk_reason_names_the_files() {
-    let workspace = TestWorkspace::new();
+    let workspace = PatchWorkspace::new();
     let registry = workspace.registry();
     let tool = &registry.get("apply_patch").unwrap().tool;
     let add = |names: &[&str]| {

@@ -19,15 +19,15 @@ use selvedge_toolbox::{ChangeKind, Toolbox, Workspace, WorkspaceDiff};
 use selvedge_tools::{Orchestrator, Registry};
 use tempfile::TempDir;
 
-use random::Random;
-use tree::Tree;
+use random::TreeRandom;
+use tree::FolderTree;
 
-struct TestWorkspace {
+struct DiffWorkspace {
     dir: TempDir,
     toolbox: Toolbox,
 }
 
-impl TestWorkspace {
+impl DiffWorkspace {
     fn new() -> Self {
         // Not in /tmp, which is always writable.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -78,15 +78,15 @@ impl TestWorkspace {
 #[test]
 fn git_applies_and_reverts_random_diffs() {
     for seed in 0..200 {
-        let mut random = Random(seed);
-        let workspace = TestWorkspace::new();
-        let before = Tree::random(&mut random);
+        let mut random = TreeRandom(seed);
+        let workspace = DiffWorkspace::new();
+        let before = FolderTree::random(&mut random);
         before.write(&workspace.path(""));
         workspace.before_command();
         for _ in 0..1 + random.below(12) {
             random::edit(&mut random, &workspace.path(""));
         }
-        let after = Tree::read(&workspace.path(""));
+        let after = FolderTree::read(&workspace.path(""));
         let diff = workspace.diff();
         assert_eq!(diff.notes, [""; 0], "seed {seed}");
         let named = diff
@@ -108,7 +108,7 @@ fn git_applies_and_reverts_random_diffs() {
             tree::apply(&diff, copy.path(), to, reverse)
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}\n{}", diff.text));
             assert_eq!(
-                Tree::read(copy.path()),
+                FolderTree::read(copy.path()),
                 *to,
                 "seed {seed}, reverse {reverse}\n{}",
                 diff.text
@@ -119,7 +119,7 @@ fn git_applies_and_reverts_random_diffs() {
 
 #[test]
 fn session_diff_covers_all_turns() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write("a.txt", "a\n");
     workspace.write("c.txt", "c\n");
     let tracker = &workspace.toolbox.turn_diff;
@@ -153,7 +153,7 @@ fn session_diff_covers_all_turns() {
 
 #[test]
 fn diff_has_the_format_of_git() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     let long: String = (0..40).map(|n| format!("line {n}\n")).collect();
     workspace.write("long.txt", &long);
     workspace.write("moved.txt", long.replace("line", "row"));
@@ -225,7 +225,7 @@ fn diff_has_the_format_of_git() {
     );
 }
 
-fn git(workspace: &TestWorkspace, args: &[&str]) -> String {
+fn git(workspace: &DiffWorkspace, args: &[&str]) -> String {
     let output = tree::git(&workspace.path(""), args).output().unwrap();
     assert!(
         output.status.success(),
@@ -237,7 +237,7 @@ fn git(workspace: &TestWorkspace, args: &[&str]) -> String {
 
 #[test]
 fn diff_is_empty_without_changes() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write("a.txt", "a\n");
     assert_eq!(workspace.diff(), WorkspaceDiff::default());
     workspace.before_command();
@@ -254,7 +254,7 @@ fn diff_is_empty_without_changes() {
 
 #[test]
 fn changes_reverted_in_the_turn_are_not_shown() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write("a.txt", "a\n");
     workspace.write("b.txt", "b\n");
     workspace.before_command();
@@ -271,7 +271,7 @@ fn changes_reverted_in_the_turn_are_not_shown() {
 
 #[test]
 fn a_new_turn_starts_from_the_current_files() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.before_command();
     workspace.write("a.txt", "a\n");
     workspace.write_file("b.txt", "b\n");
@@ -288,7 +288,7 @@ fn a_new_turn_starts_from_the_current_files() {
 
 #[test]
 fn a_change_with_the_same_size_and_time_is_found() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     for round in 0..100 {
         workspace.write("a.txt", "old");
         workspace.toolbox.turn_diff.begin_turn();
@@ -328,7 +328,7 @@ fn a_change_with_the_same_size_and_time_is_found() {
 
 #[test]
 fn files_written_by_tools_need_no_baseline() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write("a.txt", "one\n");
     workspace.write_file("a.txt", "two\n");
     workspace.write_file("a.txt", "three\n");
@@ -354,7 +354,7 @@ fn files_written_by_tools_need_no_baseline() {
 
 #[test]
 fn commands_and_tools_combine_in_any_order() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write("a.txt", "one\n");
     // A tool writes before the first command: the diff is relative to the content before the tool,
     // not to the baseline.
@@ -382,7 +382,7 @@ fn commands_and_tools_combine_in_any_order() {
 #[test]
 fn ignored_files_are_shown_only_if_a_tool_wrote_them() {
     for baseline_first in [true, false] {
-        let workspace = TestWorkspace::new();
+        let workspace = DiffWorkspace::new();
         workspace.write(".gitignore", "target/\n*.log\n");
         workspace.write(".ignore", "*.gen\n");
         for name in ["target/a", "target/b", "a.log", "a.gen"] {
@@ -415,7 +415,7 @@ fn ignored_files_are_shown_only_if_a_tool_wrote_them() {
 
 #[test]
 fn a_changed_gitignore_neither_deletes_nor_adds_files() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write(".gitignore", "old/\n");
     workspace.write("old/a", "there all the time\n");
     workspace.write("new/a", "there all the time\n");
@@ -435,7 +435,7 @@ fn a_changed_gitignore_neither_deletes_nor_adds_files() {
 
 #[test]
 fn private_protected_and_outside_files_are_not_shown() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write("private/key", "old\n");
     let elsewhere = tempfile::tempdir().unwrap();
     workspace.before_command();
@@ -454,7 +454,7 @@ fn private_protected_and_outside_files_are_not_shown() {
 
 #[test]
 fn links_are_shown_as_in_git() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write("real/a.txt", "one\n");
     symlink("real", workspace.path("folder")).unwrap();
     symlink("real/a.txt", workspace.path("link")).unwrap();
@@ -485,7 +485,7 @@ fn links_are_shown_as_in_git() {
 
 #[test]
 fn files_that_are_too_large_are_named() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     let large = "x".repeat(1_000_001);
     workspace.write("fits.txt", &large[1..]);
     workspace.write("grows.txt", "small\n");
@@ -558,7 +558,7 @@ fn files_that_are_too_large_are_named() {
 
 #[test]
 fn in_a_large_workspace_small_files_are_stored_first() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write("small.txt", "old\n");
     let grow = |size| {
         for n in 0..70 {
@@ -590,7 +590,7 @@ fn in_a_large_workspace_small_files_are_stored_first() {
 
 #[test]
 fn text_with_invalid_utf8_is_shown_as_text() {
-    let workspace = TestWorkspace::new();
+    let workspace = DiffWorkspace::new();
     workspace.write("a.txt", b"caf\xe9\nb\n");
     workspace.write("late.bin", [vec![b'x'; 8000], vec![0]].concat());
     workspace.before_command();
@@ -607,8 +607,8 @@ fn text_with_invalid_utf8_is_shown_as_text() {
 
 #[test]
 fn an_expensive_diff_ends_in_bounded_time() {
-    let workspace = TestWorkspace::new();
-    let mut random = Random(1);
+    let workspace = DiffWorkspace::new();
+    let mut random = TreeRandom(1);
     let mut noise = || -> String {
         (0..250_000)
             .map(|_| ["a\n", "b\n", "c\n"][random.below(3)])
@@ -618,7 +618,7 @@ fn an_expensive_diff_ends_in_bounded_time() {
         workspace.write(&format!("{n}.txt"), noise());
     }
     workspace.before_command();
-    let before = Tree::read(&workspace.path(""));
+    let before = FolderTree::read(&workspace.path(""));
     for n in 0..15 {
         workspace.write(&format!("{n}.txt"), noise());
     }
@@ -631,8 +631,8 @@ fn an_expensive_diff_ends_in_bounded_time() {
     );
     // The diff need not be the shortest, but it must be correct.
     let copy = tempfile::tempdir_in(workspace.dir.path()).unwrap();
-    let after = Tree::read(&workspace.path(""));
+    let after = FolderTree::read(&workspace.path(""));
     before.write(copy.path());
     tree::apply(&diff, copy.path(), &after, false).unwrap();
-    assert!(Tree::read(copy.path()) == after);
+    assert!(FolderTree::read(copy.path()) == after);
 }

@@ -19,7 +19,7 @@ use futures_util::future::BoxFuture;
 use selvedge_protocol::{ApprovalPolicy, CallDecision, CallStatus, ErrorCode, PreviewContent};
 use selvedge_toolbox::{NameResolver, SearchService, WebAccess, WebService, WebSettings};
 use serde_json::{Value, json};
-use server::{AfterBody, Reply, Server};
+use server::{AfterBody, WebReply, WebServer};
 use support::{BOTH, Person, TestToolbox, Way};
 
 /// A resolver with fixed answers. Each lookup uses the next answer of a name, and then the last
@@ -115,7 +115,7 @@ const PAGE: &str = include_str!("web/page.html");
 
 #[test]
 fn a_page_becomes_markdown_without_navigation() {
-    let server = Server::start(|_| Reply::html(PAGE));
+    let server = WebServer::start(|_| WebReply::html(PAGE));
     for way in BOTH {
         let fixture = fixture(settings());
         let tool = if way == Way::Script {
@@ -171,20 +171,22 @@ fn a_page_becomes_markdown_without_navigation() {
 
 #[test]
 fn text_is_decoded_and_decompressed() {
-    let server = Server::start(|request| match request.path.as_str() {
-        "/latin" => Reply::new(200, "text/plain; charset=ISO-8859-1", *b"caf\xe9"),
-        "/meta" => Reply::new(
+    let server = WebServer::start(|request| match request.path.as_str() {
+        "/latin" => WebReply::new(200, "text/plain; charset=ISO-8859-1", *b"caf\xe9"),
+        "/meta" => WebReply::new(
             200,
             "text/html",
             *b"<meta charset=windows-1251><title>t</title><p>\xcf\xf0\xe8\xe2\xe5\xf2",
         ),
         "/gzip" => {
-            Reply::new(200, "text/plain", gzip(b"packed")).header("content-encoding", "gzip")
+            WebReply::new(200, "text/plain", gzip(b"packed")).header("content-encoding", "gzip")
         }
-        "/damaged" => Reply::new(200, "text/plain", "no gzip").header("content-encoding", "gzip"),
-        "/odd" => Reply::new(200, "text/plain", "x").header("content-encoding", "br"),
-        "/nothing" => Reply::new(200, "text/plain", "").header("content-encoding", "gzip"),
-        _ => Reply::new(404, "text/html", "<h1>not here</h1>"),
+        "/damaged" => {
+            WebReply::new(200, "text/plain", "no gzip").header("content-encoding", "gzip")
+        }
+        "/odd" => WebReply::new(200, "text/plain", "x").header("content-encoding", "br"),
+        "/nothing" => WebReply::new(200, "text/plain", "").header("content-encoding", "gzip"),
+        _ => WebReply::new(404, "text/html", "<h1>not here</h1>"),
     });
     let fixture = fixture(settings());
     let content =
@@ -217,15 +219,15 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn large_responses_are_truncated_without_reading_the_rest() {
-    let server = Server::start(|request| {
+    let server = WebServer::start(|request| {
         let line = "a line of text that is repeated very often\n".repeat(24_000);
         match request.path.as_str() {
-            "/text" => Reply::new(200, "text/plain", line).end(AfterBody::Repeated(50)),
-            "/bytes" => Reply::new(200, "application/zip", line).end(AfterBody::Repeated(50)),
+            "/text" => WebReply::new(200, "text/plain", line).end(AfterBody::Repeated(50)),
+            "/bytes" => WebReply::new(200, "application/zip", line).end(AfterBody::Repeated(50)),
             // Small when sent, large after decompression.
-            "/packed" => Reply::new(200, "text/plain", gzip(line.repeat(3).as_bytes()))
+            "/packed" => WebReply::new(200, "text/plain", gzip(line.repeat(3).as_bytes()))
                 .header("content-encoding", "gzip"),
-            _ => Reply::html(&"<div><b><p>".repeat(50_000)).end(AfterBody::Repeated(100)),
+            _ => WebReply::html(&"<div><b><p>".repeat(50_000)).end(AfterBody::Repeated(100)),
         }
     });
     let fixture = fixture(WebSettings {
@@ -270,13 +272,13 @@ fn large_responses_are_truncated_without_reading_the_rest() {
 
 #[test]
 fn slow_servers_time_out() {
-    let server = Server::start(|request| match request.path.as_str() {
-        "/silent" => Reply {
+    let server = WebServer::start(|request| match request.path.as_str() {
+        "/silent" => WebReply {
             headers: Vec::new(),
-            ..Reply::html("")
+            ..WebReply::html("")
         }
         .end(AfterBody::Silent),
-        _ => Reply::new(200, "text/plain", "the beginning").end(AfterBody::Silent),
+        _ => WebReply::new(200, "text/plain", "the beginning").end(AfterBody::Silent),
     });
     for path in ["/silent", "/half"] {
         let mut timeout = Duration::from_millis(300);
@@ -300,9 +302,9 @@ fn slow_servers_time_out() {
 
 #[test]
 fn a_page_with_very_many_attributes_is_read_up_to_them() {
-    let server = Server::start(|_| {
+    let server = WebServer::start(|_| {
         let attributes: String = (0..900_000).map(|n| format!(" a{n:x}")).collect();
-        Reply::html(&format!("<p>the beginning</p><p{attributes}>the end</p>"))
+        WebReply::html(&format!("<p>the beginning</p><p{attributes}>the end</p>"))
     });
     let page = fetch(&fixture(settings()), &server.url("docs.test", "/")).unwrap();
     let content = page["content"].as_str().unwrap();
@@ -312,19 +314,19 @@ fn a_page_with_very_many_attributes_is_read_up_to_them() {
 
 #[test]
 fn redirects_to_private_addresses_are_not_followed() {
-    let server = Server::start(|request| match request.path.as_str() {
-        "/literal" => Reply::redirect("http://127.0.0.2:9/secret"),
-        "/odd" => Reply::redirect("http://0x7f000001/secret"),
-        "/metadata" => Reply::redirect("http://169.254.169.254/latest/meta-data/"),
-        "/name" => Reply::redirect(&format!(
+    let server = WebServer::start(|request| match request.path.as_str() {
+        "/literal" => WebReply::redirect("http://127.0.0.2:9/secret"),
+        "/odd" => WebReply::redirect("http://0x7f000001/secret"),
+        "/metadata" => WebReply::redirect("http://169.254.169.254/latest/meta-data/"),
+        "/name" => WebReply::redirect(&format!(
             "http://evil.test:{}/secret",
             request.header("host").unwrap().split(':').nth(1).unwrap()
         )),
-        "/file" => Reply::redirect("file:///etc/passwd"),
-        "/around" => Reply::redirect("/around"),
-        "/moved" => Reply::redirect("./here?x=1#y"),
-        "/here?x=1" => Reply::new(200, "text/plain", "moved here"),
-        _ => Reply::new(200, "text/plain", "secret"),
+        "/file" => WebReply::redirect("file:///etc/passwd"),
+        "/around" => WebReply::redirect("/around"),
+        "/moved" => WebReply::redirect("./here?x=1#y"),
+        "/here?x=1" => WebReply::new(200, "text/plain", "moved here"),
+        _ => WebReply::new(200, "text/plain", "secret"),
     });
     let fixture = fixture(settings());
     let why = |path: &str| refused(&fixture, &server.url("docs.test", path));
@@ -354,7 +356,7 @@ fn redirects_to_private_addresses_are_not_followed() {
 
 #[test]
 fn a_name_is_resolved_once_and_the_checked_address_is_used() {
-    let server = Server::start(|_| Reply::new(200, "text/plain", "secret"));
+    let server = WebServer::start(|_| WebReply::new(200, "text/plain", "secret"));
     // Public at the first lookup, private at the next.
     let names = FixedResolver::new(&[("rebind.test", &["192.31.196.1", "127.0.0.1"])]);
     let fixture = fixture(WebSettings {
@@ -379,7 +381,7 @@ fn a_name_is_resolved_once_and_the_checked_address_is_used() {
 
 #[test]
 fn with_the_network_off_approval_shows_the_url() {
-    let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
+    let server = WebServer::start(|_| WebReply::new(200, "text/plain", "hello"));
     let url = server.url("docs.test", "/page?q=1");
     let off = || WebSettings {
         network_enabled: false,
@@ -420,7 +422,8 @@ fn with_the_network_off_approval_shows_the_url() {
 
 #[test]
 fn approval_for_the_script_covers_one_host() {
-    let server = Server::start(|request| Reply::new(200, "text/plain", request.path.as_str()));
+    let server =
+        WebServer::start(|request| WebReply::new(200, "text/plain", request.path.as_str()));
     let mut fixture = fixture(WebSettings {
         network_enabled: false,
         ..settings()
@@ -454,7 +457,7 @@ fn approval_for_the_script_covers_one_host() {
 
 #[test]
 fn approval_for_always_stores_a_rule_for_the_host() {
-    let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
+    let server = WebServer::start(|_| WebReply::new(200, "text/plain", "hello"));
     let saved = Arc::new(Mutex::new(Vec::new()));
     let saving = saved.clone();
     let save_host: selvedge_toolbox::SaveHost =
@@ -486,7 +489,7 @@ fn approval_for_always_stores_a_rule_for_the_host() {
 
 #[test]
 fn private_addresses_need_approval_and_blocked_ones_are_refused() {
-    let server = Server::start(|_| Reply::new(200, "text/plain", "the app"));
+    let server = WebServer::start(|_| WebReply::new(200, "text/plain", "the app"));
     let local = server.url("127.0.0.1", "/");
     let mut fixture = fixture(settings());
     fixture.person = Person::who_says(CallDecision::Deny(None));
@@ -522,16 +525,16 @@ fn private_addresses_need_approval_and_blocked_ones_are_refused() {
 
 #[test]
 fn redirects_to_another_host_need_approval() {
-    let server = Server::start(|request| {
+    let server = WebServer::start(|request| {
         match (
             request.path.as_str(),
             request.header("host").unwrap().split(':').next(),
         ) {
-            ("/away", _) => Reply::redirect(&format!(
+            ("/away", _) => WebReply::redirect(&format!(
                 "http://more.test:{}/there",
                 request.header("host").unwrap().split(':').nth(1).unwrap()
             )),
-            _ => Reply::new(200, "text/plain", "there"),
+            _ => WebReply::new(200, "text/plain", "there"),
         }
     });
     let off = |allow: &[String]| WebSettings {
@@ -560,7 +563,7 @@ fn redirects_to_another_host_need_approval() {
 
 #[test]
 fn a_page_is_cached_for_a_day() {
-    let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
+    let server = WebServer::start(|_| WebReply::new(200, "text/plain", "hello"));
     let fixture = fixture(settings());
     let url = server.url("docs.test", "/page");
     let first = fetch(&fixture, &url).unwrap();
@@ -599,9 +602,9 @@ fn a_page_is_cached_for_a_day() {
 
 #[test]
 fn several_pages_are_returned_in_order_with_failures_listed() {
-    let server = Server::start(|request| match request.path.as_str() {
-        "/2" => Reply::new(500, "text/plain", "oh"),
-        path => Reply::new(200, "text/plain", path),
+    let server = WebServer::start(|request| match request.path.as_str() {
+        "/2" => WebReply::new(500, "text/plain", "oh"),
+        path => WebReply::new(200, "text/plain", path),
     });
     let fixture = fixture(settings());
     let urls: Vec<String> = ["/1", "/2", "/3", "/1"]
@@ -641,8 +644,8 @@ fn several_pages_are_returned_in_order_with_failures_listed() {
 
 #[test]
 fn a_cancelled_call_closes_its_connection() {
-    let server = Arc::new(Server::start(|_| {
-        Reply::new(200, "text/plain", "beginning").end(AfterBody::Silent)
+    let server = Arc::new(WebServer::start(|_| {
+        WebReply::new(200, "text/plain", "beginning").end(AfterBody::Silent)
     }));
     for way in BOTH {
         let fixture = fixture(settings());
@@ -665,8 +668,8 @@ fn a_cancelled_call_closes_its_connection() {
 }
 
 /// A server that answers like Perplexity and SearXNG, in their documented formats.
-fn search_server() -> Server {
-    Server::start(|request| {
+fn search_server() -> WebServer {
+    WebServer::start(|request| {
         let port = request
             .header("host")
             .unwrap()
@@ -685,7 +688,7 @@ fn search_server() -> Server {
                 let mut results: Vec<Value> = (1..=wanted).map(|n| result(n, "snippet")).collect();
                 results[0]["date"] = json!("2026-05-01");
                 results[0]["last_updated"] = json!("2026-06-01");
-                Reply::new(
+                WebReply::new(
                     200,
                     "application/json",
                     json!({"id": "s-1", "results": results, "server_time": null}).to_string(),
@@ -704,10 +707,10 @@ fn search_server() -> Server {
                     "corrections": [], "infoboxes": [], "suggestions": [],
                     "unresponsive_engines": []
                 });
-                Reply::new(200, "application/json", answer.to_string())
+                WebReply::new(200, "application/json", answer.to_string())
             }
-            "/closed/search" => Reply::new(403, "text/html", "Forbidden"),
-            "/denied/search" => Reply::new(
+            "/closed/search" => WebReply::new(403, "text/html", "Forbidden"),
+            "/denied/search" => WebReply::new(
                 401,
                 "application/json",
                 json!({"error": {
@@ -715,12 +718,12 @@ fn search_server() -> Server {
                 }})
                 .to_string(),
             ),
-            path => Reply::new(200, "text/plain", path),
+            path => WebReply::new(200, "text/plain", path),
         }
     })
 }
 
-fn service(server: &Server, path: &str) -> WebService {
+fn service(server: &WebServer, path: &str) -> WebService {
     WebService {
         base_url: server.url("127.0.0.1", path),
         api_key: "pplx-secret".into(),
@@ -862,7 +865,7 @@ fn searching_needs_approval_and_errors_name_the_cause() {
 
 #[test]
 fn prefetch_skips_hosts_that_need_approval_and_ends_with_its_scope() {
-    let server = Server::start(|request| {
+    let server = WebServer::start(|request| {
         let port = request
             .header("host")
             .unwrap()
@@ -875,8 +878,8 @@ fn prefetch_skips_hosts_that_need_approval_and_ends_with_its_scope() {
             json!({"title": "t", "url": url, "content": "c"})
         };
         match request.path.as_str() {
-            "/page" => Reply::new(200, "text/plain", "slow").end(AfterBody::Silent),
-            _ => Reply::new(
+            "/page" => WebReply::new(200, "text/plain", "slow").end(AfterBody::Silent),
+            _ => WebReply::new(
                 200,
                 "application/json",
                 json!({"results": [result("more.test"), result("docs.test")]}).to_string(),
@@ -928,7 +931,7 @@ fn prefetch_skips_hosts_that_need_approval_and_ends_with_its_scope() {
 
 #[test]
 fn firecrawl_fetches_public_pages_if_configured() {
-    let server = Server::start(|request| {
+    let server = WebServer::start(|request| {
         let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
         let url = body["url"].as_str().unwrap_or_default().to_owned();
         let data = |markdown: &str, status: u16| {
@@ -946,7 +949,7 @@ fn firecrawl_fetches_public_pages_if_configured() {
                 json!({"success": false, "error": "the site blocked the scraper"}),
             ),
         };
-        Reply::new(status, "application/json", answer.to_string())
+        WebReply::new(status, "application/json", answer.to_string())
     });
     let firecrawl = Some(WebService {
         base_url: server.url("127.0.0.1", ""),
@@ -1012,10 +1015,10 @@ fn firecrawl_fetches_public_pages_if_configured() {
 
 #[test]
 fn http_is_offered_only_if_the_configuration_enables_it() {
-    let server = Server::start(|request| match request.path.as_str() {
-        "/away" => Reply::redirect("http://127.0.0.9/"),
-        "/png" => Reply::new(200, "image/png", *b"\x89P\0"),
-        _ => Reply::new(
+    let server = WebServer::start(|request| match request.path.as_str() {
+        "/away" => WebReply::redirect("http://127.0.0.9/"),
+        "/png" => WebReply::new(200, "image/png", *b"\x89P\0"),
+        _ => WebReply::new(
             201,
             "application/json",
             json!({"you": request.header("x-me"), "sent": request.body, "by": request.method})

@@ -4,7 +4,7 @@ use selvedge_text::{one_line, truncate_chars};
 use serde_json::Value;
 
 /// Returns the strings and numbers of the arguments, joined and truncated to one line of a
-/// terminal. Leaves out fields that have these defaults.
+/// terminal. Omits fields that have these defaults.
 pub(crate) fn summarise_args(args: &Value, defaults: &[(&str, u64)]) -> String {
     let is_default = |name: &str, value: &Value| {
         let default = defaults.iter().find(|(field, _)| *field == name);

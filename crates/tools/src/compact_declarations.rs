@@ -21,7 +21,7 @@ const MIN_SHARED_TYPE_CHARS: usize = 40;
 /// Returns one line for each tool after its description: `name(args: { id: string }): {…}`.
 /// Every call returns a promise of the type after the colon. It is about a quarter as long as
 /// [`declarations`]: fields have no comments except their defaults, fields that only explain a call
-/// are left out, and a type that several tools share is declared once. `help` describes the fields.
+/// are omitted, and a type that several tools share is declared once. `help` describes the fields.
 pub fn compact_declarations(registry: &Registry) -> String {
     let rendered: Vec<_> = registry
         .iter()
@@ -84,7 +84,7 @@ fn item_type(list: &str) -> Option<&str> {
 }
 
 /// Returns a tool as [`compact_declarations`] does, in at most `max_chars` characters if possible:
-/// optional fields are left out first, then the types of the others, then the result.
+/// optional fields are omitted first, then the types of the others, then the result.
 pub fn compact_signature(tool: &RegisteredTool, max_chars: usize) -> String {
     let name = &tool.spec.js_name;
     let result = one_line(&result_type(tool, 0, DocComments::Defaults));

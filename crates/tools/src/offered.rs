@@ -35,14 +35,14 @@ pub enum OfferInScriptMode {
 /// Form of the arguments of an offered tool.
 #[derive(Debug, Clone)]
 pub enum OfferedShape {
-    /// JSON object.
+    /// The arguments are a JSON object.
     Function {
         /// JSON Schema of the object.
         parameters: Value,
         /// Whether the provider enforces the schema.
         strict: bool,
     },
-    /// Plain text.
+    /// The argument is plain text.
     Freeform {
         /// Field of the tool's arguments that receives the text.
         argument: String,

@@ -486,7 +486,7 @@ impl Orchestrator {
             None => Ok(()),
         };
         if let Err(error) = recorded {
-            let message = format!("{name} did not run, because it could not be recorded");
+            let message = format!("{name} did not run");
             let failure = CallFailure::record_failed(&message, &error);
             return not_run_outcome(&request, name, failure);
         }

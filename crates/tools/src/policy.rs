@@ -31,7 +31,7 @@ pub enum Risk {
 pub enum PolicyVerdict {
     /// Run the call.
     Run,
-    /// Request approval.
+    /// Request approval before it runs.
     Ask {
         /// Why approval is needed.
         reason: String,

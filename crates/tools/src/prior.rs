@@ -19,9 +19,9 @@ use crate::orchestrator::{PreparedCall, always_reruns, not_run_outcome};
 use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput, camel_case};
 
 /// Number of recorded calls that an error names.
-const MAX_NAMED: usize = 8;
+const MAX_NAMED_CALLS: usize = 8;
 /// Characters of a call's arguments that an error or warning shows.
-const MAX_ARGS_SHOWN: usize = 300;
+const MAX_SHOWN_ARGS_CHARS: usize = 300;
 
 /// The recorded calls of a chain of runs that matter to the script that resumes the newest of them.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct PriorCall {
     pub id: String,
     /// Canonical name of the tool.
     pub tool: String,
-    /// Canonical arguments.
+    /// Arguments of the call in canonical form.
     pub args: Value,
     /// Digest of tool and arguments. Calls with the same digest are identical.
     pub digest: String,
@@ -185,7 +185,7 @@ impl PriorCalls {
                 [] => "the resumed run has no call to reuse or of unknown outcome".to_owned(),
                 ids => format!(
                     "only calls to reuse or of unknown outcome can, which are {}",
-                    ids[..ids.len().min(MAX_NAMED)].join(", ")
+                    ids[..ids.len().min(MAX_NAMED_CALLS)].join(", ")
                 ),
             };
             let id = id.chars().take(80).collect();
@@ -246,7 +246,7 @@ impl PriorCalls {
     pub(crate) fn undecided_failure(&self, tool: &str) -> CallFailure {
         let progress = self.progress();
         let undecided: Vec<&PriorCall> = self.undecided_calls(&progress).collect();
-        let named = &undecided[..undecided.len().min(MAX_NAMED)];
+        let named = &undecided[..undecided.len().min(MAX_NAMED_CALLS)];
         let message = format!(
             "{} did not run, because it may change something: first decide these calls of unknown \
              outcome: {}",
@@ -313,11 +313,11 @@ impl PriorCalls {
     }
 }
 
-/// Describes the first [`MAX_NAMED`] calls and counts the others.
+/// Describes the first [`MAX_NAMED_CALLS`] calls and counts the others.
 fn describe_calls(calls: &[&PriorCall]) -> String {
     let named: Vec<String> = calls
         .iter()
-        .take(MAX_NAMED)
+        .take(MAX_NAMED_CALLS)
         .map(|call| call.describe())
         .collect();
     let more = match calls.len() - named.len() {
@@ -330,7 +330,7 @@ fn describe_calls(calls: &[&PriorCall]) -> String {
 impl PriorCall {
     fn describe(&self) -> String {
         let args = self.args.to_string();
-        let truncated: String = args.chars().take(MAX_ARGS_SHOWN).collect();
+        let truncated: String = args.chars().take(MAX_SHOWN_ARGS_CHARS).collect();
         let ellipsis = if truncated.len() < args.len() {
             "…"
         } else {

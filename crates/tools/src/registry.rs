@@ -54,7 +54,7 @@ pub struct RegisteredTool {
 
 /// Result of looking up a name.
 pub enum ToolLookup<'a> {
-    /// A tool.
+    /// The tool of this name.
     Tool(&'a Arc<RegisteredTool>),
     /// A prefix of tool names.
     Namespace,

@@ -249,7 +249,7 @@ pub fn truncate_result(text: String, hint: Option<&str>) -> String {
     let tail = text.ceil_char_boundary(text.len() - MAX_MODEL_TEXT_BYTES / 2);
     let hint = hint.map(|hint| format!("; {hint}"));
     format!(
-        "{}\n… {} bytes left out{} …\n{}",
+        "{}\n… {} bytes omitted{} …\n{}",
         &text[..head],
         tail - head,
         hint.unwrap_or_default(),

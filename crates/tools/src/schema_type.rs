@@ -17,15 +17,15 @@ const MAX_LITERALS: usize = 48;
 /// The type of a value, as far as a JSON Schema determines it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SchemaType {
-    /// Any value.
+    /// A value of any type.
     Unknown,
     /// The value `null`.
     Null,
-    /// A boolean.
+    /// The values `true` and `false`.
     Boolean,
     /// A number, with or without a fraction.
     Number,
-    /// Any string.
+    /// A string with any content.
     String,
     /// Exactly this string.
     Literal(String),
@@ -33,7 +33,7 @@ pub enum SchemaType {
     Array(Box<SchemaType>),
     /// A list with one type for each position.
     Tuple(Vec<SchemaType>),
-    /// An object.
+    /// An object with known fields.
     Object(SchemaObject),
     /// One of several types, none of which is unknown.
     Union(Vec<SchemaType>),

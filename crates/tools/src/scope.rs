@@ -64,7 +64,7 @@ pub enum SuspendPolicy {
 struct CallCounts {
     /// Calls that leave the process.
     leaving: AtomicU32,
-    /// Other calls.
+    /// Calls that stay in the process.
     local: AtomicU32,
 }
 
@@ -82,7 +82,7 @@ impl CallCounts {
 pub struct ScopeSnapshot {
     /// Calls that leave the process.
     calls_made: u32,
-    /// Other calls.
+    /// Calls that stay in the process.
     #[serde(default)]
     file_calls_made: u32,
     approved_keys: BTreeSet<String>,

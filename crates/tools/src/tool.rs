@@ -79,6 +79,12 @@ pub trait Tool: Send + Sync {
         false
     }
 
+    /// Returns why calls of the tool cannot succeed now, in one line; `None` if they can. A check
+    /// of a script reports it, because such a call cannot be checked.
+    fn unavailable_reason(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the function that reads the plan of the task from the arguments of a call; `None` if
     /// the tool does not set a plan. The last plan stays in a compacted session.
     fn plan_reader(&self) -> Option<PlanReader> {
@@ -221,7 +227,7 @@ const MAX_IMAGE_BYTES: usize = 5 << 20;
 const MAX_IMAGES: usize = 16;
 
 /// Returns the images among content blocks (`{type: "image", data, mimeType}`). Those that are too
-/// large for a model are left out.
+/// large for a model are omitted.
 pub fn image_parts(blocks: &[Value]) -> Vec<OutputPart> {
     let image = |block: &Value| {
         let field = |name: &str| block.get(name).and_then(Value::as_str);

@@ -45,9 +45,9 @@ pub fn signature(tool: &RegisteredTool) -> String {
 pub(crate) enum DocComments {
     /// Descriptions and defaults.
     Include,
-    /// Defaults. Fields that only explain a call are left out.
+    /// Defaults. Fields that only explain a call are omitted.
     Defaults,
-    /// No comments.
+    /// Write no comments.
     Omit,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum DocComments {
 /// their instructions say that results are frozen.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum ReadonlyTypes {
-    /// No type.
+    /// Neither lists nor fields.
     None,
     /// Lists, so that an argument may be a list from a result.
     Lists,
@@ -258,7 +258,7 @@ pub(crate) struct TypeScriptRenderer<'a> {
     pub(crate) root: &'a Value,
     pub(crate) camel_case_fields: bool,
     pub(crate) doc_comments: DocComments,
-    /// Names of fields that are left out.
+    /// Names of fields that are omitted.
     pub(crate) omitted: &'a [&'a str],
     pub(crate) readonly: ReadonlyTypes,
 }

@@ -87,10 +87,10 @@ impl TestAgent {
         toolbox.register(&mut registry).unwrap();
         agents.register(&mut registry).unwrap();
         #[derive(serde::Deserialize, schemars::JsonSchema)]
-        struct Nothing {}
+        struct HangArgs {}
         // Ends only when it is cancelled.
         registry
-            .register(tool("hang", "Never ends.", |_: Nothing| async {
+            .register(tool("hang", "Never ends.", |_: HangArgs| async {
                 std::future::pending::<Result<i32, _>>().await
             }))
             .unwrap();
@@ -223,12 +223,12 @@ pub fn history(session: &Session) -> Vec<String> {
 }
 
 /// An approver that gives every request the same answer and records the requests.
-pub struct Person {
+pub struct AgentPerson {
     pub answer: CallDecision,
     pub asked: Mutex<Vec<ApprovalRequest>>,
 }
 
-impl Person {
+impl AgentPerson {
     pub fn who_says(answer: CallDecision) -> Arc<Self> {
         Arc::new(Self {
             answer,
@@ -237,7 +237,7 @@ impl Person {
     }
 }
 
-impl Approver for Person {
+impl Approver for AgentPerson {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
         self.asked.lock().unwrap().push(request.clone());
         std::future::ready(ApprovalResponse::Decided(vec![

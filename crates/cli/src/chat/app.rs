@@ -24,7 +24,7 @@ use super::rows::{StyledRow, sanitize_line};
 use super::screen::ChatScreen;
 use super::status::StatusLine;
 use super::theme::Theme;
-use super::turn_view::{ThinkingDisplay, TurnView};
+use super::turn_view::{ReasoningDisplay, TurnView};
 use super::updates::{ChatApprover, ChatUpdate, update_channel};
 use crate::agent_setup::{self, AgentParts};
 use crate::args::ChatCommandArgs;
@@ -79,8 +79,8 @@ pub(crate) struct Chat {
     pub(super) history: InputHistory,
     pub(super) completions: Option<CompletionMenu>,
     pub(super) file_search_running: bool,
-    pub(super) thinking_display: ThinkingDisplay,
-    pub(super) last_thinking: Option<String>,
+    pub(super) reasoning_display: ReasoningDisplay,
+    pub(super) last_reasoning: Option<String>,
     pub(super) status: StatusLine,
     /// Usage and cost in US dollars of the session's earlier turns.
     pub(super) spent_before_turn: (selvedge_protocol::Usage, f64),
@@ -156,8 +156,8 @@ impl Chat {
             history: InputHistory::open(home.as_deref().filter(|_| !setup.config.journal.encrypt)),
             completions: None,
             file_search_running: false,
-            thinking_display: ThinkingDisplay::Collapsed,
-            last_thinking: None,
+            reasoning_display: ReasoningDisplay::Collapsed,
+            last_reasoning: None,
             status: StatusLine::default(),
             spent_before_turn: Default::default(),
             script_mode: None,
@@ -320,9 +320,11 @@ impl Chat {
                         (*context_tokens, *context_window);
                 }
                 if let Some(running) = &mut self.running_turn {
-                    let rows = running.turn.apply(event, width, self.thinking_display, now);
-                    let thinking = running.turn.last_thinking.clone();
-                    self.last_thinking = thinking.or(self.last_thinking.take());
+                    let rows = running
+                        .turn
+                        .apply(event, width, self.reasoning_display, now);
+                    let reasoning = running.turn.last_reasoning.clone();
+                    self.last_reasoning = reasoning.or(self.last_reasoning.take());
                     self.print_rows(rows);
                 }
             }
@@ -347,9 +349,11 @@ impl Chat {
             ChatUpdate::ServersReady => {
                 self.servers_ready = true;
                 let failures = self.parts.servers.start_failures();
-                let warnings = failures
-                    .iter()
-                    .map(|failure| StyledRow::text(format!("warning: {failure}")));
+                let warnings = failures.iter().flat_map(|failure| {
+                    let hint = failure.hint().map(|hint| format!("hint: {hint}"));
+                    let rows = [format!("warning: {failure}")].into_iter().chain(hint);
+                    rows.map(|row| StyledRow::text(sanitize_line(&row)))
+                });
                 let warnings: Vec<_> = warnings.collect();
                 if !warnings.is_empty() {
                     self.print_block(warnings);

@@ -10,12 +10,13 @@ use selvedge_toolbox::WorkspaceDiff;
 
 use super::app::Chat;
 use super::commands::{
-    self, KEY_BINDINGS, SCRIPT_MODES, SLASH_COMMANDS, SlashCommand, describe_policy,
+    self, KEY_BINDINGS, SCRIPT_MODES, SLASH_COMMANDS, SlashCommand, describe_choice,
+    describe_policy,
 };
 use super::conversation::wait_here;
 use super::diff;
 use super::rows::{StyledRow, sanitize_line};
-use super::turn_view::thinking_text_rows;
+use super::turn_view::reasoning_text_rows;
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
 use crate::providers;
@@ -43,15 +44,14 @@ impl Chat {
             SlashCommand::Mode(mode) => {
                 self.script_mode = mode.or(self.script_mode);
                 let mode = self.script_mode.unwrap_or(self.agent.options().mode);
-                let named = SCRIPT_MODES.iter().find(|(known, _)| *known == mode);
-                let meaning = named.map_or("", |(_, meaning)| meaning);
-                self.print_text(format!("{}: {meaning}", mode.as_str()));
+                let (name, meaning) = describe_choice(&SCRIPT_MODES, mode);
+                self.print_text(format!("{name}: {meaning}"));
             }
             SlashCommand::Diff => self.compute_session_diff(),
             SlashCommand::Continue(None) => self.list_sessions(),
             SlashCommand::Runs => self.list_runs(),
             SlashCommand::Mcp => self.check_servers(),
-            SlashCommand::Thinking => self.show_thinking(),
+            SlashCommand::Reasoning => self.show_reasoning(),
             SlashCommand::Help => self.show_help(),
             SlashCommand::Quit => self.quitting = true,
             _ if busy => {
@@ -147,10 +147,10 @@ impl Chat {
         self.print_text("started a new session");
     }
 
-    fn show_thinking(&mut self) {
-        match self.last_thinking.clone() {
-            Some(thought) => self.print_block(thinking_text_rows(&thought)),
-            None => self.print_text("the model has shown no thinking yet"),
+    fn show_reasoning(&mut self) {
+        match self.last_reasoning.clone() {
+            Some(thought) => self.print_block(reasoning_text_rows(&thought)),
+            None => self.print_text("the model has shown no reasoning yet"),
         }
     }
 
@@ -321,7 +321,8 @@ impl Chat {
             };
             let mut text = format!("{}  {}", server.name, server.state.as_str());
             if server.state == ServerState::Ready {
-                text.push_str(&format!(", {} tools", server.tools.len()));
+                let tools = selvedge_text::count_noun(server.tools.len(), "tool");
+                text.push_str(&format!(", {tools}"));
             }
             let mark = Span::styled(mark, style);
             rows.push(
@@ -329,8 +330,10 @@ impl Chat {
                     .with_prefix(mark)
                     .indented(2),
             );
-            let notes = server.reason.iter().chain(&server.notes);
-            rows.extend(notes.map(|note| StyledRow::dim(sanitize_line(note)).indented(6)));
+            let notes = server.reason.iter().chain(&server.notes).cloned();
+            let hint = server.hint.iter().map(|hint| format!("hint: {hint}"));
+            let notes = notes.chain(hint);
+            rows.extend(notes.map(|note| StyledRow::dim(sanitize_line(&note)).indented(6)));
         }
         self.print_block(rows);
     }

@@ -1,6 +1,10 @@
 //! The slash commands and keys of the chat: their names, their help, and the parser for commands.
 
+use std::sync::LazyLock;
+
+use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalPolicy, ScriptMode};
+use serde::de::DeserializeOwned;
 
 /// A parsed slash command.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,7 +18,7 @@ pub(crate) enum SlashCommand {
     New,
     Runs,
     Mcp,
-    Thinking,
+    Reasoning,
     Help,
     Quit,
 }
@@ -39,7 +43,7 @@ pub(crate) const SLASH_COMMANDS: [(&str, &str); 12] = [
     ("/new", "Start a new session"),
     ("/runs", "List the runs of this session"),
     ("/mcp", "Show the MCP servers and their state"),
-    ("/thinking", "Show the model's last thinking"),
+    ("/reasoning", "Show the model's last reasoning"),
     ("/help", "Show the commands and keys"),
     ("/quit", "Quit; `selvedge continue` reopens the session"),
 ];
@@ -49,39 +53,38 @@ pub(crate) fn command_name(usage: &str) -> &str {
     usage.split(' ').next().unwrap_or_default()
 }
 
-/// The name of each approval policy and what it does.
-pub(crate) const APPROVAL_POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
-    (
-        "untrusted",
-        "ask before every call that is not known to be harmless",
-        ApprovalPolicy::Untrusted,
-    ),
-    (
-        "on-request",
-        "ask when a call needs more than the sandbox allows",
-        ApprovalPolicy::OnRequest,
-    ),
-    (
-        "on-failure",
-        "ask to rerun a call that the sandbox blocked",
-        ApprovalPolicy::OnFailure,
-    ),
-    (
-        "never",
-        "never ask; deny anything that needs approval",
-        ApprovalPolicy::Never,
-    ),
-];
+/// The approval policies, each with its name and what it does.
+pub(crate) static APPROVAL_POLICIES: LazyLock<Vec<EnumChoice<ApprovalPolicy>>> =
+    LazyLock::new(enum_choices);
 
-/// Each script mode and what it does.
-pub(crate) const SCRIPT_MODES: [(ScriptMode, &str); 3] = [
-    (ScriptMode::Enabled, "run scripts"),
-    (
-        ScriptMode::DryRun,
-        "check scripts and report what they would call",
-    ),
-    (ScriptMode::Disabled, "reject scripts"),
-];
+/// The script modes, each with its name and what it does.
+pub(crate) static SCRIPT_MODES: LazyLock<Vec<EnumChoice<ScriptMode>>> = LazyLock::new(enum_choices);
+
+/// A value of an enumeration that is also a configuration key.
+pub(crate) struct EnumChoice<T> {
+    /// Name of the value in flags and files.
+    pub(crate) name: String,
+    /// Doc comment of the value, without its capital letter and its full stop.
+    pub(crate) help: String,
+    pub(crate) value: T,
+}
+
+/// Returns the values of an enumeration that is also a configuration key.
+fn enum_choices<T: JsonSchema + DeserializeOwned>() -> Vec<EnumChoice<T>> {
+    let schema = schemars::schema_for!(T).to_value();
+    let values = schema["oneOf"].as_array().into_iter().flatten();
+    let choices = values.filter_map(|value| {
+        let help = value["description"].as_str()?.trim_end_matches('.');
+        let mut rest = help.chars();
+        let first = rest.next()?.to_lowercase();
+        Some(EnumChoice {
+            name: value["const"].as_str()?.to_owned(),
+            help: first.chain(rest).collect(),
+            value: serde_json::from_value(value["const"].clone()).ok()?,
+        })
+    });
+    choices.collect()
+}
 
 /// Keys and what they do. `docs/terminal.md` is generated from this table.
 pub(crate) const KEY_BINDINGS: [(&str, &str); 9] = [
@@ -90,7 +93,7 @@ pub(crate) const KEY_BINDINGS: [(&str, &str); 9] = [
     ("Up, Down", "Browse earlier messages"),
     ("@", "Complete a file name"),
     ("Tab", "Accept the completion"),
-    ("Ctrl-T", "Show or hide the model's thinking"),
+    ("Ctrl-T", "Show or hide the model's reasoning"),
     ("Ctrl-C", "Stop the turn, or clear the input; twice to quit"),
     ("Ctrl-D", "Quit if the input is empty"),
     ("Ctrl-A E K U W Y, Alt-B F D", "Edit as in a shell"),
@@ -98,8 +101,16 @@ pub(crate) const KEY_BINDINGS: [(&str, &str); 9] = [
 
 /// Returns the name of a policy and what it does.
 pub(crate) fn describe_policy(policy: ApprovalPolicy) -> (&'static str, &'static str) {
-    let known = APPROVAL_POLICIES.iter().find(|(.., own)| *own == policy);
-    known.map_or(("", ""), |(name, meaning, _)| (name, meaning))
+    describe_choice(&APPROVAL_POLICIES, policy)
+}
+
+/// Returns the name of a value and what it does.
+pub(crate) fn describe_choice<T: PartialEq>(
+    choices: &'static [EnumChoice<T>],
+    value: T,
+) -> (&'static str, &'static str) {
+    let known = choices.iter().find(|choice| choice.value == value);
+    known.map_or(("", ""), |choice| (&choice.name, &choice.help))
 }
 
 /// Whether the text is a slash command: one line that starts with `/` and is not a path.
@@ -109,23 +120,25 @@ pub(crate) fn is_command(text: &str) -> bool {
 }
 
 fn parse_policy(word: String) -> Result<ApprovalPolicy, (String, String)> {
-    let named = APPROVAL_POLICIES.iter().find(|(name, ..)| *name == word);
-    named.map(|(.., policy)| *policy).ok_or_else(|| {
-        let names = APPROVAL_POLICIES.map(|(name, ..)| name).join(", ");
-        (
-            format!("unknown approval policy `{word}`"),
-            format!("use one of {names}"),
-        )
-    })
+    parse_choice(&APPROVAL_POLICIES, "approval policy", &word)
 }
 
 fn parse_mode(word: String) -> Result<ScriptMode, (String, String)> {
-    let named = SCRIPT_MODES.iter().find(|(mode, _)| mode.as_str() == word);
-    named.map(|(mode, _)| *mode).ok_or_else(|| {
-        let names = SCRIPT_MODES.map(|(mode, _)| mode.as_str()).join(", ");
+    parse_choice(&SCRIPT_MODES, "script mode", &word)
+}
+
+/// Returns the value of this name. The error is a message and its hint.
+fn parse_choice<T: Copy>(
+    choices: &[EnumChoice<T>],
+    what: &str,
+    word: &str,
+) -> Result<T, (String, String)> {
+    let named = choices.iter().find(|choice| choice.name == word);
+    named.map(|choice| choice.value).ok_or_else(|| {
+        let names: Vec<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
         (
-            format!("unknown script mode `{word}`"),
-            format!("use one of {names}"),
+            format!("unknown {what} `{word}`"),
+            format!("use one of {}", names.join(", ")),
         )
     })
 }
@@ -155,7 +168,7 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
         "/new" => SlashCommand::New,
         "/runs" => SlashCommand::Runs,
         "/mcp" => SlashCommand::Mcp,
-        "/thinking" => SlashCommand::Thinking,
+        "/reasoning" => SlashCommand::Reasoning,
         "/help" => SlashCommand::Help,
         "/quit" | "/exit" => SlashCommand::Quit,
         other => {

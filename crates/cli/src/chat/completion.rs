@@ -85,7 +85,7 @@ pub(crate) fn command_completions(typed: &str) -> Vec<InputCompletion> {
 pub(crate) fn policy_completions(typed: &str) -> Vec<InputCompletion> {
     let all = APPROVAL_POLICIES
         .iter()
-        .map(|(name, help, _)| InputCompletion::new(*name, *help));
+        .map(|choice| InputCompletion::new(choice.name.clone(), choice.help.clone()));
     all.filter(|completion| completion.text.starts_with(typed))
         .collect()
 }
@@ -93,7 +93,7 @@ pub(crate) fn policy_completions(typed: &str) -> Vec<InputCompletion> {
 pub(crate) fn script_mode_completions(typed: &str) -> Vec<InputCompletion> {
     let all = SCRIPT_MODES
         .iter()
-        .map(|(mode, help)| InputCompletion::new(mode.as_str(), *help));
+        .map(|choice| InputCompletion::new(choice.name.clone(), choice.help.clone()));
     all.filter(|completion| completion.text.starts_with(typed))
         .collect()
 }

@@ -269,7 +269,7 @@ impl Chat {
         if let Some(mut running) = self.running_turn.take() {
             let rows = running
                 .turn
-                .finish(self.screen.width(), self.thinking_display, now);
+                .finish(self.screen.width(), self.reasoning_display, now);
             self.print_rows(rows);
         }
         self.drop_abandoned_questions();

@@ -321,7 +321,10 @@ impl Editor {
 /// Returns the text shown in place of a long paste.
 fn paste_label(paste: &str) -> String {
     match paste.lines().count() {
-        0 | 1 => format!("[{} characters pasted]", paste.chars().count()),
+        0 | 1 => {
+            let characters = selvedge_text::count_noun(paste.chars().count(), "character");
+            format!("[{characters} pasted]")
+        }
         lines => format!("[{lines} lines pasted]"),
     }
 }

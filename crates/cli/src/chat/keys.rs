@@ -12,7 +12,7 @@ use super::completion::{self, CompletionMenu, CompletionTarget, InputCompletion}
 use super::editor::EditResult;
 use super::form_prompt::FormKeyResult;
 use super::pending_question::ChatQuestion;
-use super::turn_view::ThinkingDisplay;
+use super::turn_view::ReasoningDisplay;
 use super::updates::ChatUpdate;
 
 /// Files offered as completions.
@@ -46,16 +46,16 @@ impl Chat {
         match key.code {
             KeyCode::Char('d') if control && self.editor.is_empty() => self.quitting = true,
             KeyCode::Char('t') if control => {
-                let (display, notice) = match self.thinking_display {
-                    ThinkingDisplay::Collapsed => (
-                        ThinkingDisplay::Expanded,
-                        "new thinking is shown; /thinking shows the last one",
+                let (display, notice) = match self.reasoning_display {
+                    ReasoningDisplay::Collapsed => (
+                        ReasoningDisplay::Expanded,
+                        "new reasoning is shown; /reasoning shows the last one",
                     ),
-                    ThinkingDisplay::Expanded => {
-                        (ThinkingDisplay::Collapsed, "new thinking is hidden")
+                    ReasoningDisplay::Expanded => {
+                        (ReasoningDisplay::Collapsed, "new reasoning is hidden")
                     }
                 };
-                self.thinking_display = display;
+                self.reasoning_display = display;
                 self.notice = Some(notice.to_owned());
             }
             KeyCode::Char('l') if control => {

@@ -1,5 +1,5 @@
 //! The status line: model, tokens, cost, remaining context, sandbox policy and session. In a narrow
-//! terminal the least important fields are left out.
+//! terminal the least important fields are omitted.
 
 use ratatui_core::text::{Line, Span};
 use selvedge_protocol::{SandboxPolicy, Usage};
@@ -47,7 +47,7 @@ impl StatusLine {
             .cost
             .filter(|cost| *cost > 0.0)
             .map(|cost| format!("${cost:.2}"));
-        // In display order, each with its priority; the lowest is left out first.
+        // In display order, each with its priority; the lowest is omitted first.
         let mut fields = vec![
             (5, truncate(&self.model, 30)),
             (

@@ -13,7 +13,7 @@ use selvedge_protocol::{
 
 mod render;
 
-pub(crate) use render::thinking_text_rows;
+pub(crate) use render::reasoning_text_rows;
 
 use self::render::call_result_rows;
 use super::call_list::CallList;
@@ -25,9 +25,9 @@ use super::theme::Theme;
 /// Lines of one file's diff that are shown; the rest is folded.
 const MAX_FILE_DIFF_LINES: usize = 24;
 
-/// Whether the model's thinking is shown in full or as one line with its duration.
+/// Whether the model's reasoning is shown in full or as one line with its duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ThinkingDisplay {
+pub(crate) enum ReasoningDisplay {
     Collapsed,
     Expanded,
 }
@@ -40,12 +40,12 @@ pub(crate) struct TurnView {
     /// The diff last shown for each changed file, by path.
     shown_diffs: HashMap<String, String>,
     pub(crate) started_at: Instant,
-    pub(crate) last_thinking: Option<String>,
+    pub(crate) last_reasoning: Option<String>,
 }
 
 enum TurnSection {
     Message(MessageSection),
-    Thinking(ThinkingSection),
+    Reasoning(ReasoningSection),
     Script(Box<ScriptSection>),
     Calls(CallsSection),
     Note(Vec<StyledRow>),
@@ -63,8 +63,8 @@ struct MessageSection {
     is_complete: bool,
 }
 
-/// Thinking of the model.
-struct ThinkingSection {
+/// Reasoning of the model.
+struct ReasoningSection {
     item_id: String,
     text: String,
     started_at: Instant,
@@ -100,7 +100,7 @@ impl TurnView {
             sections: VecDeque::new(),
             shown_diffs: HashMap::new(),
             started_at: now,
-            last_thinking: None,
+            last_reasoning: None,
         }
     }
 
@@ -109,7 +109,7 @@ impl TurnView {
         &mut self,
         event: RuntimeEvent,
         width: usize,
-        thinking: ThinkingDisplay,
+        reasoning: ReasoningDisplay,
         now: Instant,
     ) -> Vec<StyledRow> {
         match event {
@@ -151,20 +151,20 @@ impl TurnView {
             )),
             _ => {}
         }
-        self.take_finished_rows(width, thinking, now)
+        self.take_finished_rows(width, reasoning, now)
     }
 
     /// Ends the turn and returns the rows of all remaining sections.
     pub(crate) fn finish(
         &mut self,
         width: usize,
-        thinking: ThinkingDisplay,
+        reasoning: ReasoningDisplay,
         now: Instant,
     ) -> Vec<StyledRow> {
         for section in &mut self.sections {
             match section {
                 TurnSection::Message(section) => section.is_complete = true,
-                TurnSection::Thinking(section) => {
+                TurnSection::Reasoning(section) => {
                     section
                         .duration
                         .get_or_insert(now.saturating_duration_since(section.started_at));
@@ -176,19 +176,19 @@ impl TurnView {
                 TurnSection::Note(_) => {}
             }
         }
-        self.take_finished_rows(width, thinking, now)
+        self.take_finished_rows(width, reasoning, now)
     }
 
     /// Returns the rows of the unfinished sections.
     pub(crate) fn live_rows(
         &self,
         width: usize,
-        thinking: ThinkingDisplay,
+        reasoning: ReasoningDisplay,
         now: Instant,
     ) -> Vec<StyledRow> {
         let mut rows = Vec::new();
         for section in &self.sections {
-            let rows_of_section = self.section_rows(section, width, thinking, now);
+            let rows_of_section = self.section_rows(section, width, reasoning, now);
             if !rows_of_section.is_empty() && !rows.is_empty() {
                 rows.push(StyledRow::blank());
             }
@@ -206,7 +206,7 @@ impl TurnView {
         match item {
             TurnItem::Conversation(ConversationItem::Reasoning(_)) => {
                 self.sections
-                    .push_back(TurnSection::Thinking(ThinkingSection {
+                    .push_back(TurnSection::Reasoning(ReasoningSection {
                         item_id: id,
                         text: String::new(),
                         started_at: now,
@@ -235,7 +235,7 @@ impl TurnView {
                     section.has_new_line |= delta.contains('\n');
                     return;
                 }
-                TurnSection::Thinking(section) if section.item_id == item => {
+                TurnSection::Reasoning(section) if section.item_id == item => {
                     return section.text.push_str(delta);
                 }
                 _ => {}
@@ -261,17 +261,17 @@ impl TurnView {
                     }
                 }
             }
-            TurnItem::Conversation(ConversationItem::Reasoning(thinking)) => {
-                let whole = thinking.summary.concat() + &thinking.content.concat();
+            TurnItem::Conversation(ConversationItem::Reasoning(reasoning)) => {
+                let whole = reasoning.summary.concat() + &reasoning.content.concat();
                 for section in &mut self.sections {
-                    if let TurnSection::Thinking(section) = section
+                    if let TurnSection::Reasoning(section) = section
                         && section.item_id == item_id
                     {
                         if !whole.is_empty() {
                             section.text.clone_from(&whole);
                         }
                         section.duration = Some(now.saturating_duration_since(section.started_at));
-                        self.last_thinking = Some(section.text.clone());
+                        self.last_reasoning = Some(section.text.clone());
                     }
                 }
             }
@@ -294,7 +294,7 @@ impl TurnView {
                 was_printed |= section.printed_bytes > 0;
                 false
             }
-            TurnSection::Thinking(section) => section.item_id != item,
+            TurnSection::Reasoning(section) => section.item_id != item,
             TurnSection::Calls(section) => {
                 if let Some(index) = section
                     .item_and_call_ids

@@ -60,7 +60,7 @@ impl Chat {
         let Some(running) = &self.running_turn else {
             return Vec::new();
         };
-        let mut rows = running.turn.live_rows(width, self.thinking_display, now);
+        let mut rows = running.turn.live_rows(width, self.reasoning_display, now);
         let time = now.saturating_duration_since(running.turn.started_at);
         if running.stopping {
             rows.push(StyledRow::dim("  stopping…"));

@@ -11,6 +11,7 @@ use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError, SessionForgetReport};
 use selvedge_memory::{Memory, MemoryError, parse_turn_number};
 use selvedge_protocol::{ConversationItem, MessageRole, TurnItem};
+use selvedge_text::count_noun;
 use serde_json::json;
 
 use super::args::MemoryForgetArgs;
@@ -110,7 +111,11 @@ pub(super) fn forget(
         print_json_text(&report.to_string())?;
     } else {
         eprint_line!(
-            "forgot {turns} turns, {lessons} lessons, {runs} runs and {documents} documents"
+            "forgot {}, {}, {} and {}",
+            count_noun(turns, "turn"),
+            count_noun(lessons, "lesson"),
+            count_noun(runs, "run"),
+            count_noun(documents, "document")
         );
     }
     Ok(CliStatus::Success)

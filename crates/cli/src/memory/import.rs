@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use selvedge_memory::{ImportFormat, ImportReport, Memory};
+use selvedge_text::count_noun;
 use serde_json::json;
 
 use super::args::{MemoryFormatArg, MemoryImportArgs};
@@ -49,8 +50,9 @@ pub(super) fn import(memory: &Memory, args: &MemoryImportArgs) -> Result<CliStat
             0 => String::new(),
             count => format!(", skipped {count} already imported"),
         };
-        let (turns, sessions) = (total.new_turns, total.sessions.len());
-        eprint_line!("imported {turns} turns of {sessions} sessions{skipped}");
+        let turns = count_noun(total.new_turns, "turn");
+        let sessions = count_noun(total.sessions.len(), "session");
+        eprint_line!("imported {turns} of {sessions}{skipped}");
     }
     Ok(CliStatus::Success)
 }

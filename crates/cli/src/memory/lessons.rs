@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use selvedge_config::Config;
 use selvedge_memory::{DistillReport, Lesson, LessonStatus, Memory, MemoryError, ProposalDecision};
+use selvedge_text::count_noun;
 use serde_json::json;
 
 use super::args::{MemoryDistillArgs, MemoryLessonsArgs, MemoryReviewArgs};
@@ -73,9 +74,11 @@ pub(super) fn distill(
             submitted_turns: handed_over,
             ..
         } = total;
-        eprint_line!("read {turns} turns, learned {learned} lessons, dropped {dropped}");
+        let (read, learned) = (count_noun(turns, "turn"), count_noun(learned, "lesson"));
+        eprint_line!("read {read}, learned {learned}, dropped {dropped}");
         if handed_over > 0 {
-            eprint_line!("note: {handed_over} turns are in a provider's batch");
+            let submitted = count_noun(handed_over, "turn");
+            eprint_line!("note: submitted {submitted} in a provider's batch");
             eprint_line!("hint: run `selvedge memory distill` again later, or pass --wait");
         }
     }

@@ -47,7 +47,7 @@ pub(super) fn show(
 }
 
 /// Columns of a bar in the chart.
-const BAR_WIDTH: usize = 40;
+const BAR_COLUMNS: usize = 40;
 
 /// Returns a chart with one line per band: its turns, its tokens, and its share of the budget.
 fn band_chart(shown: &AssembledHistory, budget: u32) -> String {
@@ -73,8 +73,8 @@ fn band_chart(shown: &AssembledHistory, budget: u32) -> String {
     let mut chart = String::new();
     for (name, turns, tokens) in rows {
         let share = f64::from(tokens) / f64::from(budget.max(1));
-        let filled = ((share * BAR_WIDTH as f64).round() as usize).min(BAR_WIDTH);
-        let bar = "█".repeat(filled) + &"·".repeat(BAR_WIDTH - filled);
+        let filled = ((share * BAR_COLUMNS as f64).round() as usize).min(BAR_COLUMNS);
+        let bar = "█".repeat(filled) + &"·".repeat(BAR_COLUMNS - filled);
         chart.push_str(&format!(
             "{name:<10} {turns:<20} {tokens:>8} tokens  {bar} {:>3.0} %\n",
             share * 100.0

@@ -4,6 +4,7 @@ use std::io::{BufWriter, Write};
 
 use anyhow::Result;
 use selvedge_memory::{Level, Memory, MemoryError};
+use selvedge_text::count_noun;
 
 use super::args::{MemoryExportArgs, MemoryStatsArgs};
 use crate::CliStatus;
@@ -28,7 +29,7 @@ pub(super) fn stats(memory: &Memory, args: &MemoryStatsArgs) -> Result<CliStatus
         let share = |level| format!("{:.0} %", session.percent_of_raw(level));
         let waiting = match session.waiting {
             0 => String::new(),
-            count => format!("  ({count} turns without levels)"),
+            count => format!("  ({} without levels)", count_noun(count, "turn")),
         };
         print_line(&format!(
             "{name:<28} {:>8} {:>9} {:>11} {:>7} {:>7} {:>7}  {} … {}{waiting}",
@@ -43,9 +44,9 @@ pub(super) fn stats(memory: &Memory, args: &MemoryStatsArgs) -> Result<CliStatus
         ))?;
     }
     print_line(&format!(
-        "{} lessons in use, {} proposals to review, {:.1} MB",
-        stats.lessons,
-        stats.proposals,
+        "{} in use, {} to review, {:.1} MB",
+        count_noun(stats.lessons, "lesson"),
+        count_noun(stats.proposals, "proposal"),
         stats.bytes as f64 / 1e6
     ))?;
     Ok(CliStatus::Success)
@@ -84,6 +85,7 @@ pub(super) fn export(memory: &Memory, args: &MemoryExportArgs) -> Result<CliStat
             }
         }
     };
-    eprint_line!("exported {count} turns, with secrets redacted");
+    let exported = count_noun(count, "turn");
+    eprint_line!("exported {exported}, with secrets redacted");
     Ok(CliStatus::Success)
 }

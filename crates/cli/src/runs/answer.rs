@@ -25,6 +25,7 @@ use crate::run::{
 use crate::runs::args::RunsAnswerArgs;
 use crate::runs::resume_advice;
 use crate::saved_config::SavedRunConfig;
+use crate::servers::wait_for_servers;
 
 pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     let run = super::open_user_journal()?.run(&args.run)?;
@@ -103,9 +104,8 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     })?;
     let tools = setup.built_in_tools()?;
     let script = async {
-        servers
-            .ensure_catalogues_for_script(&harness, run.source.as_bytes())
-            .await;
+        let starting = servers.ensure_catalogues_for_script(&harness, run.source.as_bytes());
+        wait_for_servers(&servers, starting).await;
         let output = harness
             .with_tools(servers.script_registry(&tools))
             .restore_suspended(&run.source, &suspended, options)

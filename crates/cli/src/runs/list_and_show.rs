@@ -191,7 +191,7 @@ fn state_name(state: StoredRunState) -> &'static str {
 }
 
 pub(crate) fn format_calls(calls: u32) -> String {
-    format!("{calls} call{}", if calls == 1 { "" } else { "s" })
+    selvedge_text::count_noun(calls, "call")
 }
 
 /// Returns the time since `then_ms`, rounded down to one unit.

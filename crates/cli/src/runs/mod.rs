@@ -19,6 +19,7 @@ use selvedge_protocol::ResumeAs;
 use self::args::RunsCommand;
 use crate::CliStatus;
 use crate::problem::Problem;
+use crate::run::shell_word_of;
 
 pub(crate) fn runs(command: RunsCommand) -> Result<CliStatus> {
     let done = match command {
@@ -78,17 +79,51 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
         JournalError::NewerSchema { .. } => {
             "install a newer version of Selvedge, or set SELVEDGE_HOME to another folder"
         }
-        JournalError::ReadOnly { .. } => {
-            "copy the folder to a writable place, and set SELVEDGE_HOME to the copy"
+        JournalError::ReadOnly { path, .. } => {
+            return Problem::new(error.to_string()).hint(copy_home_hint(path, HomeContent::All));
         }
         JournalError::WrongKey => {
             "restore the key that encrypted the journal in the system keyring"
         }
         error if error.is_disk_full() => "free disk space",
-        JournalError::File { .. } => "set SELVEDGE_HOME to a writable folder",
+        JournalError::File { path, .. } => {
+            let folder = match path.is_dir() {
+                true => path.as_path(),
+                false => path.parent().unwrap_or(path),
+            };
+            let hint = copy_home_hint(folder, HomeContent::Settings);
+            return Problem::new(error.to_string()).hint(hint);
+        }
         _ => "check the folder $SELVEDGE_HOME",
     };
     Problem::new(error.to_string()).hint(hint)
+}
+
+/// What of a folder that cannot be written is needed in another place.
+enum HomeContent {
+    /// The configuration and the saved rules.
+    Settings,
+    /// Everything, because the journal is to be read.
+    All,
+}
+
+/// Returns the hint to use a copy of `home`, which cannot be written.
+fn copy_home_hint(home: &Path, content: HomeContent) -> String {
+    let copy = std::env::temp_dir().join("selvedge-home");
+    let words = (shell_word_of(home), shell_word_of(&copy));
+    let (Some(old), Some(new)) = words else {
+        return "set SELVEDGE_HOME to a writable folder".to_owned();
+    };
+    let has_settings = home.join("config.toml").exists() || home.join("rules.toml").exists();
+    match content {
+        HomeContent::All => {
+            format!("run `cp -r {old} {new} && chmod -R u+w {new} && export SELVEDGE_HOME={new}`")
+        }
+        HomeContent::Settings if has_settings => {
+            format!("run `mkdir -p {new} && cp {old}/*.toml {new} && export SELVEDGE_HOME={new}`")
+        }
+        HomeContent::Settings => format!("run `export SELVEDGE_HOME={new}`"),
+    }
 }
 
 /// Returns the advice to resume a run: the run of a script that failed or died, unless all its

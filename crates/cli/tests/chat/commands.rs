@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::driver::Fixture;
+use super::driver::ChatFixture;
 use super::server::Reply;
 use super::{READY, block, call, first, last, polite, text};
 
 #[test]
 fn help_lists_commands_and_keys() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     let mut terminal = fixture.open(&[], 80, 40, &[]);
     terminal.wait_for(READY);
     terminal.send("/help");
@@ -27,7 +27,7 @@ selvedge
   /new                 Start a new session
   /runs                List the runs of this session
   /mcp                 Show the MCP servers and their state
-  /thinking            Show the model's last thinking
+  /reasoning           Show the model's last reasoning
   /help                Show the commands and keys
   /quit                Quit; `selvedge continue` reopens the session
 
@@ -36,7 +36,7 @@ selvedge
   Up, Down             Browse earlier messages
   @                    Complete a file name
   Tab                  Accept the completion
-  Ctrl-T               Show or hide the model's thinking
+  Ctrl-T               Show or hide the model's reasoning
   Ctrl-C               Stop the turn, or clear the input; twice to quit
   Ctrl-D               Quit if the input is empty
   Ctrl-A E K U W Y, Alt-B F D  Edit as in a shell
@@ -48,7 +48,7 @@ selvedge
 
 #[test]
 fn an_unknown_command_is_an_error_with_a_hint() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.send("/frobnicate");
@@ -62,7 +62,7 @@ fn an_unknown_command_is_an_error_with_a_hint() {
 
 #[test]
 fn commands_are_offered_and_completed() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.type_text("/");
@@ -80,7 +80,7 @@ fn commands_are_offered_and_completed() {
 #[test]
 fn the_model_and_the_approval_policy_can_be_switched() {
     let code = "await tools.exec({ command: ['touch', 'made'] }); return 'made'";
-    let fixture = Fixture::new(first(vec![text(&block(code))]));
+    let fixture = ChatFixture::new(first(vec![text(&block(code))]));
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.send("/model other-model");
@@ -101,7 +101,7 @@ fn the_model_and_the_approval_policy_can_be_switched() {
 
 #[test]
 fn runs_are_listed_and_sessions_are_listed_and_continued() {
-    let fixture = Fixture::new(|asked| match last(asked).contains("Result of the script") {
+    let fixture = ChatFixture::new(|asked| match last(asked).contains("Result of the script") {
         true => vec![text("Done.")].into(),
         false if last(asked).contains("again") => vec![text("Again indeed.")].into(),
         false => vec![text(&block(
@@ -139,7 +139,7 @@ fn runs_are_listed_and_sessions_are_listed_and_continued() {
 
 #[test]
 fn a_journal_that_cannot_be_read_is_an_error_instead_of_an_empty_list() {
-    let fixture = Fixture::new(|_| vec![text("Done.")].into());
+    let fixture = ChatFixture::new(|_| vec![text("Done.")].into());
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     let file = fixture.home().join("journal.sqlite");
@@ -158,7 +158,7 @@ fn a_journal_that_cannot_be_read_is_an_error_instead_of_an_empty_list() {
 #[test]
 fn compact_shortens_the_conversation() {
     let answer = "Some words that take room. ".repeat(400);
-    let fixture = Fixture::new(move |_| Reply::Counted(vec![text(&answer)], 9_000));
+    let fixture = ChatFixture::new(move |_| Reply::Counted(vec![text(&answer)], 9_000));
     let mut terminal = fixture.chat();
     for number in 0..3 {
         terminal.send(&format!("Question {number}"));
@@ -179,7 +179,7 @@ fn compact_shortens_the_conversation() {
 
 #[test]
 fn mcp_reports_that_no_servers_are_configured() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.send("/mcp");
@@ -188,7 +188,7 @@ fn mcp_reports_that_no_servers_are_configured() {
 
 #[test]
 fn mcp_shows_a_server_that_failed() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     fixture.configure("[mcp_servers.broken]\ncommand = \"/nonexistent/server\"\n");
     let mut terminal = fixture.chat();
     terminal.send("Hi");
@@ -200,7 +200,7 @@ fn mcp_shows_a_server_that_failed() {
 
 #[test]
 fn the_first_turn_has_the_tools_of_mcp_servers() {
-    let fixture = Fixture::new(super::script("return (await odd.echo({ x: 41 })).x + 1"));
+    let fixture = ChatFixture::new(super::script("return (await odd.echo({ x: 41 })).x + 1"));
     let server =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
     fixture.configure(&format!(
@@ -218,7 +218,7 @@ fn the_first_turn_has_the_tools_of_mcp_servers() {
 
 #[test]
 fn some_commands_are_rejected_during_a_turn() {
-    let fixture = Fixture::new(|_| {
+    let fixture = ChatFixture::new(|_| {
         Reply::Hang(vec![
             text("It begins and begins and begins and begins."),
             call("c", "read_file", json!({"path": "a.txt"})),
@@ -237,7 +237,7 @@ fn some_commands_are_rejected_during_a_turn() {
 
 #[test]
 fn the_mode_command_decides_whether_the_scripts_of_the_next_turns_run() {
-    let fixture = Fixture::new(|asked| {
+    let fixture = ChatFixture::new(|asked| {
         let words = last(asked);
         match words.contains("Result of the script") {
             true => vec![text(if words.contains("dry_run") {
@@ -256,7 +256,7 @@ fn the_mode_command_decides_whether_the_scripts_of_the_next_turns_run() {
     terminal.send("first");
     terminal.wait_for("only checked");
     terminal.send("/mode enabled");
-    terminal.wait_for("enabled: run scripts");
+    terminal.wait_for("enabled: check and run scripts");
     terminal.send("second");
     terminal.wait_for("it ran");
     terminal.send("/mode maybe");

@@ -1,7 +1,7 @@
 //! Approvals in the chat are deliberate: words and pastes answer nothing, the whole call is shown,
 //! and the question waits.
 
-use super::driver::{ChatTerminal, Fixture};
+use super::driver::{ChatFixture, ChatTerminal};
 use super::{last, script};
 
 /// A script whose first call needs approval, and that writes `approved` if it gets it.
@@ -54,14 +54,14 @@ pub const SENTENCES: [&str; 40] = [
     "@src 2",
 ];
 
-fn fixture(code: &str) -> Fixture {
-    let fixture = Fixture::new(script(code));
+fn fixture(code: &str) -> ChatFixture {
+    let fixture = ChatFixture::new(script(code));
     std::fs::create_dir(fixture.work().join("doomed")).unwrap();
     fixture
 }
 
 /// Opens a chat at its question.
-fn ask(fixture: &Fixture, width: u16, height: u16) -> ChatTerminal {
+fn ask(fixture: &ChatFixture, width: u16, height: u16) -> ChatTerminal {
     let mut terminal = fixture.open(&[], width, height, &[]);
     terminal.send("Clean up");
     terminal.wait_for("1. Approve this call, once");
@@ -69,7 +69,7 @@ fn ask(fixture: &Fixture, width: u16, height: u16) -> ChatTerminal {
 }
 
 #[track_caller]
-fn assert_open(fixture: &Fixture, terminal: &ChatTerminal, input: &str) {
+fn assert_open(fixture: &ChatFixture, terminal: &ChatTerminal, input: &str) {
     let screen = terminal.screen();
     assert!(
         fixture.work().join("doomed").exists()
@@ -212,7 +212,7 @@ fn an_approval_for_the_rest_of_the_script_covers_its_later_calls_only() {
     let code = "for (const name of ['a', 'b', 'c']) \
         await tools.exec({ command: ['rm', '-rf', name] });\n\
         await tools.writeFile({ path: 'rest', content: 'x' }); return 'rest'";
-    let fixture = Fixture::new(move |asked| match asked.number % 2 {
+    let fixture = ChatFixture::new(move |asked| match asked.number % 2 {
         0 => vec![super::text(&super::block(code))].into(),
         _ => vec![super::text("Done.")].into(),
     });

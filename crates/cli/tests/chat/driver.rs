@@ -19,13 +19,13 @@ use tempfile::TempDir;
 use super::server::{Asked, Reply, Server};
 
 /// A home with a provider on loopback, and a project folder.
-pub struct Fixture {
+pub struct ChatFixture {
     pub dir: TempDir,
     pub server: Server,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Fixture {
+impl ChatFixture {
     /// Starts a model server that answers requests with `model`.
     pub fn new(model: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()

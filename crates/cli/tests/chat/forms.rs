@@ -2,7 +2,7 @@
 //! without a terminal.
 
 use super::answer_encoding::{block, text};
-use super::driver::{ChatTerminal, Fixture};
+use super::driver::{ChatFixture, ChatTerminal};
 use super::server::{Asked, Reply};
 use super::support::{TestWorkspace, peers};
 use super::{last, script};
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 pub fn fixture(
     more: &str,
     model: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
-) -> Option<Fixture> {
+) -> Option<ChatFixture> {
     let index = peers()?.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
     let path = std::env::var_os("PATH").unwrap();
     let node = std::env::split_paths(&path)
         .map(|folder| folder.join("node"))
         .find(|node| node.exists())
         .unwrap();
-    let fixture = Fixture::new(model);
+    let fixture = ChatFixture::new(model);
     fixture.configure(&format!(
         "[mcp_servers.everything]\ncommand = {node:?}\nargs = [{index:?}]\n{more}"
     ));
@@ -33,7 +33,7 @@ const FORM: &str = "const all = await everything.triggerElicitationRequest.raw({
     content: all.content.at(-1).text.split('Raw result: ')[1] });\nreturn 'asked'";
 
 /// Reads and removes the outcome that the server received.
-fn take_outcome(fixture: &Fixture) -> Value {
+fn take_outcome(fixture: &ChatFixture) -> Value {
     let file = fixture.work().join("outcome.json");
     let outcome = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     std::fs::remove_file(file).unwrap();
@@ -125,7 +125,7 @@ fn a_form_is_filled_in_in_the_chat() {
     terminal.wait_for("  1. Send to everything\n  2. Start over\n  3. Decline\n");
     assert!(
         terminal.screen().contains("    email: ada@example.com")
-            && terminal.screen().contains("homepage: left out")
+            && terminal.screen().contains("homepage: omitted")
     );
     send_form(&mut terminal);
     terminal.wait_for("» sent");
@@ -141,7 +141,7 @@ fn a_form_is_filled_in_in_the_chat() {
 #[test]
 fn a_key_answers_only_the_question_on_the_screen() {
     // The approval comes first, the form while it is open.
-    let fixture = Fixture::new(script(
+    let fixture = ChatFixture::new(script(
         "const wiped = danger.wipe({}); await new Promise(then => setTimeout(then, 200));\n\
          await odd.ask({}); await wiped; return 1",
     ));
@@ -313,7 +313,7 @@ fn run_and_exec_show_forms_in_plain_lines() {
 #[test]
 fn without_a_terminal_forms_are_declined_with_a_message() {
     let code = "return [await odd.ask(), await odd.think()]";
-    let fixture = Fixture::new(script(code));
+    let fixture = ChatFixture::new(script(code));
     fixture.configure(&TestWorkspace::odd("odd", "good"));
     let output = fixture.run(&["run", "-e", code]);
     let (stdout, stderr) = (

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::{READY, answer_encoding::text, driver::Fixture};
+use super::{READY, answer_encoding::text, driver::ChatFixture};
 
 #[test]
 fn a_chat_answers_the_messages_that_wait_for_its_session() {
-    let fixture = Fixture::new(|_| vec![text("I will.")].into());
+    let fixture = ChatFixture::new(|_| vec![text("I will.")].into());
     let create = "return (await sessions.create({ prompt: 'Fix it.' })).id";
     let created = fixture.run(&["run", "-q", "-e", create]);
     let id = String::from_utf8(created.stdout).unwrap().trim().to_owned();
@@ -24,7 +24,7 @@ fn a_chat_answers_the_messages_that_wait_for_its_session() {
 
 #[test]
 fn a_chat_does_not_lend_its_permissions_to_a_message() {
-    let fixture = Fixture::new(|_| vec![text("I will.")].into());
+    let fixture = ChatFixture::new(|_| vec![text("I will.")].into());
     let create = "return (await sessions.create({ prompt: 'Fix it.' })).id";
     let created = fixture.run(&["run", "-q", "--sandbox", "read-only", "-e", create]);
     let id = String::from_utf8(created.stdout).unwrap().trim().to_owned();

@@ -1,6 +1,6 @@
 //! Approvals in the chat.
 
-use super::driver::Fixture;
+use super::driver::ChatFixture;
 use super::{READY, last, script};
 
 const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], \
@@ -8,8 +8,8 @@ const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'
 /// Shown when the prompt accepts keys.
 const KEYS: &str = "1. Approve this call, once";
 
-fn fixture(code: &str) -> Fixture {
-    let fixture = Fixture::new(script(code));
+fn fixture(code: &str) -> ChatFixture {
+    let fixture = ChatFixture::new(script(code));
     std::fs::create_dir(fixture.work().join("doomed")).unwrap();
     fixture
 }
@@ -116,7 +116,7 @@ selvedge
 #[test]
 fn quitting_at_the_approval_of_a_structured_call_asks_again_on_continue() {
     let args = serde_json::json!({"command": ["rm", "-rf", "doomed"]});
-    let fixture = Fixture::new(super::first(vec![super::call("c1", "exec", args)]));
+    let fixture = ChatFixture::new(super::first(vec![super::call("c1", "exec", args)]));
     std::fs::create_dir(fixture.work().join("doomed")).unwrap();
     let mut terminal = fixture.chat();
     terminal.send("Clean up");
@@ -137,7 +137,7 @@ fn a_resumed_script_still_reuses_calls_after_quitting_at_its_approval() {
     const NOTE: &str = "await tools.exec({ command: ['sh', '-c', 'echo one >> notes'] });";
     let run_id = Arc::new(Mutex::new(String::new()));
     let resumed = run_id.clone();
-    let fixture = Fixture::new(move |request| {
+    let fixture = ChatFixture::new(move |request| {
         let run = resumed.lock().unwrap();
         let code = format!("// @exec: {{\"resume\": \"{run}\"}}\n{DOOM}").replace("return", NOTE);
         script(&code)(request)
@@ -193,7 +193,7 @@ fn keys_typed_before_the_approval_do_not_answer_it() {
 #[test]
 fn always_is_saved_and_not_asked_again() {
     let code = "await tools.exec({ command: ['touch', 'made'] }); return 'made'";
-    let fixture = Fixture::new(move |asked| match asked.number % 2 {
+    let fixture = ChatFixture::new(move |asked| match asked.number % 2 {
         0 => vec![super::text(&super::block(code))].into(),
         _ => vec![super::text("Done.")].into(),
     });
@@ -220,7 +220,7 @@ fn several_calls_are_one_prompt_and_can_be_answered_one_by_one() {
     let code = "const all = await Promise.allSettled(\
                 ['a', 'b'].map(f => tools.exec({ command: ['touch', f] })));\n\
                 return all.map(r => r.status)";
-    let fixture = Fixture::new(script(code));
+    let fixture = ChatFixture::new(script(code));
     let mut terminal = fixture.open(&["--approval", "untrusted"], 80, 50, &[]);
     terminal.send("Both");
     terminal.wait_for("approval needed for 2 calls:");

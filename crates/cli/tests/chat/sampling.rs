@@ -1,7 +1,7 @@
 //! Sampling by MCP servers: requests to the model, with approval.
 
 use super::answer_encoding::{block, text};
-use super::driver::Fixture;
+use super::driver::ChatFixture;
 use super::forms::fixture;
 use super::server::{Asked, Reply};
 use super::{READY, last};
@@ -23,7 +23,7 @@ fn script_and_sampling(code: &'static str) -> impl Fn(&Asked) -> Reply + Send + 
 }
 
 /// Returns the requests that the model received for the server.
-fn sampling_requests(fixture: &Fixture) -> Vec<Asked> {
+fn sampling_requests(fixture: &ChatFixture) -> Vec<Asked> {
     let all = fixture.server.asked().into_iter();
     all.filter(|request| last(request).contains("trigger-sampling-request context: six"))
         .collect()

@@ -1,12 +1,12 @@
 //! Input of the chat: several lines, pastes, history, file completion and queued messages.
 
-use super::driver::Fixture;
+use super::driver::ChatFixture;
 use super::server::{Asked, Reply};
 use super::{READY, last, polite, text};
 
 #[test]
 fn a_message_can_have_several_lines() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.type_text("one\\\rtwo\x1b\rthree\nfour");
@@ -32,7 +32,7 @@ selvedge
 
 #[test]
 fn a_paste_is_sent_unchanged() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.type_text("See: ");
@@ -55,7 +55,7 @@ fn a_paste_is_sent_unchanged() {
 
 #[test]
 fn the_input_history_is_kept_across_chats() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     let mut terminal = fixture.chat();
     terminal.send("the first");
     terminal.wait_for("Hello, person.");
@@ -89,7 +89,7 @@ fn the_input_history_is_kept_across_chats() {
 
 #[test]
 fn files_are_completed_after_an_at_sign() {
-    let fixture = Fixture::new(polite);
+    let fixture = ChatFixture::new(polite);
     std::fs::write(fixture.work().join(".gitignore"), "ignored*\n").unwrap();
     std::fs::write(fixture.work().join("ignored_parser.rs"), "").unwrap();
     let mut terminal = fixture.chat();
@@ -123,7 +123,7 @@ fn answer_after(go: std::path::PathBuf) -> impl Fn(&Asked) -> Reply + Send + Syn
 fn a_message_sent_during_a_turn_is_queued() {
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
-    let fixture = Fixture::new(answer_after(go.clone()));
+    let fixture = ChatFixture::new(answer_after(go.clone()));
     let mut terminal = fixture.chat();
     terminal.send("first");
     terminal.wait_for("waiting for mock");
@@ -138,7 +138,7 @@ fn a_message_sent_during_a_turn_is_queued() {
 
 #[test]
 fn queued_messages_return_to_the_input_when_the_turn_is_stopped() {
-    let fixture = Fixture::new(|_| {
+    let fixture = ChatFixture::new(|_| {
         Reply::Hang(vec![text(
             "It begins and begins and begins and begins and begins.",
         )])

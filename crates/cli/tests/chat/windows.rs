@@ -2,7 +2,7 @@
 
 use rustix::termios::{LocalModes, tcgetattr};
 
-use super::driver::Fixture;
+use super::driver::ChatFixture;
 use super::server::Reply;
 use super::{READY, block, polite, text};
 
@@ -14,7 +14,7 @@ const PAGE: &str = "# A title\n\nSome **bold** words with `code` and a \
 
 #[test]
 fn markdown_is_readable_in_sixty_columns() {
-    let fixture = Fixture::new(|_| vec![text(PAGE)].into());
+    let fixture = ChatFixture::new(|_| vec![text(PAGE)].into());
     let mut terminal = fixture.open(&[], 60, 40, &[]);
     terminal.send("Show");
     terminal.wait_for("println!");
@@ -51,7 +51,7 @@ exec      │ runs a command                          │ 3
 fn no_color_disables_colours() {
     let code = "return (await tools.readFile({ path: 'a.txt' })).totalLines // two";
     for (env, coloured) in [(&[("NO_COLOR", "1")][..], false), (&[], true)] {
-        let fixture = Fixture::new(super::first(vec![text(PAGE), text(&block(code))]));
+        let fixture = ChatFixture::new(super::first(vec![text(PAGE), text(&block(code))]));
         let mut terminal = fixture.open(&[], 80, 40, env);
         terminal.send("Show");
         terminal.wait_for("Done.");
@@ -73,7 +73,7 @@ fn the_terminal_can_be_resized_while_an_answer_streams() {
     let answer = "Many words come and come and go on and on, \
                   so that they fill more than one line of any window. "
         .repeat(3);
-    let fixture = Fixture::new(move |request| match request.number {
+    let fixture = ChatFixture::new(move |request| match request.number {
         0 => Reply::Hang(vec![text(&format!("First paragraph.\n\n{answer}"))]),
         _ => vec![text("Second answer.")].into(),
     });
@@ -126,7 +126,7 @@ Second answer.
 #[test]
 fn finished_rows_stay_in_the_scrollback() {
     let lines: String = (0..60).map(|n| format!("- item number {n}\n")).collect();
-    let fixture = Fixture::new(move |_| vec![text(&lines)].into());
+    let fixture = ChatFixture::new(move |_| vec![text(&lines)].into());
     let mut terminal = fixture.open(&[], 60, 16, &[]);
     terminal.send("List");
     terminal.wait_for("item number 59");
@@ -144,7 +144,7 @@ fn finished_rows_stay_in_the_scrollback() {
 #[test]
 fn the_terminal_is_restored_at_exit_and_after_a_signal() {
     for by_signal in [false, true] {
-        let fixture = Fixture::new(polite);
+        let fixture = ChatFixture::new(polite);
         let mut terminal = fixture.chat();
         let before = tcgetattr(terminal.master()).unwrap().local_modes;
         terminal.send("Hi");

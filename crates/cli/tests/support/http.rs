@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::{TEST_TIMEOUT, TestWorkspace, value};
 
 /// A server on a free port, and a client of it. It ends when this is dropped.
-pub struct Server {
+pub struct ServeProcess {
     child: Child,
     pub address: String,
     /// The random token that the server printed.
     pub token: Option<String>,
 }
 
-impl Server {
+impl ServeProcess {
     pub fn start(workspace: &TestWorkspace, args: &[&str]) -> Self {
         Self::start_with(workspace, args, |_| {})
     }
@@ -72,7 +72,7 @@ impl Server {
     }
 
     /// Sends a request with the token and these headers, and returns the open connection. A header
-    /// with an empty value is left out.
+    /// with an empty value is omitted.
     pub fn send(&self, start: &str, headers: &[(&str, &str)], message: &Value) -> TcpStream {
         let mut stream = self.connect();
         let body = message.to_string();
@@ -174,7 +174,7 @@ pub fn tool_call(tool: &str, args: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool, "arguments": args}})
 }
 
-impl Drop for Server {
+impl Drop for ServeProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

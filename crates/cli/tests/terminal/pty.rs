@@ -11,14 +11,14 @@ use selvedge_confine::{
 };
 
 /// A `selvedge` process in a pseudo-terminal.
-pub struct Terminal {
+pub struct PtyTerminal {
     master: File,
     child: Child,
     /// The output so far.
     pub output: String,
 }
 
-impl Terminal {
+impl PtyTerminal {
     pub fn run(dir: &Path, args: &[&str]) -> Self {
         Self::run_with_term(dir, args, "dumb")
     }

@@ -86,7 +86,7 @@ pub fn measure_folder(folder: &str) {
 }
 
 /// Reads a file in LoCoMo's format. Questions without evidence, and those without an answer in the
-/// conversation (category 5), are left out.
+/// conversation (category 5), are omitted.
 fn read_locomo(path: &Path) -> Vec<Conversation> {
     let text = std::fs::read_to_string(path).unwrap();
     let Ok(value) = serde_json::from_str::<Value>(&text) else {

@@ -61,7 +61,7 @@ impl ZipfWords {
             .min(self.words.len() - 1)]
     }
 
-    /// Generates a question. The hundred most frequent words count as stop words and are left out.
+    /// Generates a question. The hundred most frequent words count as stop words and are omitted.
     fn random_question(&self, random: &mut SeededRandom) -> String {
         let mut question = Vec::new();
         let length = 4 + random.below(8);

@@ -15,15 +15,15 @@ pub struct ChatLine {
 
 /// A question, and the keys of the lines that answer it.
 #[derive(Debug, Clone)]
-pub struct ChatQuestion {
+pub struct SampleQuestion {
     pub text: String,
     pub evidence: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Chat {
+pub struct SampleChat {
     pub lines: Vec<ChatLine>,
-    pub questions: Vec<ChatQuestion>,
+    pub questions: Vec<SampleQuestion>,
 }
 
 /// A pseudo-random number generator: the same seed gives the same numbers.
@@ -165,7 +165,7 @@ const TALK: &[&str] = &[
 ];
 
 /// Generates a conversation with this many parts.
-pub fn chat(seed: u64, parts: usize) -> Chat {
+pub fn chat(seed: u64, parts: usize) -> SampleChat {
     let mut random = SeededRandom(seed.wrapping_mul(7919).wrapping_add(17));
     let first = random.below(NAMES.len());
     let names = [
@@ -202,7 +202,7 @@ pub fn chat(seed: u64, parts: usize) -> Chat {
                 let (fact, question) = FACTS[random.below(FACTS.len())];
                 let (fact, place) = fill(fact, &mut random);
                 let question = question.replace("{s}", me).replace("{p}", place);
-                questions.push(ChatQuestion {
+                questions.push(SampleQuestion {
                     text: question,
                     evidence: vec![key.clone()],
                 });
@@ -235,14 +235,14 @@ pub fn chat(seed: u64, parts: usize) -> Chat {
         }
     }
     // The same question may have several answers: all of them are evidence.
-    let mut merged: Vec<ChatQuestion> = Vec::new();
+    let mut merged: Vec<SampleQuestion> = Vec::new();
     for question in questions {
         match merged.iter_mut().find(|known| known.text == question.text) {
             Some(known) => known.evidence.extend(question.evidence),
             None => merged.push(question),
         }
     }
-    Chat {
+    SampleChat {
         lines,
         questions: merged,
     }

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// The reply to one request.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct ProviderReply {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     /// The chunks of the body.
@@ -28,7 +28,7 @@ pub enum End {
     Silent,
 }
 
-impl Reply {
+impl ProviderReply {
     pub fn events(body: impl Into<Vec<u8>>) -> Self {
         let headers = vec![("content-type".to_owned(), "text/event-stream".to_owned())];
         Self {
@@ -69,13 +69,13 @@ impl Reply {
 
 /// A request that was received.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct ProviderRequest {
     pub line: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl ProviderRequest {
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
@@ -88,9 +88,9 @@ impl Request {
     }
 }
 
-pub struct Server {
+pub struct ProviderServer {
     pub url: String,
-    requests: Arc<Mutex<Vec<Request>>>,
+    requests: Arc<Mutex<Vec<ProviderRequest>>>,
     task: tokio::task::JoinHandle<()>,
     /// Has one permit for each exchange in progress.
     exchanges: Arc<tokio::sync::Semaphore>,
@@ -99,15 +99,15 @@ pub struct Server {
 /// More exchanges than any test makes.
 const MAX_EXCHANGES: u32 = 1000;
 
-impl Drop for Server {
+impl Drop for ProviderServer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Server {
+impl ProviderServer {
     /// Starts a server that sends these replies in order, and then closes every connection.
-    pub async fn start(replies: impl IntoIterator<Item = Reply>) -> Self {
+    pub async fn start(replies: impl IntoIterator<Item = ProviderReply>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -138,15 +138,15 @@ impl Server {
         drop(self.exchanges.acquire_many(MAX_EXCHANGES).await);
     }
 
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<ProviderRequest> {
         self.requests.lock().unwrap().clone()
     }
 }
 
 async fn serve(
     mut stream: TcpStream,
-    received: Arc<Mutex<Vec<Request>>>,
-    replies: Arc<Mutex<VecDeque<Reply>>>,
+    received: Arc<Mutex<Vec<ProviderRequest>>>,
+    replies: Arc<Mutex<VecDeque<ProviderReply>>>,
 ) {
     let Some(request) = read(&mut stream).await else {
         return;
@@ -184,7 +184,7 @@ async fn serve(
     }
 }
 
-async fn read(stream: &mut TcpStream) -> Option<Request> {
+async fn read(stream: &mut TcpStream) -> Option<ProviderRequest> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 16 * 1024];
     loop {
@@ -203,7 +203,7 @@ async fn read(stream: &mut TcpStream) -> Option<Request> {
                 .map_or(0, |(_, n)| n.parse().unwrap());
             let body = bytes[end + 4..].to_vec();
             if body.len() >= length {
-                return Some(Request {
+                return Some(ProviderRequest {
                     line,
                     headers,
                     body,

@@ -54,7 +54,7 @@ impl<'a> TypeChecker<'a> {
         }
     }
 
-    /// Infers `object[key]`.
+    /// Infers the type of `object[key]`.
     pub(super) fn computed_member(&mut self, member: &'a ComputedMemberExpression<'a>) -> TypeId {
         let object = self.infer(&member.object);
         let key = self.infer(&member.expression);

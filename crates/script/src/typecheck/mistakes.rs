@@ -258,7 +258,7 @@ impl<'a> TypeChecker<'a> {
                     Some(object) if &*object.path == "[]" => {
                         format!("{} returns a list of {fields}", object.tool)
                     }
-                    _ => format!("it is a list of {fields}"),
+                    _ => format!("the value is a list of {fields}"),
                 };
                 (whose, origin.map(|object| object.tool.to_owned()))
             }

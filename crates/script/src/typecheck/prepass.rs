@@ -27,11 +27,11 @@ pub(super) struct Variable<'a> {
 pub(super) enum AssignedValue<'a> {
     /// The value of an expression.
     Value(&'a Expression<'a>),
-    /// A number.
+    /// A number of unknown value.
     Number,
     /// The sum with the value of an expression, as `+=` gives.
     Sum(&'a Expression<'a>),
-    /// Any value.
+    /// A value of any type.
     Unknown,
 }
 

@@ -104,7 +104,7 @@ struct Executed {
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Patch {
+struct SamplePatchArgs {
     patch: String,
 }
 
@@ -115,7 +115,7 @@ struct Patched {
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Wait {
+struct SleepArgs {
     /// Milliseconds.
     ms: u64,
     /// Given back.
@@ -123,7 +123,7 @@ struct Wait {
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Message {
+struct FailArgs {
     message: String,
 }
 
@@ -133,7 +133,7 @@ struct Anything {
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Nothing {}
+struct SampleNoArgs {}
 
 /// Counts what the tools did.
 #[derive(Debug, Default)]
@@ -244,7 +244,7 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
         .unwrap();
     tools.add_suggestions("bash shell", "exec");
     let log = seen.clone();
-    let patch = move |args: Patch| {
+    let patch = move |args: SamplePatchArgs| {
         log.patches.lock().unwrap().push(args.patch.clone());
         async move {
             Ok(Patched {
@@ -257,7 +257,7 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
         .register(tool("apply_patch", "Changes files.", patch))
         .unwrap();
     let log = seen.clone();
-    let sleep = move |args: Wait, call: selvedge_tools::CallContext| {
+    let sleep = move |args: SleepArgs, call: selvedge_tools::CallContext| {
         let log = log.clone();
         async move {
             let running = log.running.fetch_add(1, Ordering::SeqCst) + 1;
@@ -278,7 +278,7 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
     tools
         .register(tool_with_context("sleep", "Waits, then gives `value` back.", sleep).read_only())
         .unwrap();
-    let stubborn = |args: Wait| async move {
+    let stubborn = |args: SleepArgs| async move {
         tokio::time::sleep(Duration::from_millis(args.ms)).await;
         Ok(json!(null))
     };
@@ -289,9 +289,9 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
             stubborn,
         ))
         .unwrap();
-    let fail = |args: Message| async move { Err::<Value, _>(ToolError::new(args.message)) };
+    let fail = |args: FailArgs| async move { Err::<Value, _>(ToolError::new(args.message)) };
     tools.register(tool("fail", "Fails.", fail)).unwrap();
-    let panic = |_: Nothing| async move {
+    let panic = |_: SampleNoArgs| async move {
         if true {
             panic!("boom")
         } else {
@@ -303,11 +303,11 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
     tools
         .register(tool("echo", "Gives `value` back.", echo).read_only())
         .unwrap();
-    let big = |args: Wait| async move { Ok(json!("x".repeat(args.ms as usize))) };
+    let big = |args: SleepArgs| async move { Ok(json!("x".repeat(args.ms as usize))) };
     tools
         .register(tool("big", "A string of `ms` characters.", big).read_only())
         .unwrap();
-    let issues = |_: Nothing| async move {
+    let issues = |_: SampleNoArgs| async move {
         Ok(json!([{"id": 1, "title": "bug"}, {"id": 2, "title": "idea"}]))
     };
     tools

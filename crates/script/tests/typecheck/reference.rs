@@ -25,7 +25,7 @@ const MISTAKE_CODES: [u32; 25] = [
 
 /// An error that `tsc` reports.
 #[derive(Debug, Clone)]
-pub struct Diagnostic {
+pub struct TscDiagnostic {
     pub line: u32,
     pub code: u32,
     pub message: String,
@@ -35,7 +35,7 @@ pub struct Diagnostic {
     call: Option<(u32, u32)>,
 }
 
-impl Diagnostic {
+impl TscDiagnostic {
     /// Whether a finding on this line is about the same mistake.
     pub fn confirms(&self, kind: &str, line: u32) -> bool {
         if !MISTAKE_CODES.contains(&self.code) {
@@ -65,7 +65,10 @@ pub fn is_installed() -> bool {
 
 /// Returns what `tsc --strict` reports for each script, with the declarations of a registry. `None`
 /// if the script is not valid TypeScript inside a function.
-pub fn diagnostics(registry: &Registry, scripts: &[&CorpusScript]) -> Vec<Option<Vec<Diagnostic>>> {
+pub fn diagnostics(
+    registry: &Registry,
+    scripts: &[&CorpusScript],
+) -> Vec<Option<Vec<TscDiagnostic>>> {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     let globals = &*selvedge_script::GLOBAL_DECLARATIONS;
@@ -113,7 +116,7 @@ pub fn diagnostics(registry: &Registry, scripts: &[&CorpusScript]) -> Vec<Option
         let call = calls.iter().find(|call| call.contains(line, column));
         let kind = classify(code, &message, call.is_some(), source, (line, column));
         let call = call.map(|call| (call.start.0, call.end.0));
-        found[index].as_mut().unwrap().push(Diagnostic {
+        found[index].as_mut().unwrap().push(TscDiagnostic {
             line,
             code,
             message,

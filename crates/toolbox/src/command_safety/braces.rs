@@ -6,7 +6,7 @@ const MAX_EXPANDED_WORDS: usize = 32;
 /// Maximum number of pairs of braces that are expanded in a word.
 const MAX_PAIRS: usize = 8;
 /// The longest word that is expanded, in characters.
-const MAX_WORD_LENGTH: usize = 128;
+const MAX_WORD_CHARS: usize = 128;
 
 /// A character of a word before expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn find_braces(pieces: &[WordPiece]) -> Option<BraceGroup<'_>> {
         .map(|(at, _)| at);
     opens
         .take(MAX_PAIRS)
-        .filter(|_| pieces.len() <= MAX_WORD_LENGTH)
+        .filter(|_| pieces.len() <= MAX_WORD_CHARS)
         .find_map(|open| {
             let (mut level, mut separators) = (0, vec![open]);
             for (at, piece) in pieces.iter().enumerate().skip(open) {

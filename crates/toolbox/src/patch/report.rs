@@ -81,7 +81,10 @@ fn adjusted_hint(hunk: &Hunk, progress: HunkProgress) -> Option<usize> {
 
 /// Describes the lines that were searched.
 fn describe_search_range(file: &[TextLine<'_>], hunk: &Hunk, progress: HunkProgress) -> String {
-    let all = format!("all {} lines", file.len());
+    let all = match file.len() {
+        1 => "the only line".to_owned(),
+        lines => format!("all {lines} lines"),
+    };
     match (adjusted_hint(hunk, progress), &hunk.format) {
         (Some(hint), _) => format!("{all}, outward from line {}", hint + 1),
         (None, HunkFormat::Envelope { .. }) if progress.previous_end > 0 => {

@@ -121,7 +121,7 @@ fn many_warnings_are_counted() {
         warnings[0],
         "grepFiles: returned 1 of 30 matches; set a higher limit for more"
     );
-    assert_eq!(warnings[20], "5 more warnings were left out");
+    assert_eq!(warnings[20], "5 more warnings were omitted");
 }
 
 #[test]
@@ -229,6 +229,6 @@ fn output_of_a_command_that_is_left_out_warns() {
     assert_eq!(value, json!(true));
     assert_eq!(
         warnings,
-        ["exec: 100,000 bytes in the middle of stdout were left out"]
+        ["exec: 100,000 bytes in the middle of stdout were omitted"]
     );
 }

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::TestWorkspace;
+use super::FilesWorkspace;
 
 #[test]
 fn images_are_detected_by_content_and_scaled_down() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     let png = |width, height| {
         let mut out = std::io::Cursor::new(Vec::new());
         image::DynamicImage::new_rgb8(width, height)

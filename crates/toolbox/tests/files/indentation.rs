@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::TestWorkspace;
+use super::FilesWorkspace;
 
 #[test]
 fn read_file_returns_an_indented_block() {
-    let value = TestWorkspace::new().value(
+    let value = FilesWorkspace::new().value(
         "return (await tools.readFile({path: 'src/main.rs', mode: 'indentation', \
          anchorLine: 3, maxLevels: 1})).numbered",
     );
@@ -18,7 +18,7 @@ fn read_file_returns_an_indented_block() {
 
 #[test]
 fn an_indented_block_ends_before_the_next_one() {
-    let workspace = TestWorkspace::new();
+    let workspace = FilesWorkspace::new();
     workspace.write(
         "work/a.py",
         b"import os\n\ndef one():\n    x = 1\n\n    return x\n\n\ndef two():\n\n    return 2\n",

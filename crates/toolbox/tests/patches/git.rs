@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::files;
 use crate::random::Random;
-use crate::workspace::{Node, TestWorkspace, Tree};
+use crate::workspace::{Node, PatchWorkspace, Tree};
 
 /// Names that git writes in different ways: plain, followed by a tab, quoted, escaped, and names
 /// that look like its prefixes.
@@ -63,7 +63,7 @@ pub fn rounds(count: u64) {
         else {
             continue;
         };
-        let workspace = TestWorkspace::new();
+        let workspace = PatchWorkspace::new();
         for (path, node) in &old {
             workspace.put(path, node);
         }
@@ -84,13 +84,13 @@ pub fn rounds(count: u64) {
 
 /// A git repository for making diffs.
 struct Repository {
-    folder: TestWorkspace,
+    folder: PatchWorkspace,
 }
 
 impl Repository {
     fn new() -> Self {
         let repository = Self {
-            folder: TestWorkspace::new(),
+            folder: PatchWorkspace::new(),
         };
         repository.git(&["init", "-q"]);
         repository.git(&["config", "core.autocrlf", "false"]);

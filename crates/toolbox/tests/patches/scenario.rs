@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::random::Random;
-use crate::workspace::{Node, TestWorkspace, Tree};
+use crate::workspace::{Node, PatchWorkspace, Tree};
 
 #[derive(Default)]
 pub struct Scenario {
@@ -131,7 +131,7 @@ fn unescape(text: &str) -> Vec<u8> {
 impl Scenario {
     /// Applies the patch and compares the result with the expected one.
     pub fn check(&self) -> Result<(), String> {
-        let workspace = TestWorkspace::new();
+        let workspace = PatchWorkspace::new();
         for (path, node) in &self.input {
             workspace.put(path, node);
         }
@@ -196,7 +196,7 @@ impl Scenario {
                 return;
             }
         }
-        let workspace = TestWorkspace::new();
+        let workspace = PatchWorkspace::new();
         for (path, node) in &self.input {
             workspace.put(path, node);
         }

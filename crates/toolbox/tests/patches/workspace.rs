@@ -57,12 +57,12 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .unwrap()
 });
 
-pub struct TestWorkspace {
+pub struct PatchWorkspace {
     dir: TempDir,
     pub policy: SandboxPolicy,
 }
 
-impl TestWorkspace {
+impl PatchWorkspace {
     pub fn new() -> Self {
         // Not in /tmp, which is always writable.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

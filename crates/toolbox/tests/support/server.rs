@@ -10,14 +10,14 @@ use std::time::Duration;
 
 /// A received request.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct ReceivedRequest {
     pub method: String,
     pub path: String,
     pub head: String,
     pub body: String,
 }
 
-impl Request {
+impl ReceivedRequest {
     pub fn header(&self, name: &str) -> Option<String> {
         let value_of = |line: &str| {
             line.split_once(':')
@@ -30,7 +30,7 @@ impl Request {
 
 /// A response.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct WebReply {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
@@ -48,7 +48,7 @@ pub enum AfterBody {
     Repeated(usize),
 }
 
-impl Reply {
+impl WebReply {
     pub fn new(status: u16, kind: &str, body: impl Into<Vec<u8>>) -> Self {
         let headers = vec![("content-type".to_owned(), kind.to_owned())];
         Self {
@@ -79,17 +79,17 @@ impl Reply {
     }
 }
 
-pub struct Server {
+pub struct WebServer {
     pub port: u16,
-    requests: Arc<Mutex<Vec<Request>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
     /// Receives a message for each request.
     arrived: Mutex<Receiver<()>>,
     /// Receives the bytes sent on each closed connection.
     closed: Mutex<Receiver<usize>>,
 }
 
-impl Server {
-    pub fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+impl WebServer {
+    pub fn start(answer: impl Fn(&ReceivedRequest) -> WebReply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -121,7 +121,7 @@ impl Server {
         format!("http://{host}:{}{path}", self.port)
     }
 
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.requests.lock().unwrap().clone()
     }
 
@@ -156,8 +156,8 @@ impl Server {
 
 fn serve(
     mut stream: TcpStream,
-    received: &Mutex<Vec<Request>>,
-    answer: &dyn Fn(&Request) -> Reply,
+    received: &Mutex<Vec<ReceivedRequest>>,
+    answer: &dyn Fn(&ReceivedRequest) -> WebReply,
     arrival: &Sender<()>,
     closed_sender: &Sender<usize>,
 ) {
@@ -191,7 +191,7 @@ fn serve(
     let _ = closed_sender.send(sent);
 }
 
-fn read(stream: &mut TcpStream) -> Option<Request> {
+fn read(stream: &mut TcpStream) -> Option<ReceivedRequest> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     loop {
@@ -199,7 +199,7 @@ fn read(stream: &mut TcpStream) -> Option<Request> {
             let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
             let mut words = head.lines().next()?.split(' ').map(str::to_owned);
             let (method, path) = (words.next()?, words.next()?);
-            let request = Request {
+            let request = ReceivedRequest {
                 method,
                 path,
                 head,

@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use crate::tree::{Entry, Tree};
+use crate::tree::{Entry, FolderTree};
 
 /// A SplitMix64 generator.
-pub struct Random(pub u64);
+pub struct TreeRandom(pub u64);
 
-impl Random {
+impl TreeRandom {
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -87,11 +87,11 @@ const LINES: &[&[u8]] = &[
       as some lines are in most files",
 ];
 
-pub fn name(random: &mut Random) -> OsString {
+pub fn name(random: &mut TreeRandom) -> OsString {
     OsString::from_vec([random.pick(FOLDERS), random.pick(NAMES)].concat())
 }
 
-pub fn entry(random: &mut Random) -> Entry {
+pub fn entry(random: &mut TreeRandom) -> Entry {
     match random.below(10) {
         0 => link(random),
         _ => Entry::File {
@@ -103,11 +103,11 @@ pub fn entry(random: &mut Random) -> Entry {
 
 /// Returns a link with a target in UTF-8, because a diff replaces invalid UTF-8. The target does
 /// not exist, because git fails on a folder that replaces a link to itself.
-fn link(random: &mut Random) -> Entry {
+fn link(random: &mut TreeRandom) -> Entry {
     Entry::Link(format!("nowhere/{}", name(random).to_string_lossy()).into())
 }
 
-fn content(random: &mut Random) -> Vec<u8> {
+fn content(random: &mut TreeRandom) -> Vec<u8> {
     match random.below(10) {
         0 => Vec::new(),
         1 => (0..1 + random.below(300))
@@ -135,8 +135,8 @@ fn content(random: &mut Random) -> Vec<u8> {
 }
 
 /// Makes one random change in a folder, as a command might.
-pub fn edit(random: &mut Random, folder: &Path) {
-    let tree = Tree::read(folder);
+pub fn edit(random: &mut TreeRandom, folder: &Path) {
+    let tree = FolderTree::read(folder);
     let names: Vec<&OsString> = tree.0.keys().collect();
     if names.is_empty() {
         return create(random, folder);
@@ -197,7 +197,7 @@ pub fn edit(random: &mut Random, folder: &Path) {
     }
 }
 
-fn create(random: &mut Random, folder: &Path) {
+fn create(random: &mut TreeRandom, folder: &Path) {
     if let Some(path) = free_path(random, folder) {
         entry(random).write(&path);
     }
@@ -205,7 +205,7 @@ fn create(random: &mut Random, folder: &Path) {
 
 /// Returns an unused path whose parents are folders or do not exist; `None` if the random path is
 /// not free.
-fn free_path(random: &mut Random, folder: &Path) -> Option<PathBuf> {
+fn free_path(random: &mut TreeRandom, folder: &Path) -> Option<PathBuf> {
     let path = folder.join(name(random));
     let blocked = path
         .ancestors()
@@ -223,7 +223,7 @@ fn free_path(random: &mut Random, folder: &Path) -> Option<PathBuf> {
 }
 
 /// Changes some lines of a file, or the target of a link.
-fn change_lines(random: &mut Random, entry: Entry) -> Entry {
+fn change_lines(random: &mut TreeRandom, entry: Entry) -> Entry {
     let Entry::File {
         content,
         executable,

@@ -11,11 +11,11 @@ use std::process::{Command, Stdio};
 
 use selvedge_toolbox::WorkspaceDiff;
 
-use crate::random::{self, Random};
+use crate::random::{self, TreeRandom};
 
 /// Every file and link below a folder.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Tree(pub BTreeMap<OsString, Entry>);
+pub struct FolderTree(pub BTreeMap<OsString, Entry>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
@@ -23,8 +23,8 @@ pub enum Entry {
     Link(OsString),
 }
 
-impl Tree {
-    pub fn random(random: &mut Random) -> Self {
+impl FolderTree {
+    pub fn random(random: &mut TreeRandom) -> Self {
         let mut tree = BTreeMap::new();
         for _ in 0..3 + random.below(10) {
             let name = random::name(random);
@@ -118,7 +118,12 @@ pub fn git(folder: &Path, args: &[&str]) -> Command {
 }
 
 /// Applies a diff with git. The diff does not contain binary files, so they are copied from `to`.
-pub fn apply(diff: &WorkspaceDiff, folder: &Path, to: &Tree, reverse: bool) -> Result<(), String> {
+pub fn apply(
+    diff: &WorkspaceDiff,
+    folder: &Path,
+    to: &FolderTree,
+    reverse: bool,
+) -> Result<(), String> {
     assert!(git(folder, &["init", "-q"]).status().unwrap().success());
     let sections = sections(&diff.text);
     assert_eq!(sections.len(), diff.files.len());

@@ -211,16 +211,20 @@ fn a_warning_names_each_unused_decision() {
 fn the_warning_about_reused_calls_is_bounded_and_names_no_skipped_call() {
     let id = |n: usize| format!("scr_1/tool_{n}");
     let mut calls = vec![undecided("scr_1/tool_0", "a")];
-    calls.extend((1..=MAX_NAMED + 2).map(|n| reusable(&id(n), "a", json!(n))));
+    calls.extend((1..=MAX_NAMED_CALLS + 2).map(|n| reusable(&id(n), "a", json!(n))));
     let prior = prior(calls);
     prior
         .decide(&id(0), ResumeDecision::Skip(json!(0)))
         .unwrap();
-    for n in 0..=MAX_NAMED + 2 {
+    for n in 0..=MAX_NAMED_CALLS + 2 {
         prior.look_up(&format!("tool_{n}"), "a", CallEffect::MayChange);
     }
     let warning = prior.reuse_warning().unwrap();
-    assert_eq!(warning.matches(" pay {").count(), MAX_NAMED, "{warning}");
+    assert_eq!(
+        warning.matches(" pay {").count(),
+        MAX_NAMED_CALLS,
+        "{warning}"
+    );
     assert!(!warning.contains("tool_0"), "{warning}");
     assert!(warning.contains(" and 2 more"), "{warning}");
 }

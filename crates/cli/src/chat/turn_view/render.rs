@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use selvedge_protocol::FunctionCallOutput;
 
-use super::{ThinkingDisplay, TurnSection, TurnView};
+use super::{ReasoningDisplay, TurnSection, TurnView};
 use crate::chat::call_list::format_duration;
 use crate::chat::markdown::{last_block_start, render_markdown};
 use crate::chat::rows::{StyledRow, fold_rows, sanitize};
@@ -18,7 +18,7 @@ impl TurnView {
     pub(super) fn take_finished_rows(
         &mut self,
         width: usize,
-        thinking: ThinkingDisplay,
+        reasoning: ReasoningDisplay,
         now: Instant,
     ) -> Vec<StyledRow> {
         let mut rows = Vec::new();
@@ -48,12 +48,12 @@ impl TurnView {
                         break;
                     }
                 }
-                TurnSection::Thinking(section) => {
+                TurnSection::Reasoning(section) => {
                     let Some(duration) = section.duration else {
                         break;
                     };
                     let head = format!("thought for {}", format_seconds(duration));
-                    rows.extend(thinking_rows(&section.text, &head, thinking));
+                    rows.extend(reasoning_rows(&section.text, &head, reasoning));
                     rows.push(StyledRow::blank());
                 }
                 TurnSection::Script(script) => {
@@ -88,7 +88,7 @@ impl TurnView {
         &self,
         section: &TurnSection,
         width: usize,
-        thinking: ThinkingDisplay,
+        reasoning: ReasoningDisplay,
         now: Instant,
     ) -> Vec<StyledRow> {
         let theme = self.theme;
@@ -103,10 +103,10 @@ impl TurnView {
                 }
                 short => render_markdown(short, width, theme),
             },
-            TurnSection::Thinking(section) => {
+            TurnSection::Reasoning(section) => {
                 let elapsed = now.saturating_duration_since(section.started_at);
-                let head = format!("thinking… {}", format_seconds(elapsed));
-                thinking_rows(&section.text, &head, thinking)
+                let head = format!("reasoning… {}", format_seconds(elapsed));
+                reasoning_rows(&section.text, &head, reasoning)
             }
             TurnSection::Script(script) => {
                 let mut rows = script.calls.live_rows(now, theme);
@@ -137,15 +137,15 @@ fn format_seconds(duration: Duration) -> String {
     }
 }
 
-fn thinking_rows(text: &str, head: &str, thinking: ThinkingDisplay) -> Vec<StyledRow> {
+fn reasoning_rows(text: &str, head: &str, reasoning: ReasoningDisplay) -> Vec<StyledRow> {
     let mut rows = vec![StyledRow::dim(format!("· {head}")).truncated()];
-    if thinking == ThinkingDisplay::Expanded {
-        rows.extend(thinking_text_rows(text));
+    if reasoning == ReasoningDisplay::Expanded {
+        rows.extend(reasoning_text_rows(text));
     }
     rows
 }
 
-pub(crate) fn thinking_text_rows(text: &str) -> Vec<StyledRow> {
+pub(crate) fn reasoning_text_rows(text: &str) -> Vec<StyledRow> {
     let text = sanitize(text.trim());
     text.lines()
         .map(|line| StyledRow::dim(line).indented(2))

@@ -24,7 +24,7 @@ impl TestTurn {
     fn take(&mut self, event: RuntimeEvent) {
         let rows = self
             .turn
-            .apply(event, 60, ThinkingDisplay::Collapsed, self.now);
+            .apply(event, 60, ReasoningDisplay::Collapsed, self.now);
         self.printed.extend(rows);
     }
 
@@ -37,7 +37,7 @@ impl TestTurn {
 
     fn live(&self) -> Vec<String> {
         self.turn
-            .live_rows(60, ThinkingDisplay::Collapsed, self.now)
+            .live_rows(60, ReasoningDisplay::Collapsed, self.now)
             .iter()
             .map(StyledRow::plain)
             .collect()
@@ -123,7 +123,7 @@ fn a_message_is_printed_block_by_block_while_it_streams() {
 }
 
 #[test]
-fn thinking_is_one_line_with_its_duration_and_its_text_is_kept() {
+fn reasoning_is_one_line_with_its_duration_and_its_text_is_kept() {
     let mut view = TestTurn::new();
     view.take(started(
         "i",
@@ -131,14 +131,17 @@ fn thinking_is_one_line_with_its_duration_and_its_text_is_kept() {
     ));
     view.take(updated("i", "Hm.\nSo."));
     view.now += Duration::from_secs(3);
-    assert_eq!(view.live(), ["· thinking… 3 s"]);
-    let thinking = Reasoning {
+    assert_eq!(view.live(), ["· reasoning… 3 s"]);
+    let reasoning = Reasoning {
         summary: vec!["Hm.\nSo.".into()],
         ..Reasoning::default()
     };
-    view.take(completed("i", ConversationItem::Reasoning(thinking).into()));
+    view.take(completed(
+        "i",
+        ConversationItem::Reasoning(reasoning).into(),
+    ));
     assert_eq!(view.printed(), ["· thought for 3 s", ""]);
-    assert_eq!(view.turn.last_thinking.as_deref(), Some("Hm.\nSo."));
+    assert_eq!(view.turn.last_reasoning.as_deref(), Some("Hm.\nSo."));
 }
 
 #[test]
