@@ -39,8 +39,7 @@ const PATCHES: &[(&str, &str)] = &[
         concat!(
             "        size_t limit = rt->malloc_state.malloc_limit;\n",
             "        rt->malloc_state.malloc_limit = limit ? limit + (64 << 10) : 0;\n",
-            "        JS_ThrowInternalError(ctx, \"out of memory: the script reached its memory \"\n",
-            "            \"limit of %d MB\", (int)(limit >> 20));\n",
+            "        JS_ThrowInternalError(ctx, \"out of memory\");\n",
             "        rt->malloc_state.malloc_limit = limit;\n",
         ),
     ),

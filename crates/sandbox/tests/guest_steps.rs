@@ -215,12 +215,7 @@ async fn loops_are_stopped_at_the_deadline() {
 async fn exhausted_memory_and_stack_are_errors() {
     let body = "try { const a = []; for (;;) a.push(new Array(1000).fill(1)) }
         catch (e) { return e.message }";
-    let message = value(body).await;
-    assert!(
-        message.starts_with("\"out of memory: the script reached its memory limit of ")
-            && message.ends_with(" MB\""),
-        "{message}"
-    );
+    assert_eq!(value(body).await, "\"out of memory\"");
     let body = "const f = () => f() + 1; try { f() } catch (e) { return e.name }";
     assert_eq!(value(body).await, "\"RangeError\"");
     let deep = "try { JSON.parse('['.repeat(1e6)) } catch (e) { return e.name + e.message }";

@@ -219,7 +219,7 @@ mod tests {
             error("/mode maybe"),
             (
                 "unknown script mode `maybe`".into(),
-                "use one of enabled, dry-run, disabled".into()
+                "use one of disabled, dry-run, enabled".into()
             )
         );
         assert_eq!(

@@ -260,5 +260,5 @@ fn the_mode_command_decides_whether_the_scripts_of_the_next_turns_run() {
     terminal.send("second");
     terminal.wait_for("it ran");
     terminal.send("/mode maybe");
-    terminal.wait_for("hint: use one of enabled, dry-run, disabled");
+    terminal.wait_for("hint: use one of disabled, dry-run, enabled");
 }
