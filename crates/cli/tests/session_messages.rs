@@ -11,6 +11,9 @@ mod server;
 
 mod support;
 
+#[path = "session_messages/example.rs"]
+mod example;
+
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
