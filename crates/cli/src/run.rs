@@ -26,6 +26,7 @@ use crate::output::{eprint_text, print_json_text, print_line, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::saved_config::SavedRunConfig;
+use crate::session_runner::finish_running_sessions;
 use crate::setup::CliSetup;
 
 pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
@@ -91,6 +92,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
         setup.toolbox.turn_diff.begin_turn();
         setup.toolbox.turn_diff.before_command();
     }
+    let (cancel, terminate) = (options.cancel.clone(), on_terminate.clone());
     let script = async {
         servers
             .ensure_catalogues_for_script(&harness, &source)
@@ -100,6 +102,10 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
             .run_with(&source, options)
             .await;
         servers.stop().await;
+        tokio::select! {
+            () = finish_running_sessions(&cancel) => {}
+            () = terminate.cancelled() => {}
+        }
         output
     };
     let mut output = run_with_signals(&runtime, signals, script);

@@ -2,7 +2,8 @@
 //! for scripts that wait for another session.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,17 +12,19 @@ use selvedge_config::{Config, EnvironmentSettings, Project};
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
     ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy, SessionError,
-    SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd, TurnPermissions,
-    Usage,
+    SessionFolder, SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd,
+    TurnPermissions, Usage,
 };
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::NoApprover;
+use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
 use crate::instructions::InstructionUse;
 use crate::problem::Problem;
 use crate::run::runtime;
+use crate::sessions_worktree::prepare_worktree;
 use crate::setup::{CliSetup, LoadedConfiguration, load_configuration};
 use crate::trust::TrustQuestion;
 
@@ -83,9 +86,10 @@ impl SessionRunner for ThreadRunner {
             .name("selvedge-session".to_owned())
             .stack_size(THREAD_STACK_BYTES)
             .spawn(work);
+        let not_run = |why: String| SessionError::NotRun(why);
+        let started = thread.map(|thread| lock_threads().push(thread));
         Box::pin(async move {
-            let not_run = |why: String| SessionError::NotRun(why);
-            thread.map_err(|error| not_run(error.to_string()))?;
+            started.map_err(|error| not_run(error.to_string()))?;
             let answered = answered
                 .await
                 .map_err(|_| not_run("it failed with an internal error".to_owned()))?;
@@ -96,6 +100,30 @@ impl SessionRunner for ThreadRunner {
             }
             Ok(answered.message)
         })
+    }
+}
+
+/// Threads that run turns for scripts.
+static THREADS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+
+fn lock_threads() -> MutexGuard<'static, Vec<JoinHandle<()>>> {
+    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for turns of other sessions that this process runs, at its end: a script that was
+/// cancelled leaves them running. Returns at once when `cancel` is cancelled; another process then
+/// continues them.
+pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
+    let is_running = || {
+        let mut threads = lock_threads();
+        threads.retain(|thread| !thread.is_finished());
+        !threads.is_empty()
+    };
+    if is_running() && !cancel.is_cancelled() {
+        eprint_line!("note: waiting for sessions that this process runs; Ctrl-C stops them");
+    }
+    while is_running() && !cancel.is_cancelled() {
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -139,6 +167,9 @@ pub(crate) async fn run_queue(
                     if claimed.message.number >= number {
                         break;
                     }
+                    if outcome.is_some_and(|outcome| outcome.end == Ok(TurnEnd::Interrupted)) {
+                        return Err(stopped_problem(session.id()).into());
+                    }
                     open = Some(session);
                 }
             }
@@ -161,6 +192,13 @@ pub(crate) async fn run_queue(
     }
 }
 
+fn stopped_problem(session: &str) -> Problem {
+    Problem::new(format!(
+        "session {session} was stopped; the message is still queued"
+    ))
+    .hint(format!("run `selvedge sessions send {session} --wait`"))
+}
+
 /// Runs the turn of a message. Returns the session, and the outcome; `None` if the turn had ended
 /// before.
 async fn run_message(
@@ -179,7 +217,9 @@ async fn run_message(
         claimed.message.permissions.as_ref(),
     ];
     let permissions: Vec<&TurnPermissions> = permissions.into_iter().flatten().collect();
-    let (mut setup, model) = setup_for_session(configuration, &info, &permissions, journal)?;
+    let worktree = session_worktree(&info).await?;
+    let (mut setup, model) =
+        setup_for_session(configuration, &info, worktree, &permissions, journal)?;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
@@ -239,10 +279,25 @@ pub(crate) fn describe_end(
     }
 }
 
-/// Sets up the tools of a session with its environment, and at most with these permissions.
+/// Returns the worktree of a session, which is created if it does not exist. `None` if the session
+/// works in its folder.
+async fn session_worktree(session: &SessionInfo) -> Result<Option<PathBuf>> {
+    let (id, directory) = (session.id.clone(), PathBuf::from(&session.directory));
+    match session.folder {
+        SessionFolder::Shared => Ok(None),
+        SessionFolder::Worktree => {
+            let prepare = move || prepare_worktree(&id, &directory);
+            Ok(Some(tokio::task::spawn_blocking(prepare).await??))
+        }
+    }
+}
+
+/// Sets up the tools of a session with its environment, and at most with these permissions. The
+/// configuration is that of the session's folder; tools work in its worktree if it has one.
 fn setup_for_session(
     configuration: &SessionConfiguration,
     session: &SessionInfo,
+    worktree: Option<PathBuf>,
     permissions: &[&TurnPermissions],
     journal: &Arc<Journal>,
 ) -> Result<(CliSetup, ModelChoiceArgs)> {
@@ -272,7 +327,8 @@ fn setup_for_session(
     for permission in permissions {
         restrict_config(&mut loaded.config, permission);
     }
-    let mut setup = CliSetup::from_config(loaded.config, loaded.directory, loaded.project)?;
+    let directory = worktree.unwrap_or(loaded.directory);
+    let mut setup = CliSetup::from_config(loaded.config, directory, loaded.project)?;
     setup.instruction_use = loaded.instruction_use;
     let packs = permissions.iter().flat_map(|one| &one.tool_packs);
     setup.required_packs = packs.cloned().collect();
@@ -328,6 +384,10 @@ impl CliSetup {
                 directory,
                 sandbox: environment.sandbox_mode,
                 approval: environment.approval_policy,
+                folder: match environment.worktree {
+                    true => SessionFolder::Worktree,
+                    false => SessionFolder::Shared,
+                },
             };
             (name.clone(), environment)
         });

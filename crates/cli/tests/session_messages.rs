@@ -13,6 +13,10 @@ mod support;
 
 #[path = "session_messages/example.rs"]
 mod example;
+#[path = "session_messages/stop.rs"]
+mod stop;
+#[path = "session_messages/worktrees.rs"]
+mod worktrees;
 
 use std::process::Stdio;
 use std::sync::Arc;
