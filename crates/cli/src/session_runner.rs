@@ -2,8 +2,8 @@
 //! for scripts that wait for another session.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -73,12 +73,14 @@ impl SessionRunner for ThreadRunner {
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
         let configuration = self.configuration.clone();
         let (sender, answered) = tokio::sync::oneshot::channel();
+        let running = RunningSession::begin();
         let work = move || {
             let run = async {
                 let options = TurnOptions::default();
                 run_queue(&configuration, &session, number, &options, || ()).await
             };
             let done = runtime().and_then(|runtime| runtime.block_on(run));
+            drop(running);
             // A caller that has gone finds the answer in the journal.
             let _ = sender.send(done);
         };
@@ -86,10 +88,9 @@ impl SessionRunner for ThreadRunner {
             .name("selvedge-session".to_owned())
             .stack_size(THREAD_STACK_BYTES)
             .spawn(work);
-        let not_run = |why: String| SessionError::NotRun(why);
-        let started = thread.map(|thread| lock_threads().push(thread));
         Box::pin(async move {
-            started.map_err(|error| not_run(error.to_string()))?;
+            let not_run = |why: String| SessionError::NotRun(why);
+            thread.map_err(|error| not_run(error.to_string()))?;
             let answered = answered
                 .await
                 .map_err(|_| not_run("it failed with an internal error".to_owned()))?;
@@ -103,22 +104,30 @@ impl SessionRunner for ThreadRunner {
     }
 }
 
-/// Threads that run turns for scripts.
-static THREADS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+/// Number of threads that run turns for scripts.
+static RUNNING_SESSIONS: AtomicUsize = AtomicUsize::new(0);
 
-fn lock_threads() -> MutexGuard<'static, Vec<JoinHandle<()>>> {
-    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
+/// Counts one thread until it is dropped.
+struct RunningSession;
+
+impl RunningSession {
+    fn begin() -> Self {
+        RUNNING_SESSIONS.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for RunningSession {
+    fn drop(&mut self) {
+        RUNNING_SESSIONS.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Waits for turns of other sessions that this process runs, at its end: a script that was
 /// cancelled leaves them running. Returns at once when `cancel` is cancelled; another process then
 /// continues them.
 pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
-    let is_running = || {
-        let mut threads = lock_threads();
-        threads.retain(|thread| !thread.is_finished());
-        !threads.is_empty()
-    };
+    let is_running = || RUNNING_SESSIONS.load(Ordering::SeqCst) > 0;
     if is_running() && !cancel.is_cancelled() {
         eprint_line!("note: waiting for sessions that this process runs; Ctrl-C stops them");
     }

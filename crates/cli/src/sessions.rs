@@ -23,7 +23,10 @@ use crate::sessions_args::{
 pub(crate) fn sessions(command: SessionsCommand) -> Result<CliStatus> {
     let is_read_only = matches!(
         command,
-        SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_)
+        SessionsCommand::List(_)
+            | SessionsCommand::Show(_)
+            | SessionsCommand::Diff(_)
+            | SessionsCommand::Export(_)
     );
     let journal = if is_read_only {
         open_user_journal_read_only()?

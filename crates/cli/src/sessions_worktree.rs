@@ -33,12 +33,14 @@ pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<
     let changed = worktree.apply().map_err(|error| {
         let problem = Problem::new(error.to_string());
         match &error {
-            WorktreeError::Conflict(_) => problem.hint(format!(
-                "commit or undo your changes to these files and run the command again, or run \
-                 `git merge {}` after a commit in {}",
-                worktree.branch(),
-                worktree.working_folder().display()
-            )),
+            WorktreeError::Conflict(_) => {
+                let (folder, branch) = (worktree.working_folder(), worktree.branch());
+                let folder = folder.display();
+                problem.hint(format!(
+                    "commit your changes and merge with git: git -C {folder} add -A && git -C \
+                     {folder} commit -m Changes && git merge {branch}"
+                ))
+            }
             _ => worktree_problem(&error),
         }
     })?;

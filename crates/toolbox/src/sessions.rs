@@ -199,6 +199,8 @@ impl Tool for SessionCreate {
             permissions.sandbox = environment.sandbox.unwrap_or(permissions.sandbox);
             permissions.approval = environment.approval.unwrap_or(permissions.approval);
             let folder = match args.worktree {
+                // A session that changes nothing needs no worktree.
+                _ if permissions.sandbox == SandboxPolicy::ReadOnly => SessionFolder::Shared,
                 Some(true) => SessionFolder::Worktree,
                 Some(false) => SessionFolder::Shared,
                 None => environment.folder,

@@ -69,7 +69,8 @@ impl WorktreeError {
             Self::Files(FileReplacementError::Changed(_)) => {
                 Some("run the command again".to_owned())
             }
-            Self::Files(_) | Self::Git { .. } => None,
+            Self::Files(_) => Some("check the permissions of the file".to_owned()),
+            Self::Git { .. } => Some("run `git status` in the repository".to_owned()),
         }
     }
 }

@@ -146,7 +146,7 @@ fn changes_are_merged_into_the_folder() {
         fixture.read("a.txt").as_deref(),
         Some("one\n2\n3\n4\n5\n6\n7\nEIGHT\nnine\n")
     );
-    assert_eq!(worktree.apply().unwrap(), [PathBuf::new(); 0]);
+    assert!(worktree.apply().unwrap().is_empty());
 }
 
 #[test]

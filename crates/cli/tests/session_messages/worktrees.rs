@@ -18,7 +18,14 @@ fn fixture() -> Fixture {
         };
         let mut words = task.split([' ', '"', '\\']);
         let (file, content) = (words.next().unwrap(), words.next().unwrap());
-        let code = format!("await tools.writeFile({{ path: '{file}', content: '{content}\\n' }})");
+        let code = match content {
+            // A command can write to the worktree and ask git about it.
+            "two" => format!(
+                "const {{ exitCode }} = await tools.exec({{ command: 'echo two > {file} && git diff' }});
+                 if (exitCode !== 0) throw new Error('exec failed')"
+            ),
+            _ => format!("await tools.writeFile({{ path: '{file}', content: '{content}\\n' }})"),
+        };
         vec![text(&block(&code))].into()
     });
     let work = fixture.workspace.work();
@@ -83,6 +90,8 @@ fn two_sessions_change_one_repository_in_worktrees() {
     send(&fixture, &one, "please write a.txt one");
     send(&fixture, &two, "please write a.txt two");
     assert_eq!(read(&fixture, "a.txt"), "a\n");
+    let (_, shown, _) = fixture.run(&["sessions", "show", &two]);
+    assert!(!shown.contains("exec failed"), "{shown}");
     let (status, diff, err) = fixture.run(&["sessions", "diff", &one]);
     assert_eq!(status, 0, "{err}");
     assert!(diff.contains("-a\n+one\n"), "{diff}");
