@@ -241,7 +241,7 @@ async fn a_tool_is_described_once() {
     let system = text_of(&asked[0].body["messages"][0]);
     for declaration in [
         "listDir(args?: string | { path?: string; ",
-        "agents.launch.sync(args: string | { prompt: string; ",
+        "agents.launch.sync(prompt: string, options?: { tools?: ",
         "text: string; ",
         "exitCode: number; stdout: string; ",
     ] {

@@ -255,7 +255,7 @@ fn malformed_files_are_reported_and_do_not_break_a_query() {
                 "line 3: mapping values are not allowed in this context"
             ),
             ("binary.md", "it is not UTF-8 text"),
-            ("large.md", "it is larger than 1024 KiB"),
+            ("large.md", "it is larger than 1024 KB"),
             (
                 "open.md",
                 "the front matter has no end: write a line `---` after it"

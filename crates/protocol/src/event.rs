@@ -44,6 +44,7 @@ pub struct PlanStep {
 /// Progress of one step of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum PlanStepStatus {
     /// The step has not started.
     Pending,

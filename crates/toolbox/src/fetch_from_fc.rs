@@ -44,8 +44,7 @@ pub(crate) struct FetchFromFcOutput {
     truncated: bool,
 }
 
-const DESCRIPTION: &str = "Reads a document of the File Cabinet by its key. \
-    To save it to a file without reading it, use write_file({fileKey, path}).";
+const DESCRIPTION: &str = "Reads a document of the File Cabinet by its key.";
 
 /// The tool `fetch_from_fc`.
 pub(crate) struct FetchFromFc(pub(crate) Arc<dyn DocumentStore>);

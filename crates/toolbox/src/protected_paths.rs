@@ -275,14 +275,27 @@ impl ProtectedPaths {
         paths
     }
 
-    /// Returns what is protected, as a person would name it: names, and paths relative to `root`.
+    /// Returns what is protected, as a person would name it: names, paths relative to `root`, and
+    /// a few examples of [`CONFIGURATION_NAMES`].
     pub(crate) fn display_names(&self, root: &Path) -> Vec<String> {
         let shown = |path: &PathBuf| {
             let path = path.strip_prefix(root).unwrap_or(path);
             path.display().to_string()
         };
-        let names = self.names.iter().cloned();
-        names.chain(self.paths.iter().map(shown)).collect()
+        let is_configuration = |name: &&String| CONFIGURATION_NAMES.contains(&name.as_str());
+        let (configuration, names): (Vec<&String>, Vec<&String>) =
+            self.names.iter().partition(is_configuration);
+        let names = names.into_iter().cloned();
+        let mut all: Vec<String> = names.chain(self.paths.iter().map(shown)).collect();
+        if let [one, two, three, ..] = &configuration[..] {
+            let examples = format!("{one}, {two}, {three}");
+            all.push(format!(
+                "configuration of editors, agents and hooks ({examples}, …)"
+            ));
+        } else {
+            all.extend(configuration.into_iter().cloned());
+        }
+        all
     }
 
     /// Returns whether the home folder is this folder or lies in it.

@@ -58,6 +58,7 @@ pub(crate) struct ReadFileArgs {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 enum ReadFileMode {
     #[default]
     Slice,

@@ -21,6 +21,7 @@ pub(crate) struct UpdatePlanArgs {
 
 /// One step. Its text is in `step` or `description`.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(inline)]
 pub(crate) struct PlanStepArgs {
     /// What to do in this step.
     step: Option<String>,

@@ -29,7 +29,7 @@ impl Tool for WorkspaceRead {
     fn spec(&self) -> ToolSpec {
         let spec = built_in_spec::<WorkspaceReadArgs, DocumentOutput>(
             "workspace_read",
-            &[],
+            &["path"],
             "Reads a document: the fields of its front matter, and its text.",
         );
         ToolSpec {

@@ -33,7 +33,7 @@ pub fn compact_declarations(registry: &Registry) -> String {
         .collect();
     let mut uses: HashMap<&str, usize> = HashMap::new();
     for (.., result) in &rendered {
-        *uses.entry(result).or_default() += 1;
+        *uses.entry(item_type(result).unwrap_or(result)).or_default() += 1;
     }
     // The names of shared types, by type.
     let mut names: HashMap<&str, &str> = HashMap::new();
@@ -47,7 +47,7 @@ pub fn compact_declarations(registry: &Registry) -> String {
             .and_then(|schema| schema.get("title"));
         if let Some(name) = title.and_then(Value::as_str)
             && result.len() > MIN_SHARED_TYPE_CHARS
-            && uses[result.as_str()] > 1
+            && uses.get(result.as_str()).is_some_and(|uses| *uses > 1)
             && !names.contains_key(result.as_str())
             && taken.insert(name)
         {
@@ -70,12 +70,17 @@ fn shared_type_name<'a>(result: &str, names: &HashMap<&str, &'a str>) -> Option<
     if let Some(name) = names.get(result) {
         return Some(Cow::Borrowed(name));
     }
-    let item = result.strip_suffix("[]")?;
+    let name = names.get(item_type(result)?)?;
+    Some(Cow::Owned(format!("{name}[]")))
+}
+
+/// Returns the type of a list's items; `None` if the type is no list.
+fn item_type(list: &str) -> Option<&str> {
+    let item = list.strip_suffix("[]")?;
     let unwrapped = item
         .strip_prefix('(')
         .and_then(|item| item.strip_suffix(')'));
-    let name = names.get(unwrapped.unwrap_or(item))?;
-    Some(Cow::Owned(format!("{name}[]")))
+    Some(unwrapped.unwrap_or(item))
 }
 
 /// Returns a tool as [`compact_declarations`] does, in at most `max_chars` characters if possible:

@@ -79,6 +79,12 @@ impl OfferedTool {
         if let OfferedShape::Function { parameters, strict } = &mut self.shape {
             let strict = *strict;
             shorten_schema(parameters, strict);
+            // `justification` says the same.
+            if !strict && let Some(fields) = parameters.get_mut("properties") {
+                fields
+                    .as_object_mut()
+                    .map(|fields| fields.remove("approval_context"));
+            }
         }
         self
     }
@@ -126,6 +132,11 @@ fn shorten_schema(schema: &mut Value, strict: bool) {
             for key in ANNOTATION_KEYWORDS {
                 object.remove(key);
             }
+            if let Some(names) = object.get("oneOf").and_then(string_constants) {
+                object.remove("oneOf");
+                object.insert("type".to_owned(), json!("string"));
+                object.insert("enum".to_owned(), names);
+            }
             if !strict {
                 if object.get("additionalProperties") == Some(&Value::Bool(false)) {
                     object.remove("additionalProperties");
@@ -155,6 +166,16 @@ fn shorten_schema(schema: &mut Value, strict: bool) {
         }
         _ => {}
     }
+}
+
+/// Returns the strings of alternatives that are one string each. Described variants of an `enum` in
+/// Rust have this form.
+fn string_constants(alternatives: &Value) -> Option<Value> {
+    let constants = alternatives
+        .as_array()?
+        .iter()
+        .map(|one| one.get("const").filter(|constant| constant.is_string()));
+    constants.map(|constant| constant.cloned()).collect()
 }
 
 /// Converts a schema to strict form: no additional fields, every field required, optional fields

@@ -149,7 +149,10 @@ pub(crate) fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocCom
         .and_then(Value::as_object)
         .is_none_or(Map::is_empty);
     if has_no_fields && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
-        return "args?: {}".to_owned();
+        return match words {
+            DocComments::Defaults => String::new(),
+            DocComments::Include | DocComments::Omit => "args?: {}".to_owned(),
+        };
     }
     if words == DocComments::Defaults
         && let Some(parameters) = positional_parameters(tool, &renderer)
