@@ -1,5 +1,5 @@
-//! Requests to cancel a run or a turn of a session that another process executes. A request is a row
-//! in the table `cancel_requests`, which that process polls.
+//! Requests to cancel a run, or a turn of a session, that another process executes. A request is a
+//! row in the table `cancel_requests`, which that process polls.
 
 use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};

@@ -105,7 +105,7 @@ pub(crate) struct Chat {
 
 /// Why the main loop wakes without an event.
 #[derive(PartialEq, Eq)]
-enum WakeReason {
+enum ChatWakeReason {
     Redraw,
     InboxPoll,
 }
@@ -226,7 +226,7 @@ impl Chat {
                 },
                 Some(update) = self.receiver.recv() => self.handle_update(update),
                 () = until_abandoned(first_question) => {}
-                () = tokio::time::sleep(wait) => polled = reason == WakeReason::InboxPoll,
+                () = tokio::time::sleep(wait) => polled = reason == ChatWakeReason::InboxPoll,
             }
             if polled && self.poll_inbox() == InboxPoll::Unchanged {
                 continue;
@@ -249,11 +249,15 @@ impl Chat {
     }
 
     /// Returns how long the main loop may sleep, and what it does then.
-    fn time_until_wake(&mut self, painted: Option<Instant>, dirty: bool) -> (Duration, WakeReason) {
+    fn time_until_wake(
+        &mut self,
+        painted: Option<Instant>,
+        dirty: bool,
+    ) -> (Duration, ChatWakeReason) {
         let redraw = self.time_until_redraw(painted, dirty);
         match self.is_idle() && redraw > INBOX_POLL_INTERVAL {
-            true => (INBOX_POLL_INTERVAL, WakeReason::InboxPoll),
-            false => (redraw, WakeReason::Redraw),
+            true => (INBOX_POLL_INTERVAL, ChatWakeReason::InboxPoll),
+            false => (redraw, ChatWakeReason::Redraw),
         }
     }
 

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::answer_encoding::{block, text};
 use super::{Fixture, last_text};
 
-/// A workspace in a git repository, whose model writes `TEXT` to a file when it is asked to `please write
-/// FILE TEXT`.
+/// A workspace in a git repository. Its model writes a text to a file when it is asked to `please
+/// write FILE TEXT`.
 fn fixture() -> Fixture {
     let fixture = Fixture::new(|asked| {
         let last = last_text(asked);
@@ -91,7 +91,7 @@ fn two_sessions_change_one_repository_in_worktrees() {
     send(&fixture, &two, "please write a.txt two");
     assert_eq!(read(&fixture, "a.txt"), "a\n");
     let (_, shown, _) = fixture.run(&["sessions", "show", &two]);
-    assert!(!shown.contains("exec failed"), "{shown}");
+    assert!(shown.contains("returned no value"), "{shown}");
     let (status, diff, err) = fixture.run(&["sessions", "diff", &one]);
     assert_eq!(status, 0, "{err}");
     assert!(diff.contains("-a\n+one\n"), "{diff}");
