@@ -98,4 +98,4 @@ fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS)
 
 docs: setup
-	UPDATE_DOCS=1 scripts/with-compiler $(CARGO) test -p selvedge --test docs --test examples
+	UPDATE_DOCS=1 scripts/with-compiler $(CARGO) test -p selvedge --test docs --test examples --test session_messages

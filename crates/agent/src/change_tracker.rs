@@ -1,5 +1,7 @@
 //! [`ChangeTracker`]: reports the file changes of a turn.
 
+use selvedge_protocol::TurnFileChanges;
+
 /// Tracks the files that a turn changes.
 pub trait ChangeTracker: Send + Sync {
     /// Called when a turn begins. The current state is the base of the diff.
@@ -8,4 +10,10 @@ pub trait ChangeTracker: Send + Sync {
     /// Returns the changes since the turn began as a unified diff, which is empty if there are
     /// none. May block.
     fn diff(&self) -> String;
+
+    /// Returns the files that changed since the turn began, with their contents, to be recorded for
+    /// a revert. May block.
+    fn changed_files(&self) -> TurnFileChanges {
+        TurnFileChanges::default()
+    }
 }

@@ -6,7 +6,8 @@ use futures_util::FutureExt;
 use selvedge_models::ToolCallMode;
 use selvedge_protocol::{
     CallRecord, ConversationItem, EventSink, FinishReason, ModelErrorKind, RuntimeEvent,
-    ScriptMode, TurnEnd, TurnError, TurnErrorKind, TurnItem, Usage,
+    ScriptMode, TurnChangeStore, TurnEnd, TurnError, TurnErrorKind, TurnFileChanges, TurnItem,
+    Usage,
 };
 use selvedge_tools::Scope;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,7 @@ use crate::budget::{Budget, BudgetSpent};
 use crate::execution::AnswerResults;
 use crate::recovery::RecordedResults;
 use crate::session_record::{DelegatedUsage, SessionStep, SessionStepKind};
+use crate::stop::until_stop_requested;
 use crate::sub_agents::{BackgroundPolicy, TurnBackgroundAgents, TurnContext};
 use crate::turn_documents::TurnDocuments;
 use crate::{Agent, Session, TurnInput, metrics};
@@ -169,10 +171,25 @@ impl Agent {
         if let Some(changes) = &self.change_tracker {
             changes.begin_turn();
         }
+        let stop_requested = until_stop_requested(session);
+        let options = &TurnOptions {
+            cancel: options.cancel.child_token(),
+            ..options.clone()
+        };
         let mut turn = AgentTurn::new(self, session, options);
-        let end = turn.run_with_time_limit().instrument(span.clone()).await;
+        let end = {
+            let mut run = std::pin::pin!(turn.run_with_time_limit().instrument(span.clone()));
+            tokio::select! {
+                biased;
+                end = &mut run => end,
+                () = stop_requested => {
+                    options.cancel.cancel();
+                    run.await
+                }
+            }
+        };
         turn.end_children(&end).await;
-        self.emit_changes(&options.events).await;
+        let changes = self.emit_changes(&options.events).await;
         let spent @ BudgetSpent { usage, cost, .. } = turn.budget.spent();
         let session_spent = turn.session_budget.as_ref().map(Budget::spent);
         let documents = turn.documents.take();
@@ -180,6 +197,7 @@ impl Agent {
         span.record("end", tracing::field::debug(&end));
         metrics::record_turn(&end, started.elapsed(), &usage);
         let items = session.turn_items(number);
+        record_changes(session, number, changes).await;
         // A suspended turn, or one that depends on another process, stays open.
         let stays_open = match &end {
             Ok(end) => *end == TurnEnd::Suspended,
@@ -212,15 +230,16 @@ impl Agent {
         .emit_end(&options.events)
     }
 
-    /// Emits the file changes of the turn as an event.
-    async fn emit_changes(&self, events: &EventSink) {
-        let Some(changes) = self.change_tracker.clone() else {
-            return;
+    /// Emits the file changes of the turn as an event, and returns them. `None` without changes.
+    async fn emit_changes(&self, events: &EventSink) -> Option<TurnFileChanges> {
+        let changes = self.change_tracker.clone()?;
+        let find = move || {
+            let diff = changes.diff();
+            (!diff.is_empty()).then(|| (diff, changes.changed_files()))
         };
-        let diff = tokio::task::spawn_blocking(move || changes.diff()).await;
-        if let Some(diff) = diff.ok().filter(|diff| !diff.is_empty()) {
-            events.emit(RuntimeEvent::DiffUpdated { diff });
-        }
+        let (diff, files) = tokio::task::spawn_blocking(find).await.ok()??;
+        events.emit(RuntimeEvent::DiffUpdated { diff });
+        Some(files)
     }
 
     /// Ends an interrupted turn before a new one begins. Its calls get their recorded results.
@@ -249,6 +268,23 @@ impl Agent {
         Ok(session
             .end_turn(Ok(TurnEnd::Interrupted), DelegatedUsage::default())
             .await?)
+    }
+}
+
+/// Stores the file changes of a turn in the journal of its session. Without them, the turn cannot
+/// be reverted, but it is complete.
+async fn record_changes(session: &Session, turn: u32, changes: Option<TurnFileChanges>) {
+    let (Some(journal), Some(changes)) = (session.journal(), changes) else {
+        return;
+    };
+    // The turn may have been suspended or interrupted before.
+    let earlier = journal.recorded_changes(session.id(), Some(turn)).await;
+    let changes = match earlier {
+        Ok(Some((_, earlier))) => earlier.followed_by(changes),
+        _ => changes,
+    };
+    if let Err(error) = journal.record_changes(session.id(), turn, changes).await {
+        tracing::warn!(%error, "the changes of the turn are not recorded");
     }
 }
 

@@ -8,10 +8,11 @@ use selvedge_agent::{
     AfterBlock, Agent, AgentEnvironment, AgentMemory, AgentOptions, BudgetLimits, ChangeTracker,
     Session, SubAgents,
 };
+use selvedge_journal::{Journal, SessionSummary};
 use selvedge_mcp::{ElicitationHandler, ServerRequestHandlers, Servers};
 use selvedge_memory::Memory;
 use selvedge_models::{Model, ModelClient, Provider};
-use selvedge_protocol::{LimitSurface, ScriptModeSettings, WireApi};
+use selvedge_protocol::{LimitSurface, ScriptModeSettings, TurnFileChanges, WireApi};
 use selvedge_toolbox::{PatchFlavour, ToolsConfig, TurnDiffTracker};
 use selvedge_tools::{Approver, Registry};
 
@@ -24,6 +25,7 @@ use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::sampling::TurnSampler;
 use crate::servers::{wait_for_servers, warn_of_start_failures};
+use crate::sessions_worktree::refuse_other_folder;
 use crate::setup::CliSetup;
 
 /// How long the start of an agent waits until a server on this machine tells its context window.
@@ -372,6 +374,10 @@ impl ChangeTracker for WorkspaceChanges {
     fn diff(&self) -> String {
         self.0.diff().text
     }
+
+    fn changed_files(&self) -> TurnFileChanges {
+        self.0.changed_files()
+    }
 }
 
 /// Creates a session, in memory only if there is no journal.
@@ -407,7 +413,8 @@ async fn open_existing_session(setup: &CliSetup, id: Option<&str>) -> Result<Ses
                 .spawn_blocking(|journal| journal.sessions(1000))
                 .await;
             let all = all.map_err(|error| crate::sessions::session_problem(&error))?;
-            let last = all.into_iter().find(|session| session.directory == here);
+            let is_here = |session: &SessionSummary| session.directory == here && !session.worktree;
+            let last = all.into_iter().find(is_here);
             last.ok_or_else(|| {
                 Problem::new("this folder has no session yet")
                     .hint("run `selvedge sessions list` to list the sessions of all folders")
@@ -415,7 +422,11 @@ async fn open_existing_session(setup: &CliSetup, id: Option<&str>) -> Result<Ses
             .id
         }
     };
-    let session = Session::open(journal, &id).await;
+    let find = move |journal: &Journal| journal.session(&id);
+    let summary = journal.spawn_blocking(find).await;
+    let summary = summary.map_err(|error| crate::sessions::session_problem(&error))?;
+    refuse_other_folder(&summary, &setup.directory)?;
+    let session = Session::open(journal, &summary.id).await;
     session.map_err(|error| match error {
         selvedge_agent::AgentError::Journal(error) => {
             crate::sessions::session_problem(&error).into()

@@ -24,6 +24,7 @@ use crate::output::{print_json_text, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::run::{SignalTokens, run_with_signals, runtime, shut_down, terminal_approver};
+use crate::session_runner::finish_running_sessions;
 use crate::units;
 
 /// How often a model may correct an answer that does not match the schema.
@@ -154,6 +155,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
             None => outcome,
         };
         servers.stop().await;
+        finish_running_sessions(&options.cancel).await;
         anyhow::Ok((outcome, session.id().to_owned(), provider.clone()))
     };
     let result = run_with_signals(&runtime, signals, work);

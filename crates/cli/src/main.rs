@@ -53,6 +53,8 @@ mod session_runner;
 mod sessions;
 mod sessions_args;
 mod sessions_send;
+mod sessions_stop;
+mod sessions_worktree;
 mod setup;
 mod terminal_input;
 mod text_excerpt;

@@ -27,6 +27,7 @@ use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::saved_config::SavedRunConfig;
 use crate::servers::{wait_for_servers, warn_of_start_failures};
+use crate::session_runner::finish_running_sessions;
 use crate::setup::CliSetup;
 
 pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
@@ -92,6 +93,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
         setup.toolbox.turn_diff.begin_turn();
         setup.toolbox.turn_diff.before_command();
     }
+    let (cancel, terminate) = (options.cancel.clone(), on_terminate.clone());
     let script = async {
         let starting = servers.ensure_catalogues_for_script(&harness, &source);
         let failures = wait_for_servers(&servers, starting).await;
@@ -100,6 +102,10 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
             .run_with(&source, options)
             .await;
         servers.stop().await;
+        tokio::select! {
+            () = finish_running_sessions(&cancel) => {}
+            () = terminate.cancelled() => {}
+        }
         (output, failures)
     };
     let (mut output, mut failures) = run_with_signals(&runtime, signals, script);

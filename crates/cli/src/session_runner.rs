@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,17 +12,19 @@ use selvedge_config::{Config, EnvironmentSettings, Project};
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
     ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy, SessionError,
-    SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd, TurnPermissions,
-    Usage,
+    SessionFolder, SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd,
+    TurnPermissions, Usage,
 };
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::NoApprover;
+use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
 use crate::instructions::InstructionUse;
 use crate::problem::Problem;
 use crate::run::runtime;
+use crate::sessions_worktree::prepare_worktree;
 use crate::setup::{CliSetup, LoadedConfiguration, load_configuration};
 use crate::trust::TrustQuestion;
 
@@ -70,12 +73,14 @@ impl SessionRunner for ThreadRunner {
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
         let configuration = self.configuration.clone();
         let (sender, answered) = tokio::sync::oneshot::channel();
+        let running = RunningSession::begin();
         let work = move || {
             let run = async {
                 let options = TurnOptions::default();
                 run_queue(&configuration, &session, number, &options, || ()).await
             };
             let done = runtime().and_then(|runtime| runtime.block_on(run));
+            drop(running);
             // A caller that has gone finds the answer in the journal.
             let _ = sender.send(done);
         };
@@ -96,6 +101,38 @@ impl SessionRunner for ThreadRunner {
             }
             Ok(answered.message)
         })
+    }
+}
+
+/// Number of threads that run turns for scripts.
+static RUNNING_SESSIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts one thread until it is dropped.
+struct RunningSession;
+
+impl RunningSession {
+    fn begin() -> Self {
+        RUNNING_SESSIONS.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for RunningSession {
+    fn drop(&mut self) {
+        RUNNING_SESSIONS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits for turns of other sessions that this process runs, at its end: a script that was
+/// cancelled leaves them running. Returns at once when `cancel` is cancelled; another process then
+/// continues them.
+pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
+    let is_running = || RUNNING_SESSIONS.load(Ordering::SeqCst) > 0;
+    if is_running() && !cancel.is_cancelled() {
+        eprint_line!("note: waiting for sessions that this process runs; Ctrl-C stops them");
+    }
+    while is_running() && !cancel.is_cancelled() {
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -139,6 +176,9 @@ pub(crate) async fn run_queue(
                     if claimed.message.number >= number {
                         break;
                     }
+                    if outcome.is_some_and(|outcome| outcome.end == Ok(TurnEnd::Interrupted)) {
+                        return Err(stopped_problem(session.id()).into());
+                    }
                     open = Some(session);
                 }
             }
@@ -161,6 +201,13 @@ pub(crate) async fn run_queue(
     }
 }
 
+fn stopped_problem(session: &str) -> Problem {
+    Problem::new(format!(
+        "session {session} was stopped; the message is still queued"
+    ))
+    .hint(format!("run `selvedge sessions send {session} --wait`"))
+}
+
 /// Runs the turn of a message. Returns the session, and the outcome; `None` if the turn had ended
 /// before.
 async fn run_message(
@@ -179,7 +226,9 @@ async fn run_message(
         claimed.message.permissions.as_ref(),
     ];
     let permissions: Vec<&TurnPermissions> = permissions.into_iter().flatten().collect();
-    let (mut setup, model) = setup_for_session(configuration, &info, &permissions, journal)?;
+    let worktree = session_worktree(&info).await?;
+    let (mut setup, model) =
+        setup_for_session(configuration, &info, worktree, &permissions, journal)?;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
@@ -239,10 +288,25 @@ pub(crate) fn describe_end(
     }
 }
 
-/// Sets up the tools of a session with its environment, and at most with these permissions.
+/// Returns the worktree of a session, which is created if it does not exist. `None` if the session
+/// works in its folder.
+async fn session_worktree(session: &SessionInfo) -> Result<Option<PathBuf>> {
+    let (id, directory) = (session.id.clone(), PathBuf::from(&session.directory));
+    match session.folder {
+        SessionFolder::Shared => Ok(None),
+        SessionFolder::Worktree => {
+            let prepare = move || prepare_worktree(&id, &directory);
+            Ok(Some(tokio::task::spawn_blocking(prepare).await??))
+        }
+    }
+}
+
+/// Sets up the tools of a session with its environment, and at most with these permissions. The
+/// configuration is that of the session's folder; tools work in its worktree if it has one.
 fn setup_for_session(
     configuration: &SessionConfiguration,
     session: &SessionInfo,
+    worktree: Option<PathBuf>,
     permissions: &[&TurnPermissions],
     journal: &Arc<Journal>,
 ) -> Result<(CliSetup, ModelChoiceArgs)> {
@@ -272,7 +336,8 @@ fn setup_for_session(
     for permission in permissions {
         restrict_config(&mut loaded.config, permission);
     }
-    let mut setup = CliSetup::from_config(loaded.config, loaded.directory, loaded.project)?;
+    let directory = worktree.unwrap_or(loaded.directory);
+    let mut setup = CliSetup::from_config(loaded.config, directory, loaded.project)?;
     setup.instruction_use = loaded.instruction_use;
     let packs = permissions.iter().flat_map(|one| &one.tool_packs);
     setup.required_packs = packs.cloned().collect();
@@ -328,6 +393,10 @@ impl CliSetup {
                 directory,
                 sandbox: environment.sandbox_mode,
                 approval: environment.approval_policy,
+                folder: match environment.worktree {
+                    true => SessionFolder::Worktree,
+                    false => SessionFolder::Shared,
+                },
             };
             (name.clone(), environment)
         });

@@ -1,5 +1,5 @@
 //! `selvedge sessions`: lists, shows, renames, forks, exports and imports sessions. `send` is in
-//! `sessions_send`.
+//! `sessions_send`, `stop` and `revert` in `sessions_stop`, the rest in `sessions_worktree`.
 
 use std::sync::Arc;
 
@@ -23,7 +23,10 @@ use crate::sessions_args::{
 pub(crate) fn sessions(command: SessionsCommand) -> Result<CliStatus> {
     let is_read_only = matches!(
         command,
-        SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_)
+        SessionsCommand::List(_)
+            | SessionsCommand::Show(_)
+            | SessionsCommand::Diff(_)
+            | SessionsCommand::Export(_)
     );
     let journal = if is_read_only {
         open_user_journal_read_only()?
@@ -34,6 +37,11 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<CliStatus> {
         SessionsCommand::List(args) => list(&journal, &args),
         SessionsCommand::Show(args) => show(&journal, &args),
         SessionsCommand::Send(args) => crate::sessions_send::send(&journal, args),
+        SessionsCommand::Stop(args) => crate::sessions_stop::stop(&journal, &args),
+        SessionsCommand::Revert(args) => crate::sessions_stop::revert(&journal, &args),
+        SessionsCommand::Diff(args) => crate::sessions_worktree::diff(&journal, &args),
+        SessionsCommand::Apply(args) => crate::sessions_worktree::apply(&journal, &args),
+        SessionsCommand::Discard(args) => crate::sessions_worktree::discard(&journal, &args),
         SessionsCommand::Rename(args) => {
             let found = journal.session(&args.session);
             let renamed = found.and_then(|found| journal.rename_session(&found.id, &args.name));
@@ -79,8 +87,13 @@ fn origin_and_queue(session: &SessionSummary) -> String {
     let environment = environment.map(|name| format!("  environment {name}"));
     let creator = session.creator.iter();
     let creator = creator.map(|id| format!("  created by {id}"));
+    let worktree = session.worktree.then(|| "  own worktree".to_owned());
     let queued = (session.queued > 0).then(|| format!("  {} queued", session.queued));
-    environment.chain(creator).chain(queued).collect()
+    environment
+        .chain(creator)
+        .chain(worktree)
+        .chain(queued)
+        .collect()
 }
 
 /// Returns the name of a session, its title, or the start of its first message. Secrets are

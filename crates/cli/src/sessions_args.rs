@@ -12,6 +12,16 @@ pub(crate) enum SessionsCommand {
     Show(SessionsShowArgs),
     /// Queue a message for a session; with --wait, run its turn and print the answer
     Send(SessionsSendArgs),
+    /// Stop the running turn of a session, in whatever process it runs
+    Stop(SessionsStopArgs),
+    /// Show what a session changed in its git worktree
+    Diff(SessionsDiffArgs),
+    /// Merge what a session changed in its git worktree into its folder
+    Apply(SessionsApplyArgs),
+    /// Delete the git worktree of a session, with its changes
+    Discard(SessionsDiscardArgs),
+    /// Undo the file changes of a turn, if the files have not changed since
+    Revert(SessionsRevertArgs),
     /// Set the name of a session
     Rename(SessionsRenameArgs),
     /// Copy a session up to a turn into a new session
@@ -61,6 +71,56 @@ pub(crate) struct SessionsSendArgs {
     pub(crate) wait: bool,
 
     /// Print the message and its answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsStopArgs {
+    /// Id of the session, a prefix of the id, or its name
+    pub(crate) session: String,
+
+    /// Also stop the sessions that it created, directly or through others
+    #[arg(long)]
+    pub(crate) children: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsDiffArgs {
+    /// Id of the session, a prefix of the id, or its name
+    pub(crate) session: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsApplyArgs {
+    /// Id of the session, a prefix of the id, or its name
+    pub(crate) session: String,
+
+    /// Print the changed files as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsDiscardArgs {
+    /// Id of the session, a prefix of the id, or its name
+    pub(crate) session: String,
+
+    /// Do not ask
+    #[arg(short = 'y', long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsRevertArgs {
+    /// Id of the session, a prefix of the id, or its name
+    pub(crate) session: String,
+
+    /// Number of the turn [default: the last one that changed files]
+    #[arg(long, value_name = "N")]
+    pub(crate) turn: Option<u32>,
+
+    /// Print the restored files as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -17,7 +17,7 @@ use crate::output::{print_json, print_line, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::run::{SignalTokens, run_with_signals, runtime};
-use crate::session_runner::run_queue;
+use crate::session_runner::{finish_running_sessions, run_queue};
 use crate::sessions::session_problem;
 use crate::sessions_args::SessionsSendArgs;
 use crate::setup::load_configuration;
@@ -69,13 +69,12 @@ pub(crate) fn send(journal: &Arc<Journal>, args: SessionsSendArgs) -> Result<Cli
         terminate: options.cancel.clone(),
     };
     let on_busy = || eprint_line!("note: another process uses the session; waiting for it");
-    let work = run_queue(
-        &configuration,
-        &session.id,
-        queued.number,
-        &options,
-        on_busy,
-    );
+    let work = async {
+        let (id, number) = (&session.id, queued.number);
+        let answered = run_queue(&configuration, id, number, &options, on_busy).await;
+        finish_running_sessions(&options.cancel).await;
+        answered
+    };
     let answered = run_with_signals(&runtime, signals, work);
     runtime.shutdown_background();
     progress.finish();
@@ -116,7 +115,7 @@ fn print_answer(message: &InboxMessage, as_json: bool) -> Result<CliStatus> {
     })
 }
 
-fn store_problem(error: &SessionError) -> Problem {
+pub(crate) fn store_problem(error: &SessionError) -> Problem {
     let problem = Problem::new(error.to_string());
     match error.hint() {
         Some(hint) => problem.hint(hint),

@@ -11,6 +11,13 @@ mod server;
 
 mod support;
 
+#[path = "session_messages/example.rs"]
+mod example;
+#[path = "session_messages/stop.rs"]
+mod stop;
+#[path = "session_messages/worktrees.rs"]
+mod worktrees;
+
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +28,13 @@ use server::{Asked, Reply, Server};
 use support::TestWorkspace;
 
 /// A workspace whose model is a server on loopback.
-struct Fixture {
+struct MessageFixture {
     workspace: TestWorkspace,
     server: Server,
     _runtime: tokio::runtime::Runtime,
 }
 
-impl Fixture {
+impl MessageFixture {
     fn new(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -86,7 +93,7 @@ fn last_text(asked: &Asked) -> String {
 
 #[test]
 fn a_script_creates_a_session_and_waits_for_its_answer() {
-    let fixture = Fixture::new(|asked| {
+    let fixture = MessageFixture::new(|asked| {
         let reply = match last_text(asked).contains("second") {
             true => "the second answer",
             false => "the first answer",
@@ -128,7 +135,7 @@ fn a_script_creates_a_session_and_waits_for_its_answer() {
 
 #[test]
 fn the_shell_queues_shows_and_answers_messages() {
-    let fixture = Fixture::new(|_| vec![text("an answer")].into());
+    let fixture = MessageFixture::new(|_| vec![text("an answer")].into());
     let created = fixture.script("return await tools.sessions.create({ prompt: 'first task' })");
     let id = created["id"].as_str().unwrap();
     let (status, out, err) = fixture.run(&["sessions", "send", id, "second task"]);
@@ -161,7 +168,7 @@ fn the_shell_queues_shows_and_answers_messages() {
 
 #[test]
 fn a_session_cannot_wait_for_its_own_creator() {
-    let fixture = Fixture::new(|asked| {
+    let fixture = MessageFixture::new(|asked| {
         let last = last_text(asked);
         let code = match () {
             () if last.contains("start") => {
@@ -192,7 +199,7 @@ fn a_session_cannot_wait_for_its_own_creator() {
 
 #[test]
 fn a_created_session_has_at_most_the_permissions_of_its_creator() {
-    let fixture = Fixture::new(|asked| {
+    let fixture = MessageFixture::new(|asked| {
         let last = last_text(asked);
         if last.contains("write a file") {
             let code = "await tools.writeFile({ path: 'x.txt', content: 'x' })";
@@ -231,7 +238,7 @@ fn a_created_session_has_at_most_the_permissions_of_its_creator() {
 fn a_mention_survives_a_killed_process_and_is_answered_once() {
     let answers = Arc::new(AtomicBool::new(false));
     let may_answer = answers.clone();
-    let fixture = Fixture::new(move |_| match may_answer.load(Ordering::Relaxed) {
+    let fixture = MessageFixture::new(move |_| match may_answer.load(Ordering::Relaxed) {
         true => vec![text("I saw it")].into(),
         false => Reply::Hang(vec![text("thinking")]),
     });

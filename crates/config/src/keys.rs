@@ -101,6 +101,9 @@ pub struct EnvironmentSettings {
     pub approval_policy: Option<ApprovalPolicy>,
     /// The tools to offer.
     pub tool_pack: Option<String>,
+    /// Whether its sessions work in git worktrees of their own, so that several can change one
+    /// repository.
+    pub worktree: bool,
     /// Limits of one script run, with the keys of `script_harness.limits`.
     pub limits: LimitOverrides,
 }

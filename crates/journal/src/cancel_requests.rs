@@ -1,24 +1,24 @@
-//! Requests to cancel a run that another process executes. A request is a row in the table
-//! `cancel_requests`, which that process polls.
+//! Requests to cancel a run, or a turn of a session, that another process executes. A request is a
+//! row in the table `cancel_requests`, which that process polls.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
-use crate::connection::{execute, query_column};
+use crate::connection::execute;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
 /// The minimum time between two polls of the table by a process, for all its runs together.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The runs whose cancellation was requested, as of the last poll.
+/// The runs and sessions whose cancellation was requested, and when, as of the last poll.
 #[derive(Debug, Default)]
 pub(crate) struct CancelRequests {
     polled_at: Option<Instant>,
-    runs: HashSet<String>,
+    asked_ms: HashMap<String, i64>,
 }
 
 impl CancelRequests {
@@ -60,14 +60,31 @@ impl Journal {
         &self,
         run: &str,
     ) -> Result<bool, JournalError> {
+        Ok(self.cancel_requested_ms(run).await?.is_some())
+    }
+
+    /// Returns whether another process has requested to stop the turn of a session that began at
+    /// `since_ms`. The request is `request_cancel` with the id of the session; an older one meant
+    /// an earlier turn.
+    pub async fn is_stop_requested(&self, session: &str, since_ms: i64) -> bool {
+        // If the request cannot be read, the turn continues.
+        let asked_ms = self.cancel_requested_ms(session).await;
+        asked_ms.is_ok_and(|asked_ms| asked_ms.is_some_and(|asked_ms| asked_ms >= since_ms))
+    }
+
+    /// Returns when the cancellation was requested, as of the last poll.
+    async fn cancel_requested_ms(&self, id: &str) -> Result<Option<i64>, JournalError> {
         if self.lock_cancel_requests().begin_poll_if_due() {
-            let read = |_: &Self, connection: &_| {
-                query_column(connection, "SELECT run FROM cancel_requests", [])
+            let read = |_: &Self, connection: &Connection| {
+                let sql = "SELECT run, asked_ms FROM cancel_requests";
+                let mut read = connection.prepare_cached(sql)?;
+                let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                Ok(rows.collect::<Result<HashMap<String, i64>, _>>()?)
             };
-            let runs = self.run_now_or_queue(read).await?;
-            self.lock_cancel_requests().runs = runs.into_iter().collect();
+            let asked_ms = self.run_now_or_queue(read).await?;
+            self.lock_cancel_requests().asked_ms = asked_ms;
         }
-        Ok(self.lock_cancel_requests().runs.contains(run))
+        Ok(self.lock_cancel_requests().asked_ms.get(id).copied())
     }
 
     fn lock_cancel_requests(&self) -> MutexGuard<'_, CancelRequests> {

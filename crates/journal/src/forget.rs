@@ -132,8 +132,10 @@ impl ForgetTransaction<'_> {
             .collect();
         self.delete_activity(session, &spans, deleted_texts)?;
         for turn in turns {
-            let sql = "DELETE FROM inbox WHERE session = ?1 AND turn = ?2";
-            execute(self.connection, sql, params![session, turn])?;
+            for table in ["inbox", "turn_changes"] {
+                let sql = format!("DELETE FROM {table} WHERE session = ?1 AND turn = ?2");
+                execute(self.connection, &sql, params![session, turn])?;
+            }
         }
         let after = (self.rewrite)(before.clone(), turns);
         let remaining: BTreeMap<u32, &StoredRow> =
@@ -173,6 +175,7 @@ impl ForgetTransaction<'_> {
         for sql in [
             "DELETE FROM items WHERE session = ?1",
             "DELETE FROM inbox WHERE session = ?1",
+            "DELETE FROM turn_changes WHERE session = ?1",
             "DELETE FROM channel_followers WHERE session = ?1",
             "DELETE FROM sessions WHERE id = ?1",
         ] {

@@ -32,6 +32,7 @@ mod session_store;
 mod sessions;
 mod time;
 mod tool_counts;
+mod turn_changes;
 mod write_behind;
 
 pub use column_encryption::ColumnEncryption;

@@ -37,7 +37,7 @@ const RUN_PAYLOAD_COLUMNS: [(&str, &str); 10] = [
     ("approvals", "request"),
 ];
 /// The other tables and columns that refer to payloads.
-const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 7] = [
+const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 10] = [
     ("channel_messages", "content"),
     ("inbox", "answer"),
     ("inbox", "text"),
@@ -45,6 +45,9 @@ const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 7] = [
     ("stored", "value"),
     ("cabinet", "about"),
     ("cabinet", "content"),
+    ("turn_changes", "path"),
+    ("turn_changes", "before"),
+    ("turn_changes", "after"),
 ];
 
 impl Journal {

@@ -108,7 +108,9 @@ CREATE TABLE sessions (
     creator TEXT,
     depth INTEGER NOT NULL DEFAULT 0,
     -- What turns of the session may do at most, if a script created it (`TurnPermissions`).
-    permissions TEXT
+    permissions TEXT,
+    -- 1 if the session works in a git worktree of its own.
+    worktree INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX sessions_by_time ON sessions (touched_ms DESC);
 CREATE INDEX sessions_by_creator ON sessions (creator) WHERE creator IS NOT NULL;
@@ -185,6 +187,22 @@ CREATE TABLE items (
     item BLOB NOT NULL,
     at_ms INTEGER NOT NULL,
     PRIMARY KEY (session, number)
+) WITHOUT ROWID;
+
+-- Files that turns changed, before and after. A kind is 'file', 'executable' or 'link', or null if
+-- the file does not exist. Without a kind on both sides, the contents are not recorded.
+CREATE TABLE turn_changes (
+    session TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    -- The folder, and the path relative to it.
+    directory TEXT NOT NULL,
+    path BLOB NOT NULL,
+    before_kind TEXT,
+    before BLOB,
+    after_kind TEXT,
+    after BLOB,
+    PRIMARY KEY (session, turn, number)
 ) WITHOUT ROWID;
 
 -- Values that scripts of a session saved with `store`.

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use selvedge_protocol::{
     AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_HOPS,
     MAX_INBOX_MESSAGE_BYTES, MAX_SESSION_DEPTH, MAX_TITLE_CHARS, NewInboxMessage, NewSession,
-    SessionError, SessionFilter, SessionInfo, SessionState, SessionStore, new_id,
+    SessionError, SessionFilter, SessionFolder, SessionInfo, SessionState, SessionStore, new_id,
 };
 
 use crate::connection::{execute, query_column, query_first};
@@ -15,7 +15,7 @@ use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
 const SELECT_SESSION: &str = "SELECT id, ifnull(title, name), environment, directory, creator,
-    owner, permissions,
+    owner, permissions, worktree,
     (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL) FROM sessions";
 
 /// What a transaction returns: an error that is not one of the storage rolls nothing back, because
@@ -147,7 +147,7 @@ impl Journal {
         execute(
             connection,
             "UPDATE sessions SET title = ?2, environment = ?3, creator = ?4, depth = ?5,
-                permissions = ?6 WHERE id = ?1",
+                permissions = ?6, worktree = ?7 WHERE id = ?1",
             params![
                 id,
                 title.filter(|title| !title.is_empty()),
@@ -155,6 +155,7 @@ impl Journal {
                 creator,
                 depth,
                 serde_json::to_string(&session.permissions)?,
+                session.folder == SessionFolder::Worktree,
             ],
         )?;
         if let Some(prompt) = &session.prompt {
@@ -270,7 +271,11 @@ impl Journal {
                 true => SessionState::Busy,
                 false => SessionState::Idle,
             },
-            queued: row.get(7)?,
+            queued: row.get(8)?,
+            folder: match row.get(7)? {
+                true => SessionFolder::Worktree,
+                false => SessionFolder::Shared,
+            },
             permissions: permissions.transpose()?,
         })
     }

@@ -40,6 +40,8 @@ pub struct SessionSummary {
     pub creator: Option<String>,
     /// The number of messages that are not answered yet.
     pub queued: u32,
+    /// Whether the session works in a git worktree of its own.
+    pub worktree: bool,
 }
 
 /// A row of a session: an item or a mark.
@@ -67,7 +69,8 @@ struct SessionExportHeader {
 const SELECT_SESSION_SUMMARY: &str =
     "SELECT id, name, directory, started_ms, touched_ms, forked_from,
     (SELECT count(*) FROM items WHERE session = sessions.id), parent, title, environment, creator,
-    (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL) FROM sessions";
+    (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL), worktree
+    FROM sessions";
 
 /// The SQL of a new `touched_ms`: the time in `?2`, or one millisecond after the last touched
 /// session if that is later, so that sessions have a total order.
@@ -197,6 +200,9 @@ impl Journal {
             let directory =
                 directory.ok_or_else(|| JournalError::SessionNotFound(id.to_owned()))?;
             insert_session(connection, &fork, &directory, now_ms(), Some(id))?;
+            let sql = "UPDATE sessions SET worktree = (SELECT worktree FROM sessions WHERE id = ?2)
+                 WHERE id = ?1";
+            execute(connection, sql, params![fork, id])?;
             connection.execute(
                 "INSERT INTO items SELECT ?1, number, turn, item, at_ms FROM items
                  WHERE session = ?2 AND turn <= ?3",
@@ -393,5 +399,6 @@ fn read_session_summary(row: &Row<'_>) -> rusqlite::Result<SessionSummary> {
         environment: row.get(9)?,
         creator: row.get(10)?,
         queued: row.get(11)?,
+        worktree: row.get(12)?,
     })
 }

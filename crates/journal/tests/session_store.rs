@@ -9,8 +9,8 @@ use std::sync::Arc;
 use selvedge_journal::Journal;
 use selvedge_protocol::{
     ApprovalPolicy, AuthorKind, InboxState, MAX_CREATED_SESSIONS, MAX_SESSION_DEPTH, MessageAuthor,
-    NewInboxMessage, NewSession, SandboxPolicy, SessionError, SessionFilter, SessionInfo,
-    SessionStore, TurnPermissions,
+    NewInboxMessage, NewSession, SandboxPolicy, SessionError, SessionFilter, SessionFolder,
+    SessionInfo, SessionStore, TurnPermissions,
 };
 use serde_json::json;
 use support::WaitForResult;
@@ -37,6 +37,7 @@ fn permissions(workspace: &str) -> TurnPermissions {
 
 fn new_session(creator: &str, directory: &str, prompt: Option<&str>) -> NewSession {
     NewSession {
+        folder: SessionFolder::Shared,
         title: Some("Fix\n login".to_owned()),
         environment: Some("frontend".to_owned()),
         directory: directory.to_owned(),

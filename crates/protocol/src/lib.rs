@@ -20,6 +20,7 @@ mod session_store;
 mod settings;
 mod spec;
 mod turn;
+mod turn_changes;
 
 pub use approval::{
     ApprovalPolicy, ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, Preview,
@@ -56,8 +57,8 @@ pub use permissions::{TurnBudgets, TurnPermissions};
 pub use session_store::{
     ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_INBOX_MESSAGE_BYTES,
     MAX_QUEUED_MESSAGES, MAX_SESSION_DEPTH, MAX_TITLE_CHARS, NewInboxMessage, NewSession,
-    SessionError, SessionFilter, SessionFuture, SessionInfo, SessionRunner, SessionState,
-    SessionStore,
+    SessionError, SessionFilter, SessionFolder, SessionFuture, SessionInfo, SessionRunner,
+    SessionState, SessionStore,
 };
 pub use settings::{
     BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables,
@@ -66,3 +67,7 @@ pub use settings::{
 };
 pub use spec::{ApprovalRequirement, CallReach, CallTimeout, ResultView, SPAWN_TOOL, ToolSpec};
 pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};
+pub use turn_changes::{
+    FileSnapshot, FileSnapshotKind, MAX_RECORDED_TURNS, TurnChangeStore, TurnFileChange,
+    TurnFileChanges,
+};

@@ -76,6 +76,8 @@ pub struct NewSession {
     pub environment: Option<String>,
     /// Folder that the session works in.
     pub directory: String,
+    /// Whether it works in the folder itself, or in a worktree of it.
+    pub folder: SessionFolder,
     /// Who creates the session.
     pub creator: MessageAuthor,
     /// What turns of the session may do at most.
@@ -103,9 +105,23 @@ pub struct SessionInfo {
     pub state: SessionState,
     /// Number of messages that are not answered yet.
     pub queued: u32,
+    /// Whether it works in the folder itself, or in a worktree of it.
+    #[serde(skip)]
+    pub folder: SessionFolder,
     /// What its turns may do at most. `None` if a person began it.
     #[serde(skip)]
     pub permissions: Option<TurnPermissions>,
+}
+
+/// Where a session changes files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SessionFolder {
+    /// In its folder.
+    #[default]
+    Shared,
+    /// In a git worktree of its own, which its first turn creates from the repository of its
+    /// folder.
+    Worktree,
 }
 
 /// Whether a process uses a session.

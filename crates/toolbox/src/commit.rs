@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::fchown;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -96,14 +97,20 @@ impl CommitTransaction {
             let temporary = self
                 .stage(&write.target_file.dir, bytes, mode)
                 .map_err(|error| (write.target_file, error))?;
-            staged.push((write.target_file, temporary));
+            staged.push((write.target_file, temporary, mode));
         }
         // Deletions come first: a new folder may need the name of a deleted file.
         for write in writes.iter().filter(|write| write.content.is_none()) {
             self.remove(write.target_file)
                 .map_err(|error| (write.target_file, error))?;
         }
-        for (target_file, temporary) in staged {
+        for (target_file, temporary, mode) in staged {
+            let is_replaced = mode == FileMode::Link || target_file.is_link();
+            if is_replaced && target_file.exists() {
+                // A link cannot be replaced in place.
+                self.remove(target_file)
+                    .map_err(|error| (target_file, error))?;
+            }
             self.move_into_place(target_file, &temporary)
                 .map_err(|error| (target_file, error))?;
         }
@@ -122,11 +129,19 @@ impl CommitTransaction {
     /// Writes content to a temporary file and flushes it to disk; returns its name.
     fn stage(&mut self, folder: &Arc<Dir>, bytes: &[u8], mode: FileMode) -> io::Result<OsString> {
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(match mode {
+        let permissions = match mode {
+            FileMode::Link => {
+                let target = OsStr::from_bytes(bytes);
+                let link = |name: &OsStr| folder.symlink_contents(target, name);
+                let (name, ()) = with_unused_name(link)?;
+                self.temp_files.push((folder.clone(), name.clone()));
+                return Ok(name);
+            }
             FileMode::New { executable: true } => 0o777,
             FileMode::New { executable: false } => 0o666,
             FileMode::Existing { .. } => 0o600,
-        });
+        };
+        options.write(true).create_new(true).mode(permissions);
         let (name, mut file) = with_unused_name(|name| folder.open_with(name, &options))?;
         self.temp_files.push((folder.clone(), name.clone()));
         file.write_all(bytes)?;

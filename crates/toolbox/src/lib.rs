@@ -21,6 +21,7 @@ mod exec_command;
 mod fetch_from_fc;
 #[cfg(feature = "web")]
 mod fetch_url;
+mod file_replacement;
 mod file_search;
 mod git_files;
 mod grep_files;
@@ -40,8 +41,10 @@ mod protected_paths;
 mod read_coverage;
 mod read_file;
 mod repository;
+mod revert;
 mod rewritable_files;
 mod running_command;
+mod safe_git;
 mod sandbox_denial;
 mod save_to_fc;
 mod secret_access;
@@ -62,6 +65,7 @@ mod workspace_documents;
 mod workspace_query;
 mod workspace_read;
 mod workspace_write;
+mod worktree;
 mod write_file;
 
 pub use channels::ChannelAccess;
@@ -70,9 +74,11 @@ pub use command_safety::{
     rule_prefix,
 };
 pub use commands::{CommandRule, CommandRules, CommandRunner, CommandSettings, SaveCommandRule};
+pub use file_replacement::{FileReplacement, FileReplacementError, replace_files};
 pub use ignore_rules::refused_ignore_files;
 pub use offer::ToolsConfig;
 pub use packs::{PackError, PackSelection, ToolPacks};
+pub use revert::{RevertError, revert_changes};
 pub use selvedge_protocol::{PatchFlavour, ShellFlavour};
 pub use sessions::{SessionAccess, SessionEnvironment};
 pub use turn_diff::{ChangeKind, ChangedFile, TurnDiffTracker, WorkspaceDiff};
@@ -81,6 +87,9 @@ pub use update_plan::SharedPlan;
 pub use web::{NameResolver, SaveHost, SearchService, WebAccess, WebService, WebSettings};
 pub use workspace::{Workspace, WorkspacePaths};
 pub use workspace_documents::WorkspaceDocuments;
+pub use worktree::{
+    SessionWorktree, WorktreeError, is_in_repository, remove_session_worktree, worktrees_folder,
+};
 
 use std::sync::Arc;
 

@@ -169,7 +169,7 @@ impl RepositoryCheck {
             .is_none_or(|last| last.expires <= Instant::now())
         {
             let started = Instant::now();
-            let reason = check(cwd, git);
+            let reason = why_git_may_run_programs(cwd, SubmoduleUse::Entered, git);
             // A harmless result is never used for long: the repository may change.
             let age = match reason.is_some() && started.elapsed() > SLOW_CHECK_DURATION {
                 true => MAX_SLOW_CHECK_AGE,
@@ -184,19 +184,38 @@ impl RepositoryCheck {
     }
 }
 
-fn check(cwd: &Path, git: impl Fn(&[&str]) -> Option<Vec<u8>>) -> Option<String> {
+/// Whether commands of git enter the submodules of a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SubmoduleUse {
+    /// They may, so that the configuration of a submodule counts, too.
+    Entered,
+    /// They do not.
+    NotEntered,
+}
+
+/// Returns why `git` may run a program in the folder `cwd`. `None` if it runs none. `git` runs git
+/// with the given arguments in that folder and returns its output, or `None` if it fails.
+pub(crate) fn why_git_may_run_programs(
+    cwd: &Path,
+    submodules: SubmoduleUse,
+    git: impl Fn(&[&str]) -> Option<Vec<u8>>,
+) -> Option<String> {
     if let Some(name) = irregular_file(cwd) {
         return Some(format!("the repository's `{name}` is not a regular file"));
     }
     let Some(configuration) = git(LIST_CONFIGURATION) else {
         return Some("the repository's configuration is not readable".to_owned());
     };
-    check_configuration(&configuration).or_else(|| match git(LIST_INDEX) {
+    let reason = check_configuration(&configuration);
+    if reason.is_some() || submodules == SubmoduleUse::NotEntered {
+        return reason;
+    }
+    match git(LIST_INDEX) {
         Some(index) => check_submodules(&index, cwd),
         // Outside of a repository there is no index.
         None if !has_own_keys(&configuration) => None,
         None => Some("the repository's index is not readable".to_owned()),
-    })
+    }
 }
 
 /// Reads what `git` prints. `None` if it prints too much or takes too long.

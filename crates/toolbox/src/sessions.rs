@@ -2,6 +2,7 @@
 //! sessions, each with an agent of its own.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +10,15 @@ use schemars::JsonSchema;
 use selvedge_protocol::{
     ApprovalPolicy, AuthorKind, CallReach, CallTimeout, InboxMessage, InboxState, MessageAuthor,
     NewInboxMessage, NewSession, Preview, PreviewContent, ResultView, SandboxPolicy, SessionError,
-    SessionFilter, SessionInfo, SessionRunner, SessionState, SessionStore, ToolSpec, TurnBudgets,
-    TurnPermissions,
+    SessionFilter, SessionFolder, SessionInfo, SessionRunner, SessionState, SessionStore, ToolSpec,
+    TurnBudgets, TurnPermissions,
 };
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, parse_args, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::aliases::built_in_spec;
+use crate::worktree::{WorktreeError, is_in_repository};
 
 /// Number of sessions that `sessions.list` returns if the call does not say.
 const DEFAULT_LIST: u32 = 50;
@@ -49,6 +51,8 @@ pub struct SessionEnvironment {
     pub sandbox: Option<SandboxPolicy>,
     /// When a call needs approval.
     pub approval: Option<ApprovalPolicy>,
+    /// Whether its sessions work in worktrees of their own.
+    pub folder: SessionFolder,
 }
 
 /// The session to create.
@@ -60,6 +64,8 @@ pub(crate) struct SessionCreateArgs {
     title: Option<String>,
     /// First message, which starts the work.
     prompt: Option<String>,
+    /// Whether it works in a git worktree of its own.
+    worktree: Option<bool>,
 }
 
 /// A session that the script can send messages to.
@@ -192,10 +198,24 @@ impl Tool for SessionCreate {
             permissions.workspace = directory.unwrap_or(permissions.workspace);
             permissions.sandbox = environment.sandbox.unwrap_or(permissions.sandbox);
             permissions.approval = environment.approval.unwrap_or(permissions.approval);
+            let folder = match args.worktree {
+                // A session that changes nothing needs no worktree.
+                _ if permissions.sandbox == SandboxPolicy::ReadOnly => SessionFolder::Shared,
+                Some(true) => SessionFolder::Worktree,
+                Some(false) => SessionFolder::Shared,
+                None => environment.folder,
+            };
+            let workspace = Path::new(&permissions.workspace);
+            if folder == SessionFolder::Worktree && !is_in_repository(workspace) {
+                let error = WorktreeError::NotARepository(workspace.to_owned());
+                let hint = error.hint().unwrap_or_default();
+                return Err(ToolError::new(error.to_string()).suggest(hint));
+            }
             let session = NewSession {
                 title: args.title,
                 environment: args.env,
                 directory: permissions.workspace.clone(),
+                folder,
                 creator: access.author_of(&call),
                 permissions,
                 prompt: args.prompt,

@@ -46,6 +46,8 @@ pub(crate) enum FileMode {
     New { executable: bool },
     /// Those of the existing file.
     Existing { bits: u32, owner: u32, group: u32 },
+    /// None: a symbolic link, whose content is its target.
+    Link,
 }
 
 /// The deepest existing folder above a file.
@@ -178,6 +180,11 @@ impl TargetFile {
             .join(&self.name)
     }
 
+    /// Whether there is a file, a folder or a link with this name.
+    pub(crate) fn exists(&self) -> bool {
+        self.missing_dirs.is_empty() && self.dir.symlink_metadata(&self.name).is_ok()
+    }
+
     pub(crate) fn is_link(&self) -> bool {
         self.missing_dirs.is_empty()
             && self
@@ -256,12 +263,14 @@ impl FileMode {
         match self {
             Self::New { executable } => executable,
             Self::Existing { bits, .. } => bits & 0o100 != 0,
+            Self::Link => false,
         }
     }
 
     /// Returns the same mode with or without permission to execute.
     pub(crate) fn with_executable(self, executable: bool) -> Self {
         match self {
+            Self::Link => Self::Link,
             Self::New { .. } => Self::New { executable },
             Self::Existing { bits, owner, group } => {
                 // Execute permission for everyone with read permission.

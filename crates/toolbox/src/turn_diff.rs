@@ -6,6 +6,7 @@ mod baseline;
 mod changes;
 mod file;
 mod lines;
+mod recorded;
 mod renames;
 mod unified;
 
@@ -14,6 +15,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use selvedge_protocol::TurnFileChanges;
 use serde::Serialize;
 
 use crate::Workspace;
@@ -157,6 +159,15 @@ impl TurnDiffTracker {
     /// Returns the changes since the start of the session. Blocks.
     pub fn session_diff(&self) -> WorkspaceDiff {
         self.diff_since(&self.session_start)
+    }
+
+    /// Returns the files that changed since the start of the turn, with their contents. Blocks.
+    pub fn changed_files(&self) -> TurnFileChanges {
+        let Some(before) = lock_state(&self.turn_start).clone() else {
+            return TurnFileChanges::default();
+        };
+        let (changes, _) = changes::find_changes(&self.workspace, &before);
+        recorded::record_contents(self.workspace.root(), changes)
     }
 
     fn diff_since(&self, before: &Mutex<Option<DiffStartState>>) -> WorkspaceDiff {

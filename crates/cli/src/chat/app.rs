@@ -19,6 +19,7 @@ use super::conversation::build_agent;
 use super::editor::Editor;
 use super::form_prompt::FormPrompt;
 use super::history::InputHistory;
+use super::inbox::{InboxPoll, InboxUse};
 use super::pending_question::{ChatQuestion, QuitAction};
 use super::rows::{StyledRow, sanitize_line};
 use super::screen::ChatScreen;
@@ -36,6 +37,8 @@ use crate::setup::CliSetup;
 
 /// Minimum time between two redraws.
 const MIN_FRAME_INTERVAL: Duration = Duration::from_millis(16);
+/// How often an idle chat looks for messages to its session.
+const INBOX_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How often elapsed times are redrawn while a turn runs.
 const TIMER_REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the chat waits at its end for the turn, and then for the MCP servers, to stop.
@@ -69,6 +72,8 @@ pub(crate) struct Chat {
     pub(super) queued_messages: VecDeque<String>,
     /// The stored message that the current turn answers, if it is one.
     pub(super) inbox_message: Option<InboxMessage>,
+    /// Whether messages to the session start turns by themselves.
+    pub(super) inbox_use: InboxUse,
     /// Unanswered questions. Only the first is shown.
     pub(super) questions: VecDeque<ChatQuestion>,
     /// Whether the first question is on the screen.
@@ -96,6 +101,13 @@ pub(crate) struct Chat {
     finished_rows: Vec<StyledRow>,
     /// Ends the main loop.
     pub(super) quitting: bool,
+}
+
+/// Why the main loop wakes without an event.
+#[derive(PartialEq, Eq)]
+enum ChatWakeReason {
+    Redraw,
+    InboxPoll,
 }
 
 /// The turn in progress.
@@ -148,6 +160,7 @@ impl Chat {
             recover_next_turn: false,
             queued_messages: VecDeque::new(),
             inbox_message: None,
+            inbox_use: InboxUse::Automatic,
             questions: VecDeque::new(),
             question_shown: false,
             editor: Editor::default(),
@@ -194,8 +207,9 @@ impl Chat {
                 (painted, dirty) = (Some(Instant::now()), false);
                 continue;
             }
-            let wait = self.time_until_redraw(painted, dirty);
+            let (wait, reason) = self.time_until_wake(painted, dirty);
             let first_question = self.questions.front_mut();
+            let mut polled = false;
             tokio::select! {
                 biased;
                 signal = &mut stop => match signal {
@@ -212,7 +226,10 @@ impl Chat {
                 },
                 Some(update) = self.receiver.recv() => self.handle_update(update),
                 () = until_abandoned(first_question) => {}
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(wait) => polled = reason == ChatWakeReason::InboxPoll,
+            }
+            if polled && self.poll_inbox() == InboxPoll::Unchanged {
+                continue;
             }
             // Handle everything that is already queued before the next redraw.
             while let Ok(event) = input.try_recv() {
@@ -229,6 +246,19 @@ impl Chat {
             dirty = true;
         }
         self.shut_down().await
+    }
+
+    /// Returns how long the main loop may sleep, and what it does then.
+    fn time_until_wake(
+        &mut self,
+        painted: Option<Instant>,
+        dirty: bool,
+    ) -> (Duration, ChatWakeReason) {
+        let redraw = self.time_until_redraw(painted, dirty);
+        match self.is_idle() && redraw > INBOX_POLL_INTERVAL {
+            true => (INBOX_POLL_INTERVAL, ChatWakeReason::InboxPoll),
+            false => (redraw, ChatWakeReason::Redraw),
+        }
     }
 
     /// Returns how long the main loop may sleep before the next redraw.

@@ -16,6 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::app::{Chat, RunningTurn};
 use super::approval_prompt::decision_row;
 use super::form_prompt::outcome_row;
+use super::inbox::InboxUse;
 use super::pending_question::ChatQuestion;
 use super::recent_turns::{recent_turn_rows, user_message_rows};
 use super::rows::StyledRow;
@@ -106,7 +107,7 @@ impl Chat {
             self.notice = Some("starting the MCP servers…".to_owned());
             return;
         }
-        self.notice = None;
+        (self.notice, self.inbox_use) = (None, InboxUse::Automatic);
         if let Err(error) = self.prepare_turn() {
             self.print_problem(&Problem::from_error(&error));
             return self.restore_queued_input();
@@ -248,6 +249,7 @@ impl Chat {
                 });
             }
         }
+        self.inbox_use = InboxUse::Paused;
         self.restore_queued_input();
     }
 

@@ -1,5 +1,5 @@
 //! Stored messages to the session of the chat, from people and other sessions. The chat answers
-//! them when it opens the session and after each turn.
+//! them when it opens the session, after each turn, and while it is idle.
 
 use selvedge_agent::{Session, TurnOutcome};
 use selvedge_protocol::{InboxMessage, SessionStore};
@@ -10,7 +10,66 @@ use super::recent_turns::user_message_rows;
 use crate::problem::Problem;
 use crate::session_runner::describe_end;
 
+/// Whether messages to the session start turns by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InboxUse {
+    Automatic,
+    /// The last turn failed or was stopped: messages wait until the person sends one.
+    Paused,
+}
+
+/// What a look for messages found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InboxPoll {
+    /// Nothing that changes the screen.
+    Unchanged,
+    /// A turn was started, or a notice is shown.
+    Changed,
+}
+
 impl Chat {
+    /// Whether messages to the session can start a turn now, except for what the person types.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running_turn.is_none()
+            && self.session.as_ref().is_some_and(|it| !it.has_open_turn())
+            && self.setup.journal.is_some()
+            && self.inbox_use == InboxUse::Automatic
+            && self.questions.is_empty()
+            && !self.quitting
+    }
+
+    /// Looks for a message to the session, and starts its turn. While the person types, shows a
+    /// notice instead.
+    pub(super) fn poll_inbox(&mut self) -> InboxPoll {
+        if !self.is_idle() || !self.servers_ready || !self.has_waiting_message() {
+            return InboxPoll::Unchanged;
+        }
+        if self.editor.is_empty() {
+            self.notice = None;
+            self.start_inbox_turn();
+            return InboxPoll::Changed;
+        }
+        let notice = "a message waits; it is answered when the input is sent or empty";
+        match self.notice.as_deref() {
+            Some(_) => InboxPoll::Unchanged,
+            None => {
+                self.notice = Some(notice.to_owned());
+                InboxPoll::Changed
+            }
+        }
+    }
+
+    /// Whether a message waits that this chat may answer.
+    fn has_waiting_message(&self) -> bool {
+        let journal = self.setup.journal.clone();
+        let Some((journal, id)) = journal.zip(self.session_id.as_deref()) else {
+            return false;
+        };
+        let queue = wait_here(journal.queue(id)).unwrap_or_default();
+        let first = queue.first();
+        first.is_some_and(|message| self.may_answer(message))
+    }
+
     /// Starts the turn of the oldest message that waits for the session, if there is one.
     pub(super) fn start_inbox_turn(&mut self) {
         if !self.servers_ready {

@@ -19,6 +19,7 @@ use crate::CliStatus;
 use crate::chat::remove_from_history;
 use crate::output::print_json_text;
 use crate::problem::Problem;
+use crate::sessions_worktree::remove_worktrees;
 
 pub(super) fn forget(
     memory: &Memory,
@@ -101,6 +102,7 @@ pub(super) fn forget(
     })?;
     if in_journal {
         Session::forget(&journal, &session, turn).map_err(agent_problem)?;
+        remove_worktrees(removed.sessions.iter())?;
     }
     journal.scrub().map_err(|error| journal_problem(&error))?;
     let (turns, lessons) = (counts.turns, counts.lessons);

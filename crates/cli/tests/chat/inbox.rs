@@ -37,3 +37,33 @@ fn a_chat_does_not_lend_its_permissions_to_a_message() {
     let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
     assert_eq!(shown["queue"].as_array().unwrap().len(), 1);
 }
+
+#[test]
+fn an_idle_chat_answers_a_message_without_a_key_press() {
+    let fixture = ChatFixture::new(|_| vec![text("I will.")].into());
+    let mut terminal = fixture.open(&[], 80, 24, &[]);
+    terminal.wait_for(READY);
+    terminal.send("Hello");
+    terminal.wait_for("I will.");
+    terminal.wait_for(READY);
+    let listed = fixture.run(&["sessions", "list", "--json"]).stdout;
+    let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+    let id = listed[0]["id"].as_str().unwrap();
+    let answered = fixture.run(&["sessions", "send", id, "Fix it.", "--wait"]);
+    assert_eq!(String::from_utf8_lossy(&answered.stdout), "I will.\n");
+    terminal.wait_until("the second answer", |screen| {
+        screen.contains("› Fix it.") && screen.matches("I will.").count() == 2
+    });
+    terminal.wait_for(READY);
+
+    terminal.type_text("half a mess");
+    fixture.run(&["sessions", "send", id, "And test it."]);
+    terminal.wait_for("a message waits");
+    assert!(terminal.screen().contains("half a mess"));
+    assert!(!terminal.screen().contains("And test it."));
+    terminal.type_text(&"\u{7f}".repeat(11));
+    terminal.wait_for("› And test it.");
+    terminal.wait_until("the third answer", |screen| {
+        screen.matches("I will.").count() == 3
+    });
+}

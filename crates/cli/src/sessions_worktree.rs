@@ -1,0 +1,168 @@
+//! `selvedge sessions diff`, `apply` and `discard`: the changes of a session in its git worktree.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use selvedge_agent::is_turn_running;
+use selvedge_journal::{Journal, SessionSummary};
+use selvedge_toolbox::{SessionWorktree, WorktreeError, remove_session_worktree, worktrees_folder};
+use serde_json::json;
+
+use crate::CliStatus;
+use crate::output::{print_json, print_line, print_text};
+use crate::problem::Problem;
+use crate::run::runtime;
+use crate::sessions::session_problem;
+use crate::sessions_args::{SessionsApplyArgs, SessionsDiffArgs, SessionsDiscardArgs};
+use crate::sessions_send::store_problem;
+
+pub(crate) fn diff(journal: &Arc<Journal>, args: &SessionsDiffArgs) -> Result<CliStatus> {
+    let (_, worktree) = find(journal, &args.session)?;
+    let diff = worktree.diff().map_err(|error| worktree_problem(&error))?;
+    match diff.is_empty() {
+        true => eprint_line!("note: the session has changed no file"),
+        false => print_text(diff.trim_end_matches('\n'))?,
+    }
+    Ok(CliStatus::Success)
+}
+
+pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<CliStatus> {
+    let (session, worktree) = find(journal, &args.session)?;
+    refuse_running_turn(journal, &session.id)?;
+    let changed = worktree.apply().map_err(|error| {
+        let problem = Problem::new(error.to_string());
+        match &error {
+            WorktreeError::Conflict(_) => {
+                let (folder, branch) = (worktree.working_folder(), worktree.branch());
+                let folder = folder.display();
+                problem.hint(format!(
+                    "commit your changes and merge with git: git -C {folder} add -A && git -C \
+                     {folder} commit -m Changes && git merge {branch}"
+                ))
+            }
+            _ => worktree_problem(&error),
+        }
+    })?;
+    let paths = changed.iter().map(|path| path.display().to_string());
+    let paths: Vec<String> = paths.collect();
+    if args.json {
+        return print_json(&json!({"changed": paths}));
+    }
+    for path in &paths {
+        print_line(path)?;
+    }
+    if paths.is_empty() {
+        eprint_line!("note: there is nothing to apply");
+    }
+    Ok(CliStatus::Success)
+}
+
+pub(crate) fn discard(journal: &Arc<Journal>, args: &SessionsDiscardArgs) -> Result<CliStatus> {
+    let (session, worktree) = find(journal, &args.session)?;
+    refuse_running_turn(journal, &session.id)?;
+    if !args.yes {
+        let question = format!(
+            "Delete the worktree {} with all changes of {}?\n",
+            worktree.working_folder().display(),
+            session.id
+        );
+        match crate::ask::confirm(&question, "Delete them", "Keep them") {
+            Some(true) => {}
+            Some(false) => return Ok(CliStatus::Failed),
+            None => {
+                let problem = Problem::new("cannot ask whether to delete the changes");
+                return Err(problem
+                    .hint(format!("run `selvedge sessions discard {} -y`", session.id))
+                    .into());
+            }
+        }
+    }
+    let discarded = worktree.discard();
+    discarded.map_err(|error| worktree_problem(&error))?;
+    Ok(CliStatus::Success)
+}
+
+/// Creates the worktree of a session unless it exists, and returns the folder to work in. Blocks.
+pub(crate) fn prepare_worktree(session: &str, directory: &Path) -> Result<PathBuf, Problem> {
+    let prepare = |root: &Path| {
+        let worktree = SessionWorktree::find(root, session, directory)?;
+        worktree.create_if_missing()?;
+        let folder = worktree.working_folder();
+        Ok(folder.canonicalize().unwrap_or(folder))
+    };
+    prepare(&worktrees()?).map_err(|error: WorktreeError| worktree_problem(&error))
+}
+
+/// Removes the worktrees of sessions that were forgotten.
+pub(crate) fn remove_worktrees<'a>(sessions: impl Iterator<Item = &'a String>) -> Result<()> {
+    let worktrees = worktrees()?;
+    for session in sessions {
+        let removed = remove_session_worktree(&worktrees, session);
+        removed.map_err(|error| worktree_problem(&error))?;
+    }
+    Ok(())
+}
+
+/// Fails if a session works in a worktree of its own and `directory` is not in it.
+pub(crate) fn refuse_other_folder(
+    session: &SessionSummary,
+    directory: &Path,
+) -> Result<(), Problem> {
+    let folder = worktrees()?.join(&session.id);
+    let real = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+    if !session.worktree || directory.starts_with(&real) {
+        return Ok(());
+    }
+    let id = &session.id;
+    let problem = Problem::new(format!("session {id} works in a worktree of its own"));
+    Err(problem.hint(match folder.exists() {
+        true => format!("pass -C {}", folder.display()),
+        false => format!("run `selvedge sessions send {id} MESSAGE --wait`"),
+    }))
+}
+
+fn worktrees() -> Result<PathBuf, Problem> {
+    let home = selvedge_config::home();
+    let home = home.ok_or_else(|| {
+        Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME to a folder")
+    })?;
+    Ok(worktrees_folder(&home))
+}
+
+fn find(journal: &Journal, named: &str) -> Result<(SessionSummary, SessionWorktree)> {
+    let session = journal.session(named);
+    let session = session.map_err(|error| session_problem(&error))?;
+    if !session.worktree {
+        let problem = Problem::new(format!("session {} has no worktree", session.id));
+        return Err(problem
+            .hint("create sessions with `worktree: true`, or run `git diff` in their folder")
+            .into());
+    }
+    let directory = Path::new(&session.directory);
+    let worktree = SessionWorktree::find(&worktrees()?, &session.id, directory);
+    let worktree = worktree.map_err(|error| worktree_problem(&error))?;
+    Ok((session, worktree))
+}
+
+/// Fails if a process runs a turn of the session.
+pub(crate) fn refuse_running_turn(journal: &Arc<Journal>, session: &str) -> Result<()> {
+    let running = runtime()?.block_on(is_turn_running(journal, session));
+    if running.map_err(|error| store_problem(&error))? {
+        let problem = Problem::new(format!("a turn of session {session} is running"));
+        return Err(problem
+            .hint(format!(
+                "wait for it, or run `selvedge sessions stop {session}`"
+            ))
+            .into());
+    }
+    Ok(())
+}
+
+fn worktree_problem(error: &WorktreeError) -> Problem {
+    let problem = Problem::new(error.to_string());
+    match error.hint() {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    }
+}

@@ -1,0 +1,99 @@
+//! The file changes of turns are stored, bounded, and deleted with their session.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use selvedge_journal::Journal;
+use selvedge_protocol::{
+    FileSnapshot, FileSnapshotKind, MAX_RECORDED_TURNS, TurnChangeStore, TurnFileChange,
+    TurnFileChanges,
+};
+use support::Wait;
+
+fn snapshot(kind: FileSnapshotKind, content: &[u8]) -> Option<FileSnapshot> {
+    Some(FileSnapshot {
+        kind,
+        content: content.to_vec(),
+    })
+}
+
+fn changes(name: &str) -> TurnFileChanges {
+    TurnFileChanges {
+        directory: "/w".into(),
+        files: vec![
+            TurnFileChange {
+                path: name.into(),
+                before: snapshot(FileSnapshotKind::File, &[0xff; 100_000]),
+                after: snapshot(FileSnapshotKind::Executable, b""),
+            },
+            TurnFileChange {
+                path: "link".into(),
+                before: None,
+                after: snapshot(FileSnapshotKind::Link, b"target"),
+            },
+        ],
+        unrecorded: vec!["large".into()],
+    }
+}
+
+#[test]
+fn the_changes_of_the_last_turns_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    let id = journal.begin_session("/w", None).unwrap();
+    let read = |turn| journal.recorded_changes(&id, turn).wait().unwrap();
+    assert_eq!(read(None), None);
+    for turn in 1..=MAX_RECORDED_TURNS + 2 {
+        let changes = changes(&format!("file{turn}"));
+        journal.record_changes(&id, turn, changes).wait().unwrap();
+    }
+    let last = MAX_RECORDED_TURNS + 2;
+    assert_eq!(read(None), Some((last, changes(&format!("file{last}")))));
+    assert_eq!(read(Some(3)), Some((3, changes("file3"))));
+    assert_eq!(read(Some(2)), None);
+    journal
+        .record_changes(&id, 3, changes("again"))
+        .wait()
+        .unwrap();
+    assert_eq!(read(Some(3)), Some((3, changes("again"))));
+}
+
+#[test]
+fn forgotten_turns_and_sessions_leave_no_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    let id = journal.begin_session("/w", None).unwrap();
+    for turn in 1..=2 {
+        let row = serde_json::json!({"type": "message"});
+        let appended = journal.append_rows(&id, turn - 1, turn, vec![row]);
+        appended.wait().unwrap();
+        journal
+            .record_changes(&id, turn, changes("a"))
+            .wait()
+            .unwrap();
+    }
+    let keep = |rows, _: &_| rows;
+    journal.forget(&id, Some(2), &keep).unwrap();
+    assert_eq!(journal.recorded_changes(&id, Some(2)).wait().unwrap(), None);
+    assert!(
+        journal
+            .recorded_changes(&id, Some(1))
+            .wait()
+            .unwrap()
+            .is_some()
+    );
+    journal.forget(&id, None, &keep).unwrap();
+    assert_eq!(journal.recorded_changes(&id, None).wait().unwrap(), None);
+}
+
+#[test]
+fn a_request_to_stop_concerns_turns_that_began_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    let other = Journal::open(dir.path()).unwrap();
+    let before = selvedge_protocol::now_ms();
+    other.request_cancel("ses_1").unwrap();
+    assert!(journal.is_stop_requested("ses_1", before).wait());
+    assert!(!journal.is_stop_requested("ses_1", before + 60_000).wait());
+    assert!(!journal.is_stop_requested("ses_2", before).wait());
+}

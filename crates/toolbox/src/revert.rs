@@ -1,0 +1,50 @@
+//! Reverts the file changes of a turn, if no file changed since.
+
+use std::path::PathBuf;
+
+use selvedge_protocol::TurnFileChanges;
+use thiserror::Error;
+
+use crate::file_replacement::{
+    FileReplacement, FileReplacementError, display_paths, read_snapshot, replace_files,
+};
+
+/// Why a turn could not be reverted. Nothing was changed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RevertError {
+    /// The contents of these files are not recorded.
+    #[error("not recorded, because too large or unreadable: {}", display_paths(.0))]
+    NotRecorded(Vec<PathBuf>),
+    /// A file changed since the turn, or cannot be written.
+    #[error(transparent)]
+    Files(#[from] FileReplacementError),
+}
+
+/// Restores all files that a turn changed, or none of them. Returns the restored files, which are
+/// none if the turn was reverted before.
+pub fn revert_changes(changes: &TurnFileChanges) -> Result<Vec<PathBuf>, RevertError> {
+    if !changes.unrecorded.is_empty() {
+        return Err(RevertError::NotRecorded(changes.unrecorded.clone()));
+    }
+    let replacements: Vec<FileReplacement> = changes
+        .files
+        .iter()
+        .map(|change| FileReplacement {
+            path: change.path.clone(),
+            expected: change.after.clone(),
+            target: change.before.clone(),
+        })
+        .collect();
+    let mut is_reverted = true;
+    for replacement in &replacements {
+        let now = read_snapshot(&changes.directory, &replacement.path)?;
+        is_reverted &= now == replacement.target;
+    }
+    if is_reverted {
+        return Ok(Vec::new());
+    }
+    replace_files(&changes.directory, &replacements)?;
+    let paths = replacements.into_iter().map(|replaced| replaced.path);
+    Ok(paths.collect())
+}

@@ -1,0 +1,198 @@
+//! Applies the changes of a worktree to the folder that it was created from. Each file is merged
+//! with the person's changes; if one cannot be merged, no file is changed.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use selvedge_protocol::{FileSnapshot, FileSnapshotKind};
+
+use super::{SessionWorktree, WorktreeError, path_of_line, scratch_file};
+use crate::file_replacement::{FileReplacement, read_snapshot, replace_files};
+use crate::safe_git::SafeGit;
+
+/// A file that the session changed: its states before and after.
+struct SessionChange {
+    path: PathBuf,
+    base: Option<FileSnapshot>,
+    session: Option<FileSnapshot>,
+}
+
+impl SessionWorktree {
+    /// Merges the changes of the session into the folder that the worktree was created from, and
+    /// returns the changed files. Fails without changing a file if one of them has conflicting
+    /// changes. Later diffs are relative to what was applied.
+    pub fn apply(&self) -> Result<Vec<PathBuf>, WorktreeError> {
+        let (git, tree) = self.snapshot()?;
+        let mut replacements = Vec::new();
+        let mut conflicts = Vec::new();
+        for change in self.changes(&git, &tree)? {
+            let current = read_snapshot(&self.repository, &change.path)?;
+            match self.merge(&git, &change, current.as_ref())? {
+                Some(target) if target == current => {}
+                Some(target) => replacements.push(FileReplacement {
+                    path: change.path,
+                    expected: current,
+                    target,
+                }),
+                None => conflicts.push(change.path),
+            }
+        }
+        if !conflicts.is_empty() {
+            return Err(WorktreeError::Conflict(conflicts));
+        }
+        let commit = git.line(&[
+            "commit-tree",
+            &tree,
+            "-p",
+            "HEAD",
+            "-m",
+            "Changes that were applied",
+        ])?;
+        replace_files(&self.repository, &replacements)?;
+        self.set_base(&git, &commit)?;
+        Ok(replacements.into_iter().map(|change| change.path).collect())
+    }
+
+    /// Makes a commit the base of later diffs, and the newest one of the session's branch.
+    fn set_base(&self, git: &SafeGit, commit: &str) -> Result<(), WorktreeError> {
+        let branch = format!("refs/heads/{}", self.branch());
+        // With full access, the session can check out another branch.
+        if git.line(&["symbolic-ref", "-q", "HEAD"]).ok() == Some(branch) {
+            git.bytes(&["update-ref", "HEAD", commit])?;
+            git.bytes(&["read-tree", commit])?;
+        }
+        git.bytes(&["update-ref", &self.base_reference(), commit])?;
+        Ok(())
+    }
+
+    /// Returns the files that differ between the base and a tree.
+    fn changes(&self, git: &SafeGit, tree: &str) -> Result<Vec<SessionChange>, WorktreeError> {
+        let base = self.base_reference();
+        let listed = git.bytes(&[
+            "diff-tree",
+            "-r",
+            "-z",
+            "--no-renames",
+            "--raw",
+            &base,
+            tree,
+        ])?;
+        let mut parts = listed.split(|byte| *byte == 0);
+        let mut changes = Vec::new();
+        // Each change is `:OLDMODE NEWMODE OLDID NEWID STATUS` and the path.
+        while let (Some(header), Some(path)) = (parts.next(), parts.next()) {
+            let path = Path::new(OsStr::from_bytes(path));
+            let header = String::from_utf8_lossy(header);
+            let mut fields = header.trim_start_matches(':').split(' ');
+            let (old, new) = (fields.next(), fields.next());
+            let session = match file_kind(new, path)? {
+                None => None,
+                Some(_) => read_snapshot(&self.path, path)?,
+            };
+            let base = match file_kind(old, path)? {
+                None => None,
+                Some(kind) => Some(self.base_file(git, kind, path)?),
+            };
+            changes.push(SessionChange {
+                path: path.to_owned(),
+                base,
+                session,
+            });
+        }
+        Ok(changes)
+    }
+
+    /// Returns a file of the base as a checkout would write it.
+    fn base_file(
+        &self,
+        git: &SafeGit,
+        kind: FileSnapshotKind,
+        path: &Path,
+    ) -> Result<FileSnapshot, WorktreeError> {
+        let mut object = OsString::from(self.base_reference());
+        object.push(":");
+        object.push(path);
+        let how = match kind {
+            FileSnapshotKind::Link => "blob",
+            FileSnapshotKind::File | FileSnapshotKind::Executable => "--filters",
+        };
+        let content = git.bytes(&["cat-file".into(), how.into(), object])?;
+        Ok(FileSnapshot { kind, content })
+    }
+
+    /// Merges the change of the session with the current file. Returns what the file becomes, or
+    /// `None` if both changed it in different ways.
+    #[expect(
+        clippy::option_option,
+        reason = "a conflict, or a file that may be absent"
+    )]
+    fn merge(
+        &self,
+        git: &SafeGit,
+        change: &SessionChange,
+        current: Option<&FileSnapshot>,
+    ) -> Result<Option<Option<FileSnapshot>>, WorktreeError> {
+        let (base, session) = (change.base.as_ref(), change.session.as_ref());
+        if current == base || current == session {
+            return Ok(Some(session.cloned()));
+        }
+        let (Some(base), Some(session), Some(current)) = (base, session, current) else {
+            return Ok(None);
+        };
+        let versions = [current, base, session];
+        let is_text = |file: &&FileSnapshot| {
+            file.kind != FileSnapshotKind::Link && !file.content.contains(&0)
+        };
+        if !versions.iter().all(is_text) {
+            return Ok(None);
+        }
+        let content = self.merge_texts(git, versions)?;
+        let kind = match session.kind == base.kind {
+            true => current.kind,
+            false => session.kind,
+        };
+        Ok(content.map(|content| Some(FileSnapshot { kind, content })))
+    }
+
+    /// Merges the current text, the base and the text of the session. `None` is a conflict.
+    fn merge_texts(
+        &self,
+        git: &SafeGit,
+        versions: [&FileSnapshot; 3],
+    ) -> Result<Option<Vec<u8>>, WorktreeError> {
+        let index = path_of_line(git.bytes(&["rev-parse", "--git-path", "index"])?);
+        let files = versions.map(|_| scratch_file(&self.path.join(&index)));
+        let written = files
+            .iter()
+            .zip(versions)
+            .try_for_each(|(file, version)| std::fs::write(file, &version.content));
+        let mut merge: Vec<OsString> = ["merge-file", "-p", "-q"].map(OsString::from).into();
+        merge.extend(files.iter().map(|file| file.clone().into()));
+        // The exit status is the number of conflicts.
+        let merged = match written {
+            Ok(()) => Ok(git.bytes(&merge).ok()),
+            Err(error) => Err(WorktreeError::Git {
+                message: format!("cannot write to the repository: {error}"),
+            }),
+        };
+        for file in &files {
+            let _ = std::fs::remove_file(file);
+        }
+        merged
+    }
+}
+
+/// Returns the kind of a file from its mode in git. `None` if it does not exist. Fails for a
+/// submodule.
+fn file_kind(mode: Option<&str>, path: &Path) -> Result<Option<FileSnapshotKind>, WorktreeError> {
+    match mode.unwrap_or_default() {
+        "000000" => Ok(None),
+        "100644" => Ok(Some(FileSnapshotKind::File)),
+        "100755" => Ok(Some(FileSnapshotKind::Executable)),
+        "120000" => Ok(Some(FileSnapshotKind::Link)),
+        _ => Err(WorktreeError::Git {
+            message: format!("{} is a repository of its own", path.display()),
+        }),
+    }
+}

@@ -1,0 +1,261 @@
+//! Worktrees of sessions: created from a commit, shown as a diff, merged into the folder, removed.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use selvedge_toolbox::{SessionWorktree, WorktreeError, remove_session_worktree};
+
+/// A repository with a commit, and a folder for worktrees.
+struct Fixture {
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let fixture = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        std::fs::create_dir_all(fixture.repository().join("web")).unwrap();
+        fixture.git(&["init", "-q", "-b", "main"]);
+        fixture.write("a.txt", "1\n2\n3\n4\n5\n6\n7\n8\n9\n");
+        fixture.write("web/b.txt", "b\n");
+        fixture.write(".gitignore", "*.log\n");
+        fixture.commit();
+        fixture
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.dir.path().join("repository")
+    }
+
+    fn worktrees(&self) -> PathBuf {
+        self.dir.path().join("worktrees")
+    }
+
+    fn git(&self, args: &[&str]) -> String {
+        let output = Command::new("git")
+            .args(args)
+            .current_dir(self.repository())
+            .envs([
+                ("GIT_CONFIG_GLOBAL", "/dev/null"),
+                ("GIT_AUTHOR_NAME", "Ada"),
+                ("GIT_AUTHOR_EMAIL", "ada@example.org"),
+                ("GIT_COMMITTER_NAME", "Ada"),
+                ("GIT_COMMITTER_EMAIL", "ada@example.org"),
+            ])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "git {args:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn commit(&self) {
+        self.git(&["add", "--all"]);
+        self.git(&["commit", "-q", "-m", "Change"]);
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.repository().join(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.repository().join(name)).ok()
+    }
+
+    fn find(&self, folder: &str) -> Result<SessionWorktree, WorktreeError> {
+        let directory = self.repository().join(folder);
+        SessionWorktree::find(&self.worktrees(), "ses_1", &directory)
+    }
+
+    /// Creates the worktree, and returns it with its folder.
+    fn create(&self) -> (SessionWorktree, PathBuf) {
+        let worktree = self.find("").unwrap();
+        worktree.create_if_missing().unwrap();
+        let folder = worktree.working_folder();
+        (worktree, folder)
+    }
+}
+
+fn put(folder: &Path, name: &str, text: &str) {
+    std::fs::write(folder.join(name), text).unwrap();
+}
+
+#[test]
+fn a_worktree_starts_with_the_commit_and_shows_its_changes() {
+    let fixture = Fixture::new();
+    fixture.write("a.txt", "not committed");
+    let worktree = fixture.find("web").unwrap();
+    let error = worktree.diff().unwrap_err();
+    assert!(matches!(error, WorktreeError::NotCreated(_)), "{error}");
+    worktree.create_if_missing().unwrap();
+    let folder = worktree.working_folder();
+    assert!(folder.ends_with("ses_1/web"), "{folder:?}");
+    assert_eq!(worktree.diff().unwrap(), "");
+    put(&folder, "b.txt", "changed\n");
+    put(&folder, "new.txt", "new\n");
+    put(&folder, "x.log", "ignored\n");
+    worktree.create_if_missing().unwrap();
+    let diff = worktree.diff().unwrap();
+    assert!(diff.contains("-b\n+changed\n"), "{diff}");
+    assert!(diff.contains("+++ b/web/new.txt"), "{diff}");
+    assert!(!diff.contains("x.log") && !diff.contains("a.txt"), "{diff}");
+    assert_eq!(fixture.read("web/b.txt").as_deref(), Some("b\n"));
+    assert_eq!(
+        fixture
+            .git(&["branch", "--list", "selvedge/*"])
+            .lines()
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn changes_are_merged_into_the_folder() {
+    let fixture = Fixture::new();
+    let (worktree, folder) = fixture.create();
+    put(&folder, "a.txt", "1\n2\n3\n4\n5\n6\n7\n8\nnine\n");
+    put(&folder, "run.sh", "#!/bin/sh\n");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.join("run.sh"), mode).unwrap();
+    std::os::unix::fs::symlink("a.txt", folder.join("link")).unwrap();
+    std::fs::remove_file(folder.join("web/b.txt")).unwrap();
+    fixture.write("a.txt", "one\n2\n3\n4\n5\n6\n7\n8\n9\n");
+    fixture.write("mine.txt", "mine\n");
+    let changed = worktree.apply().unwrap();
+    let names: Vec<_> = changed
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    assert_eq!(names, ["a.txt", "link", "run.sh", "web/b.txt"]);
+    assert_eq!(
+        fixture.read("a.txt").as_deref(),
+        Some("one\n2\n3\n4\n5\n6\n7\n8\nnine\n")
+    );
+    let run = fixture.repository().join("run.sh").metadata().unwrap();
+    assert_eq!(run.permissions().mode() & 0o111, 0o111);
+    assert!(fixture.repository().join("link").is_symlink());
+    assert!(!fixture.repository().join("web").exists());
+    assert_eq!(fixture.read("mine.txt").as_deref(), Some("mine\n"));
+    assert_eq!(worktree.diff().unwrap(), "", "what was applied is the base");
+    put(&folder, "a.txt", "1\n2\n3\n4\n5\n6\n7\nEIGHT\nnine\n");
+    assert_eq!(worktree.apply().unwrap().len(), 1);
+    assert_eq!(
+        fixture.read("a.txt").as_deref(),
+        Some("one\n2\n3\n4\n5\n6\n7\nEIGHT\nnine\n")
+    );
+    assert!(worktree.apply().unwrap().is_empty());
+}
+
+#[test]
+fn a_conflict_changes_nothing() {
+    let fixture = Fixture::new();
+    let (worktree, folder) = fixture.create();
+    put(&folder, "a.txt", "session\n");
+    put(&folder, "both.txt", "session\n");
+    put(&folder, "web/b.txt", "session\n");
+    fixture.write("a.txt", "person\n");
+    fixture.write("both.txt", "person\n");
+    let error = worktree.apply().unwrap_err();
+    assert_eq!(error.to_string(), "conflicting changes in a.txt, both.txt");
+    assert!(error.hint().is_some());
+    assert_eq!(fixture.read("a.txt").as_deref(), Some("person\n"));
+    assert_eq!(fixture.read("web/b.txt").as_deref(), Some("b\n"));
+    assert!(
+        worktree.diff().unwrap().contains("+session"),
+        "nothing is lost"
+    );
+    fixture.write("a.txt", "session\n");
+    std::fs::remove_file(fixture.repository().join("both.txt")).unwrap();
+    assert_eq!(worktree.apply().unwrap().len(), 2);
+}
+
+#[test]
+fn a_discarded_worktree_leaves_no_trace() {
+    let fixture = Fixture::new();
+    for remove in [
+        |worktree: &SessionWorktree, _: &Fixture| worktree.discard().unwrap(),
+        |_: &SessionWorktree, fixture: &Fixture| {
+            remove_session_worktree(&fixture.worktrees(), "ses_1").unwrap();
+        },
+    ] {
+        let (worktree, folder) = fixture.create();
+        put(&folder, "a.txt", "x");
+        remove(&worktree, &fixture);
+        assert!(!folder.exists());
+        assert_eq!(fixture.git(&["branch", "--list", "selvedge/*"]), "");
+        assert_eq!(fixture.git(&["for-each-ref", "refs/selvedge"]), "");
+        assert_eq!(fixture.git(&["worktree", "list"]).lines().count(), 1);
+    }
+    fixture.find("").unwrap().discard().unwrap();
+    remove_session_worktree(&fixture.worktrees(), "ses_1").unwrap();
+    remove_session_worktree(&fixture.worktrees(), "../repository").unwrap();
+    assert!(fixture.repository().exists());
+}
+
+#[test]
+fn an_incomplete_worktree_is_created_again() {
+    let fixture = Fixture::new();
+    let (worktree, folder) = fixture.create();
+    // As if the process was killed during the checkout.
+    fixture.git(&["update-ref", "-d", "refs/selvedge/ses_1"]);
+    std::fs::remove_file(folder.join("a.txt")).unwrap();
+    let error = worktree.apply().unwrap_err();
+    assert!(matches!(error, WorktreeError::NotCreated(_)), "{error}");
+    worktree.create_if_missing().unwrap();
+    assert!(folder.join("a.txt").exists());
+    std::fs::remove_dir_all(&folder).unwrap();
+    worktree.create_if_missing().unwrap();
+    assert_eq!(worktree.diff().unwrap(), "");
+}
+
+#[test]
+fn no_program_of_the_repository_runs() {
+    let fixture = Fixture::new();
+    let marker = fixture.dir.path().join("marker");
+    let hooks = fixture.repository().join(".git/hooks");
+    std::fs::create_dir_all(&hooks).unwrap();
+    for name in [
+        "post-checkout",
+        "reference-transaction",
+        "post-index-change",
+    ] {
+        let hook = hooks.join(name);
+        std::fs::write(&hook, format!("#!/bin/sh\ntouch {}\n", marker.display())).unwrap();
+        std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let (worktree, folder) = fixture.create();
+    put(&folder, "a.txt", "x\n");
+    worktree.apply().unwrap();
+    worktree.discard().unwrap();
+    assert!(!marker.exists(), "a hook ran");
+    let evil = format!("touch {}", marker.display());
+    for key in ["filter.x.smudge", "filter.x.clean", "merge.x.driver"] {
+        fixture.git(&["config", key, &evil]);
+        let error = fixture.find("").unwrap_err();
+        assert!(error.to_string().contains(key), "{error}");
+        fixture.git(&["config", "--unset", key]);
+    }
+    fixture.find("").unwrap().create_if_missing().unwrap();
+    put(&folder, "sub", "x");
+    std::fs::remove_file(folder.join("sub")).unwrap();
+    assert!(!marker.exists(), "a configured program ran");
+}
+
+#[test]
+fn a_folder_without_a_commit_has_no_worktree() {
+    let dir = tempfile::tempdir().unwrap();
+    let find = || SessionWorktree::find(&dir.path().join("w"), "ses_1", dir.path());
+    let error = find().unwrap_err();
+    assert!(matches!(error, WorktreeError::NotARepository(_)), "{error}");
+    assert!(error.hint().unwrap().contains("git init"));
+    let init = Command::new("git")
+        .args(["init", "-q"])
+        .current_dir(dir.path())
+        .status();
+    assert!(init.unwrap().success());
+    let error = find().unwrap().create_if_missing().unwrap_err();
+    assert!(matches!(error, WorktreeError::NoCommit(_)), "{error}");
+}
