@@ -22,7 +22,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildSessions {
-    /// They continue.
+    /// They continue to run.
     KeepRunning,
     /// They are stopped, too.
     Stop,

@@ -8,7 +8,7 @@ use selvedge_protocol::{
     FileSnapshot, FileSnapshotKind, MAX_RECORDED_TURNS, TurnChangeStore, TurnFileChange,
     TurnFileChanges,
 };
-use support::Wait;
+use support::WaitForResult;
 
 fn snapshot(kind: FileSnapshotKind, content: &[u8]) -> Option<FileSnapshot> {
     Some(FileSnapshot {

@@ -94,7 +94,7 @@ pub struct FileSnapshot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileSnapshotKind {
-    /// A file.
+    /// A file that cannot be executed.
     File,
     /// A file that can be executed.
     Executable,

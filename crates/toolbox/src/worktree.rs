@@ -37,7 +37,7 @@ pub enum WorktreeError {
     /// A file of the folder cannot be replaced. Nothing was changed.
     #[error(transparent)]
     Files(#[from] FileReplacementError),
-    /// Git failed.
+    /// Git ended with an error.
     #[error("{message}")]
     Git {
         /// What git reported.

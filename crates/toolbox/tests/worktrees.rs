@@ -8,11 +8,11 @@ use std::process::Command;
 use selvedge_toolbox::{SessionWorktree, WorktreeError, remove_session_worktree};
 
 /// A repository with a commit, and a folder for worktrees.
-struct Fixture {
+struct WorktreeFixture {
     dir: tempfile::TempDir,
 }
 
-impl Fixture {
+impl WorktreeFixture {
     fn new() -> Self {
         let fixture = Self {
             dir: tempfile::tempdir().unwrap(),
@@ -85,7 +85,7 @@ fn put(folder: &Path, name: &str, text: &str) {
 
 #[test]
 fn a_worktree_starts_with_the_commit_and_shows_its_changes() {
-    let fixture = Fixture::new();
+    let fixture = WorktreeFixture::new();
     fixture.write("a.txt", "not committed");
     let worktree = fixture.find("web").unwrap();
     let error = worktree.diff().unwrap_err();
@@ -114,7 +114,7 @@ fn a_worktree_starts_with_the_commit_and_shows_its_changes() {
 
 #[test]
 fn changes_are_merged_into_the_folder() {
-    let fixture = Fixture::new();
+    let fixture = WorktreeFixture::new();
     let (worktree, folder) = fixture.create();
     put(&folder, "a.txt", "1\n2\n3\n4\n5\n6\n7\n8\nnine\n");
     put(&folder, "run.sh", "#!/bin/sh\n");
@@ -151,7 +151,7 @@ fn changes_are_merged_into_the_folder() {
 
 #[test]
 fn a_conflict_changes_nothing() {
-    let fixture = Fixture::new();
+    let fixture = WorktreeFixture::new();
     let (worktree, folder) = fixture.create();
     put(&folder, "a.txt", "session\n");
     put(&folder, "both.txt", "session\n");
@@ -174,10 +174,10 @@ fn a_conflict_changes_nothing() {
 
 #[test]
 fn a_discarded_worktree_leaves_no_trace() {
-    let fixture = Fixture::new();
+    let fixture = WorktreeFixture::new();
     for remove in [
-        |worktree: &SessionWorktree, _: &Fixture| worktree.discard().unwrap(),
-        |_: &SessionWorktree, fixture: &Fixture| {
+        |worktree: &SessionWorktree, _: &WorktreeFixture| worktree.discard().unwrap(),
+        |_: &SessionWorktree, fixture: &WorktreeFixture| {
             remove_session_worktree(&fixture.worktrees(), "ses_1").unwrap();
         },
     ] {
@@ -197,7 +197,7 @@ fn a_discarded_worktree_leaves_no_trace() {
 
 #[test]
 fn an_incomplete_worktree_is_created_again() {
-    let fixture = Fixture::new();
+    let fixture = WorktreeFixture::new();
     let (worktree, folder) = fixture.create();
     // As if the process was killed during the checkout.
     fixture.git(&["update-ref", "-d", "refs/selvedge/ses_1"]);
@@ -213,7 +213,7 @@ fn an_incomplete_worktree_is_created_again() {
 
 #[test]
 fn no_program_of_the_repository_runs() {
-    let fixture = Fixture::new();
+    let fixture = WorktreeFixture::new();
     let marker = fixture.dir.path().join("marker");
     let hooks = fixture.repository().join(".git/hooks");
     std::fs::create_dir_all(&hooks).unwrap();
