@@ -267,7 +267,7 @@ async fn an_http_server_that_fails_is_described_by_its_answer() {
         (
             broken.clone(),
             format!("{broken} answered with HTTP status 500"),
-            None,
+            Some("read the log of the server, then try again"),
         ),
         (
             closed_url.clone(),
