@@ -20,7 +20,7 @@ const MAX_TIME: Duration = Duration::from_secs(30);
 const MAX_MEMORY_KB: u64 = 450_000;
 
 /// Most requests that a command may send in the five seconds of a call.
-const MAX_REQUESTS: usize = 30;
+const MAX_REQUESTS: usize = 40;
 
 /// Number of bytes after which a response without end stops.
 const FLOOD_BYTES: usize = 3 << 30;

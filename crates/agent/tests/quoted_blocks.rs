@@ -230,7 +230,7 @@ async fn with_after_block_stop_the_end_of_reasoning_is_recognised_in_every_spell
 }
 
 #[tokio::test]
-async fn after_a_tag_in_the_middle_of_a_line_the_model_is_told_to_answer_again() {
+async fn after_a_tag_in_the_middle_of_a_line_the_model_is_asked_to_answer_again() {
     let unclear = format!("The text of <file_content> is:\n\n{}", block(HOSTILE));
     let answers = vec![
         vec![text(&unclear)],

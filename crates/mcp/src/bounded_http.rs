@@ -31,7 +31,7 @@ use crate::process::{
 
 /// Shortest delay before a stream that ended or broke is requested again, also if the server asks
 /// for a shorter one.
-const MIN_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
 /// Maximum length of the text of a failed response that is kept, in bytes.
 const MAX_FAILURE_BYTES: usize = 1_000;
