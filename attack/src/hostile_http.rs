@@ -148,7 +148,10 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         |lab| {
             run_script(lab, |stream, request| match request.method.as_str() {
                 // No answer before the time limit of the call.
-                "tools/call" => Ok(std::thread::sleep(MAX_TIME)),
+                "tools/call" => {
+                    std::thread::sleep(MAX_TIME);
+                    Ok(())
+                }
                 "" => send(stream, "200 OK", "text/event-stream", RECONNECT),
                 _ => respond(stream, request),
             })
