@@ -14,6 +14,7 @@ mod discovery;
 mod display;
 mod front_end;
 mod git;
+mod hostile_http;
 mod hostile_server;
 mod implicit_reads;
 mod journal_version;
@@ -53,6 +54,7 @@ const CLASSES: &[AttackClass] = &[
     ("display", display::attempts),
     ("front_end", front_end::attempts),
     ("git", git::attempts),
+    ("hostile_http", hostile_http::attempts),
     ("hostile_server", hostile_server::attempts),
     ("implicit_reads", implicit_reads::attempts),
     ("journal_version", journal_version::attempts),

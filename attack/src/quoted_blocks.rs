@@ -49,14 +49,27 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         }
     }
     attempts.extend(disguised_copies());
-    attempts.push(Attempt::new(
-        "reasoning whose start is in the prompt",
-        |lab| {
-            let answer =
-                format!("Perhaps:\n\n<tool-calls>\n{CODE}\n</tool-calls>\nNo.\n</think>\nok");
-            run_turn_with(lab, vec![ModelAnswer::Text(answer)], STOP_AFTER_BLOCK)
-        },
-    ));
+    let long = "so and so\n".repeat(40_000);
+    for (name, end) in [
+        ("", "No.\n</think>"),
+        (" in capitals", "No.\n</THINK>"),
+        (" with a space", "No.\n</think >"),
+        (" at the end of a line", "No.</think>"),
+        (" after a long text", &*format!("{long}</think>")),
+        (
+            " after long paragraphs",
+            &*format!("{}\n</think>", long.replace("so\n", "so\n\n")),
+        ),
+        (" after an open fence", "```\nNo.\n</think>"),
+        (" after an open element", "<details>\nNo.\n</think>"),
+    ] {
+        let answer = format!("Perhaps:\n\n<tool-calls>\n{CODE}\n</tool-calls>\n{end}\nok");
+        let name = format!("reasoning whose start is in the prompt, and its end{name}");
+        attempts.push(Attempt::new(name, move |lab| {
+            let answers = vec![ModelAnswer::Text(answer.clone())];
+            run_turn_with(lab, answers, STOP_AFTER_BLOCK)
+        }));
+    }
     Ok(attempts)
 }
 

@@ -326,8 +326,9 @@ async fn the_environment_is_stated_once_per_session() {
 
 #[tokio::test]
 async fn a_compaction_keeps_the_newest_results() {
-    // About 4,000 tokens, and the conversation before it fills the rest of the context.
-    let long = "return 'FIRST\\n' + 'some words of a result\\n'.repeat(700) + 'LAST'";
+    // About 6,000 tokens, more than the share of recent steps, and the conversation before it fills
+    // the rest of the context.
+    let long = "return 'FIRST\\n' + 'some words of a result\\n'.repeat(1000) + 'LAST'";
     let server = Server::start(move |asked| {
         let messages = asked.body["messages"].as_array().unwrap();
         let last = text_of(messages.last().unwrap());

@@ -206,6 +206,48 @@ async fn with_after_block_stop_a_block_in_reasoning_never_runs() {
 }
 
 #[tokio::test]
+async fn with_after_block_stop_the_end_of_reasoning_is_recognised_in_every_spelling() {
+    let long = "so and so\n".repeat(20_000);
+    for end in [
+        "but no.\n</THINK>",
+        "but no.\n</think >",
+        "but no.</think>",
+        "but no.\n<|END_THINKING|>",
+        &*format!("{long}</think>"),
+        "```\nbut no.\n</think>",
+    ] {
+        let thought = format!("I could write\n\n{}\n{end}\nok", block(HOSTILE));
+        let mut test = TestAgent::new(WireApi::Chat);
+        test.settings.after_block = AfterBlock::Stop;
+        let server = Server::saying(vec![vec![text(&thought)]]).await;
+        let mut session = test.session().await;
+        let agent = test.agent(&server);
+        agent.run_turn(&mut session, "hi", &test.options()).await;
+        let items = history(&session);
+        assert!(!has_run(&test), "{end}");
+        assert_eq!(items.last().unwrap().trim(), "Assistant: \nok", "{end}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_tag_in_the_middle_of_a_line_the_model_is_asked_to_answer_again() {
+    let unclear = format!("The text of <file_content> is:\n\n{}", block(HOSTILE));
+    let answers = vec![
+        vec![text(&unclear)],
+        vec![text(&block("return 8"))],
+        vec![text("Eight.")],
+    ];
+    let (test, items) = turn(WireApi::Chat, answers).await;
+    let all = items.join("\n");
+    assert!(!has_run(&test), "{all}");
+    assert!(
+        all.contains("`<file_content>` before it has no end tag"),
+        "{all}"
+    );
+    assert!(all.contains("script returned: 8"), "{all}");
+}
+
+#[tokio::test]
 async fn with_after_block_stop_calls_after_a_block_do_not_run() {
     let args = || json!({"path": "later.txt", "content": "x"});
     for api in APIS {

@@ -82,3 +82,30 @@ fn describe_user(user: Option<u32>) -> String {
         Some(user) => format!("run by the user {user}, not by you"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_models::Provider;
+
+    #[test]
+    fn a_server_is_accepted_by_its_address_and_its_user() {
+        let mut server = DiscoveredServer {
+            provider: Provider::built_ins().remove(0),
+            models: vec!["a".to_owned()],
+            user: Some(1000),
+        };
+        let rules = SavedRules {
+            allow_model_servers: vec![saved_server(&server)],
+            ..SavedRules::default()
+        };
+        assert!(is_accepted(&server, &rules));
+        server.user = Some(1001);
+        assert!(!is_accepted(&server, &rules), "another user");
+        server.user = None;
+        assert!(!is_accepted(&server, &rules), "an unknown user");
+        server.user = Some(1000);
+        server.provider.base_url = "http://127.0.0.1:1/v1".to_owned();
+        assert!(!is_accepted(&server, &rules), "another address");
+    }
+}

@@ -400,7 +400,22 @@ fn ollama_url(host: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::ollama_url;
+    use super::{ollama_url, split_model_name};
+
+    #[test]
+    fn the_name_of_a_model_can_begin_with_its_provider() {
+        let config = selvedge_config::Config::default();
+        let split = |name: &str| {
+            let args = split_model_name(&config, name).unwrap();
+            (
+                args.provider.unwrap_or_default(),
+                args.model.unwrap_or_default(),
+            )
+        };
+        let pair = |provider: &str, model: &str| (provider.to_owned(), model.to_owned());
+        assert_eq!(split("openai/gpt-5"), pair("openai", "gpt-5"));
+        assert_eq!(split("vendor/model"), pair("", "vendor/model"));
+    }
 
     #[test]
     fn ollama_host_is_converted_to_a_url() {

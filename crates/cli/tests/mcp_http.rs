@@ -66,6 +66,19 @@ fn foreign_origins_and_hosts_are_rejected() {
         assert_eq!(server.hello(&[foreign]).0, 403, "{foreign:?}");
         assert_eq!(server.hello(&[foreign, no_token]).0, 403, "{foreign:?}");
     }
+    // Only one of two is checked, and only the part after a user name.
+    let own = ("Host", server.address.as_str());
+    let with_user = format!("evil.example@{}", server.address);
+    for ambiguous in [
+        &[own, ("Host", "evil.example")][..],
+        &[
+            ("Origin", "http://localhost"),
+            ("Origin", "https://evil.example"),
+        ],
+        &[("Host", with_user.as_str())],
+    ] {
+        assert_eq!(server.hello(ambiguous).0, 400, "{ambiguous:?}");
+    }
     // The host in the target counts, not the header.
     let mut text = String::new();
     let mut stream = server.send("POST http://evil.example/mcp", &[], &initialize());

@@ -14,6 +14,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use rmcp::{ClientLifecycleMode, RoleClient, serve_client_with_lifecycle};
 
+use crate::bounded_http::BoundedHttpClient;
 use crate::client_handler::McpClientHandler;
 use crate::connection::{ServerStartFailure, shorten};
 use crate::process::MAX_MESSAGE_BYTES;
@@ -29,7 +30,7 @@ pub(crate) async fn connect_http(
     folder: Option<&Path>,
 ) -> Result<RunningService<RoleClient, McpClientHandler>, ServerStartFailure> {
     let config = transport_config(&settings.transport)?;
-    let client = shared_http_client()?;
+    let client = BoundedHttpClient(shared_http_client()?);
     let mut first_error = None;
     // A server may support only the newer protocol, which has no `initialize` handshake.
     let modern = ClientLifecycleMode::Discover {
@@ -173,7 +174,8 @@ pub(crate) async fn fetch_auth_challenge(
 ) -> Result<Option<String>, String> {
     let config = transport_config(transport)?;
     let url = shown_url(&config.uri);
-    let transport = StreamableHttpClientTransport::with_client(shared_http_client()?, config);
+    let client = BoundedHttpClient(shared_http_client()?);
+    let transport = StreamableHttpClientTransport::with_client(client, config);
     match serve_client_with_lifecycle((), transport, ClientLifecycleMode::Initialize).await {
         Ok(_) => Ok(None),
         Err(error) if error.is_authorization_required() => {
@@ -238,6 +240,11 @@ pub(crate) fn shared_http_client() -> Result<reqwest::Client, String> {
         .connect_timeout(std::time::Duration::from_secs(10))
         .redirect(same_origin)
         .referer(false)
+        // A small compressed body can become a large one.
+        .no_brotli()
+        .no_deflate()
+        .no_gzip()
+        .no_zstd()
         .build();
     let client = client.map_err(|error| format!("cannot create an HTTP client: {error}"))?;
     Ok(CLIENT.get_or_init(|| client).clone())

@@ -9,6 +9,7 @@
 // Standard output and standard error belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod bounded_http;
 mod catalogue;
 mod client_handler;
 mod code_tools;

@@ -200,6 +200,19 @@ impl Drop for ServerProcess {
     }
 }
 
+/// Code of the JSON-RPC error that replaces an oversized response.
+pub(crate) const OVERSIZED_CODE: i32 = -32000;
+
+/// Returns why a message of too many bytes was replaced.
+pub(crate) fn too_large_message() -> String {
+    format!("it is larger than {} MB", MAX_MESSAGE_BYTES >> 20)
+}
+
+/// Returns why a message of too many values was replaced.
+pub(crate) fn too_many_values_message() -> String {
+    format!("it has more than {MAX_MESSAGE_VALUES} values")
+}
+
 /// Returns the `data` of the JSON-RPC error that replaces an oversized response. It distinguishes
 /// this error from errors of the server.
 pub(crate) fn oversized_error_data() -> Value {
@@ -243,10 +256,11 @@ async fn forward_messages(
                 continue;
             };
             let message = match is_complete {
-                true => format!("it has more than {MAX_MESSAGE_VALUES} values"),
-                false => format!("it is larger than {} MB", MAX_MESSAGE_BYTES >> 20),
+                true => too_many_values_message(),
+                false => too_large_message(),
             };
-            let error = json!({"code": -32000, "message": message, "data": oversized_error_data()});
+            let data = oversized_error_data();
+            let error = json!({"code": OVERSIZED_CODE, "message": message, "data": data});
             let error = json!({"jsonrpc": "2.0", "id": id, "error": error});
             line = format!("{error}\n").into_bytes();
         }
@@ -275,7 +289,7 @@ async fn forward_messages(
 
 /// Whether a JSON text has more than [`MAX_MESSAGE_VALUES`] values. Counts what begins a list or an
 /// object or precedes a further value.
-fn has_too_many_values(text: &[u8]) -> bool {
+pub(crate) fn has_too_many_values(text: &[u8]) -> bool {
     if text.len() <= MAX_MESSAGE_VALUES {
         return false;
     }
@@ -312,7 +326,7 @@ async fn skip_line(from: &mut (impl AsyncBufReadExt + Unpin)) -> Option<Vec<u8>>
 
 /// Returns the id of an oversized response, from its start or its end. The `result` in between may
 /// contain other fields named `id`.
-fn find_response_id(head: &[u8], tail: &[u8]) -> Option<serde_json::Value> {
+pub(crate) fn find_response_id(head: &[u8], tail: &[u8]) -> Option<serde_json::Value> {
     let id = |text: &str| {
         let rest = text.trim_start().strip_prefix(':')?.trim_start();
         serde_json::Deserializer::from_str(rest)

@@ -7,7 +7,15 @@
 //! reasoning, in which there are no blocks. A nested, unbalanced or unclosed block is reported as
 //! malformed.
 
-use crate::top_level::{LineContent, is_top_level_after};
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::reasoning_marks::{
+    MARK_STARTS, ReasoningKind, ReasoningMark, find_end, has_no_start, mark_at,
+};
+use crate::top_level::{LineContent, LinePlace, place_after};
+
+pub use crate::reasoning_marks::reasoning_text;
 
 /// A part of an assistant's message. All segments together are the message, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,27 +81,6 @@ enum BlockFormat {
 
 const OPEN_TAG: &str = "<tool-calls";
 const CLOSE_TAG: &str = "</tool-calls>";
-/// The marks between which models reason.
-const REASONING_TAGS: [(&str, &str); 12] = [
-    ("<think>", "</think>"),
-    ("<thinking>", "</thinking>"),
-    ("<thought>", "</thought>"),
-    ("<reasoning>", "</reasoning>"),
-    ("<antThinking>", "</antThinking>"),
-    ("<seed:think>", "</seed:think>"),
-    ("<|think|>", "<|/think|>"),
-    ("<|begin_of_thought|>", "<|end_of_thought|>"),
-    ("[THINK]", "[/THINK]"),
-    ("◁think▷", "◁/think▷"),
-    ("<|channel|>analysis<|message|>", END_OF_MESSAGE),
-    (
-        "<|start|>assistant<|channel|>analysis<|message|>",
-        END_OF_MESSAGE,
-    ),
-];
-/// Ends a message of the format with channels. Without a start it says nothing about the text
-/// before it, which can be the final answer.
-const END_OF_MESSAGE: &str = "<|end|>";
 const FENCE_INFO_STRINGS: [&str; 4] = [
     "ts tool-calls",
     "typescript tool-calls",
@@ -124,16 +111,6 @@ pub fn merge_text(segments: Vec<Segment>) -> Vec<Segment> {
         }
     }
     merged
-}
-
-/// Returns the text of a reasoning segment without its tags.
-pub fn reasoning_text(raw: &str) -> &str {
-    let mut text = raw;
-    for (open, close) in REASONING_TAGS {
-        text = text.strip_prefix(open).unwrap_or(text);
-        text = text.strip_suffix(close).unwrap_or(text);
-    }
-    text.trim()
 }
 
 /// Finds blocks while the text arrives. Returns text as soon as it cannot be part of a marker.
@@ -171,8 +148,8 @@ impl Default for BlockDetector {
 #[derive(Debug)]
 enum DetectorPlace {
     Text,
-    /// Reasoning up to this tag.
-    Reasoning(&'static str),
+    /// Reasoning up to the end of this kind.
+    Reasoning(ReasoningKind),
     Block(OpenBlock),
 }
 
@@ -186,7 +163,7 @@ struct OpenBlock {
     body: usize,
     /// Number of nested blocks that are not closed.
     depth: usize,
-    problem: Option<&'static str>,
+    problem: Option<Cow<'static, str>>,
 }
 
 /// What is at the start of a line of text.
@@ -199,20 +176,20 @@ enum LineMarker {
     Open {
         format: BlockFormat,
         len: usize,
-        problem: Option<&'static str>,
+        problem: Option<Cow<'static, str>>,
     },
     /// A closing tag.
     Close,
-    /// The start of reasoning up to this tag.
-    Reasoning(&'static str),
-    /// The end of reasoning that has no start: a tag of this length.
-    EndOfReasoning(usize),
+    /// The start of reasoning.
+    Reasoning(ReasoningKind),
+    /// An end of reasoning, which may have no start: a mark of this length.
+    EndOfReasoning(ReasoningKind, usize),
 }
 
 impl LineMarker {
     fn content(&self) -> LineContent {
         match self {
-            Self::Reasoning(_) | Self::EndOfReasoning(_) => LineContent::Reasoning,
+            Self::Reasoning(_) | Self::EndOfReasoning(..) => LineContent::Reasoning,
             _ => LineContent::Script,
         }
     }
@@ -247,7 +224,7 @@ impl BlockDetector {
                 };
                 segments.push(Segment::Malformed {
                     raw: self.text[inside.start..].to_owned(),
-                    problem: inside.problem.unwrap_or(what).to_owned(),
+                    problem: inside.problem.unwrap_or(what.into()).into_owned(),
                 });
             }
             DetectorPlace::Reasoning(_) => {
@@ -264,9 +241,9 @@ impl BlockDetector {
         loop {
             let advanced = match &self.place {
                 DetectorPlace::Text => self.scan_text(last, &mut segments),
-                DetectorPlace::Reasoning(close) => {
-                    let close = *close;
-                    self.scan_reasoning(close, last, &mut segments)
+                DetectorPlace::Reasoning(kind) => {
+                    let kind = *kind;
+                    self.scan_reasoning(kind, last, &mut segments)
                 }
                 DetectorPlace::Block(_) => self.scan_block_line(last, &mut segments),
             };
@@ -280,13 +257,7 @@ impl BlockDetector {
     fn scan_text(&mut self, last: bool, segments: &mut Vec<Segment>) -> bool {
         let start = self.scanned;
         if self.at_line_start {
-            let marker = self.line_marker(start, last);
-            let marker = match marker {
-                LineMarker::Nothing | LineMarker::Incomplete => marker,
-                found if self.is_top_level(start, found.content()) => found,
-                _ => LineMarker::Nothing,
-            };
-            match marker {
+            match self.line_marker_in_place(start, last) {
                 LineMarker::Incomplete => return false,
                 LineMarker::Nothing => self.at_line_start = false,
                 LineMarker::Open {
@@ -316,25 +287,97 @@ impl BlockDetector {
                     });
                     return true;
                 }
-                LineMarker::Reasoning(close) => {
+                LineMarker::Reasoning(kind) => {
                     self.emit(start, Segment::Text, segments);
-                    self.place = DetectorPlace::Reasoning(close);
+                    self.place = DetectorPlace::Reasoning(kind);
                     return true;
                 }
-                LineMarker::EndOfReasoning(len) => {
-                    self.emit(start, Segment::Text, segments);
-                    self.end_document(start + len);
-                    let raw = self.text[start..start + len].to_owned();
-                    segments.push(Segment::EndOfReasoning(raw));
+                LineMarker::EndOfReasoning(_, len) => {
+                    self.end_reasoning(start, len, segments);
                     return true;
                 }
             }
         }
         let line_end = self.text[start..].find('\n');
-        self.scanned = line_end.map_or(self.text.len(), |end| start + end + 1);
+        let end = line_end.map_or(self.text.len(), |end| start + end + 1);
+        match self.reasoning_end_in_line(start..end, last) {
+            LineMarker::EndOfReasoning(_, len) => {
+                let at = start + self.text[start..end].trim_end().len() - len;
+                self.end_reasoning(at, len, segments);
+                return true;
+            }
+            LineMarker::Incomplete => {
+                let marks = self.text[start..end].rfind(MARK_STARTS);
+                self.scanned = start + marks.unwrap_or(0);
+                self.emit(self.scanned, Segment::Text, segments);
+                return false;
+            }
+            _ => {}
+        }
+        self.scanned = end;
         self.emit(self.scanned, Segment::Text, segments);
         self.at_line_start = line_end.is_some();
         line_end.is_some()
+    }
+
+    /// Returns the marker at the start of a line, unless its place in the document makes it text.
+    fn line_marker_in_place(&mut self, start: usize, last: bool) -> LineMarker {
+        let mut marker = self.line_marker(start, last);
+        if matches!(marker, LineMarker::Nothing | LineMarker::Incomplete) {
+            return marker;
+        }
+        match (self.place_of_line(start, marker.content()), &mut marker) {
+            (LinePlace::TopLevel, _) => marker,
+            (_, LineMarker::EndOfReasoning(kind, _)) if self.has_no_start(*kind, start) => marker,
+            (LinePlace::Unclear(name), LineMarker::Open { problem, .. }) => {
+                let what = format!(
+                    "the block may be a quotation: `<{name}>` before it has no end tag. If the \
+                     block has to run, answer with the block alone"
+                );
+                problem.get_or_insert(what.into());
+                marker
+            }
+            (LinePlace::Unclear(_), _) => marker,
+            (LinePlace::Quoted, _) => LineMarker::Nothing,
+        }
+    }
+
+    /// Returns the end of reasoning at the end of a line, if it has no start.
+    fn reasoning_end_in_line(&mut self, line: Range<usize>, last: bool) -> LineMarker {
+        let text = &self.text[line.clone()];
+        let Some(at) = text.rfind(MARK_STARTS) else {
+            return LineMarker::Nothing;
+        };
+        let is_whole = last || text.ends_with('\n');
+        match mark_at(&text[at..]) {
+            ReasoningMark::Incomplete if !is_whole => LineMarker::Incomplete,
+            ReasoningMark::Close { kind, len }
+                if kind.can_start_in_prompt() && text[at + len..].trim().is_empty() =>
+            {
+                match is_whole {
+                    false => LineMarker::Incomplete,
+                    true if self.has_no_start(kind, line.start + at) => {
+                        LineMarker::EndOfReasoning(kind, len)
+                    }
+                    true => LineMarker::Nothing,
+                }
+            }
+            _ => LineMarker::Nothing,
+        }
+    }
+
+    /// Returns whether an end of reasoning at this place has no start in the document.
+    fn has_no_start(&mut self, kind: ReasoningKind, at: usize) -> bool {
+        self.lookups += 1;
+        self.lookups > MAX_LOOKUPS || has_no_start(&self.text[self.document..at], kind)
+    }
+
+    /// Reports an end of reasoning without a start.
+    fn end_reasoning(&mut self, at: usize, len: usize, segments: &mut Vec<Segment>) {
+        self.emit(at, Segment::Text, segments);
+        self.end_document(at + len);
+        let raw = self.text[at..at + len].to_owned();
+        segments.push(Segment::EndOfReasoning(raw));
     }
 
     /// Returns the marker at the start of a line of text.
@@ -345,30 +388,27 @@ impl BlockDetector {
         if line.starts_with('`') {
             return fence_marker(line, is_whole);
         }
-        if !line.starts_with(['<', '[', '◁']) {
+        if !line.starts_with(MARK_STARTS) {
             return match rest.is_empty() && !last {
                 true => LineMarker::Incomplete,
                 false => LineMarker::Nothing,
             };
         }
-        let ends_with_tag = |tag: &str| {
-            let after = line.strip_prefix(tag)?;
-            after.trim().is_empty().then_some(is_whole)
-        };
-        match ends_with_tag(CLOSE_TAG) {
-            Some(true) => return LineMarker::Close,
-            Some(false) => return LineMarker::Incomplete,
-            None => {}
+        if let Some(after) = line.strip_prefix(CLOSE_TAG)
+            && after.trim().is_empty()
+        {
+            return match is_whole {
+                true => LineMarker::Close,
+                false => LineMarker::Incomplete,
+            };
         }
-        for (open, close) in REASONING_TAGS {
-            if line.starts_with(open) {
-                return LineMarker::Reasoning(close);
+        match mark_at(line) {
+            ReasoningMark::Open(kind) => return LineMarker::Reasoning(kind),
+            ReasoningMark::Close { kind, len } if kind.can_start_in_prompt() => {
+                return LineMarker::EndOfReasoning(kind, len);
             }
-            match ends_with_tag(close).filter(|_| close != END_OF_MESSAGE) {
-                Some(true) => return LineMarker::EndOfReasoning(close.len()),
-                Some(false) => return LineMarker::Incomplete,
-                None => {}
-            }
+            ReasoningMark::Incomplete if !is_whole => return LineMarker::Incomplete,
+            _ => {}
         }
         if let Some(after) = line.strip_prefix(OPEN_TAG) {
             let open = |len, problem| LineMarker::Open {
@@ -379,55 +419,54 @@ impl BlockDetector {
             match after.as_bytes().first() {
                 Some(b'>') => return open(OPEN_TAG.len() + 1, None),
                 Some(byte) if byte.is_ascii_whitespace() || *byte == b'/' => {
-                    return open(OPEN_TAG.len(), Some("`<tool-calls>` takes no attributes"));
+                    let problem = "`<tool-calls>` takes no attributes";
+                    return open(OPEN_TAG.len(), Some(problem.into()));
                 }
                 _ => {}
             }
         }
-        let mut tags = REASONING_TAGS
-            .iter()
-            .flat_map(|(open, close)| [*open, *close]);
         let is_prefix = |tag: &str| tag.starts_with(line);
-        let undecided = is_prefix(OPEN_TAG) || is_prefix(CLOSE_TAG) || tags.any(is_prefix);
-        match undecided && !is_whole {
+        match (is_prefix(OPEN_TAG) || is_prefix(CLOSE_TAG)) && !is_whole {
             true => LineMarker::Incomplete,
             false => LineMarker::Nothing,
         }
     }
 
-    /// Returns whether a line that starts at `start` is at the top level of the document.
-    fn is_top_level(&mut self, start: usize, content: LineContent) -> bool {
+    /// Returns the place of a line that starts at `start` in the document.
+    fn place_of_line(&mut self, start: usize, content: LineContent) -> LinePlace {
         let before = &self.text[self.document..start];
         if before.trim().is_empty() {
-            return true;
+            return LinePlace::TopLevel;
         }
         self.lookups += 1;
-        self.lookups <= MAX_LOOKUPS && is_top_level_after(before, content)
+        match self.lookups <= MAX_LOOKUPS {
+            true => place_after(before, content),
+            false => LinePlace::Quoted,
+        }
     }
 
     fn scan_reasoning(
         &mut self,
-        close: &'static str,
+        kind: ReasoningKind,
         last: bool,
         segments: &mut Vec<Segment>,
     ) -> bool {
-        if let Some(end) = self.text[self.scanned..].find(close) {
-            let end = self.scanned + end + close.len();
-            self.emit(end, Segment::Reasoning, segments);
-            self.end_document(end);
-            return true;
+        match find_end(&self.text[self.scanned..], kind) {
+            Ok(end) => {
+                let end = self.scanned + end;
+                self.emit(end, Segment::Reasoning, segments);
+                self.end_document(end);
+                true
+            }
+            Err(certain) => {
+                self.scanned = match last {
+                    true => self.text.len(),
+                    false => self.scanned + certain,
+                };
+                self.emit(self.scanned, Segment::Reasoning, segments);
+                false
+            }
         }
-        // Up to a possible start of the tag.
-        let rest = &self.text[self.scanned..];
-        let undecided = close.chars().next().and_then(|first| rest.rfind(first));
-        let undecided = undecided.filter(|at| close.starts_with(&rest[*at..]));
-        let safe = match undecided {
-            Some(at) if !last => self.scanned + at,
-            _ => self.text.len(),
-        };
-        self.scanned = safe;
-        self.emit(safe, Segment::Reasoning, segments);
-        false
     }
 
     /// Scans a line of a block. Returns false if more text is needed.
@@ -461,7 +500,7 @@ impl BlockDetector {
             BlockFormat::Fence(_) => opens_fence,
         };
         if opens_tag || (opens_fence && nests) {
-            inside.problem = Some("a script block cannot contain another");
+            inside.problem = Some("a script block cannot contain another".into());
         }
         inside.depth += usize::from(nests);
         self.scanned = (start + line_len + 1).min(self.text.len());
@@ -477,10 +516,10 @@ impl BlockDetector {
             BlockFormat::Tag => end - CLOSE_TAG.len(),
             BlockFormat::Fence(_) => start,
         };
-        segments.push(match inside.problem {
+        segments.push(match inside.problem.take() {
             Some(problem) => Segment::Malformed {
                 raw,
-                problem: problem.to_owned(),
+                problem: problem.into_owned(),
             },
             None => Segment::Script(ScriptBlock {
                 code: block_code(&self.text[inside.body..body_end]),

@@ -57,6 +57,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_bounded_by_memory() {
+        assert_eq!(ScriptCache::default().max_bytes, MAX_CACHED_BYTES);
         let compiler = ScriptCompiler::default();
         let mut cache = ScriptCache {
             max_bytes: 5_000,

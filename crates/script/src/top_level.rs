@@ -1,12 +1,17 @@
 //! Decides whether a line of an answer is at the top level of the Markdown document before it.
 //!
 //! A line is at the top level if no construct before it is open: no fence, block quote or HTML
-//! block, no HTML element whose tag begins or ends a line, no formula or directive. Inside the
-//! paragraph above, no code span, tag or link title may be open either, because a later line could
-//! close it. A line directly below a list is at the top level, although Markdown adds it to the
-//! last item: models write a plan as a list and then a block.
+//! block, no tag (`open_tags`), no formula or directive. Inside the paragraph above, no code span,
+//! tag or link title may be open either, because a later line could close it. A line directly below
+//! a list is at the top level, although Markdown adds it to the last item: models write a plan as a
+//! list and then a block.
+
+use std::ops::Range;
 
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
+
+use crate::open_tags::{OpenTags, mask, open_tags};
+use crate::reasoning_marks::has_open_reasoning;
 
 /// Maximum length of the paragraph above a line, in bytes. It is parsed several times.
 const MAX_PARAGRAPH_BYTES: usize = 16 << 10;
@@ -20,38 +25,11 @@ const INLINE_ENDS: [&str; 11] = [
     "-->", "\">", "'>", ">", "?>", "]]>", "\")", "')", ")", "\"", "'",
 ];
 
-/// Maximum number of elements that are open at the same place.
-const MAX_OPEN_ELEMENTS: usize = 1_000;
-
 /// The line that is probed. Markdown keeps it as it is.
 const PROBE: &str = "PROBE";
 
 /// The same as an element. Like `<tool-calls>`, it cannot interrupt a paragraph.
 const PROBE_ELEMENT: &str = "<probe-element>";
-
-/// Elements in which models reason. They count as open wherever their tag is in a line.
-const REASONING_ELEMENTS: [&str; 5] = ["antthinking", "reasoning", "think", "thinking", "thought"];
-
-/// Elements of HTML that have no content, paragraphs, which a blank line closes, and the marker of
-/// a block, whose end is reported if it has no start at column 0.
-const ELEMENTS_WITHOUT_END: [&str; 16] = [
-    "area",
-    "base",
-    "br",
-    "col",
-    "embed",
-    "hr",
-    "img",
-    "input",
-    "link",
-    "meta",
-    "p",
-    "param",
-    "source",
-    "tool-calls",
-    "track",
-    "wbr",
-];
 
 /// What begins in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,46 +40,62 @@ pub(crate) enum LineContent {
     Reasoning,
 }
 
-/// Returns whether a line after this text is at the top level.
-pub(crate) fn is_top_level_after(before: &str, content: LineContent) -> bool {
-    is_outside_of_blocks(before, content) && is_outside_of_inlines(paragraph_above(before))
+/// Where a line is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum LinePlace {
+    TopLevel,
+    /// Inside of another construct.
+    Quoted,
+    /// Perhaps inside of a tag of this name, which is in the middle of a line and has no end tag.
+    Unclear(String),
 }
 
-/// Returns whether a character can be part of the mark of a list item.
-fn is_list_mark(c: char) -> bool {
-    c.is_ascii_digit() || " \t-*+.)".contains(c)
+/// Returns the place of a line after this text.
+pub(crate) fn place_after(before: &str, content: LineContent) -> LinePlace {
+    let mut code = Vec::new();
+    if !is_outside_of_blocks(before, content, &mut code)
+        || !is_outside_of_inlines(paragraph_above(before))
+    {
+        return LinePlace::Quoted;
+    }
+    code.sort_unstable_by_key(|range| range.start);
+    match open_tags(before, &code) {
+        OpenTags::Quotation => LinePlace::Quoted,
+        _ if has_open_reasoning(&mask(before, &code)) => LinePlace::Quoted,
+        OpenTags::InLine(name) if content == LineContent::Script => LinePlace::Unclear(name),
+        OpenTags::InLine(_) | OpenTags::None => LinePlace::TopLevel,
+    }
 }
 
-/// Returns whether no block, HTML element, formula or directive contains a line after the text.
-fn is_outside_of_blocks(before: &str, content: LineContent) -> bool {
+/// Returns whether no block, formula or directive contains a line after the text. Adds the parts of
+/// the text whose tags do not count: code, and lists and block quotes that have ended.
+fn is_outside_of_blocks(before: &str, content: LineContent, code: &mut Vec<Range<usize>>) -> bool {
     let probe = format!("{before}{PROBE_ELEMENT}\n");
     let above = before.len() - paragraph_above(before).len();
-    let (mut depth, mut quotes, mut html) = (0, 0, String::new());
-    let mut is_heading = false;
-    let mut elements = OpenElements::default();
+    let (mut depth, mut quotes) = (0, 0);
     let mut marks = OpenMarks::default();
     for (event, range) in Parser::new(&probe).into_offset_iter() {
         let is_probe = range.start == before.len();
-        // A list item or block quote ends at a blank line, and with it what is open in it.
-        let is_relevant = depth <= 1 || range.start >= above;
         match event {
             Event::Start(Tag::HtmlBlock) if is_probe => {
-                return depth == 0 && elements.is_empty() && marks.is_empty();
+                return depth == 0 && marks.is_empty();
             }
             Event::InlineHtml(_) if is_probe => {
                 let is_quoted = quotes > 0 && content == LineContent::Script;
-                return !is_quoted && elements.is_empty() && marks.is_empty();
+                return !is_quoted && marks.is_empty();
             }
             Event::Start(tag) => {
+                let is_container = matches!(tag, Tag::List(_) | Tag::BlockQuote(_));
+                if is_container && depth == 0 {
+                    // It ends at a blank line, and with it what is open in it.
+                    code.push(range.start..range.end.min(above));
+                }
                 depth += 1;
                 quotes += usize::from(matches!(tag, Tag::BlockQuote(_)));
-                is_heading |= matches!(tag, Tag::Heading { .. });
-                html.clear();
             }
             Event::End(tag) => {
                 depth -= 1;
                 quotes -= usize::from(matches!(tag, TagEnd::BlockQuote(_)));
-                is_heading &= !matches!(tag, TagEnd::Heading(_));
                 let after = before.get(range.end..).unwrap_or_default();
                 let is_above = above < before.len() && after.trim().is_empty();
                 let is_open = match tag {
@@ -112,16 +106,11 @@ fn is_outside_of_blocks(before: &str, content: LineContent) -> bool {
                 if is_above && is_open {
                     return false;
                 }
-                if tag == TagEnd::HtmlBlock {
-                    elements.read(&html, depth == 0 || range.start >= above);
+                if tag == TagEnd::CodeBlock {
+                    code.push(range);
                 }
             }
-            Event::Html(text) => html.push_str(&text),
-            Event::InlineHtml(tag) => {
-                let delimits_line = begins_line(&probe[..range.start])
-                    || ends_line(&probe[..range.start], &probe[range.end..]);
-                elements.read(&tag, is_relevant && delimits_line && !is_heading);
-            }
+            Event::Code(_) => code.push(range),
             Event::Text(_) if depth == 1 && is_line_start(&probe[..range.start]) => {
                 let line = probe[range.start..].lines().next();
                 marks.read(line.unwrap_or_default().trim());
@@ -144,68 +133,6 @@ fn is_open_fence(block: &str) -> bool {
 
 fn is_line_start(before: &str) -> bool {
     before.is_empty() || before.ends_with('\n')
-}
-
-/// Returns whether only marks of lists and block quotes are between the start of the line and the
-/// end of the text.
-fn begins_line(before: &str) -> bool {
-    is_line_start(before.trim_end_matches(|c| c == '>' || is_list_mark(c)))
-}
-
-/// Returns whether a tag between these texts is a word of its own at the end of a line.
-fn ends_line(before: &str, after: &str) -> bool {
-    let after = after.trim_start_matches([' ', '\t', '\r']);
-    before.ends_with([' ', '\t']) && (after.is_empty() || after.starts_with('\n'))
-}
-
-/// The HTML elements that are open at a place of a document.
-#[derive(Default)]
-struct OpenElements {
-    /// The names, and whether the element may contain the lines after it. A tag in the middle of a
-    /// line can be a type, such as `Array<string>`, or the subject of a sentence.
-    open: Vec<(String, bool)>,
-}
-
-impl OpenElements {
-    fn is_empty(&self) -> bool {
-        let contains = |(name, contains_lines): &(String, bool)| {
-            *contains_lines || REASONING_ELEMENTS.contains(&name.as_str())
-        };
-        self.open.len() < MAX_OPEN_ELEMENTS && !self.open.iter().any(contains)
-    }
-
-    /// Reads the tags of HTML text. An end tag also closes the elements inside of its own; one
-    /// without a start is ignored.
-    fn read(&mut self, html: &str, contains_lines: bool) {
-        let mut rest = html;
-        while let Some((_, after)) = rest.split_once('<') {
-            rest = after;
-            if let Some(comment) = after.strip_prefix("!--") {
-                rest = comment.split_once("-->").map_or("", |(_, rest)| rest);
-                continue;
-            }
-            let (is_end, name) = match after.strip_prefix('/') {
-                Some(name) => (true, name),
-                None => (false, after),
-            };
-            let is_letter = |c: char| c.is_ascii_alphanumeric() || "-_:.".contains(c);
-            let name = &name[..name.find(|c: char| !is_letter(c)).unwrap_or(name.len())];
-            if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
-                continue;
-            }
-            let name = name.to_ascii_lowercase();
-            rest = after_tag(after);
-            if is_end {
-                if let Some(at) = self.open.iter().rposition(|(open, _)| *open == name) {
-                    self.open.truncate(at);
-                }
-            } else if !ELEMENTS_WITHOUT_END.contains(&name.as_str())
-                && self.open.len() < MAX_OPEN_ELEMENTS
-            {
-                self.open.push((name, contains_lines));
-            }
-        }
-    }
 }
 
 /// The formulas (`$$`) and directives (`:::name`) that are open at a place of a document. Many
@@ -232,20 +159,6 @@ impl OpenMarks {
             }
         }
     }
-}
-
-/// Returns the text after the end of a tag. Quoted values of attributes can contain `>`.
-fn after_tag(tag: &str) -> &str {
-    let mut quote = None;
-    for (at, c) in tag.char_indices() {
-        match (c, quote) {
-            ('>', None) => return &tag[at + 1..],
-            ('"' | '\'', None) => quote = Some(c),
-            (c, Some(open)) if c == open => quote = None,
-            _ => {}
-        }
-    }
-    ""
 }
 
 /// Returns the lines since the last blank one.
@@ -293,7 +206,6 @@ mod tests {
             "Uses `a\nb` here:\n",
             "An `unpaired tick in another paragraph.\n\n",
             "# A heading with a `tick\n",
-            "## The element <header>\n",
             "An Array<string> and 1 <2 and (see above:\n",
             "it's \"quoted\" and a -> b:\n",
             "[a link](x \"title\") and <b>bold</b>:\n",
@@ -304,7 +216,6 @@ mod tests {
             "<div title=\"</div>\">a</div>\n\n",
             "</div>\n\n",
             "<!-- <div> -->\n\n",
-            "The <div> tag is wrong.\n\n",
             "Returns Array<string>\n",
             "<b>Note</b> that this changes:\n",
             "It says:\n<file>\na\n</file>\n",
@@ -319,10 +230,8 @@ mod tests {
             "- ```\n\na:\n",
             "- a\n- b\n\nDone:\n\n",
         ] {
-            assert!(
-                is_top_level_after(before, LineContent::Script),
-                "{before:?}"
-            );
+            let place = place_after(before, LineContent::Script);
+            assert_eq!(place, LinePlace::TopLevel, "{before:?}");
         }
     }
 
@@ -360,10 +269,8 @@ mod tests {
             "1. ~~~md\n   a\n",
             "a <think> b\n",
         ] {
-            assert!(
-                !is_top_level_after(before, LineContent::Script),
-                "{before:?}"
-            );
+            let place = place_after(before, LineContent::Script);
+            assert_eq!(place, LinePlace::Quoted, "{before:?}");
         }
     }
 }

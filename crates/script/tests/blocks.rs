@@ -207,6 +207,164 @@ fn reasoning_contains_no_blocks() {
 }
 
 #[test]
+fn blocks_in_a_tag_of_any_name_and_notation_are_text() {
+    let block = "<tool-calls>\nreturn 1\n</tool-calls>";
+    for tag in [
+        "<file_content>",
+        "<document_content>",
+        "<function_results>",
+        "<system_reminder>",
+        "<ns:doc>",
+        "<file_content path=\"a > b\">",
+        "<file_content\n  path='a'>",
+        "<_x>",
+        "<größe>",
+        "**<example>**",
+        "**<example>",
+        "_<example>_",
+        "[<example>](x)",
+        "[<example>",
+        "(<example>):",
+        "### <example>",
+        "&lt;example&gt;",
+        "&#60;example&#x3E;",
+        "&amp;lt;example&amp;gt;",
+        "\\<example>",
+        "\\<example\\>",
+        "< example >",
+        "＜example＞",
+        "It says: <file_content>",
+        "It says: **<file_content>**",
+        "| <example> | b |\n|---|---|\n",
+        "- <file_content>",
+    ] {
+        for before in [format!("{tag}\n"), format!("It says:\n{tag}\n")] {
+            assert_eq!(
+                shape(&format!("{before}{block}"))
+                    .first()
+                    .map(|first| first.starts_with("text:")),
+                Some(true),
+                "{before}"
+            );
+            assert_nothing_runs(&format!("{before}{block}"));
+        }
+        if !tag.starts_with('-') {
+            assert_nothing_runs(&format!("{tag}\n\nIt goes on.\n\n{block}"));
+        }
+    }
+    assert_nothing_runs(&format!("<file_content path=\"\n{block}\n\">"));
+}
+
+#[test]
+fn a_block_after_a_tag_in_the_middle_of_a_line_is_reported() {
+    let block = "<tool-calls>\nreturn 1\n</tool-calls>";
+    for before in [
+        "The text of <file_content> is this:\n",
+        "The text of **<example>** is this:\n\n",
+        "Replace <b> by <i> there.\n\n",
+        "The text of &lt;example&gt; is this:\n",
+        "## The element <header> is wrong\n",
+    ] {
+        let shapes = shape(&format!("{before}{block}"));
+        assert!(
+            shapes[1].starts_with("bad:the block may be a quotation: `<"),
+            "{before}: {shapes:?}"
+        );
+    }
+}
+
+#[test]
+fn ordinary_prose_does_not_stop_a_block() {
+    let block = "<tool-calls>\nreturn 1\n</tool-calls>";
+    for before in [
+        "It returns Vec<String>.\n",
+        "It returns `Vec<String>` and a `<div>`:\n",
+        "It returns `Vec<String>`\n",
+        "It returns Vec<String>\n",
+        "It returns Vec<Vec<String>>, HashMap<K, V> or Option<T>:\n",
+        "It calls parse::<u32>() and collect::<Vec<_>>():\n",
+        "Vec&lt;String&gt; and Vec\\<String\\> are types:\n",
+        "If a < b and c > d:\n",
+        "If a<b and c>d:\n",
+        "1 < 2 > 1\n",
+        "a <- b, a <= b, a << b, x <3 y\n",
+        "see <https://example.com/a?b=c> or <me@example.com>:\n",
+        "a -> b => c\n",
+        "<b>Note</b> that:\n",
+        "<file_content>\na\n</file_content>\n\nNow:\n",
+        "**<example>** a **</example>**\n\nNow:\n",
+        "&lt;example&gt;a&lt;/example&gt;\n\nNow:\n",
+        "\\<example>\na\n\\</example>\n",
+        "<ns:doc>a</ns:doc>\n",
+        "```xml\n<file_content>\n```\n",
+        "    <file_content>\n\nNow:\n",
+        "<!-- <file_content> -->\n\n",
+        "Line one<br>\nline two<br/>\n",
+        "- read <file_content>\n- write it\n\nNow:\n",
+    ] {
+        let shapes = shape(&format!("{before}{block}"));
+        assert_eq!(
+            shapes.last().unwrap(),
+            "script:return 1",
+            "{before}: {shapes:?}"
+        );
+    }
+}
+
+#[test]
+fn reasoning_is_recognised_in_every_spelling() {
+    let block = "<tool-calls>\n1\n</tool-calls>";
+    for (open, close) in [
+        ("<THINK>", "</THINK>"),
+        ("<think>", "</think >"),
+        ("< think >", "< / think >"),
+        ("<Thinking>", "</thinking>"),
+        ("<think id=1>", "</think>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
+        ("<|channel>thought", "<channel|>"),
+        ("[think]", "[/think]"),
+    ] {
+        let reasoning = format!("{open}\n{block}\n{close}");
+        let shapes = shape(&format!("{reasoning}\nok\n{block}"));
+        assert_eq!(
+            shapes,
+            [
+                format!("reasoning:{reasoning}"),
+                "text:\nok\n".to_owned(),
+                "script:1".to_owned()
+            ]
+        );
+        assert_eq!(reasoning_text(&format!("{open} a {close}")), "a");
+        assert_nothing_runs(&format!("{open}\n{block}"));
+        assert_nothing_runs(&format!("ok: {open}\n{block}"));
+        assert_nothing_runs(&format!("ok: {open} so\n\n{block}"));
+        for end in [
+            format!("\n{close}\nok"),
+            format!("\n{close} ok\n"),
+            format!("\nNo.{close}\nok"),
+            format!("\n```\nNo.\n{close}\nok"),
+            format!("\n<details>\nNo.\n{close}\nok"),
+            format!("\n{}{close}\nok", "so and so\n".repeat(30_000)),
+            format!("\n{}{close}\nok", "so and so ".repeat(30_000)),
+        ] {
+            let shapes = shape(&format!("Perhaps:\n{block}{end}"));
+            assert!(
+                shapes.contains(&"end of reasoning".to_owned()),
+                "{} {}",
+                close,
+                &end[end.len().saturating_sub(40)..]
+            );
+        }
+    }
+    // A quotation of both tags says nothing about the text before it.
+    let quoted = format!("{block}\n```\n<think>\na\n</think>\n```\n");
+    assert_eq!(shape(&quoted)[0], "script:1");
+    assert!(!shape(&quoted).contains(&"end of reasoning".to_owned()));
+    let named = format!("{block}\nIt removes `</think>`\nand </think> there.\n");
+    assert!(!shape(&named).contains(&"end of reasoning".to_owned()));
+}
+
+#[test]
 fn malformed_blocks_are_reported() {
     let nested = "<tool-calls>\na\n<tool-calls>\nb\n</tool-calls>\nc\n</tool-calls>\nd";
     assert_eq!(
@@ -243,6 +401,9 @@ fn the_result_does_not_depend_on_how_the_text_is_split() {
         "```ts tool-calls\na\n````\n```x\n```",
         "<think>a <b</think\n</think> x\n<thinking></thinking>\n</think> \n</thinking>",
         "> a\n```\n<tool-calls>1</tool-calls>\n```\n<tool-calls>2</tool-calls>",
+        "<tool-calls>1</tool-calls>\nno</think> \nok < / THINK >\n<|START_thinking|>a<|end_thinking|>b",
+        "< think a>\n< / think\n</think >x <channel|>\n<|channel>thoughty<channel|>",
+        "a <b> c\n<tool-calls>1</tool-calls>",
     ];
     for text in texts {
         let whole = detect(text);

@@ -122,6 +122,9 @@ fn nested_groups_of_a_regular_expression_do_not_overflow_the_stack() {
     }
     let classes = format!("return /{}x{}/v", "[".repeat(256), "]".repeat(256));
     assert!(compiler.compile(&classes, MAX_BYTES).is_ok());
+    let deeper = format!("return /{}x{}/", "(".repeat(257), ")".repeat(257));
+    let error = compiler.compile(&deeper, MAX_BYTES).unwrap_err();
+    assert!(error.message.contains("more than 256 deep"), "{error:?}");
 }
 
 #[test]

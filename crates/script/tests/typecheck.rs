@@ -429,6 +429,75 @@ return o;
 
 /// Steps, depth and types are bounded: each of these takes milliseconds, and none ends the process.
 #[test]
+fn beyond_each_bound_a_type_is_unknown() {
+    let harness = harness(registry());
+    let findings = |source: String| harness.check(source.as_bytes()).errors.len();
+    let fields = |count: usize| {
+        let fields: String = (0..count).map(|i| format!("f{i}: 1, ")).collect();
+        format!("const o = {{ {fields} }}; return o.missing;")
+    };
+    let union = |count: usize| {
+        let options = (1..count).map(|i| format!("c > {i} ? {{ a{i}: 1 }} : "));
+        let options: String = options.collect();
+        format!("const c = Math.random(); const u = {options}{{ z: 1 }}; return u.missing;")
+    };
+    let depth = |count: usize| format!("return 'a'{}.missing;", ".trim()".repeat(count));
+    assert_eq!([fields(128), union(24), depth(150)].map(findings), [1; 3]);
+    assert_eq!([fields(129), union(25), depth(220)].map(findings), [0; 3]);
+}
+
+#[test]
+fn the_message_names_the_field_the_nearest_name_and_the_fix() {
+    let harness = harness(registry());
+    for (source, message, suggestion) in [
+        (
+            "return (await tools.listDir({})).map((entry) => entry.path);",
+            "; use `.entries`",
+            "use `.entries.map`",
+        ),
+        (
+            "const r = await tools.exec({ command: ['ls'] }); return r.output;",
+            "; did you mean `stdout`?",
+            "stdout",
+        ),
+        (
+            "const r = tools.readFile({ path: 'a' }); return r.text;",
+            "await",
+            "await",
+        ),
+        (
+            "const r = await tools.grepFiles({ pattern: 'a' }); r.sort(); return r;",
+            "frozen",
+            "toSorted",
+        ),
+    ] {
+        let errors = harness.check(source.as_bytes()).errors;
+        let [error] = &errors[..] else {
+            panic!("{source}: {errors:?}");
+        };
+        assert_eq!(error.code, ErrorCode::ScriptTypeError);
+        assert!(error.message.contains(message), "{source}: {error:?}");
+        let text = format!("{} {}", error.message, error.suggestions.join(" "));
+        assert!(text.contains(suggestion), "{source}: {error:?}");
+    }
+}
+
+#[test]
+fn types_that_double_use_up_no_bound() {
+    let harness = harness(registry());
+    let levels = |line: fn(usize) -> String| (0..60).map(line).collect::<String>();
+    let spread = levels(|i| format!("const o{} = {{ ...o{i}, ...o{i} }};", i + 1));
+    let lists = levels(|i| format!("const t{} = [t{i}, t{i}] as const;", i + 1));
+    for source in [
+        format!("const o0 = {{ a: 1, b: 2, c: 3 }}; {spread} return o60.missing;"),
+        format!("const t0 = [1, 'a'] as const; {lists} return structuredClone(t60).missing;"),
+    ] {
+        let errors = harness.check(source.as_bytes()).errors;
+        assert_eq!(errors.len(), 1, "{source}: {errors:?}");
+    }
+}
+
+#[test]
 fn scripts_made_to_be_costly_are_checked_within_bounds() {
     let harness = harness(registry());
     let lets = |n: usize| {

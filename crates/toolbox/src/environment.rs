@@ -295,6 +295,8 @@ mod tests {
         let count: usize = env["GIT_CONFIG_COUNT"].parse().unwrap();
         assert!((0..count).all(|at| env.contains_key(&format!("GIT_CONFIG_KEY_{at}"))));
         assert!(!env.contains_key(&format!("GIT_CONFIG_KEY_{count}")));
+        let mut keys = (0..count).map(|at| &*env[&format!("GIT_CONFIG_KEY_{at}")]);
+        assert!(keys.by_ref().eq(READ_ONLY_GIT_SETTINGS.map(|(key, _)| key)));
     }
 
     #[test]

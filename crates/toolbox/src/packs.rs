@@ -152,6 +152,15 @@ mod tests {
     }
 
     #[test]
+    fn the_packs_that_change_files_can_edit_them() {
+        let packs = ToolPacks::default();
+        for name in ["core-codex", "file-ops", "research"] {
+            let pack = packs.resolve(name).unwrap();
+            assert!(pack.tools.contains("edit_file"), "{name}");
+        }
+    }
+
+    #[test]
     fn packs_that_change_files_can_edit_them() {
         for (name, tools) in BUILT_IN_PACKS {
             let has = |tool: &str| tools.split(' ').any(|listed| listed == tool);

@@ -287,6 +287,19 @@ fn rare_configuration_is_protected_from_tools_and_if_it_exists_from_commands() {
 }
 
 #[test]
+fn the_target_of_a_protected_link_is_protected() {
+    let fixture = TestToolbox::new();
+    fixture.write("work/conf/tasks.json", "before");
+    std::os::unix::fs::symlink("conf", fixture.path("work/.vscode")).unwrap();
+    for path in ["conf/tasks.json", "conf/new.json", ".vscode/tasks.json"] {
+        let args = json!({"path": path, "content": "evil"});
+        let ran = fixture.call(Way::Structured, "write_file", &args);
+        assert!(!fixture.path("work/conf/new.json").exists(), "{ran:?}");
+        assert_eq!(fixture.read("work/conf/tasks.json"), "before", "{ran:?}");
+    }
+}
+
+#[test]
 fn a_folder_of_hooks_can_be_excepted() {
     let fixture = TestToolbox::new();
     fixture.write("work/.git/config", "[core]\n\thooksPath = tools/hooks\n");

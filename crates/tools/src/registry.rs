@@ -352,5 +352,13 @@ mod tests {
         let long = "name.".repeat(MAX_NAME_BYTES);
         assert!(registry.get(&long).is_none());
         assert!(matches!(registry.look_up(&long), ToolLookup::NotFound(near) if near.is_empty()));
+        // Not even a tool of that name is found.
+        let mut registry = Registry::default();
+        let answer = |_: BTreeMap<String, String>| async { Ok::<_, crate::ToolError>(1) };
+        for name in ["a".repeat(MAX_NAME_BYTES), "a".repeat(MAX_NAME_BYTES + 1)] {
+            let registered = registry.register(crate::tool(&name, "Answers.", answer));
+            let is_found = registered.is_ok() && registry.get(&name).is_some();
+            assert_eq!(is_found, name.len() <= MAX_NAME_BYTES);
+        }
     }
 }
