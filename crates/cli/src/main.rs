@@ -56,6 +56,7 @@ mod sessions_send;
 mod sessions_stop;
 mod sessions_worktree;
 mod setup;
+mod stop_signals;
 mod terminal_input;
 mod text_excerpt;
 mod tool_names;

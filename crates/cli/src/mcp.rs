@@ -22,11 +22,12 @@ use crate::mcp_args::{McpCommand, McpLoginArgs, McpServeArgs, McpServerListArgs}
 use crate::mcp_token::{TokenChoice, TokenSource, choose_token, token_variable};
 use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
-use crate::run::{runtime, stop_signal};
+use crate::run::runtime;
 use crate::run_access::McpRunAccess;
 use crate::saved_config::SavedRunConfig;
 use crate::servers::wait_for_servers;
 use crate::setup::CliSetup;
+use crate::stop_signals::StopSignals;
 
 /// Number of recent runs whose calls are counted, so that the description of `script` lists the
 /// most used tools first.
@@ -116,12 +117,17 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         .enable_all()
         .build()?;
     let served = runtime.block_on(async {
+        let mut signals = StopSignals::listen()
+            .map_err(|error| Problem::new(format!("cannot receive signals: {error}")))?;
+        let stop = async move {
+            signals.next().await;
+        };
         let served = match http {
-            None => serve_stdio(config, wait_for_stop())
+            None => serve_stdio(config, stop)
                 .await
                 .map_err(|error| Problem::new(format!("cannot serve: {error}"))),
             Some((address, token)) => {
-                serve_http(&address, token, args.allow_host.clone(), config).await
+                serve_http(&address, token, args.allow_host.clone(), config, stop).await
             }
         };
         live.cancel_all().await;
@@ -155,6 +161,7 @@ async fn serve_http(
     token: TokenChoice,
     allowed_hosts: Vec<String>,
     config: Arc<ScriptServerConfig>,
+    stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Problem> {
     let access = HttpAccess {
         authentication: token.authentication.clone(),
@@ -178,12 +185,8 @@ async fn serve_http(
         eprint_line!("Authorization: Bearer {random}");
     }
     eprint_line!("serving at http://{}/mcp", server.local_addr());
-    server.run(wait_for_stop()).await;
+    server.run(stop).await;
     Ok(())
-}
-
-async fn wait_for_stop() {
-    stop_signal().await;
 }
 
 /// Passes elicitation requests of servers to the client that waits for the calling script.

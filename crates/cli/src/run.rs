@@ -29,6 +29,7 @@ use crate::saved_config::SavedRunConfig;
 use crate::servers::{wait_for_servers, warn_of_start_failures};
 use crate::session_runner::finish_running_sessions;
 use crate::setup::CliSetup;
+use crate::stop_signals::{StopSignal, StopSignals};
 
 pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     if args.dry_run {
@@ -179,52 +180,23 @@ pub(crate) fn run_with_signals<T>(
     work: impl Future<Output = T>,
 ) -> T {
     runtime.block_on(async {
+        let received = StopSignals::listen();
         tokio::spawn(async move {
-            match stop_signal().await {
+            // Without a handler, a signal ends the process.
+            let Ok(mut received) = received else { return };
+            match received.next().await {
                 StopSignal::Interrupt => signals.cancel.cancel(),
                 StopSignal::Terminate => {
                     signals.terminate.cancel();
                     eprint_line!("note: stopping; a second signal exits at once");
                 }
             }
-            stop_signal().await;
+            received.next().await;
             crate::terminal_input::restore_line_editing();
             std::process::exit(130);
         });
         work.await
     })
-}
-
-/// A signal that asks the process to stop.
-pub(crate) enum StopSignal {
-    /// SIGINT, as Ctrl-C sends it.
-    Interrupt,
-    /// SIGTERM or SIGHUP: a supervisor ends the process, or the terminal is closed.
-    Terminate,
-}
-
-/// Waits for SIGINT, SIGTERM or SIGHUP.
-#[cfg(unix)]
-pub(crate) async fn stop_signal() -> StopSignal {
-    use tokio::signal::unix::{SignalKind, signal};
-    let received = |kind: SignalKind| async move {
-        match signal(kind) {
-            Ok(mut signal) => _ = signal.recv().await,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = received(SignalKind::interrupt()) => StopSignal::Interrupt,
-        () = received(SignalKind::terminate()) => StopSignal::Terminate,
-        () = received(SignalKind::hangup()) => StopSignal::Terminate,
-    }
-}
-
-/// Waits for an interrupt (Ctrl-C).
-#[cfg(not(unix))]
-pub(crate) async fn stop_signal() -> StopSignal {
-    let _ = tokio::signal::ctrl_c().await;
-    StopSignal::Interrupt
 }
 
 /// Whether a run is in the journal.

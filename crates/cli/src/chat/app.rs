@@ -32,8 +32,8 @@ use crate::args::ChatCommandArgs;
 use crate::memory_setup::{memory_for_agent, small_model};
 use crate::problem::Problem;
 use crate::providers;
-use crate::run::{StopSignal, stop_signal};
 use crate::setup::CliSetup;
+use crate::stop_signals::{StopSignal, StopSignals};
 
 /// Minimum time between two redraws.
 const MIN_FRAME_INTERVAL: Duration = Duration::from_millis(16);
@@ -195,8 +195,7 @@ impl Chat {
 
     pub(crate) async fn run(&mut self) -> Result<()> {
         let mut input = spawn_input_reader();
-        let stop = stop_signal();
-        tokio::pin!(stop);
+        let mut stop = StopSignals::listen()?;
         self.prepare_servers();
         let mut painted: Option<Instant> = None;
         let mut dirty = true;
@@ -212,11 +211,8 @@ impl Chat {
             let mut polled = false;
             tokio::select! {
                 biased;
-                signal = &mut stop => match signal {
-                    StopSignal::Interrupt => {
-                        self.interrupt(Instant::now());
-                        stop.set(stop_signal());
-                    }
+                signal = stop.next() => match signal {
+                    StopSignal::Interrupt => self.interrupt(Instant::now()),
                     StopSignal::Terminate => self.quitting = true,
                 },
                 event = input.recv() => match event {
