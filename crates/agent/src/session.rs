@@ -345,6 +345,12 @@ impl Session {
         Ok(appended?)
     }
 
+    /// Sets the number of item ids that events of the open turn used in an earlier process, so that
+    /// no id is used again.
+    pub fn continue_item_ids(&mut self, used: u64) {
+        self.emitted_items = self.emitted_items.max(used);
+    }
+
     /// Returns a new item id for events.
     pub(crate) fn next_item_id(&mut self) -> String {
         self.emitted_items += 1;

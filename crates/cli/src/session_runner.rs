@@ -15,7 +15,7 @@ use selvedge_protocol::{
     Usage,
 };
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
-use selvedge_tools::NoApprover;
+use selvedge_tools::{Approver, NoApprover};
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
@@ -56,6 +56,36 @@ impl From<LoadedConfiguration> for SessionConfiguration {
             instruction_use: loaded.instruction_use,
         }
     }
+}
+
+impl SessionConfiguration {
+    /// Returns the folder in which sessions of an environment work.
+    pub(crate) fn environment_directory(&self, name: Option<&str>) -> Result<PathBuf> {
+        let Some(name) = name else {
+            return Ok(self.directory.clone());
+        };
+        let environment = self.config.environments.get(name);
+        let environment = environment.ok_or_else(|| no_environment(name))?;
+        Ok(match &environment.workspace {
+            Some(workspace) => {
+                let path = self.directory.join(workspace);
+                path.canonicalize().unwrap_or(path)
+            }
+            None => self.directory.clone(),
+        })
+    }
+
+    /// Sets up the tools of the folder, without a session.
+    pub(crate) fn into_setup(self) -> Result<CliSetup> {
+        let mut setup = CliSetup::from_config(self.config, self.directory, self.project)?;
+        setup.instruction_use = self.instruction_use;
+        Ok(setup)
+    }
+}
+
+fn no_environment(name: &str) -> Problem {
+    Problem::new(format!("there is no environment `{name}`"))
+        .hint(format!("add `[environments.{name}]` to config.toml"))
 }
 
 /// Runs turns for scripts, each on a thread of its own, so that a script that stops to wait does
@@ -128,7 +158,8 @@ pub(crate) async fn run_queue(
                 let mut open = Some(open);
                 while let Some(claimed) = journal.claim_next(session).await? {
                     let Some(session) = open.take() else { break };
-                    let run = run_message(configuration, &journal, session, &claimed, options);
+                    let run =
+                        run_message(configuration, &journal, session, &claimed, options, None);
                     let (session, outcome) = run.await?;
                     if let Some(outcome) = &outcome {
                         usage += outcome.usage;
@@ -162,13 +193,14 @@ pub(crate) async fn run_queue(
 }
 
 /// Runs the turn of a message. Returns the session, and the outcome; `None` if the turn had ended
-/// before.
-async fn run_message(
+/// before. Without an approver, and if a script sent the message, the turn never asks.
+pub(crate) async fn run_message(
     configuration: &SessionConfiguration,
     journal: &Arc<Journal>,
     session: Session,
     claimed: &ClaimedMessage,
     options: &TurnOptions,
+    approver: Option<Arc<dyn Approver>>,
 ) -> Result<(Session, Option<TurnOutcome>)> {
     if claimed.begun && !session.has_open_turn() {
         return Ok((session, None));
@@ -186,14 +218,18 @@ async fn run_message(
         max_cost: permissions.iter().map(|one| one.max_cost).fold(None, least),
         ..TurnLimitArgs::default()
     };
+    let never_asks = || {
+        Arc::new(NoApprover {
+            reason: "turns of queued messages never ask for approval".to_owned(),
+        }) as _
+    };
+    let approver = approver.filter(|_| claimed.message.permissions.is_none());
     let build = AgentBuildOptions {
         model: &model,
         script_limits: &ScriptLimitArgs::default(),
         surface: LimitSurface::Exec,
         turn_limits: &turn_limits,
-        approver: Some(Arc::new(NoApprover {
-            reason: "turns of queued messages never ask for approval".to_owned(),
-        })),
+        approver: Some(approver.unwrap_or_else(never_asks)),
         elicitation_handler: None,
         instructions: None,
         session: SessionChoice::New,
@@ -261,10 +297,7 @@ fn setup_for_session(
     let mut model = ModelChoiceArgs::default();
     if let Some(name) = &session.environment {
         let environment = loaded.config.environments.get(name).cloned();
-        let environment = environment.ok_or_else(|| {
-            Problem::new(format!("there is no environment `{name}`"))
-                .hint(format!("add `[environments.{name}]` to config.toml"))
-        })?;
+        let environment = environment.ok_or_else(|| no_environment(name))?;
         apply_environment(&mut loaded.config, &environment);
         model.model = environment.model;
         model.provider = environment.model_provider;

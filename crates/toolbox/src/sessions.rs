@@ -197,7 +197,7 @@ impl Tool for SessionCreate {
                 environment: args.env,
                 directory: permissions.workspace.clone(),
                 creator: access.author_of(&call),
-                permissions,
+                permissions: Some(permissions),
                 prompt: args.prompt,
                 idempotency_key: Some(call.idempotency_key.clone()),
             };
