@@ -2,7 +2,7 @@
 //! workspace.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -235,8 +235,12 @@ impl SessionHost for JournalHost {
         tool: &str,
         args: Value,
     ) -> Result<Value, HostError> {
+        let workspace = Path::new(workspace);
+        if let Some(path) = args["path"].as_str() {
+            check_inside(workspace, path)?;
+        }
         let setup = self
-            .document_setup(Path::new(workspace))
+            .document_setup(workspace)
             .map_err(|error| invalid(&error))?;
         let output = call_tool(&setup, tool, args)
             .await
@@ -294,6 +298,31 @@ impl SessionHost for JournalHost {
         };
         let run = self.journal.spawn_blocking(read).await;
         run.map_err(|error| journal_failure(&error))
+    }
+}
+
+/// Fails if a path leads out of the workspace, also through a link. Scripts may read other files,
+/// but a token is for its workspaces only.
+fn check_inside(workspace: &Path, path: &str) -> Result<(), HostError> {
+    let outside = || HostError {
+        kind: HostErrorKind::Denied,
+        message: format!("`{path}` is not in the workspace"),
+        hint: Some("pass a path relative to the workspace".to_owned()),
+    };
+    let relative = Path::new(path);
+    let is_plain = relative
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !is_plain {
+        return Err(outside());
+    }
+    // The last existing folder decides where a new file would be.
+    let full = workspace.join(relative);
+    let existing = full.ancestors().find_map(|path| path.canonicalize().ok());
+    let root = workspace.canonicalize().map_err(|_| outside())?;
+    match existing.is_some_and(|existing| existing.starts_with(&root)) {
+        true => Ok(()),
+        false => Err(outside()),
     }
 }
 

@@ -10,14 +10,12 @@ use crate::server::{Asked, Reply};
 use crate::support::TEST_TIMEOUT;
 use crate::support::api::{ApiClient, create_token};
 
-/// A model that writes a file outside of the workspace, which needs approval, and then repeats what
-/// the script returned.
-fn writes_outside(asked: &Asked) -> Reply {
+/// A model that deletes a folder by force, which needs approval, and then says what happened.
+fn deletes_by_force(asked: &Asked) -> Reply {
     let messages = asked.body["messages"].as_array().unwrap();
     let last = messages.last().unwrap()["content"].to_string();
     if last.contains("please") {
-        let code = "try { await tools.exec({ command: ['touch', 'made.txt'], \
-            sandboxPermissions: 'require_escalated', justification: 'test' }); \
+        let code = "try { await tools.exec({ command: ['rm', '-rf', 'doomed'] }); \
             return 'was allowed' } catch (error) { return 'was denied: ' + error.message }";
         return vec![text(&block(code))].into();
     }
@@ -46,7 +44,7 @@ fn wait_for_approval(client: &ApiClient) -> Value {
 
 #[test]
 fn one_of_two_decisions_counts() {
-    let fixture = ServeFixture::new(writes_outside);
+    let fixture = ServeFixture::new(deletes_by_force);
     let (server, client) = fixture.start();
     let other = create_token(&fixture.workspace, &["other", "--scope", "approvals"]);
     let other = server.client(&other);
@@ -85,7 +83,7 @@ fn one_of_two_decisions_counts() {
 #[test]
 fn a_decision_that_does_not_come_is_a_denial() {
     let limits = "[script_harness.limits]\napproval_timeout_ms = 300";
-    let fixture = ServeFixture::with_config(limits, writes_outside);
+    let fixture = ServeFixture::with_config(limits, deletes_by_force);
     let (_server, client) = fixture.start();
     let session = client.session(json!({"prompt": "please"}));
     assert_eq!(client.answer(&session, 1)["answer"], "timed out");
@@ -95,7 +93,7 @@ fn a_decision_that_does_not_come_is_a_denial() {
 
 #[test]
 fn approvals_of_other_workspaces_are_not_visible() {
-    let fixture = ServeFixture::new(writes_outside);
+    let fixture = ServeFixture::new(deletes_by_force);
     let (server, client) = fixture.start();
     let elsewhere = fixture.workspace.dir.path().to_str().unwrap().to_owned() + "/home";
     let args = ["far", "--scope", "approvals", "--workspace", &elsewhere];

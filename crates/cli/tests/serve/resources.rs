@@ -30,14 +30,26 @@ fn documents_are_queried_read_and_written() {
     assert!(text.contains("status: closed"), "{text}");
     let found = client.post("/api/v1/documents/query", query);
     assert!(!found.text.contains("Login fails"), "{found:?}");
-    for path in ["../home/config.toml", "/etc/passwd", "issues/none.md"] {
+    assert_eq!(
+        client.get("/api/v1/documents?path=issues/none.md").status,
+        400
+    );
+    let home = fixture.workspace.home();
+    std::os::unix::fs::symlink(&home, fixture.workspace.work().join("link")).unwrap();
+    let absolute = home.join("config.toml").display().to_string();
+    for path in [
+        "../home/config.toml",
+        "issues/../../home/config.toml",
+        &absolute,
+        "/etc/passwd",
+        "link/config.toml",
+        "link/new.md",
+    ] {
         let refused = client.get(&format!("/api/v1/documents?path={path}"));
-        assert!([400, 403].contains(&refused.status), "{path}: {refused:?}");
+        assert_eq!(refused.status, 403, "{path}: {refused:?}");
         let body = json!({"path": path, "content": "---\nkind: x\n---\n"});
-        if path != "issues/none.md" {
-            let refused = client.request("PUT /api/v1/documents", &[], &body.to_string());
-            assert!([400, 403].contains(&refused.status), "{path}: {refused:?}");
-        }
+        let refused = client.request("PUT /api/v1/documents", &[], &body.to_string());
+        assert_eq!(refused.status, 403, "{path}: {refused:?}");
     }
     let runs = client.get("/api/v1/runs");
     assert!(runs.text.contains("workspace."), "{runs:?}");

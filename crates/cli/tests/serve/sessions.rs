@@ -169,22 +169,17 @@ fn many_sessions_run_at_once() {
 #[test]
 fn a_failed_setup_fails_the_message_and_not_the_server() {
     let fixture = ServeFixture::new(|_| vec![text("hello")].into());
+    let no_provider = "model = \"x\"\nmodel_provider = \"nowhere\"\n";
+    fixture.workspace.config(no_provider);
     let (_server, client) = fixture.start();
     let refused = client.post("/api/v1/sessions", json!({"environment": "none"}));
     assert_eq!(refused.status, 400, "{refused:?}");
-    assert_eq!(
-        refused.body["error"]["message"],
-        "there is no environment `none`"
-    );
-    fixture
-        .workspace
-        .config("model = \"x\"\nmodel_provider = \"nowhere\"\n");
+    let error = &refused.body["error"];
+    assert_eq!(error["message"], "there is no environment `none`");
     let session = client.session(json!({"prompt": "go"}));
     let failed = client.answer(&session, 1);
     assert_eq!(failed["state"], "failed", "{failed}");
-    assert!(
-        failed["answer"].as_str().unwrap().contains("nowhere"),
-        "{failed}"
-    );
+    let why = failed["answer"].as_str().unwrap();
+    assert!(why.contains("nowhere"), "{why}");
     assert_eq!(client.get("/readyz").status, 200);
 }
