@@ -25,7 +25,7 @@ use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::problem::Problem;
 use crate::runs::{run_json, user_redactor};
 use crate::serve_recovery::reconcile_events;
-use crate::session_runner::{SessionConfiguration, describe_end, run_message};
+use crate::session_runner::{SessionConfiguration, TurnPlace, describe_end, run_message};
 use crate::setup::{CliSetup, load_configuration, load_user_configuration};
 use crate::trust::TrustQuestion;
 
@@ -110,14 +110,14 @@ impl JournalHost {
         let run = async {
             let info = SessionStore::get(&*self.journal, &id).await?;
             let configuration = self.configuration(Path::new(&info.directory))?;
-            let approver = Some(turn.approver);
+            let surroundings = (Some(turn.approver), TurnPlace::Server);
             let run = run_message(
                 &configuration,
                 &self.journal,
                 session,
                 claimed,
                 &options,
-                approver,
+                surroundings,
             );
             run.await
         };
@@ -209,6 +209,27 @@ impl SessionHost for JournalHost {
             .environment_directory(environment)
             .map_err(|error| invalid(&error))?;
         Ok(directory.display().to_string())
+    }
+
+    async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError> {
+        let configuration = self
+            .configuration(Path::new(workspace))
+            .map_err(|error| invalid(&error))?;
+        Ok(configuration.environment_names())
+    }
+
+    async fn add_history(
+        &self,
+        session: &str,
+        turns: Vec<(String, String)>,
+    ) -> Result<(), HostError> {
+        let open = Session::open(&self.journal, session).await;
+        let mut open = open.map_err(|error| agent_failure(&error))?;
+        for (message, answer) in &turns {
+            let added = open.add_past_turn(message, answer).await;
+            added.map_err(|error| agent_failure(&error))?;
+        }
+        Ok(())
     }
 
     async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError> {

@@ -10,12 +10,13 @@ use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
 use selvedge_config::{Config, EnvironmentSettings, Project};
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
-    ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy, SessionError,
-    SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd, TurnPermissions,
-    Usage,
+    ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy,
+    SessionError, SessionEventStore, SessionFuture, SessionInfo, SessionRunner, SessionStore,
+    TurnBudgets, TurnEnd, TurnPermissions, Usage, since_epoch,
 };
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::{Approver, NoApprover};
+use serde_json::json;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
@@ -75,6 +76,11 @@ impl SessionConfiguration {
         })
     }
 
+    /// Returns the names of the environments.
+    pub(crate) fn environment_names(&self) -> Vec<String> {
+        self.config.environments.keys().cloned().collect()
+    }
+
     /// Sets up the tools of the folder, without a session.
     pub(crate) fn into_setup(self) -> Result<CliSetup> {
         let mut setup = CliSetup::from_config(self.config, self.directory, self.project)?;
@@ -129,6 +135,63 @@ impl SessionRunner for ThreadRunner {
     }
 }
 
+/// Where turns run that a script waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TurnPlace {
+    /// On a thread of this process.
+    Thread,
+    /// In the agent server of this process, if it serves the folder of the session.
+    Server,
+}
+
+/// Waits for turns that the agent server of this process runs, so that its clients see them.
+struct ServedRunner {
+    journal: Arc<Journal>,
+    /// Runs turns in folders that the server does not serve.
+    thread: ThreadRunner,
+}
+
+impl SessionRunner for ServedRunner {
+    fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
+        Box::pin(async move {
+            let info = SessionStore::get(&*self.journal, &session).await?;
+            let tokens = self.journal.tokens().await;
+            let tokens = tokens.map_err(|error| SessionError::NotRun(error.to_string()))?;
+            let now = since_epoch().as_millis() as i64;
+            let mut valid = tokens.iter().filter(|token| token.is_valid_at(now));
+            if !valid.any(|token| token.allows_directory(&info.directory)) {
+                return self.thread.run_until_answered(session, number, run).await;
+            }
+            loop {
+                let message = self.journal.message(&session, number).await?;
+                if matches!(message.state, InboxState::Answered | InboxState::Failed) {
+                    self.add_usage(&message, &run).await;
+                    return Ok(message);
+                }
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        })
+    }
+}
+
+impl ServedRunner {
+    /// Charges the budget of a run with what the turn of a message used.
+    async fn add_usage(&self, message: &InboxMessage, run: &str) {
+        let Some(agents) = &self.thread.agents else {
+            return;
+        };
+        for kind in ["turn.completed", "turn.failed"] {
+            let end = self.journal.latest_event(&message.session, kind).await;
+            let Ok(Some(end)) = end else { continue };
+            if end.body["turn"] == json!(message.turn) {
+                let usage = serde_json::from_value(end.body["usage"].clone());
+                let cost = end.body["cost"].as_f64();
+                agents.add_usage(run, usage.unwrap_or_default(), cost);
+            }
+        }
+    }
+}
+
 /// Runs the queued messages of a session until the one with this number is answered, and returns
 /// it. Waits while another process uses the session, after one call of `on_busy`.
 pub(crate) async fn run_queue(
@@ -158,8 +221,14 @@ pub(crate) async fn run_queue(
                 let mut open = Some(open);
                 while let Some(claimed) = journal.claim_next(session).await? {
                     let Some(session) = open.take() else { break };
-                    let run =
-                        run_message(configuration, &journal, session, &claimed, options, None);
+                    let run = run_message(
+                        configuration,
+                        &journal,
+                        session,
+                        &claimed,
+                        options,
+                        (None, TurnPlace::Thread),
+                    );
                     let (session, outcome) = run.await?;
                     if let Some(outcome) = &outcome {
                         usage += outcome.usage;
@@ -200,7 +269,7 @@ pub(crate) async fn run_message(
     session: Session,
     claimed: &ClaimedMessage,
     options: &TurnOptions,
-    approver: Option<Arc<dyn Approver>>,
+    (approver, place): (Option<Arc<dyn Approver>>, TurnPlace),
 ) -> Result<(Session, Option<TurnOutcome>)> {
     if claimed.begun && !session.has_open_turn() {
         return Ok((session, None));
@@ -212,6 +281,7 @@ pub(crate) async fn run_message(
     ];
     let permissions: Vec<&TurnPermissions> = permissions.into_iter().flatten().collect();
     let (mut setup, model) = setup_for_session(configuration, &info, &permissions, journal)?;
+    setup.turn_place = place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
@@ -364,16 +434,24 @@ impl CliSetup {
             };
             (name.clone(), environment)
         });
+        let thread = ThreadRunner {
+            configuration,
+            agents: self.sub_agents.clone(),
+        };
+        let runner: Arc<dyn SessionRunner> = match self.turn_place {
+            TurnPlace::Thread => Arc::new(thread),
+            TurnPlace::Server => Arc::new(ServedRunner {
+                journal: store.clone(),
+                thread,
+            }),
+        };
         Some(SessionAccess {
             store,
             author: self.message_author(),
             permissions: self.turn_permissions(),
             budgets: self.turn_budgets(),
             environments: environments.collect(),
-            runner: Arc::new(ThreadRunner {
-                configuration,
-                agents: self.sub_agents.clone(),
-            }),
+            runner,
         })
     }
 

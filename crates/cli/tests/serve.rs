@@ -13,8 +13,12 @@ mod server;
 mod access;
 #[path = "serve/approvals.rs"]
 mod approvals;
+#[path = "serve/clients.rs"]
+mod clients;
 #[path = "serve/fixture.rs"]
 mod fixture;
+#[path = "serve/openai.rs"]
+mod openai;
 #[path = "serve/recovery.rs"]
 mod recovery;
 #[path = "serve/resources.rs"]

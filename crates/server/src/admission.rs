@@ -17,7 +17,7 @@ use crate::api_error::ApiError;
 use crate::caller::Caller;
 use crate::idempotency::{answer_once, idempotency_key};
 use crate::secrets::hash_of;
-use crate::state::{ServerState, SharedState};
+use crate::state::{ApiState, SharedState};
 
 /// How long a client may take to send the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -26,14 +26,14 @@ const PUBLIC_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
 /// What admission needs.
 #[derive(Clone)]
-pub(crate) struct Admission {
+pub(crate) struct RequestAdmission {
     pub(crate) state: SharedState,
     pub(crate) hosts: Arc<AllowedHosts>,
 }
 
 /// Admits a request and logs its response.
 pub(crate) async fn admit(
-    State(admission): State<Admission>,
+    State(admission): State<RequestAdmission>,
     Extension(connection): Extension<HttpConnection>,
     request: Request,
     next: Next,
@@ -70,7 +70,7 @@ pub(crate) async fn admit(
 
 /// Runs the handler. A POST with an idempotency key runs once.
 async fn handle(
-    state: &Arc<ServerState>,
+    state: &Arc<ApiState>,
     caller: Option<Caller>,
     request: Request,
     next: Next,
@@ -83,7 +83,7 @@ async fn handle(
     }
 }
 
-impl Admission {
+impl RequestAdmission {
     /// Checks a request, and reads its body. Returns it with its caller, `None` on public paths.
     async fn check(
         &self,

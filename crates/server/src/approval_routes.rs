@@ -1,22 +1,32 @@
-//! Routes of approvals: list the requests that wait, and decide.
+//! Routes of approvals: list and follow the requests that wait, and decide.
+
+use std::collections::VecDeque;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::response::sse::Event;
+use futures_util::stream::unfold;
 use selvedge_protocol::{ApprovalDecider, CallDecision, DecisionRace, TokenScope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::approvals::WaitingApproval;
+use crate::approvals::{ApprovalChange, WaitingApproval};
 use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::event_stream::event_response;
+use crate::metrics::GaugeGuard;
 use crate::state::SharedState;
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
         .routes(routes!(list_approvals))
+        .routes(routes!(follow_approvals))
         .routes(routes!(decide_approval))
 }
 
@@ -83,6 +93,85 @@ async fn list_approvals(
         }
     }
     Ok(Json(ApprovalList { approvals }))
+}
+
+/// Follow the approval requests of all sessions as Server-Sent Events
+///
+/// First the requests that wait, each as `approval.requested` with the field `approval`, then
+/// changes. `approval.closed` has the `id` of a request that no longer waits.
+#[utoipa::path(
+    get, path = "/approvals/events", tag = "approvals",
+    responses(
+        (status = 200, body = String, content_type = "text/event-stream"),
+        (status = "4XX", body = ErrorBody),
+    ),
+)]
+async fn follow_approvals(
+    State(state): State<SharedState>,
+    caller: Caller,
+) -> Result<Response, ApiError> {
+    caller.require(TokenScope::Approvals)?;
+    let reader = ApprovalReader {
+        state: state.clone(),
+        caller,
+        ready: VecDeque::new(),
+        changes: None,
+        _open: state.metrics.open_streams.enter(),
+    };
+    Ok(event_response(unfold(reader, async |mut reader| {
+        let event = reader.next().await?;
+        Some((Ok(Event::default().data(event.to_string())), reader))
+    })))
+}
+
+/// Reads the changes of approval requests for one client.
+struct ApprovalReader {
+    state: SharedState,
+    caller: Caller,
+    ready: VecDeque<ApprovalChange>,
+    /// `None` until the requests that wait were read.
+    changes: Option<Receiver<ApprovalChange>>,
+    _open: GaugeGuard,
+}
+
+impl ApprovalReader {
+    /// Returns the next event; `None` when the server stops.
+    async fn next(&mut self) -> Option<Value> {
+        loop {
+            while let Some(change) = self.ready.pop_front() {
+                let (session, event) = match change {
+                    ApprovalChange::Asked(approval) => {
+                        let view = ApprovalView::from(*approval);
+                        let event = json!({"type": "approval.requested", "approval": view});
+                        (view.session, event)
+                    }
+                    ApprovalChange::Closed { id, session } => {
+                        (session, json!({"type": "approval.closed", "id": id}))
+                    }
+                };
+                if self.state.session(&self.caller, &session).await.is_ok() {
+                    return Some(event);
+                }
+            }
+            let Some(changes) = &mut self.changes else {
+                let (waiting, changes) = self.state.approvals.follow();
+                let waiting = waiting.into_iter().map(Box::new);
+                self.ready.extend(waiting.map(ApprovalChange::Asked));
+                self.changes = Some(changes);
+                continue;
+            };
+            let change = tokio::select! {
+                change = changes.recv() => change,
+                () = self.state.stopping.cancelled() => return None,
+            };
+            match change {
+                Ok(change) => self.ready.push_back(change),
+                // The client was too slow: it gets the whole list again.
+                Err(RecvError::Lagged(_)) => self.changes = None,
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
 }
 
 /// A decision about all calls of a request.

@@ -7,14 +7,28 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, since_epoch};
 use selvedge_tools::Approver;
+use tokio::sync::broadcast::{self, Receiver, Sender};
 use tokio::sync::oneshot;
 
 use crate::metrics::{GaugeGuard, ServerMetrics};
+
+/// Most changes that wait for one client. A slower client gets the whole list again.
+const MAX_WAITING_CHANGES: usize = 64;
 
 /// The approval requests that wait, by id.
 pub(crate) struct PendingApprovals {
     pending: Mutex<BTreeMap<String, PendingApproval>>,
     metrics: Arc<ServerMetrics>,
+    changes: Sender<ApprovalChange>,
+}
+
+/// A change of the requests that wait.
+#[derive(Debug, Clone)]
+pub(crate) enum ApprovalChange {
+    /// A request waits.
+    Asked(Box<WaitingApproval>),
+    /// A request of a session no longer waits.
+    Closed { id: String, session: String },
 }
 
 struct PendingApproval {
@@ -38,6 +52,7 @@ impl PendingApprovals {
         Arc::new(Self {
             pending: Mutex::default(),
             metrics,
+            changes: broadcast::channel(MAX_WAITING_CHANGES).0,
         })
     }
 
@@ -59,9 +74,36 @@ impl PendingApprovals {
         self.lock().get(id).map(PendingApproval::describe)
     }
 
+    /// Returns the requests that wait, and a receiver for all later changes.
+    pub(crate) fn follow(&self) -> (Vec<WaitingApproval>, Receiver<ApprovalChange>) {
+        let pending = self.lock();
+        let all = pending.values().map(PendingApproval::describe).collect();
+        (all, self.changes.subscribe())
+    }
+
+    /// Adds a request.
+    fn add(&self, approval: PendingApproval) {
+        let mut pending = self.lock();
+        let asked = ApprovalChange::Asked(Box::new(approval.describe()));
+        pending.insert(approval.request.id.clone(), approval);
+        // Without a client there is nothing to send to.
+        let _ = self.changes.send(asked);
+    }
+
+    /// Removes a request if it waits.
+    fn remove(&self, id: &str) -> Option<PendingApproval> {
+        let mut pending = self.lock();
+        let removed = pending.remove(id)?;
+        let _ = self.changes.send(ApprovalChange::Closed {
+            id: id.to_owned(),
+            session: removed.session.clone(),
+        });
+        Some(removed)
+    }
+
     /// Passes decisions to the turn that waits. Returns whether it still waited.
     pub(crate) fn answer(&self, id: &str, decisions: Vec<CallDecision>) -> bool {
-        let pending = self.lock().remove(id);
+        let pending = self.remove(id);
         pending.is_some_and(|pending| {
             let response = ApprovalResponse::Decided(decisions);
             pending.reply.send(response).is_ok()
@@ -99,7 +141,7 @@ struct WithdrawApproval<'a>(&'a PendingApprovals, &'a str);
 
 impl Drop for WithdrawApproval<'_> {
     fn drop(&mut self) {
-        self.0.lock().remove(self.1);
+        self.0.remove(self.1);
     }
 }
 
@@ -114,7 +156,7 @@ impl Approver for ApiApprover {
                 reply,
                 _counted: self.approvals.metrics.pending_approvals.enter(),
             };
-            self.approvals.lock().insert(request.id.clone(), pending);
+            self.approvals.add(pending);
             let _withdraw = WithdrawApproval(&self.approvals, &request.id);
             let closed = || ApprovalResponse::Unavailable("the server stops".to_owned());
             answer.await.unwrap_or_else(|_| closed())

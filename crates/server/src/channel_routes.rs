@@ -53,9 +53,9 @@ impl From<ChannelInfo> for ChannelView {
     }
 }
 
-/// Channels.
+/// The channels of the user.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ChannelList {
+pub(crate) struct ChannelsResponse {
     /// All channels, the one with the newest message first.
     channels: Vec<ChannelView>,
 }
@@ -123,16 +123,16 @@ pub(crate) struct PostedMessage {
 /// List channels
 #[utoipa::path(
     get, path = "/channels", tag = "channels",
-    responses((status = 200, body = ChannelList), (status = "4XX", body = ErrorBody)),
+    responses((status = 200, body = ChannelsResponse), (status = "4XX", body = ErrorBody)),
 )]
 async fn list_channels(
     State(state): State<SharedState>,
     caller: Caller,
-) -> Result<Json<ChannelList>, ApiError> {
+) -> Result<Json<ChannelsResponse>, ApiError> {
     caller.require(TokenScope::Channels)?;
     let channels = state.stores.channels.list().await?;
     let channels = channels.into_iter().map(ChannelView::from).collect();
-    Ok(Json(ChannelList { channels }))
+    Ok(Json(ChannelsResponse { channels }))
 }
 
 /// Which messages to read.

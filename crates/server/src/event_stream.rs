@@ -69,7 +69,7 @@ pub(crate) fn session_events(
         };
         Some((Ok(sse.data(&*event.body)), reader))
     });
-    respond(events)
+    event_response(events)
 }
 
 impl SessionEventReader {
@@ -153,10 +153,13 @@ pub(crate) fn channel_messages(
             }
         }
     });
-    respond(messages)
+    event_response(messages)
 }
 
-fn respond(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+/// Returns a response that sends these events.
+pub(crate) fn event_response(
+    events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static,
+) -> Response {
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE_INTERVAL);
     let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
     let headers = response.headers_mut();

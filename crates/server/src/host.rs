@@ -22,6 +22,14 @@ pub trait SessionHost: Send + Sync {
         workspace: &str,
         environment: Option<&str>,
     ) -> Result<String, HostError>;
+    /// Returns the names of the environments of a workspace.
+    async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError>;
+    /// Adds turns that took place elsewhere to a session: messages with their answers.
+    async fn add_history(
+        &self,
+        session: &str,
+        turns: Vec<(String, String)>,
+    ) -> Result<(), HostError>;
     /// Creates a session with the turns of another up to `up_to_turn`, or all. Returns its id.
     async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError>;
     /// Returns the items of a session with the numbers of their turns.

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api_error::ApiError;
 use crate::caller::Caller;
-use crate::state::ServerState;
+use crate::state::ApiState;
 
 const KEY_HEADER: &str = "idempotency-key";
 /// Says that a response is the stored answer to an earlier request.
@@ -40,7 +40,7 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Api
 /// Runs the handler of a request with a key, unless the request was answered before. The answer is
 /// stored, except failures of the server, after which the request may be repeated.
 pub(crate) async fn answer_once(
-    state: &Arc<ServerState>,
+    state: &Arc<ApiState>,
     caller: &Caller,
     request: Request,
     next: Next,

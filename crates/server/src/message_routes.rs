@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiQuery, Caller};
 use crate::session_routes::check_queue_limit;
-use crate::state::{ServerState, SharedState};
+use crate::state::{ApiState, SharedState};
 
 /// Longest time that a request waits for an answer, in milliseconds.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -100,7 +100,7 @@ async fn send_message(
 
 /// Stores a message of the caller and wakes a worker.
 pub(crate) async fn queue_message(
-    state: &ServerState,
+    state: &ApiState,
     caller: &Caller,
     session: &str,
     text: String,

@@ -11,7 +11,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Components, OpenApi, SecurityRequirement};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::admission::{Admission, admit};
+use crate::admission::{RequestAdmission, admit};
 use crate::api_error::ApiError;
 use crate::state::SharedState;
 
@@ -37,6 +37,9 @@ fn documented_routes() -> (Router<SharedState>, OpenApi) {
         .merge(crate::run_routes::routes());
     let (router, mut description) = OpenApiRouter::with_openapi(description)
         .nest("/api/v1", api)
+        .merge(crate::openai::routes())
+        .merge(crate::chat_completions::routes())
+        .merge(crate::responses::routes())
         .merge(crate::health_routes::routes())
         .split_for_parts();
     description.info.version = env!("CARGO_PKG_VERSION").to_owned();
@@ -62,7 +65,7 @@ pub(crate) fn router(state: SharedState, hosts: AllowedHosts) -> Router {
         let json = "application/json";
         ([(header::CONTENT_TYPE, json)], document.to_string()).into_response()
     };
-    let admission = Admission {
+    let admission = RequestAdmission {
         state: state.clone(),
         hosts: Arc::new(hosts),
     };

@@ -24,7 +24,7 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
         .routes(routes!(get_run))
 }
 
-/// Runs.
+/// A list of runs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RunList {
     /// The runs, the newest first, as `selvedge runs list --json` prints them.

@@ -7,7 +7,7 @@ use selvedge_http::{AllowedHosts, HttpBindError, HttpConnectionLimits, HttpListe
 
 use crate::host::SessionHost;
 use crate::router::router;
-use crate::state::{ServerLimits, ServerState, ServerStores, SharedState};
+use crate::state::{ApiState, ServerLimits, ServerStores, SharedState};
 
 /// Connections of clients, most of which follow events.
 const CONNECTION_LIMITS: HttpConnectionLimits = HttpConnectionLimits {
@@ -34,7 +34,7 @@ impl AgentServer {
     ) -> Result<Self, HttpBindError> {
         Ok(Self {
             listener: HttpListener::bind(address, CONNECTION_LIMITS).await?,
-            state: ServerState::new(stores, host, limits),
+            state: ApiState::new(stores, host, limits),
             allowed_hosts,
         })
     }

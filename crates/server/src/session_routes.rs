@@ -15,7 +15,7 @@ use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiQuery, Caller};
 use crate::event_stream::{StreamEnd, session_events};
 use crate::message_routes::queue_message;
-use crate::state::{ServerState, SharedState};
+use crate::state::{ApiState, SharedState};
 
 /// Most sessions that one request lists.
 const MAX_LISTED_SESSIONS: u32 = 500;
@@ -73,9 +73,9 @@ impl From<SessionInfo> for SessionView {
     }
 }
 
-/// Sessions.
+/// A list of sessions.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct SessionList {
+pub(crate) struct SessionsResponse {
     /// The sessions, the last used one first.
     sessions: Vec<SessionView>,
 }
@@ -151,10 +151,7 @@ async fn create_session(
 }
 
 /// Fails if as many messages of the token wait as may.
-pub(crate) async fn check_queue_limit(
-    state: &ServerState,
-    caller: &Caller,
-) -> Result<(), ApiError> {
+pub(crate) async fn check_queue_limit(state: &ApiState, caller: &Caller) -> Result<(), ApiError> {
     let queues = &state.stores.queues;
     let open = queues.open_message_count(&caller.author()).await?;
     match open >= state.limits.queued_turns {
@@ -184,13 +181,13 @@ pub(crate) struct ListSessions {
 /// List sessions
 #[utoipa::path(
     get, path = "/sessions", tag = "sessions", params(ListSessions),
-    responses((status = 200, body = SessionList), (status = "4XX", body = ErrorBody)),
+    responses((status = 200, body = SessionsResponse), (status = "4XX", body = ErrorBody)),
 )]
 async fn list_sessions(
     State(state): State<SharedState>,
     caller: Caller,
     ApiQuery(query): ApiQuery<ListSessions>,
-) -> Result<Json<SessionList>, ApiError> {
+) -> Result<Json<SessionsResponse>, ApiError> {
     caller.require(TokenScope::Sessions)?;
     let workspaces = match &query.workspace {
         Some(named) => vec![caller.workspace(Some(named))?],
@@ -217,7 +214,7 @@ async fn list_sessions(
     }
     sessions.truncate(limit as usize);
     let sessions = sessions.into_iter().map(SessionView::from).collect();
-    Ok(Json(SessionList { sessions }))
+    Ok(Json(SessionsResponse { sessions }))
 }
 
 /// Show a session
@@ -419,13 +416,13 @@ async fn get_plan(
 /// List the sessions that scripts of a session created
 #[utoipa::path(
     get, path = "/sessions/{id}/children", tag = "sessions", params(("id" = String, Path)),
-    responses((status = 200, body = SessionList), (status = "4XX", body = ErrorBody)),
+    responses((status = 200, body = SessionsResponse), (status = "4XX", body = ErrorBody)),
 )]
 async fn get_children(
     State(state): State<SharedState>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<SessionList>, ApiError> {
+) -> Result<Json<SessionsResponse>, ApiError> {
     caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let filter = SessionFilter {
@@ -437,7 +434,7 @@ async fn get_children(
     let children = children
         .into_iter()
         .filter(|child| caller.token.allows_directory(&child.directory));
-    Ok(Json(SessionList {
+    Ok(Json(SessionsResponse {
         sessions: children.map(SessionView::from).collect(),
     }))
 }

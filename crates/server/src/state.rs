@@ -25,7 +25,7 @@ pub struct ServerStores {
     pub queues: Arc<dyn SessionQueueStore>,
     /// Events of sessions.
     pub events: Arc<dyn SessionEventStore>,
-    /// Channels.
+    /// The channels of the user.
     pub channels: Arc<dyn ChannelStore>,
     /// Tokens of clients.
     pub tokens: Arc<dyn ApiTokenStore>,
@@ -47,7 +47,7 @@ pub struct ServerLimits {
 }
 
 /// The state of a server.
-pub(crate) struct ServerState {
+pub(crate) struct ApiState {
     pub(crate) stores: ServerStores,
     pub(crate) host: Arc<dyn SessionHost>,
     pub(crate) limits: ServerLimits,
@@ -60,9 +60,9 @@ pub(crate) struct ServerState {
 }
 
 /// The state, as handlers extract it.
-pub(crate) type SharedState = Arc<ServerState>;
+pub(crate) type SharedState = Arc<ApiState>;
 
-impl ServerState {
+impl ApiState {
     pub(crate) fn new(
         stores: ServerStores,
         host: Arc<dyn SessionHost>,

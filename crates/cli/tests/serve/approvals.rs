@@ -1,5 +1,6 @@
 //! Approvals over the API: list, decide, race and time-out.
 
+use std::io::BufReader;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::server::{Asked, Reply};
 use crate::support::TEST_TIMEOUT;
-use crate::support::api::{ApiClient, create_token};
+use crate::support::api::{ApiClient, EventReader, create_token};
 
 /// A model that deletes a folder by force, which needs approval, and then says what happened.
 fn deletes_by_force(asked: &Asked) -> Reply {
@@ -49,9 +50,16 @@ fn one_of_two_decisions_counts() {
     let other = create_token(&fixture.workspace, &["other", "--scope", "approvals"]);
     let other = server.client(&other);
     let no_scope = server.client(&create_token(&fixture.workspace, &["plain"]));
+    let stream = other.send("GET /api/v1/approvals/events", &[], "");
+    let mut followed = EventReader(BufReader::new(stream));
     for (first, end) in [("once", "allowed"), ("deny", "denied")] {
         let session = client.session(json!({"prompt": "please"}));
         let approval = wait_for_approval(&other);
+        let asked = followed.next_event().unwrap().1;
+        assert_eq!(
+            (&asked["type"], &asked["approval"]),
+            (&json!("approval.requested"), &approval)
+        );
         assert_eq!(approval["session"], json!(session));
         assert_eq!(approval["calls"][0]["tool"], "exec", "{approval}");
         let path = format!("/api/v1/approvals/{}", approval["id"].as_str().unwrap());
@@ -68,6 +76,11 @@ fn one_of_two_decisions_counts() {
         let won = statuses.iter().filter(|status| **status == 200).count();
         let lost = statuses.iter().filter(|status| **status == 409).count();
         assert_eq!((won, lost), (1, 3), "{statuses:?}");
+        let closed = followed.next_event().unwrap().1;
+        assert_eq!(
+            closed,
+            json!({"type": "approval.closed", "id": approval["id"]})
+        );
         assert_eq!(client.answer(&session, 1)["answer"], end);
         let events = client.stored_events(&session, 0);
         let kinds = events

@@ -22,8 +22,7 @@ impl ServeFixture {
         script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            // A script of the model may block its thread.
-            .worker_threads(8)
+            .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::answer_encoding::text;
 use crate::fixture::ServeFixture;
-use crate::support::api::{EventReader, create_token};
+use crate::support::api::{ApiServer, EventReader, create_token};
 
 #[test]
 fn documents_are_queried_read_and_written() {
@@ -51,8 +51,11 @@ fn documents_are_queried_read_and_written() {
         let refused = client.request("PUT /api/v1/documents", &[], &body.to_string());
         assert_eq!(refused.status, 403, "{path}: {refused:?}");
     }
+    // Each request is a recorded call.
     let runs = client.get("/api/v1/runs");
-    assert!(runs.text.contains("workspace."), "{runs:?}");
+    let run = runs.body["runs"][0]["id"].as_str().unwrap();
+    let run = client.get(&format!("/api/v1/runs/{run}"));
+    assert!(run.text.contains("\"workspace_read\""), "{run:?}");
 }
 
 #[test]
@@ -163,4 +166,76 @@ fn the_openapi_document_describes_the_api() {
         .unwrap();
     let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
     assert_eq!(printed, document);
+}
+
+#[test]
+fn the_example_of_the_docs_runs() {
+    let fixture = ServeFixture::new(|_| vec![text("It checks passwords.")].into());
+    let (server, _client) = fixture.start();
+    let page = include_str!("../../../../docs/server.md");
+    let (_, example) = page.split_once("## Example").unwrap();
+    let (_, example) = example.split_once("```sh\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let output = std::process::Command::new("bash")
+        .args(["-e", "-u", "-o", "pipefail", "-c", example])
+        .env("TOKEN", &fixture.secret)
+        .env("URL", format!("http://{}", server.address))
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{out}{output:?}");
+    for part in [
+        "\"state\":\"answered\"",
+        "It checks passwords.",
+        "turn.completed",
+        "login.py is understood",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+}
+
+#[test]
+fn other_machines_are_served_with_tls_only() {
+    let fixture = ServeFixture::new(|_| vec![text("hello")].into());
+    let workspace = &fixture.workspace;
+    let key = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (cert, secret) = (
+        workspace.work().join("cert.pem"),
+        workspace.work().join("key.pem"),
+    );
+    std::fs::write(&cert, key.cert.pem()).unwrap();
+    std::fs::write(&secret, key.signing_key.serialize_pem()).unwrap();
+    let (cert, secret) = (cert.to_str().unwrap(), secret.to_str().unwrap());
+    let args = [
+        "serve",
+        "--addr",
+        "127.0.0.1:0",
+        "--tls-cert",
+        cert,
+        "--tls-key",
+        secret,
+    ];
+    let server = ApiServer::listen(workspace.command(&args));
+    let port = server.address.rsplit(':').next().unwrap();
+    let curl = |url: &str| {
+        let auth = format!("Authorization: Bearer {}", fixture.secret);
+        let args = [
+            "-sS",
+            "--cacert",
+            cert,
+            "-H",
+            &auth,
+            "--max-time",
+            "30",
+            url,
+        ];
+        let output = std::process::Command::new("curl").args(args).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let listed = curl(&format!("https://localhost:{port}/api/v1/sessions"));
+    assert_eq!(listed, "{\"sessions\":[]}");
+    assert_eq!(curl(&format!("http://localhost:{port}/healthz")), "");
+    // A client that never completes the handshake does not stop others.
+    let _silent = std::net::TcpStream::connect(&server.address).unwrap();
+    assert_eq!(curl(&format!("https://localhost:{port}/healthz")), "ok\n");
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
-use crate::server::Reply;
+use crate::server::{Asked, Reply};
+use crate::support::TEST_TIMEOUT;
 
 fn types(events: &[(u64, Value)]) -> Vec<&str> {
     events
@@ -108,30 +110,58 @@ fn a_client_that_reconnects_gets_missed_events_and_the_open_text() {
     assert_eq!(client.answer(&session, number)["answer"], "second");
 }
 
+/// Whether the model has answered before in this session.
+fn has_answered(asked: &Asked) -> bool {
+    let messages = asked.body["messages"].as_array().unwrap();
+    messages
+        .iter()
+        .any(|message| message["role"] == "assistant")
+}
+
+/// A script that says that it runs, and ends when the file `go` exists.
+fn waiting_script() -> String {
+    block(
+        "await tools.exec({ command: ['sh', '-c', \
+            'echo x >> started; while [ ! -e go ]; do sleep 0.02; done'] })",
+    )
+}
+
+/// Waits until this many scripts wait.
+fn wait_for_scripts(fixture: &ServeFixture, count: usize) {
+    let file = fixture.workspace.work().join("started");
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while std::fs::read_to_string(&file)
+        .unwrap_or_default()
+        .lines()
+        .count()
+        < count
+    {
+        assert!(Instant::now() < deadline, "fewer than {count} scripts run");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn messages_of_a_session_are_answered_in_order_and_can_be_removed() {
-    let release = Arc::new(AtomicBool::new(false));
-    let released = release.clone();
-    let fixture = ServeFixture::new(move |asked| {
-        let last = asked.body["messages"].as_array().unwrap().last().unwrap();
-        let said = last["content"].to_string();
-        while said.contains("first") && !released.load(Ordering::Relaxed) {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        vec![text(&format!("answer {}", asked.number))].into()
+    let fixture = ServeFixture::new(|asked| match asked.number {
+        0 => vec![text(&waiting_script())].into(),
+        number => vec![text(&format!("answer {number}"))].into(),
     });
     let (_server, client) = fixture.start();
     let session = client.session(json!({}));
     let numbers = ["first", "second", "third"].map(|text| client.message(&session, text));
     assert_eq!(numbers, [1, 2, 3]);
+    wait_for_scripts(&fixture, 1);
     let queue = client.get(&format!("/api/v1/sessions/{session}/messages"));
-    assert_eq!(queue.body["messages"].as_array().unwrap().len(), 3);
+    let queue = queue.body["messages"].as_array().unwrap().clone();
+    let states: Vec<_> = queue.iter().map(|message| &message["state"]).collect();
+    assert_eq!(states, ["claimed", "queued", "queued"]);
     let path = format!("/api/v1/sessions/{session}/messages/2");
     let removed = client.request(&format!("DELETE {path}"), &[], "");
     assert_eq!(removed.status, 204, "{removed:?}");
-    release.store(true, Ordering::Relaxed);
-    assert_eq!(client.answer(&session, 1)["answer"], "answer 0");
-    assert_eq!(client.answer(&session, 3)["answer"], "answer 1");
+    std::fs::write(fixture.workspace.work().join("go"), "").unwrap();
+    assert_eq!(client.answer(&session, 1)["answer"], "answer 1");
+    assert_eq!(client.answer(&session, 3)["answer"], "answer 2");
     let removed = client.request(&format!("DELETE {path}"), &[], "");
     assert_eq!(removed.status, 409, "{removed:?}");
     let missing = client.request(&format!("DELETE {path}9"), &[], "");
@@ -139,28 +169,27 @@ fn messages_of_a_session_are_answered_in_order_and_can_be_removed() {
 }
 
 #[test]
-fn many_sessions_run_at_once() {
-    let running = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let together = running.clone();
-    let fixture = ServeFixture::new(move |_| {
-        together.fetch_add(1, Ordering::SeqCst);
-        // Answers only when five turns wait.
-        let started = std::time::Instant::now();
-        while together.load(Ordering::SeqCst) < 5 && started.elapsed().as_secs() < 60 {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        vec![text("done")].into()
+fn many_sessions_run_at_once_up_to_the_limit_of_the_token() {
+    let limit = "serve.max_concurrent_turns = 5";
+    let fixture = ServeFixture::with_config(limit, |asked| match has_answered(asked) {
+        true => vec![text("done")].into(),
+        false => vec![text(&waiting_script())].into(),
     });
     let (_server, client) = fixture.start();
-    let sessions: Vec<String> = (0..5)
+    let sessions: Vec<String> = (0..6)
         .map(|_| client.session(json!({"prompt": "go"})))
         .collect();
+    wait_for_scripts(&fixture, 5);
+    let metrics = client.get("/metrics");
+    let running = "selvedge_running_turns 5\n";
+    assert!(metrics.text.contains(running), "{}", metrics.text);
+    std::fs::write(fixture.workspace.work().join("go"), "").unwrap();
     for session in &sessions {
         assert_eq!(client.answer(session, 1)["answer"], "done");
     }
     let metrics = client.get("/metrics");
     assert!(
-        metrics.text.contains("selvedge_turns_total 5\n"),
+        metrics.text.contains("selvedge_turns_total "),
         "{}",
         metrics.text
     );
@@ -182,4 +211,51 @@ fn a_failed_setup_fails_the_message_and_not_the_server() {
     let why = failed["answer"].as_str().unwrap();
     assert!(why.contains("nowhere"), "{why}");
     assert_eq!(client.get("/readyz").status, 200);
+}
+
+/// The example of the specification: one script finds issues, creates a session for each, and
+/// posts to a channel.
+#[test]
+fn one_script_queries_documents_creates_a_session_and_posts() {
+    let fixture = ServeFixture::new(|asked| {
+        let said = asked.body["messages"].to_string();
+        if said.contains("Message from session") {
+            return vec![text("Fixed the login.")].into();
+        }
+        match has_answered(asked) {
+            true => vec![text("all done")].into(),
+            false => vec![text(&block(
+                "const issues = await workspace.query({ kind: 'issue', status: 'open' });\n\
+                 for (const issue of issues) {\n\
+                   const session = await sessions.create({ title: issue.title });\n\
+                   const sent = await session.send(`Work on ${issue.path}`, { wait: true });\n\
+                   await channels.post('engineering', `${issue.title}: ${sent.answer}`);\n\
+                 }\n\
+                 return 'posted';",
+            ))]
+            .into(),
+        }
+    });
+    let issues = fixture.workspace.work().join("issues");
+    std::fs::create_dir_all(&issues).unwrap();
+    let issue = "---\nkind: issue\nstatus: open\ntitle: Login fails\n---\nDetails.\n";
+    std::fs::write(issues.join("login.md"), issue).unwrap();
+    let (_server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "handle the issues"}));
+    assert_eq!(client.answer(&session, 1)["answer"], "all done");
+    let posted = client.get("/api/v1/channels/engineering/messages");
+    let post = &posted.body["messages"][0];
+    assert_eq!(post["text"], "Login fails: Fixed the login.");
+    assert_eq!(post["author"], json!(session));
+    let children = client.get(&format!("/api/v1/sessions/{session}/children"));
+    let child = &children.body["sessions"][0];
+    assert_eq!(
+        (&child["title"], &child["creator"]),
+        (&json!("Login fails"), &json!(session))
+    );
+    // The server ran the turn of the child, so that its clients can see it.
+    let events = client.stored_events(child["id"].as_str().unwrap(), 0);
+    assert_eq!(types(&events).last(), Some(&"turn.completed"));
+    let empty = client.get(&format!("/api/v1/sessions/{session}/plan"));
+    assert_eq!(empty.body["plan"], json!([]));
 }
