@@ -43,11 +43,19 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
         _ => None,
     };
     let journal = crate::journal::open_journal(&home, &config.journal)?;
+    let reader = crate::journal::open_journal_read_only(&home, &config.journal)?;
+    let host = Arc::new(JournalHost::new(journal.clone(), reader));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_stack_size(THREAD_STACK_BYTES)
         .enable_all()
         .build()?;
-    let served = runtime.block_on(serve_until_stopped(args, &config.serve, tls, &journal));
+    let served = runtime.block_on(serve_until_stopped(
+        args,
+        &config.serve,
+        tls,
+        &journal,
+        host,
+    ));
     runtime.shutdown_background();
     journal
         .flush()
@@ -61,9 +69,9 @@ async fn serve_until_stopped(
     settings: &ServeSettings,
     tls: Option<TlsSettings>,
     journal: &Arc<Journal>,
+    host: Arc<JournalHost>,
 ) -> Result<()> {
     check_tokens(journal).await?;
-    let host = Arc::new(JournalHost::new(journal.clone()));
     let stores = ServerStores {
         sessions: journal.clone(),
         queues: journal.clone(),

@@ -35,6 +35,9 @@ const MAX_SEARCHED_RUNS: u32 = 10_000;
 /// Assembles agents for sessions of one journal.
 pub(crate) struct JournalHost {
     journal: Arc<Journal>,
+    /// Reads sessions. Its handle has no claims, so that reading a session does not release the
+    /// claim of its running turn.
+    reader: Arc<Journal>,
     /// Configurations by folder, until they are reloaded.
     configurations: Mutex<HashMap<PathBuf, SessionConfiguration>>,
     /// Tools for documents by folder, which keep the index of the documents.
@@ -42,9 +45,10 @@ pub(crate) struct JournalHost {
 }
 
 impl JournalHost {
-    pub(crate) fn new(journal: Arc<Journal>) -> Self {
+    pub(crate) fn new(journal: Arc<Journal>, reader: Arc<Journal>) -> Self {
         Self {
             journal,
+            reader,
             configurations: Mutex::default(),
             document_setups: Mutex::default(),
         }
@@ -239,14 +243,14 @@ impl SessionHost for JournalHost {
     }
 
     async fn items(&self, session: &str) -> Result<Vec<(u32, Value)>, HostError> {
-        let (journal, id) = (self.journal.clone(), session.to_owned());
+        let (reader, id) = (self.reader.clone(), session.to_owned());
         let read = move |_: &Journal| {
-            let session = Session::open_read_only(&journal, &id)?;
+            let session = Session::open_read_only(&reader, &id)?;
             let history = session.history().into_iter();
             let items = history.map(|(turn, item)| (turn, json!(item.without_native())));
             Ok::<_, AgentError>(items.collect())
         };
-        let items = self.journal.spawn_blocking(read).await;
+        let items = self.reader.spawn_blocking(read).await;
         items.map_err(|error| agent_failure(&error))
     }
 

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use axum::Extension;
 use axum::body::{Body, to_bytes};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 use selvedge_http::{AllowedHosts, HostRefusal, HttpConnection, bearer_token};
-use selvedge_protocol::since_epoch;
+use selvedge_protocol::{ApiToken, since_epoch};
 
 use crate::api_error::ApiError;
 use crate::caller::Caller;
@@ -21,6 +22,8 @@ use crate::state::{ApiState, SharedState};
 
 /// How long a client may take to send the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the token of an open stream is checked.
+const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Paths that need no token: they tell nothing about sessions.
 const PUBLIC_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
@@ -75,12 +78,35 @@ async fn handle(
     request: Request,
     next: Next,
 ) -> Response {
-    match caller {
-        Some(caller) if caller.idempotency_key.is_some() => {
-            answer_once(state, &caller, request, next).await
-        }
-        _ => next.run(request).await,
+    let Some(caller) = caller else {
+        return next.run(request).await;
+    };
+    let response = match caller.idempotency_key {
+        Some(_) => answer_once(state, &caller, request, next).await,
+        None => next.run(request).await,
+    };
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    match kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+        true => end_with_token(state.clone(), caller, response),
+        false => response,
     }
+}
+
+/// Ends a stream when its token is revoked or expires.
+fn end_with_token(state: SharedState, caller: Caller, response: Response) -> Response {
+    let expired = async move {
+        loop {
+            tokio::time::sleep(TOKEN_CHECK_INTERVAL).await;
+            let tokens = state.stores.tokens.tokens().await;
+            let now = since_epoch().as_millis() as i64;
+            let is_valid = |token: &ApiToken| token.id == caller.token.id && token.is_valid_at(now);
+            // If the journal cannot be read, the token stays as it was.
+            if tokens.is_ok_and(|tokens| !tokens.iter().any(is_valid)) {
+                return;
+            }
+        }
+    };
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(expired))))
 }
 
 impl RequestAdmission {

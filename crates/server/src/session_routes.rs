@@ -14,7 +14,6 @@ use utoipa_axum::routes;
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiQuery, Caller};
 use crate::event_stream::{StreamEnd, session_events};
-use crate::message_routes::queue_message;
 use crate::state::{ApiState, SharedState};
 
 /// Most sessions that one request lists.
@@ -139,14 +138,11 @@ async fn create_session(
         directory,
         creator: caller.author(),
         permissions: None,
-        prompt: None,
-        idempotency_key: None,
+        prompt: request.prompt,
+        idempotency_key: caller.message_key(),
     };
     let session = state.stores.sessions.create(session).await?;
-    if let Some(prompt) = request.prompt {
-        queue_message(&state, &caller, &session.id, prompt).await?;
-    }
-    let session = state.stores.sessions.get(&session.id).await?;
+    state.workers.wake(&session.id);
     Ok((StatusCode::CREATED, Json(session.into())))
 }
 

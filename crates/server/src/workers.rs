@@ -1,6 +1,7 @@
 //! Runs the queued messages of sessions: many sessions at once, the turns of one session in order.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +18,11 @@ use crate::state::{ServerLimits, ServerStores};
 
 /// How often the queues are searched for messages that came from other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Pause before a session that another process uses is tried again.
-const BUSY_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// First pause before a session that another process uses is tried again. Each further pause is
+/// twice as long, up to [`MAX_BUSY_DELAY`].
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Longest pause before a session that another process uses is tried again.
+const MAX_BUSY_DELAY: Duration = Duration::from_secs(2);
 /// Pause after a failure, such as a full disk.
 const FAILURE_RETRY_DELAY: Duration = Duration::from_secs(2);
 /// How long turns may take to stop when the server stops.
@@ -32,6 +36,7 @@ pub(crate) struct SessionWorkers {
     approvals: Arc<PendingApprovals>,
     metrics: Arc<ServerMetrics>,
     running: Mutex<HashMap<String, WorkerState>>,
+    next_worker: AtomicU64,
     /// Permits for concurrent turns, by the name of the token.
     permits: Mutex<HashMap<String, Arc<Semaphore>>>,
     concurrent_turns: usize,
@@ -42,10 +47,31 @@ pub(crate) struct SessionWorkers {
 /// The worker of a session.
 #[derive(Default)]
 struct WorkerState {
+    /// Tells the worker from later ones of the same session.
+    id: u64,
     /// Whether a message was queued since the worker last looked.
     has_news: bool,
     /// Cancels the turn that runs.
     turn: Option<CancellationToken>,
+}
+
+/// A worker that runs. Its entry is removed with it, also if it panics.
+struct RunningWorker {
+    workers: Arc<SessionWorkers>,
+    session: String,
+    id: u64,
+}
+
+impl Drop for RunningWorker {
+    fn drop(&mut self) {
+        let mut running = self.workers.lock_running();
+        if running
+            .get(&self.session)
+            .is_some_and(|state| state.id == self.id)
+        {
+            running.remove(&self.session);
+        }
+    }
 }
 
 impl SessionWorkers {
@@ -64,6 +90,7 @@ impl SessionWorkers {
             approvals,
             metrics,
             running: Mutex::default(),
+            next_worker: AtomicU64::new(0),
             permits: Mutex::default(),
             concurrent_turns: limits.concurrent_turns,
             tasks: TaskTracker::new(),
@@ -85,17 +112,25 @@ impl SessionWorkers {
             worker.has_news = true;
             return;
         }
-        running.insert(session.to_owned(), WorkerState::default());
-        let (workers, session) = (self.clone(), session.to_owned());
+        let id = self.next_worker.fetch_add(1, Ordering::Relaxed);
+        let state = WorkerState {
+            id,
+            ..WorkerState::default()
+        };
+        running.insert(session.to_owned(), state);
+        let worker = RunningWorker {
+            workers: self.clone(),
+            session: session.to_owned(),
+            id,
+        };
+        let stopping = self.stopping.clone();
         self.tasks.spawn(async move {
-            let stopping = workers.stopping.clone();
             tokio::select! {
-                () = workers.work(&session) => {}
+                () = worker.workers.work(&worker.session) => {}
                 // The turn is dropped where it is, as if the process were killed. The next server
                 // continues it from what the journal has.
                 () = stopping.cancelled() => {}
             }
-            workers.lock_running().remove(&session);
         });
     }
 
@@ -153,6 +188,7 @@ impl SessionWorkers {
 
     /// Runs turns of a session until its queue is empty.
     async fn work(&self, session: &str) {
+        let mut busy_delay = BUSY_RETRY_DELAY;
         loop {
             if let Some(worker) = self.lock_running().get_mut(session) {
                 worker.has_news = false;
@@ -166,7 +202,7 @@ impl SessionWorkers {
                 Err(error) => Err(error),
             };
             match step {
-                Ok(HostedStep::Ended(_)) => {}
+                Ok(HostedStep::Ended(_)) => busy_delay = BUSY_RETRY_DELAY,
                 Ok(HostedStep::Idle) => {
                     let mut running = self.lock_running();
                     if running.get(session).is_none_or(|worker| !worker.has_news) {
@@ -174,7 +210,10 @@ impl SessionWorkers {
                         return;
                     }
                 }
-                Ok(HostedStep::Busy) => tokio::time::sleep(BUSY_RETRY_DELAY).await,
+                Ok(HostedStep::Busy) => {
+                    tokio::time::sleep(busy_delay).await;
+                    busy_delay = (busy_delay * 2).min(MAX_BUSY_DELAY);
+                }
                 Err(error) => {
                     tracing::error!(session, error, "cannot run the queue");
                     tokio::time::sleep(FAILURE_RETRY_DELAY).await;

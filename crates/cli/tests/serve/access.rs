@@ -73,10 +73,57 @@ fn every_request_needs_a_valid_token() {
     );
     let wrong_method = client.request("PATCH /api/v1/sessions", &[], "");
     assert_eq!(wrong_method.status, 405, "{wrong_method:?}");
-    // A token can be revoked while the server runs.
+    // A token can be revoked while the server runs, which also ends its streams.
+    let session = client.session(json!({}));
+    let mut followed = client.follow(&session, None);
     let (status, _, err) = run(&fixture.workspace, &["serve", "token", "revoke", "all"]);
     assert_eq!(status, 0, "{err}");
     assert_eq!(client.get("/metrics").status, 401);
+    assert_eq!(followed.next_event(), None);
+}
+
+#[test]
+fn the_access_log_has_a_line_per_request() {
+    let fixture = ServeFixture::new(|_| vec![text("hello")].into());
+    let log = fixture.workspace.home().join("access.log");
+    let args = [
+        "--log",
+        log.to_str().unwrap(),
+        "serve",
+        "--addr",
+        "127.0.0.1:0",
+    ];
+    let server = ApiServer::listen(fixture.workspace.command(&args));
+    let client = server.client(&fixture.secret);
+    client.get("/api/v1/sessions?title=private");
+    client.request("GET /api/v1/runs", &[("Authorization", "Bearer wrong")], "");
+    drop(server);
+    let lines = std::fs::read_to_string(log).unwrap();
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let requests: Vec<serde_json::Value> = lines
+        .filter(|line: &serde_json::Value| line["target"] == "selvedge_server::access")
+        .collect();
+    let fields = |index: usize| requests[index]["fields"].clone();
+    let (first, second) = (fields(0), fields(1));
+    assert_eq!(
+        (&first["path"], &first["status"]),
+        (&json!("/api/v1/sessions"), &json!(200))
+    );
+    assert_eq!(
+        (&first["token"], &first["method"]),
+        (&json!("all"), &json!("GET"))
+    );
+    assert_eq!(
+        (&second["status"], second.get("token")),
+        (&json!(401), None)
+    );
+    let text = requests.iter().map(ToString::to_string).collect::<String>();
+    assert!(
+        !text.contains(&fixture.secret) && !text.contains("private"),
+        "{text}"
+    );
 }
 
 #[test]

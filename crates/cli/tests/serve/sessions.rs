@@ -152,6 +152,11 @@ fn messages_of_a_session_are_answered_in_order_and_can_be_removed() {
     let numbers = ["first", "second", "third"].map(|text| client.message(&session, text));
     assert_eq!(numbers, [1, 2, 3]);
     wait_for_scripts(&fixture, 1);
+    // Reading a session does not release it: another process cannot use it.
+    let items = client.get(&format!("/api/v1/sessions/{session}/items"));
+    assert_eq!(items.status, 200, "{items:?}");
+    let shown = client.get(&format!("/api/v1/sessions/{session}"));
+    assert_eq!(shown.body["state"], "busy");
     let queue = client.get(&format!("/api/v1/sessions/{session}/messages"));
     let queue = queue.body["messages"].as_array().unwrap().clone();
     let states: Vec<_> = queue.iter().map(|message| &message["state"]).collect();
