@@ -10,11 +10,14 @@ use async_trait::async_trait;
 use selvedge_agent::{AgentError, Session, TurnOptions};
 use selvedge_journal::{Journal, JournalError, RunFilter};
 use selvedge_mcp::ServerRequestHandlers;
+use selvedge_memory::{Level, Memory, MemoryError, MemoryQuery};
 use selvedge_protocol::{
     CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, LimitSurface, RunStart,
     RunStatus, RuntimeEvent, ScriptToolCallOutput, SessionStore, new_id,
 };
-use selvedge_server::{HostError, HostErrorKind, HostedRun, HostedStep, HostedTurn, SessionHost};
+use selvedge_server::{
+    HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
+};
 use selvedge_tools::{
     NoApprover, OfferedTool, Scope, StructuredCall, StructuredOutput, ToolRouter,
 };
@@ -22,6 +25,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
 use crate::runs::{run_json, user_redactor};
 use crate::serve_recovery::reconcile_events;
@@ -42,6 +46,8 @@ pub(crate) struct JournalHost {
     configurations: Mutex<HashMap<PathBuf, SessionConfiguration>>,
     /// Tools for documents by folder, which keep the index of the documents.
     document_setups: Mutex<HashMap<PathBuf, Arc<CliSetup>>>,
+    /// Opened by the first search.
+    memory: Mutex<Option<Arc<Memory>>>,
 }
 
 impl JournalHost {
@@ -51,6 +57,7 @@ impl JournalHost {
             reader,
             configurations: Mutex::default(),
             document_setups: Mutex::default(),
+            memory: Mutex::default(),
         }
     }
 
@@ -76,6 +83,20 @@ impl JournalHost {
         let loaded = SessionConfiguration::from(load_configuration(&workspace)?);
         lock(&self.configurations).insert(directory.to_owned(), loaded.clone());
         Ok(loaded)
+    }
+
+    /// Returns the memory of all sessions.
+    fn memory(&self) -> Result<Arc<Memory>, HostError> {
+        let mut memory = lock(&self.memory);
+        if let Some(open) = &*memory {
+            return Ok(open.clone());
+        }
+        let home = selvedge_config::home();
+        let open = load_user_configuration(home.as_deref())
+            .and_then(|config| open_memory_in(&home.unwrap_or_default(), &config));
+        let open = Arc::new(open.map_err(|error| failed(format!("{error:#}")))?);
+        *memory = Some(open.clone());
+        Ok(open)
     }
 
     /// Returns the tools of a folder for calls outside of a session.
@@ -196,9 +217,7 @@ impl SessionHost for JournalHost {
             return Ok(HostedStep::Busy);
         };
         self.run_claimed(open, &claimed, turn).await?;
-        let number = claimed.message.number;
-        let message = self.journal.message(session, number).await;
-        Ok(HostedStep::Ended(message.map_err(failed)?))
+        Ok(HostedStep::Ended)
     }
 
     async fn session_directory(
@@ -309,6 +328,42 @@ impl SessionHost for JournalHost {
         };
         let runs = self.journal.spawn_blocking(read).await;
         runs.map_err(|error| journal_failure(&error))
+    }
+
+    async fn search_memory(
+        &self,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<HostedMemoryHit>, HostError> {
+        let (memory, query) = (self.memory()?, query.to_owned());
+        let search = move || {
+            let query = MemoryQuery {
+                max_turns: limit,
+                ..MemoryQuery::new(&query)
+            };
+            memory.search(&query)
+        };
+        let hits = tokio::task::spawn_blocking(search).await;
+        let hits = hits.map_err(failed)?.map_err(failed)?;
+        let hits = hits.into_iter().map(|hit| HostedMemoryHit {
+            session: hit.session,
+            turn: hit.number,
+            score: hit.score,
+            text: String::new(),
+        });
+        Ok(hits.collect())
+    }
+
+    async fn read_memory(&self, mut hit: HostedMemoryHit) -> Result<HostedMemoryHit, HostError> {
+        let memory = self.memory()?;
+        let read = move || {
+            // Other levels are redacted; the raw one is not.
+            let text = memory.turn_at_level(&hit.session, hit.turn, Level::Smoothed)?;
+            hit.text = String::from_utf8_lossy(&text).into_owned();
+            Ok::<_, MemoryError>(hit)
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        read.map_err(failed)?.map_err(failed)
     }
 
     async fn run(&self, id: &str) -> Result<HostedRun, HostError> {

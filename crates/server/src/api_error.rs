@@ -180,7 +180,7 @@ impl From<SessionError> for ApiError {
 impl From<ChannelError> for ApiError {
     fn from(error: ChannelError) -> Self {
         let message = error.to_string();
-        let mapped = match &error {
+        match &error {
             ChannelError::NotFound(_) | ChannelError::SessionNotFound(_) => {
                 Self::new(StatusCode::NOT_FOUND, "not_found", message)
             }
@@ -191,8 +191,7 @@ impl From<ChannelError> for ApiError {
                 Self::invalid(message).hint(hint)
             }
             _ => Self::invalid(message),
-        };
-        mapped
+        }
     }
 }
 

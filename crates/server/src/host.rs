@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use selvedge_protocol::{EventSink, InboxMessage};
+use selvedge_protocol::EventSink;
 use selvedge_tools::Approver;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +40,14 @@ pub trait SessionHost: Send + Sync {
     -> Result<Value, HostError>;
     /// Returns the newest runs of some workspaces.
     async fn runs(&self, workspaces: &[String], limit: u32) -> Result<Vec<HostedRun>, HostError>;
+    /// Returns the remembered turns that match, the best first, without their texts.
+    async fn search_memory(
+        &self,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<HostedMemoryHit>, HostError>;
+    /// Returns a remembered turn with its text.
+    async fn read_memory(&self, hit: HostedMemoryHit) -> Result<HostedMemoryHit, HostError>;
     /// Returns a run with its calls.
     async fn run(&self, id: &str) -> Result<HostedRun, HostError>;
 }
@@ -57,14 +65,27 @@ pub struct HostedTurn {
 }
 
 /// What [`SessionHost::run_next`] has done.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostedStep {
     /// No message waits.
     Idle,
     /// Another process uses the session.
     Busy,
-    /// The turn of this message has ended.
-    Ended(InboxMessage),
+    /// The turn of a message has ended.
+    Ended,
+}
+
+/// A remembered turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostedMemoryHit {
+    /// Name of the session: its id, or the name of an imported conversation.
+    pub session: String,
+    /// Number of the turn.
+    pub turn: u32,
+    /// Relevance, comparable within one search only.
+    pub score: f64,
+    /// Short form of the turn. Empty until it is read.
+    pub text: String,
 }
 
 /// A run, as the journal has it.

@@ -18,6 +18,7 @@ mod feed;
 mod health_routes;
 mod host;
 mod idempotency;
+mod memory_routes;
 mod message_routes;
 mod metrics;
 mod openai;
@@ -31,7 +32,9 @@ mod state;
 mod workers;
 
 pub use feed::EventFlush;
-pub use host::{HostError, HostErrorKind, HostedRun, HostedStep, HostedTurn, SessionHost};
+pub use host::{
+    HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
+};
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};
 pub use server::AgentServer;

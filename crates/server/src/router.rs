@@ -7,8 +7,9 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use selvedge_http::AllowedHosts;
+use serde_json::Value;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{Components, OpenApi, SecurityRequirement};
+use utoipa::openapi::{Components, SecurityRequirement};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::admission::{RequestAdmission, admit};
@@ -25,8 +26,8 @@ const BEARER: &str = "token";
 ))]
 struct ApiDescription;
 
-/// Returns the routes of the API and their description.
-fn documented_routes() -> (Router<SharedState>, OpenApi) {
+/// Returns the routes of the API, and the OpenAPI document as JSON.
+fn documented_routes() -> (Router<SharedState>, String) {
     let description = <ApiDescription as utoipa::OpenApi>::openapi();
     let api = OpenApiRouter::new()
         .merge(crate::session_routes::routes())
@@ -34,7 +35,8 @@ fn documented_routes() -> (Router<SharedState>, OpenApi) {
         .merge(crate::approval_routes::routes())
         .merge(crate::document_routes::routes())
         .merge(crate::channel_routes::routes())
-        .merge(crate::run_routes::routes());
+        .merge(crate::run_routes::routes())
+        .merge(crate::memory_routes::routes());
     let (router, mut description) = OpenApiRouter::with_openapi(description)
         .nest("/api/v1", api)
         .merge(crate::openai::routes())
@@ -48,19 +50,42 @@ fn documented_routes() -> (Router<SharedState>, OpenApi) {
     components.add_security_scheme(BEARER, SecurityScheme::Http(bearer));
     let no_scopes: [String; 0] = [];
     description.security = Some(vec![SecurityRequirement::new(BEARER, no_scopes)]);
-    (router, description)
+    let mut document = serde_json::to_value(&description).unwrap_or_default();
+    describe_responses(&mut document);
+    (router, format!("{document:#}"))
+}
+
+/// Adds the descriptions of responses, which OpenAPI requires: they are the same everywhere.
+fn describe_responses(document: &mut Value) {
+    let paths = document["paths"].as_object_mut().into_iter().flatten();
+    let operations = paths.flat_map(|(_, path)| path.as_object_mut().into_iter().flatten());
+    let responses = operations.flat_map(|(_, operation)| {
+        let responses = operation["responses"].as_object_mut();
+        responses.into_iter().flatten()
+    });
+    for (status, response) in responses {
+        if let Some(fields) = response.as_object_mut() {
+            let description = match status.starts_with('2') {
+                true => "Success",
+                false => "Error",
+            };
+            let own = fields.entry("description").or_insert(Value::Null);
+            if own.as_str().is_none_or(str::is_empty) {
+                *own = description.into();
+            }
+        }
+    }
 }
 
 /// Returns the OpenAPI document of the API, as JSON.
 pub fn openapi_json() -> String {
-    let (_, description) = documented_routes();
-    description.to_pretty_json().unwrap_or_default()
+    documented_routes().1
 }
 
 /// Returns the router of a server.
 pub(crate) fn router(state: SharedState, hosts: AllowedHosts) -> Router {
-    let (router, description) = documented_routes();
-    let document: Arc<str> = description.to_pretty_json().unwrap_or_default().into();
+    let (router, document) = documented_routes();
+    let document: Arc<str> = document.into();
     let openapi = async move || {
         let json = "application/json";
         ([(header::CONTENT_TYPE, json)], document.to_string()).into_response()

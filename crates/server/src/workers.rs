@@ -202,7 +202,7 @@ impl SessionWorkers {
                 Err(error) => Err(error),
             };
             match step {
-                Ok(HostedStep::Ended(_)) => busy_delay = BUSY_RETRY_DELAY,
+                Ok(HostedStep::Ended) => busy_delay = BUSY_RETRY_DELAY,
                 Ok(HostedStep::Idle) => {
                     let mut running = self.lock_running();
                     if running.get(session).is_none_or(|worker| !worker.has_news) {
@@ -264,7 +264,7 @@ impl SessionWorkers {
         }
         match step {
             Ok(step) => {
-                if matches!(step, HostedStep::Ended(_)) {
+                if step == HostedStep::Ended {
                     self.metrics.turns_ended.add(1);
                 }
                 step

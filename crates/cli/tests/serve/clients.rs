@@ -61,7 +61,7 @@ fn the_official_openai_libraries_work() {
             .arg(&clients)
             .args([&url, &fixture.secret]),
     );
-    let chat = "Let me see.\n\n3 messages";
+    let chat = "Let me see.\n\n\n3 messages";
     let expected = json!({
         "models": ["default"],
         "chat": chat,

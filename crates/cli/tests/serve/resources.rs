@@ -239,3 +239,29 @@ fn other_machines_are_served_with_tls_only() {
     let _silent = std::net::TcpStream::connect(&server.address).unwrap();
     assert_eq!(curl(&format!("https://localhost:{port}/healthz")), "ok\n");
 }
+
+#[test]
+fn the_memory_of_own_sessions_is_searched() {
+    let fixture = ServeFixture::new(|_| vec![text("The zebra sleeps in the barn.")].into());
+    let (server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "Where does the zebra sleep?"}));
+    client.answer(&session, 1);
+    let found = client.get("/api/v1/memory/search?query=zebra");
+    assert_eq!(found.status, 200, "{found:?}");
+    let turn = &found.body["turns"][0];
+    assert_eq!(
+        (&turn["session"], &turn["turn"]),
+        (&json!(session), &json!(1))
+    );
+    assert!(turn["text"].as_str().unwrap().contains("barn"), "{turn}");
+    let home = fixture.workspace.home();
+    let args = ["far", "--workspace", home.to_str().unwrap()];
+    let far = server.client(&create_token(&fixture.workspace, &args));
+    let hidden = far.get("/api/v1/memory/search?query=zebra");
+    assert_eq!(hidden.body, json!({"turns": []}), "{hidden:?}");
+    let narrow = create_token(&fixture.workspace, &["narrow", "--scope", "sessions"]);
+    let denied = server
+        .client(&narrow)
+        .get("/api/v1/memory/search?query=zebra");
+    assert_eq!(denied.status, 403, "{denied:?}");
+}
