@@ -4,10 +4,15 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
-use selvedge_protocol::{ApiToken, AuthorKind, MessageAuthor, TokenScope};
+use selvedge_protocol::{
+    ApiToken, ApprovalPolicy, AuthorKind, MessageAuthor, SandboxPolicy, TokenScope, TurnPermissions,
+};
 use serde::de::DeserializeOwned;
 
 use crate::api_error::ApiError;
+
+/// A folder that no session works in, because folders of sessions are absolute.
+const NO_WORKSPACE: &str = "none";
 
 /// The token of a request, and the idempotency key if it has one.
 #[derive(Debug, Clone)]
@@ -47,6 +52,27 @@ impl Caller {
                 Ok(workspace.to_owned())
             }
             _ => Err(ApiError::not_found("such workspace")),
+        }
+    }
+
+    /// Returns what turns may do that a post of the caller starts by mentioning a session. Only
+    /// sessions of the token's first workspace get the post, and only if the token has the scope of
+    /// sessions. Such turns never ask for approval.
+    pub(crate) fn mention_permissions(&self) -> TurnPermissions {
+        let first = self.token.workspaces.first().cloned();
+        let may_send = self.token.scopes.contains(&TokenScope::Sessions);
+        TurnPermissions {
+            // The configuration of the session restricts these.
+            sandbox: SandboxPolicy::DangerFullAccess,
+            approval: ApprovalPolicy::Never,
+            network: true,
+            tool_packs: Vec::new(),
+            tools: None,
+            workspace: first
+                .filter(|_| may_send)
+                .unwrap_or(NO_WORKSPACE.to_owned()),
+            max_tokens: None,
+            max_cost: None,
         }
     }
 

@@ -118,6 +118,8 @@ pub(crate) struct PostedMessage {
     message: PostView,
     /// Ids of the sessions for which it is queued.
     queued: Vec<String>,
+    /// Mentioned followers that do not get it, each with the reason.
+    refused: Vec<String>,
 }
 
 /// List channels
@@ -184,7 +186,7 @@ async fn post_to_channel(
         author: caller.author(),
         text: request.text,
         idempotency_key: caller.message_key(),
-        permissions: None,
+        permissions: Some(caller.mention_permissions()),
     };
     let receipt = state.stores.channels.post(message).await?;
     for session in &receipt.queued {
@@ -193,6 +195,7 @@ async fn post_to_channel(
     let posted = PostedMessage {
         message: receipt.message.into(),
         queued: receipt.queued,
+        refused: receipt.refused,
     };
     Ok((StatusCode::CREATED, Json(posted)))
 }

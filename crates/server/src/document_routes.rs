@@ -51,7 +51,8 @@ async fn query_documents(
     ApiJson(request): ApiJson<DocumentQueryRequest>,
 ) -> Result<Json<DocumentMatches>, ApiError> {
     caller.require(TokenScope::Documents)?;
-    let workspace = caller.workspace(request.workspace.as_deref())?;
+    let workspace = request.workspace.as_deref();
+    let workspace = state.workspace(&caller, workspace).await?;
     let args = Value::Object(request.query);
     let documents = state
         .host
@@ -82,7 +83,7 @@ async fn read_document(
     ApiQuery(query): ApiQuery<ReadDocument>,
 ) -> Result<Json<Value>, ApiError> {
     caller.require(TokenScope::Documents)?;
-    let workspace = caller.workspace(query.workspace.as_deref())?;
+    let workspace = state.workspace(&caller, query.workspace.as_deref()).await?;
     let args = json!({"path": query.path});
     let document = state
         .host
@@ -114,7 +115,8 @@ async fn write_document(
     ApiJson(request): ApiJson<WriteDocument>,
 ) -> Result<Json<Value>, ApiError> {
     caller.require(TokenScope::Documents)?;
-    let workspace = caller.workspace(request.workspace.as_deref())?;
+    let workspace = request.workspace.as_deref();
+    let workspace = state.workspace(&caller, workspace).await?;
     let args = json!({"path": request.path, "content": request.content});
     let written = state
         .host

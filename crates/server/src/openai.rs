@@ -209,7 +209,7 @@ async fn create_session(
     turns: Vec<(String, String)>,
 ) -> Result<String, ApiError> {
     let environment = (model != DEFAULT_MODEL).then_some(model);
-    let workspace = caller.workspace(None)?;
+    let workspace = state.workspace(caller, None).await?;
     let directory = state
         .host
         .session_directory(&workspace, environment.as_deref());

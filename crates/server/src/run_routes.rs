@@ -11,6 +11,7 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiQuery, Caller};
+use crate::host::HostErrorKind;
 use crate::state::SharedState;
 
 /// Most runs that one request lists.
@@ -73,8 +74,12 @@ async fn get_run(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     caller.require(TokenScope::Sessions)?;
+    // The answer is the same for a run that does not exist and one of another workspace.
     let missing = || ApiError::not_found(format!("run `{id}`"));
-    let run = state.host.run(&id).await?;
+    let run = match state.host.run(&id).await {
+        Err(error) if error.kind == HostErrorKind::NotFound => return Err(missing()),
+        run => run?,
+    };
     match caller.token.allows_directory(&run.directory) {
         true => Ok(Json(run.body)),
         false => Err(missing()),

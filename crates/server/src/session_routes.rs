@@ -119,7 +119,8 @@ async fn create_session(
     ApiJson(request): ApiJson<CreateSession>,
 ) -> Result<(StatusCode, Json<SessionView>), ApiError> {
     caller.require(TokenScope::Sessions)?;
-    let workspace = caller.workspace(request.workspace.as_deref())?;
+    let workspace = request.workspace.as_deref();
+    let workspace = state.workspace(&caller, workspace).await?;
     let environment = request.environment.as_deref();
     let directory = state
         .host

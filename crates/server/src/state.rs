@@ -91,6 +91,21 @@ impl ApiState {
         })
     }
 
+    /// Returns the workspace of a request, without links. Fails if the token cannot reach it.
+    pub(crate) async fn workspace(
+        &self,
+        caller: &Caller,
+        named: Option<&str>,
+    ) -> Result<String, ApiError> {
+        let workspace = caller.workspace(named)?;
+        // A link in a workspace may lead out of it.
+        let directory = self.host.session_directory(&workspace, None).await?;
+        match caller.token.allows_directory(&directory) {
+            true => Ok(directory),
+            false => Err(ApiError::not_found("such workspace")),
+        }
+    }
+
     /// Returns a session that the caller can reach. Others do not exist for it.
     pub(crate) async fn session(&self, caller: &Caller, id: &str) -> Result<SessionInfo, ApiError> {
         let session = self.stores.sessions.get(id).await?;

@@ -205,6 +205,32 @@ fn a_token_reaches_only_its_scopes_and_workspaces() {
         let refused = foreign.post("/api/v1/sessions", json!({"workspace": named}));
         assert_eq!(refused.status, 404, "{named}: {refused:?}");
     }
+    // A link in a workspace does not lead out of it.
+    let link = format!("{other}/link");
+    std::os::unix::fs::symlink(&work, &link).unwrap();
+    for refused in [
+        foreign.post("/api/v1/sessions", json!({"workspace": link})),
+        foreign.post("/api/v1/documents/query", json!({"workspace": link})),
+    ] {
+        assert_eq!(refused.status, 404, "{refused:?}");
+    }
+    // A post starts no turn in a session that its token cannot use.
+    let follow = ["channels", "follow", "eng", &session];
+    assert_eq!(run(workspace, &follow).0, 0);
+    let mention = json!({"text": format!("@{session} look")});
+    for poster in [&foreign, &reader] {
+        let posted = poster.post("/api/v1/channels/eng/messages", mention.clone());
+        assert_eq!(posted.status, 201, "{posted:?}");
+        assert_eq!(posted.body["queued"], json!([]), "{posted:?}");
+        assert_eq!(
+            posted.body["refused"].as_array().unwrap().len(),
+            1,
+            "{posted:?}"
+        );
+    }
+    let posted = client.post("/api/v1/channels/eng/messages", mention);
+    assert_eq!(posted.body["queued"], json!([session]), "{posted:?}");
+    assert_eq!(client.answer(&session, 2)["state"], "answered");
     let own = foreign.post("/api/v1/sessions", json!({}));
     assert_eq!(own.status, 201, "{own:?}");
     assert_eq!(reader.get("/api/v1/channels").status, 200);
