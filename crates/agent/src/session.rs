@@ -6,7 +6,8 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use selvedge_journal::{Journal, JournalError, StoredRow, StoredRun};
 use selvedge_protocol::{
-    ConversationItem, Message, MessageRole, OutputPart, TurnEnd, TurnError, TurnItem, Usage, new_id,
+    ConversationItem, FinishReason, Message, MessageRole, OutputPart, TurnEnd, TurnError, TurnItem,
+    Usage, new_id,
 };
 use selvedge_script as script;
 use serde_json::Value;
@@ -271,6 +272,22 @@ impl Session {
         Ok(())
     }
 
+    /// Adds a turn that took place elsewhere: a message and its answer.
+    pub async fn add_past_turn(&mut self, message: &str, answer: &str) -> Result<(), AgentError> {
+        self.begin_turn(message.into(), None).await?;
+        let item = ConversationItem::message(MessageRole::Assistant, answer.to_owned());
+        let kind = SessionStepKind::Answer {
+            run: None,
+            usage: Usage::default(),
+            cost: None,
+            finish_reason: Some(FinishReason::Stop),
+        };
+        self.add_step(kind, vec![item.clone().into()], vec![item])
+            .await?;
+        self.end_turn(Ok(TurnEnd::Stop), DelegatedUsage::default())
+            .await
+    }
+
     /// Adds a step to the session and the journal. If this future is dropped, the step remains in
     /// the session, because the journal writes it in any case.
     pub(crate) async fn add_step(
@@ -343,6 +360,12 @@ impl Session {
             self.last_row_number = after;
         }
         Ok(appended?)
+    }
+
+    /// Sets the number of item ids that events of the open turn used in an earlier process, so that
+    /// no id is used again.
+    pub fn continue_item_ids(&mut self, used: u64) {
+        self.emitted_items = self.emitted_items.max(used);
     }
 
     /// Returns a new item id for events.

@@ -92,6 +92,8 @@ pub(crate) enum CliCommand {
     /// Post, read and list messages between people and sessions
     #[command(subcommand)]
     Channels(ChannelsCommand),
+    /// Serve sessions, documents and channels over HTTP
+    Serve(crate::serve_args::ServeArgs),
     /// List models, test them, and store keys
     #[command(subcommand)]
     Models(ModelsCommand),
@@ -413,7 +415,7 @@ pub(crate) struct ConfigPathArgs {
 
 /// Parses the values of an enumeration that is also a configuration key. The help of each value is
 /// its doc comment.
-fn enum_parser<T>() -> impl TypedValueParser<Value = T>
+pub(crate) fn enum_parser<T>() -> impl TypedValueParser<Value = T>
 where
     T: JsonSchema + DeserializeOwned + Clone + Send + Sync + 'static,
 {

@@ -48,6 +48,11 @@ mod runs;
 mod sampling;
 mod saved_config;
 mod secret_environment;
+mod serve;
+mod serve_args;
+mod serve_host;
+mod serve_recovery;
+mod serve_tokens;
 mod servers;
 mod session_runner;
 mod sessions;
@@ -147,6 +152,7 @@ fn main() -> ExitCode {
         CliCommand::Check(args) => check::check(args),
         CliCommand::Tools(args) => tools::tools(args),
         CliCommand::Mcp(command) => mcp::mcp(command),
+        CliCommand::Serve(args) => serve::serve(args),
         CliCommand::Models(command) => models::models(command),
         CliCommand::Memory(command) => memory::run_command(command),
         CliCommand::Config(command) => config::config(command),

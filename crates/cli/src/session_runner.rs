@@ -11,12 +11,13 @@ use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
 use selvedge_config::{Config, EnvironmentSettings, Project};
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
-    ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy, SessionError,
-    SessionFolder, SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd,
-    TurnPermissions, Usage,
+    ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy,
+    SessionError, SessionEventStore, SessionFolder, SessionFuture, SessionInfo, SessionRunner,
+    SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage, since_epoch,
 };
-use selvedge_toolbox::{SessionAccess, SessionEnvironment};
-use selvedge_tools::NoApprover;
+use selvedge_toolbox::{SessionAccess, SessionEnvironment, WorktreeError, is_in_repository};
+use selvedge_tools::{Approver, NoApprover};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
@@ -59,6 +60,60 @@ impl From<LoadedConfiguration> for SessionConfiguration {
             instruction_use: loaded.instruction_use,
         }
     }
+}
+
+impl SessionConfiguration {
+    /// Returns the folder in which sessions of an environment work, and whether they change files
+    /// there. `worktree` overrides the environment.
+    pub(crate) fn session_place(
+        &self,
+        environment: Option<&str>,
+        worktree: Option<bool>,
+    ) -> Result<(PathBuf, SessionFolder)> {
+        let environment = match environment {
+            Some(name) => {
+                let environment = self.config.environments.get(name);
+                environment.ok_or_else(|| no_environment(name))?.clone()
+            }
+            None => EnvironmentSettings::default(),
+        };
+        let directory = match &environment.workspace {
+            Some(workspace) => {
+                let path = self.directory.join(workspace);
+                path.canonicalize().unwrap_or(path)
+            }
+            None => self.directory.clone(),
+        };
+        let sandbox = environment.sandbox_mode.unwrap_or(self.config.sandbox_mode);
+        // A session that changes nothing needs no worktree.
+        let can_change = sandbox != SandboxPolicy::ReadOnly;
+        if !can_change || !worktree.unwrap_or(environment.worktree) {
+            return Ok((directory, SessionFolder::Shared));
+        }
+        if !is_in_repository(&directory) {
+            let error = WorktreeError::NotARepository(directory);
+            let problem = Problem::new(error.to_string());
+            return Err(problem.hint(error.hint().unwrap_or_default()).into());
+        }
+        Ok((directory, SessionFolder::Worktree))
+    }
+
+    /// Returns the names of the environments.
+    pub(crate) fn environment_names(&self) -> Vec<String> {
+        self.config.environments.keys().cloned().collect()
+    }
+
+    /// Sets up the tools of the folder, without a session.
+    pub(crate) fn into_setup(self) -> Result<CliSetup> {
+        let mut setup = CliSetup::from_config(self.config, self.directory, self.project)?;
+        setup.instruction_use = self.instruction_use;
+        Ok(setup)
+    }
+}
+
+fn no_environment(name: &str) -> Problem {
+    Problem::new(format!("there is no environment `{name}`"))
+        .hint(format!("add `[environments.{name}]` to config.toml"))
 }
 
 /// Runs turns for scripts, each on a thread of its own, so that a script that stops to wait does
@@ -136,6 +191,63 @@ pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
     }
 }
 
+/// Where turns run that a script waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TurnPlace {
+    /// On a thread of this process.
+    Thread,
+    /// In the agent server of this process, if it serves the folder of the session.
+    Server,
+}
+
+/// Waits for turns that the agent server of this process runs, so that its clients see them.
+struct ServedRunner {
+    journal: Arc<Journal>,
+    /// Runs turns in folders that the server does not serve.
+    thread: ThreadRunner,
+}
+
+impl SessionRunner for ServedRunner {
+    fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
+        Box::pin(async move {
+            let info = SessionStore::get(&*self.journal, &session).await?;
+            let tokens = self.journal.tokens().await;
+            let tokens = tokens.map_err(|error| SessionError::NotRun(error.to_string()))?;
+            let now = since_epoch().as_millis() as i64;
+            let mut valid = tokens.iter().filter(|token| token.is_valid_at(now));
+            if !valid.any(|token| token.allows_directory(&info.directory)) {
+                return self.thread.run_until_answered(session, number, run).await;
+            }
+            loop {
+                let message = self.journal.message(&session, number).await?;
+                if matches!(message.state, InboxState::Answered | InboxState::Failed) {
+                    self.add_usage(&message, &run).await;
+                    return Ok(message);
+                }
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        })
+    }
+}
+
+impl ServedRunner {
+    /// Charges the budget of a run with what the turn of a message used.
+    async fn add_usage(&self, message: &InboxMessage, run: &str) {
+        let Some(agents) = &self.thread.agents else {
+            return;
+        };
+        for kind in ["turn.completed", "turn.failed"] {
+            let end = self.journal.latest_event(&message.session, kind).await;
+            let Ok(Some(end)) = end else { continue };
+            if end.body["turn"] == json!(message.turn) {
+                let usage = serde_json::from_value(end.body["usage"].clone());
+                let cost = end.body["cost"].as_f64();
+                agents.add_usage(run, usage.unwrap_or_default(), cost);
+            }
+        }
+    }
+}
+
 /// Runs the queued messages of a session until the one with this number is answered, and returns
 /// it. Waits while another process uses the session, after one call of `on_busy`.
 pub(crate) async fn run_queue(
@@ -165,7 +277,14 @@ pub(crate) async fn run_queue(
                 let mut open = Some(open);
                 while let Some(claimed) = journal.claim_next(session).await? {
                     let Some(session) = open.take() else { break };
-                    let run = run_message(configuration, &journal, session, &claimed, options);
+                    let run = run_message(
+                        configuration,
+                        &journal,
+                        session,
+                        &claimed,
+                        options,
+                        (None, TurnPlace::Thread),
+                    );
                     let (session, outcome) = run.await?;
                     if let Some(outcome) = &outcome {
                         usage += outcome.usage;
@@ -209,13 +328,14 @@ fn stopped_problem(session: &str) -> Problem {
 }
 
 /// Runs the turn of a message. Returns the session, and the outcome; `None` if the turn had ended
-/// before.
-async fn run_message(
+/// before. Without an approver, and if a script sent the message, the turn never asks.
+pub(crate) async fn run_message(
     configuration: &SessionConfiguration,
     journal: &Arc<Journal>,
     session: Session,
     claimed: &ClaimedMessage,
     options: &TurnOptions,
+    (approver, place): (Option<Arc<dyn Approver>>, TurnPlace),
 ) -> Result<(Session, Option<TurnOutcome>)> {
     if claimed.begun && !session.has_open_turn() {
         return Ok((session, None));
@@ -229,20 +349,25 @@ async fn run_message(
     let worktree = session_worktree(&info).await?;
     let (mut setup, model) =
         setup_for_session(configuration, &info, worktree, &permissions, journal)?;
+    setup.turn_place = place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
         max_cost: permissions.iter().map(|one| one.max_cost).fold(None, least),
         ..TurnLimitArgs::default()
     };
+    let never_asks = || {
+        Arc::new(NoApprover {
+            reason: "turns of queued messages never ask for approval".to_owned(),
+        }) as _
+    };
+    let approver = approver.filter(|_| claimed.message.permissions.is_none());
     let build = AgentBuildOptions {
         model: &model,
         script_limits: &ScriptLimitArgs::default(),
         surface: LimitSurface::Exec,
         turn_limits: &turn_limits,
-        approver: Some(Arc::new(NoApprover {
-            reason: "turns of queued messages never ask for approval".to_owned(),
-        })),
+        approver: Some(approver.unwrap_or_else(never_asks)),
         elicitation_handler: None,
         instructions: None,
         session: SessionChoice::New,
@@ -325,10 +450,7 @@ fn setup_for_session(
     let mut model = ModelChoiceArgs::default();
     if let Some(name) = &session.environment {
         let environment = loaded.config.environments.get(name).cloned();
-        let environment = environment.ok_or_else(|| {
-            Problem::new(format!("there is no environment `{name}`"))
-                .hint(format!("add `[environments.{name}]` to config.toml"))
-        })?;
+        let environment = environment.ok_or_else(|| no_environment(name))?;
         apply_environment(&mut loaded.config, &environment);
         model.model = environment.model;
         model.provider = environment.model_provider;
@@ -400,16 +522,24 @@ impl CliSetup {
             };
             (name.clone(), environment)
         });
+        let thread = ThreadRunner {
+            configuration,
+            agents: self.sub_agents.clone(),
+        };
+        let runner: Arc<dyn SessionRunner> = match self.turn_place {
+            TurnPlace::Thread => Arc::new(thread),
+            TurnPlace::Server => Arc::new(ServedRunner {
+                journal: store.clone(),
+                thread,
+            }),
+        };
         Some(SessionAccess {
             store,
             author: self.message_author(),
             permissions: self.turn_permissions(),
             budgets: self.turn_budgets(),
             environments: environments.collect(),
-            runner: Arc::new(ThreadRunner {
-                configuration,
-                agents: self.sub_agents.clone(),
-            }),
+            runner,
         })
     }
 

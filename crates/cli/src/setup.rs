@@ -26,6 +26,7 @@ use crate::problem::Problem;
 use crate::recall::RecallTool;
 use crate::run_access::McpRunAccess;
 use crate::secret_environment::{project_server_variables, variables_never_inherited};
+use crate::session_runner::TurnPlace;
 use crate::tool_packs::resolve_pack;
 
 /// Everything that a command needs to run scripts.
@@ -61,6 +62,8 @@ pub(crate) struct CliSetup {
     pub(crate) required_packs: Vec<String>,
     /// Names of the only tools that scripts can call. `None` if packs alone decide.
     pub(crate) allowed_tools: Option<Vec<String>>,
+    /// Runs the turns that scripts wait for.
+    pub(crate) turn_place: TurnPlace,
 }
 
 /// The configuration, and the folder that it applies to.
@@ -210,6 +213,7 @@ impl CliSetup {
             model_limits: LimitOverrides::default(),
             required_packs: Vec::new(),
             allowed_tools: None,
+            turn_place: TurnPlace::Thread,
         })
     }
 

@@ -75,6 +75,8 @@ pub struct Config {
     pub script_harness: ScriptHarnessSettings,
     /// How sessions work that scripts create with `sessions.create({ env })`, by name.
     pub environments: BTreeMap<String, EnvironmentSettings>,
+    /// The agent server, `selvedge serve`. Only the user's file counts.
+    pub serve: ServeSettings,
     /// Variables with credentials that the user's file names, whatever the project's file changes.
     /// Not a key: loading the configuration sets it.
     #[schemars(skip)]
@@ -106,6 +108,35 @@ pub struct EnvironmentSettings {
     pub worktree: bool,
     /// Limits of one script run, with the keys of `script_harness.limits`.
     pub limits: LimitOverrides,
+}
+
+/// The agent server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ServeSettings {
+    /// URL under which clients reach the server, such as `https://agents.example`. Requests may
+    /// have its host in `Host` and `Origin`.
+    pub public_url: Option<String>,
+    /// Most turns of one token's messages that run at once. Further ones wait.
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_concurrent_turns: u32,
+    /// Most messages of one token that are not answered. Further ones are refused with status 429.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_queued_turns: u32,
+    /// Largest body of a request, in bytes.
+    #[schemars(range(min = 1024, max = 67_108_864))]
+    pub max_request_bytes: u32,
+}
+
+impl Default for ServeSettings {
+    fn default() -> Self {
+        Self {
+            public_url: None,
+            max_concurrent_turns: 8,
+            max_queued_turns: 100,
+            max_request_bytes: 4 << 20,
+        }
+    }
 }
 
 /// Features of providers to use.

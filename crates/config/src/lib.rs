@@ -22,8 +22,8 @@ pub use effects::{EffectKind, ProjectEffect, project_effects};
 pub use keys::{
     AgentSettings, Config, EnvironmentSettings, ExposeSettings, FeatureSettings, JournalSettings,
     McpServer, MemoryBatch, MemorySettings, MemoryStrategy, ModelProvider, ModelScriptSettings,
-    ModelSettings, ProviderOrigin, ScriptHarnessSettings, WebAccessSettings, WorkspaceSettings,
-    WorkspaceWriteSettings,
+    ModelSettings, ProviderOrigin, ScriptHarnessSettings, ServeSettings, WebAccessSettings,
+    WorkspaceSettings, WorkspaceWriteSettings,
 };
 pub use load::{ConfigError, home, load, place_of_key};
 pub use mcp::{project_servers, servers_in_project_config};

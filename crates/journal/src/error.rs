@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use selvedge_protocol::{ChannelError, LedgerError, SessionError};
+use selvedge_protocol::{ChannelError, LedgerError, ServerStoreError, SessionError};
 
 use crate::connection::is_busy;
 
@@ -217,6 +217,12 @@ impl From<JournalError> for SessionError {
             JournalError::SessionNotFound(id) => Self::NotFound(id),
             other => Self::Storage(other.into()),
         }
+    }
+}
+
+impl From<JournalError> for ServerStoreError {
+    fn from(error: JournalError) -> Self {
+        Self::Storage(error.into())
     }
 }
 

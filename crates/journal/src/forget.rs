@@ -176,6 +176,8 @@ impl ForgetTransaction<'_> {
             "DELETE FROM items WHERE session = ?1",
             "DELETE FROM inbox WHERE session = ?1",
             "DELETE FROM turn_changes WHERE session = ?1",
+            "DELETE FROM session_events WHERE session = ?1",
+            "DELETE FROM approval_deciders WHERE session = ?1",
             "DELETE FROM channel_followers WHERE session = ?1",
             "DELETE FROM sessions WHERE id = ?1",
         ] {
@@ -211,6 +213,8 @@ impl ForgetTransaction<'_> {
             execute(self.connection, sql, within)?;
             self.journal
                 .clear_posts(self.connection, session, *from, *to)?;
+            self.journal
+                .clear_events(self.connection, session, (*from, *to))?;
             earliest_ms = earliest_ms.min(*from);
         }
         for run in runs.iter().collect::<BTreeSet<_>>() {

@@ -28,6 +28,8 @@ mod run_call_counts;
 mod runs;
 mod schema;
 mod script_values;
+mod server_store;
+mod session_events;
 mod session_store;
 mod sessions;
 mod time;

@@ -37,11 +37,13 @@ const RUN_PAYLOAD_COLUMNS: [(&str, &str); 10] = [
     ("approvals", "request"),
 ];
 /// The other tables and columns that refer to payloads.
-const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 10] = [
+const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 12] = [
+    ("api_replies", "body"),
     ("channel_messages", "content"),
     ("inbox", "answer"),
     ("inbox", "text"),
     ("items", "item"),
+    ("session_events", "body"),
     ("stored", "value"),
     ("cabinet", "about"),
     ("cabinet", "content"),

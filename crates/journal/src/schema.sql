@@ -144,6 +144,54 @@ CREATE TABLE inbox (
 CREATE INDEX open_inbox ON inbox (session, number) WHERE ended_ms IS NULL;
 CREATE UNIQUE INDEX inbox_by_key ON inbox (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
+CREATE INDEX open_inbox_by_author ON inbox (author_kind, author) WHERE ended_ms IS NULL;
+
+-- Tokens of the clients of the agent server. The secret itself is not stored.
+CREATE TABLE api_tokens (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    secret_hash BLOB NOT NULL UNIQUE,
+    -- Lists, as JSON.
+    scopes TEXT NOT NULL,
+    workspaces TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    expires_ms INTEGER,
+    revoked_ms INTEGER
+) WITHOUT ROWID;
+
+-- Completed items and state changes of sessions that the agent server runs, for its clients.
+CREATE TABLE session_events (
+    session TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    -- The type of the event.
+    kind TEXT NOT NULL,
+    body BLOB NOT NULL,
+    at_ms INTEGER NOT NULL,
+    PRIMARY KEY (session, number)
+) WITHOUT ROWID;
+CREATE INDEX session_events_by_kind ON session_events (session, kind, number);
+
+-- Answers to requests with an idempotency key. Without a status, the owner still handles it.
+CREATE TABLE api_replies (
+    token TEXT NOT NULL,
+    key TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    owner TEXT NOT NULL,
+    status INTEGER,
+    body BLOB,
+    at_ms INTEGER NOT NULL,
+    PRIMARY KEY (token, key)
+) WITHOUT ROWID;
+
+-- Which token decided about an approval request of a session.
+CREATE TABLE approval_deciders (
+    approval TEXT PRIMARY KEY,
+    session TEXT NOT NULL,
+    token TEXT NOT NULL,
+    decision TEXT NOT NULL,
+    decided_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- Sessions whose turn waits for the answer of another session, and the process that runs that turn.
 CREATE TABLE session_waits (waiter TEXT NOT NULL, target TEXT NOT NULL, owner TEXT NOT NULL);
 

@@ -154,7 +154,11 @@ impl Journal {
                 session.environment,
                 creator,
                 depth,
-                serde_json::to_string(&session.permissions)?,
+                session
+                    .permissions
+                    .as_ref()
+                    .map(serde_json::to_string)
+                    .transpose()?,
                 session.folder == SessionFolder::Worktree,
             ],
         )?;
@@ -163,7 +167,7 @@ impl Journal {
                 session: id.to_owned(),
                 author: session.creator.clone(),
                 text: prompt.clone(),
-                permissions: Some(session.permissions.clone()),
+                permissions: session.permissions.clone(),
                 idempotency_key: session.idempotency_key.clone(),
             };
             // A new session has an empty queue and the workspace of its permissions.

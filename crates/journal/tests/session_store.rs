@@ -42,7 +42,7 @@ fn new_session(creator: &str, directory: &str, prompt: Option<&str>) -> NewSessi
         environment: Some("frontend".to_owned()),
         directory: directory.to_owned(),
         creator: session_author(creator),
-        permissions: permissions(directory),
+        permissions: Some(permissions(directory)),
         prompt: prompt.map(str::to_owned),
         idempotency_key: None,
     }

@@ -18,7 +18,6 @@ mod configured_server;
 mod connection;
 mod error;
 mod http_client;
-mod http_connections;
 mod http_sessions;
 mod in_flight;
 mod login;

@@ -16,6 +16,7 @@ mod item;
 mod ledger;
 mod limits;
 mod permissions;
+mod server_store;
 mod session_store;
 mod settings;
 mod spec;
@@ -54,6 +55,12 @@ pub use limits::{
     TimeoutSource,
 };
 pub use permissions::{TurnBudgets, TurnPermissions};
+pub use server_store::{
+    ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, IdempotencyStore,
+    MAX_EVENT_READ, MAX_TOKEN_NAME_CHARS, NewApiToken, RemovedMessage, RepeatedRequest,
+    ServerStoreError, SessionEvent, SessionEventStore, SessionQueueStore, StoredReply, TokenScope,
+    WaitingSession,
+};
 pub use session_store::{
     ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_INBOX_MESSAGE_BYTES,
     MAX_QUEUED_MESSAGES, MAX_SESSION_DEPTH, MAX_TITLE_CHARS, NewInboxMessage, NewSession,

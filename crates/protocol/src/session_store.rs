@@ -80,8 +80,8 @@ pub struct NewSession {
     pub folder: SessionFolder,
     /// Who creates the session.
     pub creator: MessageAuthor,
-    /// What turns of the session may do at most.
-    pub permissions: TurnPermissions,
+    /// What turns of the session may do at most. `None` if a person creates the session.
+    pub permissions: Option<TurnPermissions>,
     /// The first message.
     pub prompt: Option<String>,
     /// The same for every attempt to create this session.

@@ -217,7 +217,7 @@ impl Tool for SessionCreate {
                 directory: permissions.workspace.clone(),
                 folder,
                 creator: access.author_of(&call),
-                permissions,
+                permissions: Some(permissions),
                 prompt: args.prompt,
                 idempotency_key: Some(call.idempotency_key.clone()),
             };

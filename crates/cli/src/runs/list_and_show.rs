@@ -127,7 +127,8 @@ fn next_steps(run: &StoredRun) -> Vec<String> {
     undecided.chain(resume_advice(run)).collect()
 }
 
-fn run_json(run: &StoredRun, redactor: &Redactor) -> serde_json::Value {
+/// Returns a run with its calls as JSON, with secrets redacted.
+pub(crate) fn run_json(run: &StoredRun, redactor: &Redactor) -> serde_json::Value {
     let calls = run
         .calls
         .iter()

@@ -6,7 +6,7 @@ mod cancel;
 mod list_and_show;
 mod replay;
 
-pub(crate) use list_and_show::{format_age, format_calls};
+pub(crate) use list_and_show::{format_age, format_calls, run_json};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

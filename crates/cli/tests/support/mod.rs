@@ -1,6 +1,7 @@
 //! Test workspaces, and a client of `selvedge mcp serve` that sends exact messages.
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
+pub mod api;
 pub mod http;
 
 use std::collections::VecDeque;

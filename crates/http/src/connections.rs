@@ -1,4 +1,4 @@
-//! Limits of the connections to the HTTP server.
+//! Limits of the connections to an HTTP server.
 //!
 //! A connection is pending until its client has sent a request that was accepted. The number of
 //! pending connections is limited, in all and per address. At the limit a new connection replaces
@@ -17,10 +17,24 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// Maximum number of pending connections. One address may have half of them.
-const MAX_PENDING_CONNECTIONS: usize = 256;
-/// Maximum number of accepted connections.
-const MAX_ACCEPTED_CONNECTIONS: usize = 1024;
+/// How many connections a server has at once. Each number is at most a quarter of the files that
+/// the process may open; the rest is for scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HttpConnectionLimits {
+    /// Maximum number of pending connections. One address may have half of them.
+    pub max_pending: usize,
+    /// Maximum number of accepted connections.
+    pub max_accepted: usize,
+}
+
+impl Default for HttpConnectionLimits {
+    fn default() -> Self {
+        Self {
+            max_pending: 256,
+            max_accepted: 1024,
+        }
+    }
+}
 
 /// The connections of a server.
 pub(crate) struct HttpConnections {
@@ -62,7 +76,7 @@ impl PendingConnections {
 
 /// One connection. It gives up its place or its permit when its last clone is dropped.
 #[derive(Clone)]
-pub(crate) struct HttpConnection(Arc<HttpConnectionInner>);
+pub struct HttpConnection(Arc<HttpConnectionInner>);
 
 struct HttpConnectionInner {
     connections: Arc<HttpConnections>,
@@ -73,17 +87,16 @@ struct HttpConnectionInner {
 }
 
 /// All permits for accepted connections are taken.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooManyConnections;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooManyConnections;
 
 impl HttpConnections {
-    /// Creates the limits. Pending and accepted connections may each use a quarter of the files
-    /// that the process may open; the rest is for scripts.
-    pub(crate) fn new() -> Arc<Self> {
+    /// Creates the limits.
+    pub(crate) fn new(limits: HttpConnectionLimits) -> Arc<Self> {
         let share = open_file_limit().map_or(usize::MAX, |limit| limit / 4);
         Self::with_limits(
-            MAX_PENDING_CONNECTIONS.min(share),
-            MAX_ACCEPTED_CONNECTIONS.min(share),
+            limits.max_pending.min(share),
+            limits.max_accepted.min(share),
         )
     }
 
@@ -142,7 +155,7 @@ impl HttpConnections {
 impl HttpConnection {
     /// Records that a request of the client was accepted. Has no effect on later requests of the
     /// same connection.
-    pub(crate) fn accept(&self) -> Result<(), TooManyConnections> {
+    pub fn accept(&self) -> Result<(), TooManyConnections> {
         let inner = &self.0;
         let mut permit = inner.permit.lock().unwrap_or_else(PoisonError::into_inner);
         if permit.is_none() {

@@ -1,0 +1,191 @@
+//! `selvedge serve`: the agent server.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use selvedge_config::ServeSettings;
+use selvedge_http::{HttpBindError, TlsError, TlsSettings, host_of_url};
+use selvedge_journal::Journal;
+use selvedge_protocol::{ApiTokenStore, since_epoch};
+use selvedge_server::{AgentServer, ServerLimits, ServerStores, openapi_json};
+
+use crate::CliStatus;
+use crate::output::print_text;
+use crate::problem::Problem;
+use crate::serve_args::{ServeArgs, ServeCommand};
+use crate::serve_host::JournalHost;
+use crate::serve_tokens::{store_problem, tokens};
+use crate::setup::load_user_configuration;
+
+/// Stack of a thread that runs turns, in bytes: as large as that of the main thread.
+const THREAD_STACK_BYTES: usize = 8 << 20;
+
+pub(crate) fn serve(mut args: ServeArgs) -> Result<CliStatus> {
+    match args.command.take() {
+        Some(ServeCommand::Token(command)) => tokens(command),
+        Some(ServeCommand::Openapi) => {
+            print_text(&openapi_json())?;
+            Ok(CliStatus::Success)
+        }
+        None => serve_api(&args),
+    }
+}
+
+fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
+    let home = selvedge_config::home().ok_or_else(|| {
+        Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME to a folder")
+    })?;
+    let config = load_user_configuration(Some(&home))?;
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Some(TlsSettings::from_files(certificate, key).map_err(|error| tls_problem(&error))?)
+        }
+        _ => None,
+    };
+    let journal = crate::journal::open_journal(&home, &config.journal)?;
+    let reader = crate::journal::open_journal_read_only(&home, &config.journal)?;
+    let host = Arc::new(JournalHost::new(journal.clone(), reader));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_stack_size(THREAD_STACK_BYTES)
+        .enable_all()
+        .build()?;
+    let served = runtime.block_on(serve_until_stopped(
+        args,
+        &config.serve,
+        tls,
+        &journal,
+        host,
+    ));
+    runtime.shutdown_background();
+    journal
+        .flush()
+        .map_err(|error| crate::runs::journal_error_problem(&error))?;
+    served?;
+    Ok(CliStatus::Success)
+}
+
+async fn serve_until_stopped(
+    args: &ServeArgs,
+    settings: &ServeSettings,
+    tls: Option<TlsSettings>,
+    journal: &Arc<Journal>,
+    host: Arc<JournalHost>,
+) -> Result<()> {
+    check_tokens(journal).await?;
+    let stores = ServerStores {
+        sessions: journal.clone(),
+        queues: journal.clone(),
+        events: journal.clone(),
+        channels: journal.clone(),
+        tokens: journal.clone(),
+        replies: journal.clone(),
+        deciders: journal.clone(),
+    };
+    let limits = ServerLimits {
+        concurrent_turns: settings.max_concurrent_turns as usize,
+        queued_turns: settings.max_queued_turns,
+        request_bytes: settings.max_request_bytes as usize,
+    };
+    let hosts = match &settings.public_url {
+        Some(url) => vec![host_of_url(url).ok_or_else(|| {
+            Problem::new(format!("serve.public_url is not a URL: {url}"))
+                .hint("set it to a URL such as https://agents.example")
+        })?],
+        None => Vec::new(),
+    };
+    let server = AgentServer::bind(&args.addr, hosts, stores, host.clone(), limits).await;
+    let mut server = server.map_err(|error| bind_problem(&error))?;
+    let address = server.local_addr();
+    if !address.ip().is_loopback() && tls.is_none() && !args.insecure {
+        let message = format!("{address} can be reached from other machines, which requires TLS");
+        return Err(Problem::new(message)
+            .hint("pass --tls-cert FILE --tls-key FILE, or --insecure behind a proxy with TLS")
+            .into());
+    }
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    if let Some(tls) = tls {
+        server = server.with_tls(tls);
+    }
+    eprint_line!("serving at {scheme}://{address}");
+    let reloading = tokio::spawn(reload_on_hangup(host));
+    server.run(stop_requested()).await;
+    reloading.abort();
+    eprint_line!("note: stopped; the next start continues open turns");
+    Ok(())
+}
+
+/// Fails if no token can be used, because the server would then refuse every request.
+async fn check_tokens(journal: &Journal) -> Result<(), Problem> {
+    let now = since_epoch().as_millis() as i64;
+    let tokens = journal.tokens().await;
+    let tokens = tokens.map_err(|error| store_problem(&error))?;
+    match tokens.iter().any(|token| token.is_valid_at(now)) {
+        true => Ok(()),
+        false => Err(
+            Problem::new("there is no valid token, so no client can use the server")
+                .hint("run `selvedge serve token create`"),
+        ),
+    }
+}
+
+fn bind_problem(error: &HttpBindError) -> Problem {
+    let hint = match error.error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "stop the other program, or pass a free port such as --addr 127.0.0.1:0"
+        }
+        _ => "pass an address such as --addr 127.0.0.1:7420",
+    };
+    Problem::new(error.to_string()).hint(hint)
+}
+
+fn tls_problem(error: &TlsError) -> Problem {
+    let hint = match error {
+        TlsError::Certificate { .. } => "pass the certificate that belongs to the key",
+        _ => "pass readable PEM files with --tls-cert and --tls-key",
+    };
+    Problem::new(error.to_string()).hint(hint)
+}
+
+/// Waits for SIGINT or SIGTERM.
+#[cfg(unix)]
+async fn stop_requested() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let received = |kind: SignalKind| async move {
+        match signal(kind) {
+            Ok(mut signal) => _ = signal.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = received(SignalKind::interrupt()) => {}
+        () = received(SignalKind::terminate()) => {}
+    }
+}
+
+/// Waits for an interrupt (Ctrl-C).
+#[cfg(not(unix))]
+async fn stop_requested() {
+    let _ = tokio::signal::ctrl_c().await;
+}
+
+/// Reads the configuration again after each SIGHUP.
+#[cfg(unix)]
+async fn reload_on_hangup(host: Arc<JournalHost>) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut hangups) = signal(SignalKind::hangup()) else {
+        return;
+    };
+    while hangups.recv().await.is_some() {
+        match host.reload() {
+            Ok(()) => eprint_line!("note: new turns use the configuration as it is now"),
+            Err(error) => {
+                let problem = Problem::from_error(&error);
+                eprint_line!("warning: the configuration stays as it was: {problem}");
+            }
+        }
+    }
+}
+
+/// Does nothing: other systems have no such signal.
+#[cfg(not(unix))]
+async fn reload_on_hangup(_: Arc<JournalHost>) {}

@@ -1,0 +1,466 @@
+//! Runs turns and tools for the agent server, from the journal and the configuration of each
+//! workspace.
+
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use async_trait::async_trait;
+use selvedge_agent::{AgentError, Session, TurnOptions};
+use selvedge_journal::{Journal, JournalError, RunFilter};
+use selvedge_mcp::ServerRequestHandlers;
+use selvedge_memory::{Level, Memory, MemoryError, MemoryQuery};
+use selvedge_protocol::{
+    CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, LimitSurface, RunStart,
+    RunStatus, RuntimeEvent, ScriptToolCallOutput, SessionStore, new_id,
+};
+use selvedge_server::{
+    HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
+    SessionPlace,
+};
+use selvedge_tools::{
+    NoApprover, OfferedTool, Scope, StructuredCall, StructuredOutput, ToolRouter,
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::memory_setup::open_memory_in;
+use crate::problem::Problem;
+use crate::runs::{run_json, user_redactor};
+use crate::serve_recovery::reconcile_events;
+use crate::session_runner::{SessionConfiguration, TurnPlace, describe_end, run_message};
+use crate::setup::{CliSetup, load_configuration, load_user_configuration};
+use crate::trust::TrustQuestion;
+
+/// How many runs are read to find those of some workspaces.
+const MAX_SEARCHED_RUNS: u32 = 10_000;
+
+/// Assembles agents for sessions of one journal.
+pub(crate) struct JournalHost {
+    journal: Arc<Journal>,
+    /// Reads sessions. Its handle has no claims, so that reading a session does not release the
+    /// claim of its running turn.
+    reader: Arc<Journal>,
+    /// Configurations by folder, until they are reloaded.
+    configurations: Mutex<HashMap<PathBuf, SessionConfiguration>>,
+    /// Tools for documents by folder, which keep the index of the documents.
+    document_setups: Mutex<HashMap<PathBuf, Arc<CliSetup>>>,
+    /// Opened by the first search.
+    memory: Mutex<Option<Arc<Memory>>>,
+}
+
+impl JournalHost {
+    pub(crate) fn new(journal: Arc<Journal>, reader: Arc<Journal>) -> Self {
+        Self {
+            journal,
+            reader,
+            configurations: Mutex::default(),
+            document_setups: Mutex::default(),
+            memory: Mutex::default(),
+        }
+    }
+
+    /// Lets new turns read the configuration again. Fails if the user's file has errors; then
+    /// everything stays as it was.
+    pub(crate) fn reload(&self) -> Result<()> {
+        load_user_configuration(selvedge_config::home().as_deref())?;
+        lock(&self.configurations).clear();
+        lock(&self.document_setups).clear();
+        Ok(())
+    }
+
+    /// Returns the configuration of a folder. Files of a project count if it is trusted.
+    fn configuration(&self, directory: &Path) -> Result<SessionConfiguration> {
+        if let Some(known) = lock(&self.configurations).get(directory) {
+            return Ok(known.clone());
+        }
+        let workspace = WorkspaceArgs {
+            directory: Some(directory.to_owned()),
+            trust_question: TrustQuestion::Never,
+            ..WorkspaceArgs::default()
+        };
+        let loaded = SessionConfiguration::from(load_configuration(&workspace)?);
+        lock(&self.configurations).insert(directory.to_owned(), loaded.clone());
+        Ok(loaded)
+    }
+
+    /// Returns the memory of all sessions.
+    fn memory(&self) -> Result<Arc<Memory>, HostError> {
+        let mut memory = lock(&self.memory);
+        if let Some(open) = &*memory {
+            return Ok(open.clone());
+        }
+        let home = selvedge_config::home();
+        let open = load_user_configuration(home.as_deref())
+            .and_then(|config| open_memory_in(&home.unwrap_or_default(), &config));
+        let open = Arc::new(open.map_err(|error| failed(format!("{error:#}")))?);
+        *memory = Some(open.clone());
+        Ok(open)
+    }
+
+    /// Returns the tools of a folder for calls outside of a session.
+    fn document_setup(&self, directory: &Path) -> Result<Arc<CliSetup>> {
+        if let Some(known) = lock(&self.document_setups).get(directory) {
+            return Ok(known.clone());
+        }
+        let setup = self.configuration(directory)?.into_setup()?;
+        let setup = Arc::new(setup.with_open_journal(Some(self.journal.clone())));
+        lock(&self.document_setups).insert(directory.to_owned(), setup.clone());
+        Ok(setup)
+    }
+
+    /// Runs the turn of a claimed message, and stores how it ended.
+    async fn run_claimed(
+        &self,
+        mut session: Session,
+        claimed: &ClaimedMessage,
+        turn: HostedTurn,
+    ) -> Result<(), HostError> {
+        let id = session.id().to_owned();
+        if claimed.begun {
+            let reconciled = reconcile_events(&*self.journal, &mut session, &turn.events);
+            reconciled.await.map_err(failed)?;
+        }
+        if !claimed.begun && claimed.turn == 1 {
+            turn.events.emit(RuntimeEvent::ThreadStarted {
+                thread_id: id.clone(),
+            });
+        }
+        let options = TurnOptions {
+            cancel: turn.cancel,
+            events: turn.events,
+            ..TurnOptions::default()
+        };
+        let run = async {
+            let info = SessionStore::get(&*self.journal, &id).await?;
+            let configuration = self.configuration(Path::new(&info.directory))?;
+            let surroundings = (Some(turn.approver), TurnPlace::Server);
+            let run = run_message(
+                &configuration,
+                &self.journal,
+                session,
+                claimed,
+                &options,
+                surroundings,
+            );
+            run.await
+        };
+        let (state, answer) = match run.await {
+            Ok((session, outcome)) => describe_end(&session, outcome.as_ref()),
+            Err(error) => {
+                let message = Problem::from_error(&error).to_string();
+                options.events.emit(RuntimeEvent::Error {
+                    message: message.clone(),
+                });
+                (InboxState::Failed, message)
+            }
+        };
+        // A message counts as answered only after the events of its turn are stored.
+        turn.flush.wait().await;
+        let finished = self.journal.finish(&claimed.message, state, answer).await;
+        finished.map_err(failed)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed(error: impl std::fmt::Display) -> HostError {
+    HostError {
+        kind: HostErrorKind::Failed,
+        message: error.to_string(),
+        hint: None,
+    }
+}
+
+fn invalid(error: &anyhow::Error) -> HostError {
+    let problem = Problem::from_error(error);
+    HostError {
+        kind: HostErrorKind::Invalid,
+        message: problem.to_string(),
+        hint: problem.hints().first().cloned(),
+    }
+}
+
+fn journal_failure(error: &JournalError) -> HostError {
+    HostError {
+        kind: match error {
+            JournalError::RunNotFound(_)
+            | JournalError::SessionNotFound(_)
+            | JournalError::AmbiguousId(_) => HostErrorKind::NotFound,
+            _ => HostErrorKind::Failed,
+        },
+        message: error.to_string(),
+        hint: None,
+    }
+}
+
+fn agent_failure(error: &AgentError) -> HostError {
+    match error {
+        AgentError::Journal(error) => journal_failure(error),
+        other => failed(other),
+    }
+}
+
+#[async_trait]
+impl SessionHost for JournalHost {
+    async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError> {
+        let open = match Session::open(&self.journal, session).await {
+            Ok(open) => open,
+            Err(AgentError::Journal(JournalError::SessionInUse(_))) => return Ok(HostedStep::Busy),
+            Err(error) => return Err(agent_failure(&error)),
+        };
+        let claimed = self.journal.claim_next(session).await.map_err(failed)?;
+        let Some(claimed) = claimed else {
+            return Ok(HostedStep::Busy);
+        };
+        self.run_claimed(open, &claimed, turn).await?;
+        Ok(HostedStep::Ended)
+    }
+
+    async fn session_place(
+        &self,
+        workspace: &str,
+        environment: Option<&str>,
+        worktree: Option<bool>,
+    ) -> Result<SessionPlace, HostError> {
+        let configuration = self.configuration(Path::new(workspace));
+        let place = configuration
+            .and_then(|configuration| configuration.session_place(environment, worktree));
+        let (directory, folder) = place.map_err(|error| invalid(&error))?;
+        Ok(SessionPlace {
+            directory: directory.display().to_string(),
+            folder,
+        })
+    }
+
+    async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError> {
+        let configuration = self
+            .configuration(Path::new(workspace))
+            .map_err(|error| invalid(&error))?;
+        Ok(configuration.environment_names())
+    }
+
+    async fn add_history(
+        &self,
+        session: &str,
+        turns: Vec<(String, String)>,
+    ) -> Result<(), HostError> {
+        let open = Session::open(&self.journal, session).await;
+        let mut open = open.map_err(|error| agent_failure(&error))?;
+        for (message, answer) in &turns {
+            let added = open.add_past_turn(message, answer).await;
+            added.map_err(|error| agent_failure(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError> {
+        let fork = Session::fork(&self.journal, session, up_to_turn).await;
+        let fork = fork.map_err(|error| agent_failure(&error))?;
+        Ok(fork.id().to_owned())
+    }
+
+    async fn items(&self, session: &str) -> Result<Vec<(u32, Value)>, HostError> {
+        let (reader, id) = (self.reader.clone(), session.to_owned());
+        let read = move |_: &Journal| {
+            let session = Session::open_read_only(&reader, &id)?;
+            let history = session.history().into_iter();
+            let items = history.map(|(turn, item)| (turn, json!(item.without_native())));
+            Ok::<_, AgentError>(items.collect())
+        };
+        let items = self.reader.spawn_blocking(read).await;
+        items.map_err(|error| agent_failure(&error))
+    }
+
+    async fn call_tool(
+        &self,
+        workspace: &str,
+        tool: &str,
+        args: Value,
+    ) -> Result<Value, HostError> {
+        let workspace = Path::new(workspace);
+        if let Some(path) = args["path"].as_str() {
+            check_inside(workspace, path)?;
+        }
+        let setup = self
+            .document_setup(workspace)
+            .map_err(|error| invalid(&error))?;
+        let output = call_tool(&setup, tool, args)
+            .await
+            .map_err(|error| failed(format!("{error:#}")))?;
+        let refusal = output
+            .records
+            .last()
+            .and_then(|record| record.error.as_ref());
+        match output.value {
+            Some(value) => Ok(value),
+            None => Err(HostError {
+                kind: match refusal.map(|error| error.code) {
+                    Some(ErrorCode::ApprovalDeniedError) => HostErrorKind::Denied,
+                    _ => HostErrorKind::Invalid,
+                },
+                message: refusal.map_or(output.content, |error| error.message.clone()),
+                hint: None,
+            }),
+        }
+    }
+
+    async fn runs(&self, workspaces: &[String], limit: u32) -> Result<Vec<HostedRun>, HostError> {
+        let workspaces = workspaces.to_vec();
+        let read = move |journal: &Journal| {
+            let filter = RunFilter {
+                limit: Some(MAX_SEARCHED_RUNS),
+                ..RunFilter::default()
+            };
+            let runs = journal.runs(&filter)?.into_iter();
+            let of_workspaces = runs.filter(|run| {
+                let directory = Path::new(&run.directory);
+                workspaces
+                    .iter()
+                    .any(|folder| directory.starts_with(folder))
+            });
+            let hosted = of_workspaces.take(limit as usize).map(|run| HostedRun {
+                directory: run.directory.clone(),
+                body: json!(run),
+            });
+            Ok::<_, JournalError>(hosted.collect())
+        };
+        let runs = self.journal.spawn_blocking(read).await;
+        runs.map_err(|error| journal_failure(&error))
+    }
+
+    async fn search_memory(
+        &self,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<HostedMemoryHit>, HostError> {
+        let (memory, query) = (self.memory()?, query.to_owned());
+        let search = move || {
+            let query = MemoryQuery {
+                max_turns: limit,
+                ..MemoryQuery::new(&query)
+            };
+            memory.search(&query)
+        };
+        let hits = tokio::task::spawn_blocking(search).await;
+        let hits = hits.map_err(failed)?.map_err(failed)?;
+        let hits = hits.into_iter().map(|hit| HostedMemoryHit {
+            session: hit.session,
+            turn: hit.number,
+            score: hit.score,
+            text: String::new(),
+        });
+        Ok(hits.collect())
+    }
+
+    async fn read_memory(&self, mut hit: HostedMemoryHit) -> Result<HostedMemoryHit, HostError> {
+        let memory = self.memory()?;
+        let read = move || {
+            // Other levels are redacted; the raw one is not.
+            let text = memory.turn_at_level(&hit.session, hit.turn, Level::Smoothed)?;
+            hit.text = String::from_utf8_lossy(&text).into_owned();
+            Ok::<_, MemoryError>(hit)
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        read.map_err(failed)?.map_err(failed)
+    }
+
+    async fn run(&self, id: &str) -> Result<HostedRun, HostError> {
+        let redactor = user_redactor().map_err(|error| failed(format!("{error:#}")))?;
+        let id = id.to_owned();
+        let read = move |journal: &Journal| {
+            let run = journal.run(&id)?;
+            Ok::<_, JournalError>(HostedRun {
+                directory: run.summary.directory.clone(),
+                body: run_json(&run, &redactor),
+            })
+        };
+        let run = self.journal.spawn_blocking(read).await;
+        run.map_err(|error| journal_failure(&error))
+    }
+}
+
+/// Fails if a path leads out of the workspace, also through a link. Scripts may read other files,
+/// but a token is for its workspaces only.
+fn check_inside(workspace: &Path, path: &str) -> Result<(), HostError> {
+    let outside = || HostError {
+        kind: HostErrorKind::Denied,
+        message: format!("`{path}` is not in the workspace"),
+        hint: Some("pass a path relative to the workspace".to_owned()),
+    };
+    let relative = Path::new(path);
+    let is_plain = relative
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !is_plain {
+        return Err(outside());
+    }
+    // The last existing folder decides where a new file would be.
+    let full = workspace.join(relative);
+    let existing = full.ancestors().find_map(|path| path.canonicalize().ok());
+    let root = workspace.canonicalize().map_err(|_| outside())?;
+    match existing.is_some_and(|existing| existing.starts_with(&root)) {
+        true => Ok(()),
+        false => Err(outside()),
+    }
+}
+
+/// Runs one call of a tool outside of a session, as a run of its own.
+async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<StructuredOutput> {
+    let approver = NoApprover {
+        reason: "requests for documents never ask for approval".to_owned(),
+    };
+    let limits = ScriptLimitArgs::default();
+    let harness = setup
+        .harness(&limits, Some(Arc::new(approver)))
+        .with_surface(LimitSurface::Exec);
+    let servers = setup.servers(ServerRequestHandlers::default())?;
+    let registry = servers.script_registry(&setup.built_in_tools()?);
+    let offered = registry.get(tool).map(|tool| OfferedTool::unmodified(tool));
+    let offered = offered.ok_or_else(|| Problem::new(format!("{tool} is not offered here")))?;
+    let orchestrator = harness.orchestrator().clone().with_registry(registry);
+    let ledger = orchestrator.ledger().cloned();
+    let router = ToolRouter::new(orchestrator, vec![offered]);
+    let scope = Scope::new(
+        new_id("trn"),
+        harness.scope_limits(),
+        &CancellationToken::new(),
+        EventSink::silent(),
+    );
+    if let Some(ledger) = &ledger {
+        ledger
+            .record_run_start(RunStart {
+                id: &scope.id,
+                source: "// request of a client of `selvedge serve`",
+                directory: &setup.directory.display().to_string(),
+                session: "",
+                seed: "0",
+                resumes: None,
+                saved_config: "",
+            })
+            .await?;
+    }
+    let call = StructuredCall {
+        call_id: "tool_1".to_owned(),
+        name: tool.to_owned(),
+        arguments: args.to_string(),
+    };
+    let output = router.route(&scope, vec![call]).await.pop();
+    scope.end();
+    let output = output.ok_or_else(|| Problem::new("the call was not run"))?;
+    if let Some(ledger) = &ledger {
+        let mut ended = ScriptToolCallOutput::new(&scope.id, "");
+        let is_done = output.records.last().map(|call| call.status) == Some(CallStatus::Done);
+        ended.status = match is_done {
+            true => RunStatus::Completed,
+            false => RunStatus::Error,
+        };
+        ended.calls.clone_from(&output.records);
+        ledger.record_run_end(&ended, None).await?;
+    }
+    Ok(output)
+}

@@ -1,0 +1,145 @@
+//! Makes the stored events of an interrupted turn agree with its session.
+//!
+//! A server may be killed after an item was recorded and before its event was stored, or the other
+//! way round. Before the turn continues, the missing events are emitted, and items that the session
+//! does not have are dropped.
+
+use selvedge_agent::{Session, SessionStepKind};
+use selvedge_protocol::{
+    ConversationItem, EventSink, MAX_EVENT_READ, MessageRole, RuntimeEvent, ServerStoreError,
+    SessionEvent, SessionEventStore, TurnEnd, TurnItem, Usage,
+};
+use serde_json::{Value, json};
+
+/// How every id of an item in events begins. A number follows.
+const ITEM_ID_PREFIX: &str = "item_";
+
+/// Emits what the events of the session's last turn lack. If the turn has ended, this includes its
+/// end.
+pub(crate) async fn reconcile_events(
+    store: &dyn SessionEventStore,
+    session: &mut Session,
+    events: &EventSink,
+) -> Result<(), ServerStoreError> {
+    let turn = session.turn_number();
+    let Some(stored) = events_of_open_turn(store, session.id(), turn).await? else {
+        return Ok(());
+    };
+    let emitted = emitted_items(&stored);
+    let recorded: Vec<TurnItem> = session
+        .turn_items(turn)
+        .into_iter()
+        .filter(is_emitted)
+        .map(|item| item.without_native())
+        .collect();
+    let bodies: Vec<Value> = recorded.iter().map(|item| json!(item)).collect();
+    let kept = emitted.iter().rposition(|(_, item)| bodies.contains(item));
+    for (item_id, _) in emitted.iter().skip(kept.map_or(0, |kept| kept + 1)) {
+        events.emit(RuntimeEvent::ItemDropped {
+            item_id: item_id.clone(),
+        });
+    }
+    let has_event = |body: &Value| emitted.iter().any(|(_, item)| item == body);
+    let complete = bodies.iter().rposition(has_event);
+    let mut next_id = next_item_id(&stored);
+    for item in recorded.iter().skip(complete.map_or(0, |last| last + 1)) {
+        let item_id = format!("{ITEM_ID_PREFIX}{next_id}");
+        next_id += 1;
+        events.emit(RuntimeEvent::ItemCompleted {
+            item_id,
+            item: item.clone(),
+        });
+    }
+    session.continue_item_ids(next_id);
+    if !session.has_open_turn() {
+        events.emit(turn_completed(session, turn));
+    }
+    Ok(())
+}
+
+/// Returns the stored events since the end of the turn before. Returns `None` if the end of this
+/// turn is stored.
+async fn events_of_open_turn(
+    store: &dyn SessionEventStore,
+    session: &str,
+    turn: u32,
+) -> Result<Option<Vec<SessionEvent>>, ServerStoreError> {
+    let mut after = 0;
+    for kind in ["turn.completed", "turn.failed"] {
+        if let Some(end) = store.latest_event(session, kind).await? {
+            if end.body["turn"] == turn {
+                return Ok(None);
+            }
+            after = after.max(end.number);
+        }
+    }
+    let mut events = Vec::new();
+    loop {
+        let page = store.events_after(session, after, MAX_EVENT_READ).await?;
+        let Some(last) = page.last() else {
+            return Ok(Some(events));
+        };
+        after = last.number;
+        events.extend(page);
+    }
+}
+
+/// Returns the completed items that were not dropped, with their ids.
+fn emitted_items(events: &[SessionEvent]) -> Vec<(String, Value)> {
+    let mut items: Vec<(String, Value)> = Vec::new();
+    for event in events {
+        let id = event.body["item_id"].as_str().unwrap_or_default();
+        match event.body["type"].as_str() {
+            Some("item.completed") => items.push((id.to_owned(), event.body["item"].clone())),
+            Some("item.dropped") => items.retain(|(other, _)| other != id),
+            _ => {}
+        }
+    }
+    items
+}
+
+/// Returns the first number of an item id that no event uses.
+fn next_item_id(events: &[SessionEvent]) -> u64 {
+    let ids = events.iter().filter_map(|event| {
+        let id = event.body["item_id"].as_str()?;
+        id.strip_prefix(ITEM_ID_PREFIX)?.parse::<u64>().ok()
+    });
+    ids.max().map_or(0, |last| last + 1)
+}
+
+/// Returns whether a turn emits an event for an item: not for messages of the user and for data
+/// that only a provider understands.
+fn is_emitted(item: &TurnItem) -> bool {
+    match item {
+        TurnItem::Conversation(ConversationItem::Message(message)) => {
+            message.role == MessageRole::Assistant
+        }
+        TurnItem::Conversation(ConversationItem::Reasoning(thought)) => {
+            !(thought.summary.is_empty() && thought.content.is_empty())
+        }
+        TurnItem::Conversation(ConversationItem::Native(_)) => false,
+        _ => true,
+    }
+}
+
+/// Returns the end of a turn whose end is recorded.
+fn turn_completed(session: &Session, turn: u32) -> RuntimeEvent {
+    let (mut usage, mut cost) = (Usage::default(), None);
+    for step in session.steps().iter().filter(|step| step.turn == turn) {
+        if let SessionStepKind::Answer {
+            usage: used,
+            cost: paid,
+            ..
+        } = &step.kind
+        {
+            usage += *used;
+            cost = cost.into_iter().chain(*paid).reduce(|a, b| a + b);
+        }
+    }
+    RuntimeEvent::TurnCompleted {
+        turn,
+        finish_reason: TurnEnd::Stop,
+        usage,
+        cost,
+    }
+}

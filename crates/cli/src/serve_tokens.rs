@@ -1,0 +1,128 @@
+//! `selvedge serve token`: creates, lists and revokes the tokens of the agent server's clients.
+
+use anyhow::Result;
+use selvedge_journal::Journal;
+use selvedge_protocol::{
+    ApiToken, ApiTokenStore, MAX_TOKEN_NAME_CHARS, NewApiToken, ServerStoreError, TokenScope,
+    since_epoch,
+};
+use selvedge_server::TokenSecret;
+use serde_json::json;
+
+use crate::CliStatus;
+use crate::output::{print_json, print_line};
+use crate::problem::Problem;
+use crate::run::runtime;
+use crate::runs::{format_age, open_user_journal, open_user_journal_read_only};
+use crate::serve_args::{ServeTokenCommand, TokenCreateArgs};
+use crate::setup::working_directory;
+
+pub(crate) fn tokens(command: ServeTokenCommand) -> Result<CliStatus> {
+    let runtime = runtime()?;
+    match command {
+        ServeTokenCommand::Create(args) => runtime.block_on(create(&*open_user_journal()?, args)),
+        ServeTokenCommand::List(args) => {
+            runtime.block_on(list(&*open_user_journal_read_only()?, args.json))
+        }
+        ServeTokenCommand::Revoke(args) => {
+            let journal = open_user_journal()?;
+            let revoked = runtime.block_on(journal.revoke_token(&args.name));
+            let revoked = revoked.map_err(|error| store_problem(&error))?;
+            eprint_line!("note: revoked the token `{}`", revoked.name);
+            Ok(CliStatus::Success)
+        }
+    }
+}
+
+async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
+    let secret = TokenSecret::random().map_err(|error| Problem::new(error.to_string()))?;
+    let name = match args.name {
+        Some(name) => checked_name(name)?,
+        None => selvedge_protocol::new_id("client"),
+    };
+    let mut workspaces = Vec::new();
+    for folder in &args.workspace {
+        workspaces.push(working_directory(Some(folder))?.display().to_string());
+    }
+    if workspaces.is_empty() {
+        workspaces.push(working_directory(None)?.display().to_string());
+    }
+    let mut scopes = args.scope;
+    if scopes.is_empty() {
+        // Deciding about approvals is granted by name only.
+        let all = TokenScope::ALL.into_iter();
+        scopes = all
+            .filter(|scope| *scope != TokenScope::Approvals)
+            .collect();
+    }
+    scopes.sort();
+    scopes.dedup();
+    let expires = args.expires.map(|time| since_epoch() + time);
+    let token = NewApiToken {
+        name,
+        secret_hash: secret.hash(),
+        scopes,
+        workspaces,
+        expires_ms: expires.map(|time| time.as_millis() as i64),
+    };
+    let token = journal.create_token(token).await;
+    let token = token.map_err(|error| store_problem(&error))?;
+    if args.json {
+        return print_json(&json!({"token": token, "secret": secret.reveal()}));
+    }
+    eprint_line!("note: token `{}` for {}", token.name, describe(&token));
+    eprint_line!("note: keep the secret; it is printed once");
+    print_line(secret.reveal())?;
+    Ok(CliStatus::Success)
+}
+
+fn checked_name(name: String) -> Result<String, Problem> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_valid =
+        !name.is_empty() && name.len() <= MAX_TOKEN_NAME_CHARS && name.chars().all(is_plain);
+    match is_valid {
+        true => Ok(name),
+        false => Err(Problem::new("the name of the token is not valid")
+            .hint("use up to 64 letters, digits, `-`, `_` and `.`, such as `ci`")),
+    }
+}
+
+async fn list(journal: &Journal, as_json: bool) -> Result<CliStatus> {
+    let tokens = journal.tokens().await;
+    let tokens = tokens.map_err(|error| store_problem(&error))?;
+    if as_json {
+        return print_json(&tokens);
+    }
+    let now = since_epoch();
+    for token in &tokens {
+        let now_ms = now.as_millis() as i64;
+        let state = match (token.revoked_ms, token.is_valid_at(now_ms)) {
+            (Some(_), _) => "revoked",
+            (None, true) => "valid",
+            (None, false) => "expired",
+        };
+        let age = format_age(now, token.created_ms);
+        print_line(&format!(
+            "{:<20} {state:<8} {age:>8}  {}",
+            token.name,
+            describe(token)
+        ))?;
+    }
+    if tokens.is_empty() {
+        eprint_line!("note: there are no tokens; `selvedge serve token create` creates one");
+    }
+    Ok(CliStatus::Success)
+}
+
+fn describe(token: &ApiToken) -> String {
+    let scopes: Vec<&str> = token.scopes.iter().map(|scope| scope.as_str()).collect();
+    format!("{} in {}", scopes.join(", "), token.workspaces.join(", "))
+}
+
+pub(crate) fn store_problem(error: &ServerStoreError) -> Problem {
+    let problem = Problem::new(error.to_string());
+    match error.hint() {
+        Some(hint) => problem.hint(hint),
+        None => problem,
+    }
+}

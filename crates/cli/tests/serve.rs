@@ -1,0 +1,30 @@
+//! `selvedge serve`: sessions, messages, events and tokens over HTTP, with a model on loopback.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+#[allow(dead_code)]
+#[path = "../../agent/tests/support/answer_encoding.rs"]
+mod answer_encoding;
+
+#[allow(dead_code)]
+#[path = "../../agent/tests/support/server.rs"]
+mod server;
+
+#[path = "serve/access.rs"]
+mod access;
+#[path = "serve/approvals.rs"]
+mod approvals;
+#[path = "serve/clients.rs"]
+mod clients;
+#[path = "serve/faults.rs"]
+mod faults;
+#[path = "serve/fixture.rs"]
+mod fixture;
+#[path = "serve/openai.rs"]
+mod openai;
+#[path = "serve/recovery.rs"]
+mod recovery;
+#[path = "serve/resources.rs"]
+mod resources;
+#[path = "serve/sessions.rs"]
+mod sessions;
+mod support;

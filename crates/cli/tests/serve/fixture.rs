@@ -1,0 +1,55 @@
+//! A workspace with a model on loopback, a token and a server.
+
+use crate::server::{Asked, Reply, Server};
+use crate::support::TestWorkspace;
+use crate::support::api::{ALL_SCOPES, ApiClient, ApiServer, create_token};
+
+pub struct ServeFixture {
+    pub workspace: TestWorkspace,
+    pub model: Server,
+    pub secret: String,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl ServeFixture {
+    pub fn new(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        Self::with_config("", script)
+    }
+
+    /// Creates a workspace with further lines of configuration, and a token with all scopes.
+    pub fn with_config(
+        more: &str,
+        script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let model = runtime.block_on(Server::start(script));
+        let workspace = TestWorkspace::new();
+        workspace.config(&config_text(&model.url, more));
+        let secret = create_token(&workspace, &[&["all"], &ALL_SCOPES[..]].concat());
+        Self {
+            workspace,
+            model,
+            secret,
+            _runtime: runtime,
+        }
+    }
+
+    /// Starts a server, and returns a client with the token.
+    pub fn start(&self) -> (ApiServer, ApiClient) {
+        let server = ApiServer::start(&self.workspace);
+        let client = server.client(&self.secret);
+        (server, client)
+    }
+}
+
+/// Returns a configuration whose model is at a URL. `more` may begin with top-level keys.
+pub fn config_text(url: &str, more: &str) -> String {
+    format!(
+        "model = \"mock\"\nmodel_provider = \"mock\"\n{more}\n[model_providers.mock]\n\
+         base_url = \"{url}\"\nwire_api = \"chat\"\n"
+    )
+}

@@ -1,0 +1,264 @@
+//! Killed and stopped servers: no message is lost, no event is missing or doubled.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::answer_encoding::{block, text};
+use crate::fixture::{ServeFixture, config_text};
+use crate::server::Reply;
+use crate::support::TEST_TIMEOUT;
+use crate::support::api::ApiClient;
+
+/// How a server ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum End {
+    Kill,
+    Terminate,
+}
+
+/// Waits until a condition holds.
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Checks that the numbers have no gap, and returns the items that remain of the completed ones
+/// after the dropped ones are removed.
+fn remaining_items(client: &ApiClient, session: &str) -> Vec<Value> {
+    let events = client.stored_events(session, 0);
+    let numbers: Vec<u64> = events.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, (1..=events.len() as u64).collect::<Vec<_>>());
+    let mut items: Vec<(String, Value)> = Vec::new();
+    for (_, event) in events {
+        let id = event["item_id"].as_str().unwrap_or_default().to_owned();
+        match event["type"].as_str().unwrap() {
+            "item.completed" => items.push((id, event["item"].clone())),
+            "item.dropped" => items.retain(|(other, _)| *other != id),
+            _ => {}
+        }
+    }
+    items.into_iter().map(|(_, item)| item).collect()
+}
+
+fn a_turn_continues_after(end: End) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let fixture = ServeFixture::new(move |_| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => vec![text(&block(
+            "await tools.exec({ command: ['sh', '-c', 'echo x >> ran.txt'] }); return 'ran'",
+        ))]
+        .into(),
+        // The server ends while the model answers.
+        1 => Reply::Hang(vec![text("lost answer")]),
+        number => vec![text(&format!("answer {number}"))].into(),
+    });
+    let (mut server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "go"}));
+    let queued = client.message(&session, "and then");
+    client.follow(&session, None).until("item.updated");
+    match end {
+        End::Kill => server.kill(),
+        End::Terminate => server.terminate(),
+    }
+    let (_server, client) = fixture.start();
+    let first = client.answer(&session, 1);
+    assert_eq!(
+        (&first["answer"], &first["turn"]),
+        (&json!("answer 2"), &json!(1)),
+        "{end:?}"
+    );
+    assert_eq!(client.answer(&session, queued)["answer"], "answer 3");
+    // The completed call was not repeated.
+    let ran = std::fs::read_to_string(fixture.workspace.work().join("ran.txt")).unwrap();
+    assert_eq!(ran, "x\n", "{end:?}");
+    let items = client.get(&format!("/api/v1/sessions/{session}/items"));
+    let stored: Vec<Value> = items.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["item"].clone())
+        .filter(|item| item["role"] != "user")
+        .collect();
+    assert_eq!(remaining_items(&client, &session), stored, "{end:?}");
+}
+
+#[test]
+fn a_turn_continues_after_a_kill() {
+    a_turn_continues_after(End::Kill);
+}
+
+#[test]
+fn a_turn_continues_after_a_graceful_stop() {
+    a_turn_continues_after(End::Terminate);
+}
+
+#[test]
+fn a_script_that_ran_when_the_server_was_killed_is_resumed() {
+    for end in [End::Kill, End::Terminate] {
+        let fixture = ServeFixture::new(|asked| match asked.number {
+            0 => vec![text(&block(
+                "await tools.exec({ command: ['sh', '-c', 'echo 1 >> ran.txt'] }); \
+                 await tools.exec({ command: ['sh', '-c', \
+                    'echo 2 >> ran.txt; while [ ! -e go ]; do sleep 0.02; done'] }); \
+                 return 'both'",
+            ))]
+            .into(),
+            _ => vec![text("done")].into(),
+        });
+        let (mut server, client) = fixture.start();
+        let session = client.session(json!({"prompt": "go"}));
+        let ran = fixture.workspace.work().join("ran.txt");
+        let lines = || {
+            std::fs::read_to_string(&ran)
+                .unwrap_or_default()
+                .lines()
+                .count()
+        };
+        wait_until("the second command starts", || lines() == 2);
+        match end {
+            End::Kill => server.kill(),
+            End::Terminate => server.terminate(),
+        }
+        std::fs::write(fixture.workspace.work().join("go"), "").unwrap();
+        let (_server, client) = fixture.start();
+        assert_eq!(client.answer(&session, 1)["answer"], "done", "{end:?}");
+        let text = std::fs::read_to_string(&ran).unwrap();
+        assert_eq!(text.matches('1').count(), 1, "{end:?}: {text}");
+        remaining_items(&client, &session);
+    }
+}
+
+#[test]
+fn acknowledged_messages_survive_repeated_kills() {
+    let fixture = ServeFixture::new(|_| vec![text("ok")].into());
+    let (mut server, mut client) = fixture.start();
+    let session = client.session(json!({}));
+    let mut sent = Vec::new();
+    for round in 0..6 {
+        sent.push(client.message(&session, &format!("message {round}")));
+        std::thread::sleep(Duration::from_millis(40 * round));
+        server.kill();
+        (server, client) = fixture.start();
+    }
+    for number in &sent {
+        assert_eq!(client.answer(&session, *number)["state"], "answered");
+    }
+    let items = client.get(&format!("/api/v1/sessions/{session}/items"));
+    let items = items.body["items"].as_array().unwrap();
+    let users = items.iter().filter(|entry| entry["item"]["role"] == "user");
+    assert_eq!(users.count(), sent.len(), "{items:#?}");
+    remaining_items(&client, &session);
+    let mut events = client.follow(&session, None);
+    let mut turns = 0;
+    while turns < sent.len() {
+        turns += usize::from(events.next_event().unwrap().1["type"] == "turn.completed");
+    }
+}
+
+#[test]
+fn messages_from_other_processes_are_answered() {
+    let fixture = ServeFixture::new(|_| vec![text("from the server")].into());
+    let (_server, client) = fixture.start();
+    let session = client.session(json!({"title": "Fix login"}));
+    let send = |args: &[&str]| {
+        let output = fixture.workspace.command(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    send(&["sessions", "send", &session, "hello"]);
+    assert_eq!(client.answer(&session, 1)["answer"], "from the server");
+    send(&["channels", "follow", "eng", &session]);
+    send(&["channels", "post", "eng", "@fix-login look"]);
+    assert_eq!(client.answer(&session, 2)["answer"], "from the server");
+}
+
+#[test]
+fn a_hangup_reloads_the_configuration() {
+    let fixture =
+        ServeFixture::new(|asked| vec![text(asked.body["model"].as_str().unwrap())].into());
+    let (server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "go"}));
+    assert_eq!(client.answer(&session, 1)["answer"], "mock");
+    let config = config_text(&fixture.model.url, "").replacen("\"mock\"", "\"newer\"", 1);
+    fixture.workspace.config(&config);
+    let pid = rustix::process::Pid::from_child(&server.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let number = client.message(&session, "again");
+        if client.answer(&session, number)["answer"] == "newer" {
+            break;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "the configuration was not reloaded"
+        );
+    }
+}
+
+/// Several sessions work while the server is killed again and again.
+#[test]
+fn kills_under_load_lose_and_repeat_nothing() {
+    const SESSIONS: usize = 4;
+    const MESSAGES: usize = 3;
+    let fixture = ServeFixture::new(|asked| {
+        let messages = asked.body["messages"].as_array().unwrap();
+        let last = messages.last().unwrap()["content"].to_string();
+        match last.find("mark ") {
+            // Each message runs a script that appends its mark to a file once.
+            Some(at) if !last.contains("marked") => {
+                let rest = &last[at + "mark ".len()..];
+                let mark: String = rest.chars().take_while(char::is_ascii_digit).collect();
+                let code = format!(
+                    "await tools.exec({{ command: ['sh', '-c', 'echo {mark} >> marks'] }});\n\
+                     await tools.listDir({{ path: '.' }}); return 'marked'"
+                );
+                vec![text(&format!("I will.\n{}", block(&code)))].into()
+            }
+            _ => vec![text("done")].into(),
+        }
+    });
+    let (mut server, mut client) = fixture.start();
+    let sessions: Vec<String> = (0..SESSIONS).map(|_| client.session(json!({}))).collect();
+    let mut sent = 0;
+    for round in 0..MESSAGES {
+        for session in &sessions {
+            client.message(session, &format!("mark {sent} please"));
+            sent += 1;
+        }
+        for pause in [30, 120, 250] {
+            std::thread::sleep(Duration::from_millis(pause + 40 * round as u64));
+            server.kill();
+            (server, client) = fixture.start();
+        }
+    }
+    for session in &sessions {
+        for number in 1..=MESSAGES as u64 {
+            assert_eq!(client.answer(session, number)["state"], "answered");
+        }
+        let items = client.get(&format!("/api/v1/sessions/{session}/items"));
+        let stored: Vec<Value> = items.body["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| entry["item"].clone())
+            .filter(|item| item["role"] != "user")
+            .collect();
+        assert_eq!(remaining_items(&client, session), stored);
+    }
+    let marks = std::fs::read_to_string(fixture.workspace.work().join("marks")).unwrap();
+    let mut marks: Vec<usize> = marks.lines().map(|line| line.parse().unwrap()).collect();
+    marks.sort_unstable();
+    let before = marks.len();
+    marks.dedup();
+    assert_eq!(
+        marks.len(),
+        before,
+        "a completed call was repeated: {marks:?}"
+    );
+}

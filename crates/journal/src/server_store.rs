@@ -1,0 +1,311 @@
+//! Tokens of clients of the agent server, its work in the queues of sessions, answers to repeated
+//! requests, and who decided about approvals.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use selvedge_protocol::{
+    ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, IdempotencyStore,
+    MessageAuthor, NewApiToken, RemovedMessage, RepeatedRequest, ServerStoreError,
+    SessionQueueStore, StoredReply, WaitingSession, new_id,
+};
+
+use crate::connection::{execute, query_first};
+use crate::inbox::read_author;
+use crate::time::now_ms;
+use crate::{Journal, JournalError};
+
+/// How long the answer to a request with an idempotency key is kept, in milliseconds.
+const REPLY_RETENTION_MS: i64 = 24 * 3600 * 1000;
+/// Most answers that are kept per token. The oldest ones are removed first.
+const MAX_REPLIES_PER_TOKEN: u32 = 1000;
+
+const SELECT_TOKEN: &str = "SELECT id, name, scopes, workspaces, created_ms, expires_ms, revoked_ms
+    FROM api_tokens";
+
+#[async_trait]
+impl ApiTokenStore for Journal {
+    async fn create_token(&self, token: NewApiToken) -> Result<ApiToken, ServerStoreError> {
+        let id = new_id("tok");
+        let name = token.name.clone();
+        let create = move |_: &Self, connection: &Connection| {
+            let sql = "SELECT 1 FROM api_tokens WHERE name = ?1 OR id = ?1";
+            if connection.prepare_cached(sql)?.exists([&token.name])? {
+                return Ok(None);
+            }
+            execute(
+                connection,
+                "INSERT INTO api_tokens (id, name, secret_hash, scopes, workspaces, created_ms,
+                    expires_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![
+                    id,
+                    token.name,
+                    token.secret_hash,
+                    serde_json::to_string(&token.scopes)?,
+                    serde_json::to_string(&token.workspaces)?,
+                    now_ms(),
+                    token.expires_ms,
+                ],
+            )?;
+            first_token(connection, &format!("{SELECT_TOKEN} WHERE id = ?1"), &id)
+        };
+        let created = self.write_async(create).await?;
+        created.ok_or(ServerStoreError::TokenNameTaken(name))
+    }
+
+    async fn tokens(&self) -> Result<Vec<ApiToken>, ServerStoreError> {
+        let read = |_: &Self, connection: &Connection| {
+            let sql = format!("{SELECT_TOKEN} ORDER BY created_ms DESC, id");
+            let mut read = connection.prepare_cached(&sql)?;
+            let mut rows = read.query([])?;
+            let mut tokens = Vec::new();
+            while let Some(row) = rows.next()? {
+                tokens.push(read_token(row)?);
+            }
+            Ok(tokens)
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn token_by_hash(&self, hash: [u8; 32]) -> Result<Option<ApiToken>, ServerStoreError> {
+        let read = move |_: &Self, connection: &Connection| {
+            let sql = format!("{SELECT_TOKEN} WHERE secret_hash = ?1");
+            first_token(connection, &sql, hash)
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn revoke_token(&self, name: &str) -> Result<ApiToken, ServerStoreError> {
+        let wanted = name.to_owned();
+        let revoke = move |_: &Self, connection: &Connection| {
+            let sql = "UPDATE api_tokens SET revoked_ms = ifnull(revoked_ms, ?2)
+                WHERE id = ?1 OR name = ?1";
+            execute(connection, sql, params![wanted, now_ms()])?;
+            let sql = format!("{SELECT_TOKEN} WHERE id = ?1 OR name = ?1");
+            first_token(connection, &sql, &wanted)
+        };
+        let revoked = self.write_async(revoke).await?;
+        revoked.ok_or_else(|| ServerStoreError::TokenNotFound(name.to_owned()))
+    }
+}
+
+fn first_token(
+    connection: &Connection,
+    sql: &str,
+    param: impl rusqlite::ToSql,
+) -> Result<Option<ApiToken>, JournalError> {
+    let mut read = connection.prepare_cached(sql)?;
+    let mut rows = read.query([param])?;
+    rows.next()?.map(read_token).transpose()
+}
+
+fn read_token(row: &Row<'_>) -> Result<ApiToken, JournalError> {
+    Ok(ApiToken {
+        id: row.get(0)?,
+        name: row.get(1)?,
+        scopes: serde_json::from_str(&row.get::<_, String>(2)?)?,
+        workspaces: serde_json::from_str(&row.get::<_, String>(3)?)?,
+        created_ms: row.get(4)?,
+        expires_ms: row.get(5)?,
+        revoked_ms: row.get(6)?,
+    })
+}
+
+#[async_trait]
+impl SessionQueueStore for Journal {
+    async fn waiting_sessions(&self) -> Result<Vec<WaitingSession>, ServerStoreError> {
+        let read = |_: &Self, connection: &Connection| {
+            let mut read = connection.prepare_cached(
+                "SELECT session, directory, author_kind, author
+                 FROM (SELECT session, author_kind, author, min(number) FROM inbox
+                    WHERE ended_ms IS NULL GROUP BY session)
+                 JOIN sessions ON sessions.id = session",
+            )?;
+            let mut rows = read.query([])?;
+            let mut waiting = Vec::new();
+            while let Some(row) = rows.next()? {
+                waiting.push(WaitingSession {
+                    id: row.get(0)?,
+                    directory: row.get(1)?,
+                    author: read_author(row, 2)?,
+                });
+            }
+            Ok(waiting)
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn open_message_count(&self, author: &MessageAuthor) -> Result<u32, ServerStoreError> {
+        let author = author.clone();
+        let read = move |_: &Self, connection: &Connection| {
+            let sql = "SELECT count(*) FROM inbox
+                WHERE author_kind = ?1 AND author = ?2 AND ended_ms IS NULL";
+            let count = query_first(connection, sql, params![author.kind.as_str(), author.id])?;
+            Ok(count.unwrap_or(0))
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn remove_message(
+        &self,
+        session: &str,
+        number: u32,
+    ) -> Result<RemovedMessage, ServerStoreError> {
+        let session = session.to_owned();
+        let remove = move |_: &Self, connection: &Connection| {
+            let which = params![session, number];
+            let sql = "SELECT state FROM inbox WHERE session = ?1 AND number = ?2";
+            let state: Option<String> = query_first(connection, sql, which)?;
+            Ok(match state.as_deref() {
+                None => RemovedMessage::NotFound,
+                Some("queued") => {
+                    let sql = "UPDATE inbox SET state = 'failed', ended_ms = ?3
+                        WHERE session = ?1 AND number = ?2";
+                    execute(connection, sql, params![session, number, now_ms()])?;
+                    RemovedMessage::Removed
+                }
+                Some(_) => RemovedMessage::AlreadyStarted,
+            })
+        };
+        Ok(self.write_async(remove).await?)
+    }
+}
+
+#[async_trait]
+impl IdempotencyStore for Journal {
+    async fn begin_request(
+        &self,
+        token: &str,
+        key: &str,
+        digest: [u8; 32],
+    ) -> Result<RepeatedRequest, ServerStoreError> {
+        let (token, key) = (token.to_owned(), key.to_owned());
+        let begin = move |journal: &Self, connection: &Connection| {
+            journal.begin_request_in(connection, &token, &key, digest)
+        };
+        Ok(self.write_async(begin).await?)
+    }
+
+    async fn end_request(
+        &self,
+        token: &str,
+        key: &str,
+        reply: Option<StoredReply>,
+    ) -> Result<(), ServerStoreError> {
+        let (token, key) = (token.to_owned(), key.to_owned());
+        let end = move |journal: &Self, connection: &Connection| match &reply {
+            Some(reply) => {
+                let body = journal.payloads.put(connection, reply.body.as_bytes())?;
+                let sql = "UPDATE api_replies SET status = ?3, body = ?4, at_ms = ?5
+                    WHERE token = ?1 AND key = ?2";
+                let row = params![token, key, reply.status, body, now_ms()];
+                execute(connection, sql, row)
+            }
+            None => {
+                let sql = "DELETE FROM api_replies WHERE token = ?1 AND key = ?2";
+                execute(connection, sql, params![token, key])
+            }
+        };
+        Ok(self.write_async(end).await?)
+    }
+}
+
+impl Journal {
+    fn begin_request_in(
+        &self,
+        connection: &Connection,
+        token: &str,
+        key: &str,
+        digest: [u8; 32],
+    ) -> Result<RepeatedRequest, JournalError> {
+        let now = now_ms();
+        let sql = "DELETE FROM api_replies WHERE at_ms < ?1";
+        execute(connection, sql, params![now - REPLY_RETENTION_MS])?;
+        let earlier = {
+            let mut read = connection.prepare_cached(
+                "SELECT digest, owner, status, body FROM api_replies
+                 WHERE token = ?1 AND key = ?2",
+            )?;
+            let mut rows = read.query(params![token, key])?;
+            match rows.next()? {
+                None => None,
+                Some(row) => {
+                    let body = self.payloads.get(connection, row.get_ref(3)?)?;
+                    let digest: [u8; 32] = row.get(0)?;
+                    let (owner, status): (String, Option<u16>) = (row.get(1)?, row.get(2)?);
+                    Some((digest, owner, status, body))
+                }
+            }
+        };
+        match earlier {
+            Some((other, ..)) if other != digest => return Ok(RepeatedRequest::OtherRequest),
+            Some((_, _, Some(status), body)) => {
+                let body = String::from_utf8(body.unwrap_or_default())?;
+                return Ok(RepeatedRequest::Answered(StoredReply { status, body }));
+            }
+            Some((_, owner, None, _)) if self.is_owner_alive(&owner) => {
+                return Ok(RepeatedRequest::InProgress);
+            }
+            _ => {}
+        }
+        execute(
+            connection,
+            "INSERT OR REPLACE INTO api_replies (token, key, digest, owner, at_ms)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![token, key, digest, self.owner.id, now],
+        )?;
+        execute(
+            connection,
+            "DELETE FROM api_replies WHERE token = ?1 AND status IS NOT NULL AND key IN
+                (SELECT key FROM api_replies WHERE token = ?1
+                 ORDER BY at_ms DESC, key LIMIT -1 OFFSET ?2)",
+            params![token, MAX_REPLIES_PER_TOKEN],
+        )?;
+        Ok(RepeatedRequest::New)
+    }
+}
+
+#[async_trait]
+impl ApprovalDeciderStore for Journal {
+    async fn record_decider(
+        &self,
+        decision: ApprovalDecider,
+    ) -> Result<DecisionRace, ServerStoreError> {
+        let record = move |_: &Self, connection: &Connection| {
+            let mut insert = connection.prepare_cached(
+                "INSERT OR IGNORE INTO approval_deciders
+                    (approval, session, token, decision, decided_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?;
+            let inserted = insert.execute(params![
+                decision.approval,
+                decision.session,
+                decision.token,
+                decision.decision,
+                now_ms()
+            ])?;
+            Ok(match inserted {
+                0 => DecisionRace::Lost,
+                _ => DecisionRace::Won,
+            })
+        };
+        Ok(self.write_async(record).await?)
+    }
+
+    async fn decider(&self, approval: &str) -> Result<Option<ApprovalDecider>, ServerStoreError> {
+        let approval = approval.to_owned();
+        let read = move |_: &Self, connection: &Connection| {
+            let sql = "SELECT approval, session, token, decision FROM approval_deciders
+                WHERE approval = ?1";
+            let mut read = connection.prepare_cached(sql)?;
+            let found = read.query_row([&approval], |row| {
+                Ok(ApprovalDecider {
+                    approval: row.get(0)?,
+                    session: row.get(1)?,
+                    token: row.get(2)?,
+                    decision: row.get(3)?,
+                })
+            });
+            Ok(found.optional()?)
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+}

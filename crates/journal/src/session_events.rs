@@ -1,0 +1,116 @@
+//! Numbered events of sessions, for the clients of an agent server. They are stored unredacted and
+//! stay as long as their session.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, Row, params};
+use selvedge_protocol::{MAX_EVENT_READ, ServerStoreError, SessionEvent, SessionEventStore};
+use serde_json::{Value, json};
+
+use crate::connection::{execute, query_column, query_first};
+use crate::time::now_ms;
+use crate::{Journal, JournalError};
+
+#[async_trait]
+impl SessionEventStore for Journal {
+    async fn append_events(
+        &self,
+        session: &str,
+        bodies: Vec<Value>,
+    ) -> Result<u64, ServerStoreError> {
+        let session = session.to_owned();
+        let append = move |journal: &Self, connection: &Connection| {
+            let sql = "SELECT ifnull(max(number), 0) + 1 FROM session_events WHERE session = ?1";
+            let first: i64 = query_first(connection, sql, params![session])?.unwrap_or(1);
+            for (number, body) in (first..).zip(&bodies) {
+                let payload = journal.payloads.put_json(connection, body)?;
+                let kind = body["type"].as_str().unwrap_or_default();
+                execute(
+                    connection,
+                    "INSERT INTO session_events (session, number, kind, body, at_ms)
+                     VALUES (?1, ?2, ?3, ?4, ?5)",
+                    params![session, number, kind, payload, now_ms()],
+                )?;
+            }
+            Ok(first.unsigned_abs())
+        };
+        Ok(self.write_async(append).await?)
+    }
+
+    async fn events_after(
+        &self,
+        session: &str,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<SessionEvent>, ServerStoreError> {
+        // SQLite has signed numbers only.
+        let (session, after) = (session.to_owned(), i64::try_from(after).unwrap_or(i64::MAX));
+        let read = move |journal: &Self, connection: &Connection| {
+            let mut read = connection.prepare_cached(
+                "SELECT number, body FROM session_events WHERE session = ?1 AND number > ?2
+                 ORDER BY number LIMIT ?3",
+            )?;
+            let mut rows = read.query(params![session, after, limit.min(MAX_EVENT_READ)])?;
+            let mut events = Vec::new();
+            while let Some(row) = rows.next()? {
+                events.push(journal.read_event(connection, row)?);
+            }
+            Ok(events)
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn latest_event(
+        &self,
+        session: &str,
+        kind: &str,
+    ) -> Result<Option<SessionEvent>, ServerStoreError> {
+        let (session, kind) = (session.to_owned(), kind.to_owned());
+        let read = move |journal: &Self, connection: &Connection| {
+            let mut read = connection.prepare_cached(
+                "SELECT number, body FROM session_events WHERE session = ?1 AND kind = ?2
+                 ORDER BY number DESC LIMIT 1",
+            )?;
+            let mut rows = read.query(params![session, kind])?;
+            let row = rows.next()?;
+            row.map(|row| journal.read_event(connection, row))
+                .transpose()
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+}
+
+impl Journal {
+    fn read_event(
+        &self,
+        connection: &Connection,
+        row: &Row<'_>,
+    ) -> Result<SessionEvent, JournalError> {
+        Ok(SessionEvent {
+            // Numbers begin at 1.
+            number: row.get::<_, i64>(0)?.unsigned_abs(),
+            body: self.payloads.require_json(connection, row.get_ref(1)?)?,
+        })
+    }
+
+    /// Replaces the events of a session in a time range by events without content, so that the
+    /// numbers have no gap.
+    pub(crate) fn clear_events(
+        &self,
+        connection: &Connection,
+        session: &str,
+        (from_ms, to_ms): (i64, i64),
+    ) -> Result<(), JournalError> {
+        const FORGOTTEN: &str = "event.forgotten";
+        let sql = "SELECT number FROM session_events
+            WHERE session = ?1 AND at_ms >= ?2 AND at_ms < ?3";
+        let numbers: Vec<i64> = query_column(connection, sql, params![session, from_ms, to_ms])?;
+        let body = json!({"type": FORGOTTEN});
+        let body = self.payloads.put_json(connection, &body)?;
+        for number in numbers {
+            let sql = "UPDATE session_events SET kind = ?3, body = ?4
+                WHERE session = ?1 AND number = ?2";
+            execute(connection, sql, params![session, number, FORGOTTEN, body])?;
+        }
+        Ok(())
+    }
+}

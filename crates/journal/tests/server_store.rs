@@ -1,0 +1,231 @@
+//! What an agent server stores: events, tokens, answers to repeated requests, and decisions.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use std::sync::Arc;
+
+use selvedge_journal::Journal;
+use selvedge_protocol::{
+    ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, AuthorKind, DecisionRace,
+    IdempotencyStore, MessageAuthor, NewApiToken, NewInboxMessage, NewSession, RemovedMessage,
+    RepeatedRequest, ServerStoreError, SessionEventStore, SessionQueueStore, SessionStore,
+    StoredReply, TokenScope,
+};
+use serde_json::{Value, json};
+use support::WaitForResult;
+
+fn journal() -> (tempfile::TempDir, Arc<Journal>) {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    (dir, journal)
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    future.wait()
+}
+
+fn event(kind: &str, text: &str) -> Value {
+    json!({"type": kind, "text": text})
+}
+
+#[test]
+fn events_have_numbers_without_gaps_also_if_two_processes_append() {
+    let (dir, journal) = journal();
+    let other = Journal::open(dir.path()).unwrap();
+    std::thread::scope(|scope| {
+        for journal in [&journal, &other] {
+            scope.spawn(move || {
+                block_on(async {
+                    for number in 0..50 {
+                        let events = vec![event("a", "x"), event("b", &number.to_string())];
+                        journal.append_events("ses_1", events).await.unwrap();
+                    }
+                });
+            });
+        }
+    });
+    block_on(async {
+        let first = journal.append_events("ses_2", vec![event("a", "y")]).await;
+        assert_eq!(first, Ok(1));
+        let all = journal.events_after("ses_1", 0, 1000).await.unwrap();
+        let numbers: Vec<u64> = all.iter().map(|event| event.number).collect();
+        assert_eq!(numbers, (1..=200).collect::<Vec<_>>());
+        let some = journal.events_after("ses_1", 198, 1).await.unwrap();
+        assert_eq!(some, [all[198].clone()]);
+        assert_eq!(
+            journal.events_after("ses_1", u64::MAX, 9).await.unwrap(),
+            []
+        );
+        let latest = journal.latest_event("ses_1", "a").await.unwrap().unwrap();
+        assert_eq!(latest.number, 199);
+        assert_eq!(journal.latest_event("ses_2", "b").await.unwrap(), None);
+    });
+}
+
+#[test]
+fn tokens_are_found_by_hash_and_stay_listed_when_revoked() {
+    let (_dir, journal) = journal();
+    block_on(async {
+        let new = |name: &str, hash| NewApiToken {
+            name: name.to_owned(),
+            secret_hash: [hash; 32],
+            scopes: vec![TokenScope::Channels],
+            workspaces: vec!["/w".to_owned()],
+            expires_ms: Some(5),
+        };
+        let token = journal.create_token(new("ci", 1)).await.unwrap();
+        let taken = journal.create_token(new("ci", 2)).await;
+        assert_eq!(
+            taken,
+            Err(ServerStoreError::TokenNameTaken("ci".to_owned()))
+        );
+        assert_eq!(
+            journal.token_by_hash([1; 32]).await,
+            Ok(Some(token.clone()))
+        );
+        assert_eq!(journal.token_by_hash([2; 32]).await, Ok(None));
+        assert!(token.is_valid_at(4) && !token.is_valid_at(5));
+        assert!(token.allows_directory("/w/a") && !token.allows_directory("/wx"));
+        let revoked = journal.revoke_token("ci").await.unwrap();
+        assert!(!revoked.is_valid_at(4));
+        assert_eq!(journal.tokens().await.unwrap(), [revoked]);
+        let missing = journal.revoke_token("cd").await;
+        assert_eq!(
+            missing,
+            Err(ServerStoreError::TokenNotFound("cd".to_owned()))
+        );
+    });
+}
+
+#[test]
+fn a_key_belongs_to_one_request_and_is_free_after_a_crash() {
+    let (dir, journal) = journal();
+    block_on(async {
+        let begin = |journal: &Arc<Journal>, key: &str, digest| {
+            let (journal, key) = (journal.clone(), key.to_owned());
+            async move {
+                journal
+                    .begin_request("tok", &key, [digest; 32])
+                    .await
+                    .unwrap()
+            }
+        };
+        assert_eq!(begin(&journal, "k", 1).await, RepeatedRequest::New);
+        assert_eq!(begin(&journal, "k", 1).await, RepeatedRequest::InProgress);
+        assert_eq!(begin(&journal, "k", 2).await, RepeatedRequest::OtherRequest);
+        let reply = StoredReply {
+            status: 202,
+            body: "{}".to_owned(),
+        };
+        let ended = journal.end_request("tok", "k", Some(reply.clone())).await;
+        assert_eq!(ended, Ok(()));
+        assert_eq!(
+            begin(&journal, "k", 1).await,
+            RepeatedRequest::Answered(reply)
+        );
+        assert_eq!(begin(&journal, "failed", 1).await, RepeatedRequest::New);
+        journal.end_request("tok", "failed", None).await.unwrap();
+        assert_eq!(begin(&journal, "failed", 2).await, RepeatedRequest::New);
+        // A process that ended before it answered.
+        let killed = Journal::open(dir.path()).unwrap();
+        assert_eq!(begin(&killed, "crash", 1).await, RepeatedRequest::New);
+        assert_eq!(
+            begin(&journal, "crash", 1).await,
+            RepeatedRequest::InProgress
+        );
+        drop(killed);
+        assert_eq!(begin(&journal, "crash", 1).await, RepeatedRequest::New);
+        // The oldest answers go first.
+        for number in 0..1100 {
+            let key = format!("n{number}");
+            assert_eq!(begin(&journal, &key, 1).await, RepeatedRequest::New);
+            let reply = StoredReply {
+                status: 200,
+                body: String::new(),
+            };
+            journal.end_request("tok", &key, Some(reply)).await.unwrap();
+        }
+        assert_eq!(begin(&journal, "k", 9).await, RepeatedRequest::New);
+        assert_eq!(
+            begin(&journal, "n1099", 9).await,
+            RepeatedRequest::OtherRequest
+        );
+    });
+}
+
+#[test]
+fn the_first_decision_about_an_approval_counts() {
+    let (_dir, journal) = journal();
+    block_on(async {
+        let decision = |token: &str| ApprovalDecider {
+            approval: "apr_1".to_owned(),
+            session: "ses_1".to_owned(),
+            token: token.to_owned(),
+            decision: "once".to_owned(),
+        };
+        assert_eq!(
+            journal.record_decider(decision("a")).await,
+            Ok(DecisionRace::Won)
+        );
+        assert_eq!(
+            journal.record_decider(decision("b")).await,
+            Ok(DecisionRace::Lost)
+        );
+        assert_eq!(journal.decider("apr_1").await, Ok(Some(decision("a"))));
+        assert_eq!(journal.decider("apr_2").await, Ok(None));
+    });
+}
+
+#[test]
+fn waiting_sessions_are_found_and_queued_messages_removed() {
+    let (_dir, journal) = journal();
+    block_on(async {
+        let person = MessageAuthor {
+            kind: AuthorKind::Person,
+            id: "ci".to_owned(),
+        };
+        let session = NewSession {
+            title: None,
+            environment: None,
+            directory: "/w".to_owned(),
+            folder: SessionFolder::Shared,
+            creator: person.clone(),
+            permissions: None,
+            prompt: Some("one".to_owned()),
+            idempotency_key: Some("k".to_owned()),
+        };
+        let id = journal.create(session.clone()).await.unwrap().id;
+        assert_eq!(journal.create(session).await.unwrap().id, id);
+        let message = NewInboxMessage {
+            session: id.clone(),
+            author: person.clone(),
+            text: "two".to_owned(),
+            permissions: None,
+            idempotency_key: None,
+        };
+        journal.send(message).await.unwrap();
+        assert_eq!(journal.open_message_count(&person).await, Ok(2));
+        let waiting = journal.waiting_sessions().await.unwrap();
+        assert_eq!(
+            (waiting.len(), &waiting[0].id, &waiting[0].author),
+            (1, &id, &person)
+        );
+        let claimed = journal.claim_next(&id).await.unwrap().unwrap();
+        assert_eq!(claimed.message.text, "one");
+        assert_eq!(claimed.message.permissions, None);
+        for (number, outcome) in [
+            (1, RemovedMessage::AlreadyStarted),
+            (2, RemovedMessage::Removed),
+            (2, RemovedMessage::AlreadyStarted),
+            (3, RemovedMessage::NotFound),
+        ] {
+            assert_eq!(
+                journal.remove_message(&id, number).await,
+                Ok(outcome),
+                "{number}"
+            );
+        }
+        assert_eq!(journal.open_message_count(&person).await, Ok(1));
+    });
+}

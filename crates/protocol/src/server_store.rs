@@ -1,0 +1,298 @@
+//! What an agent server stores: tokens of its clients, numbered events of sessions, answers to
+//! repeated requests, and who decided about approvals. One small interface each.
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{LedgerError, MessageAuthor};
+
+/// Longest name of a token, in characters.
+pub const MAX_TOKEN_NAME_CHARS: usize = 64;
+/// Most events that one read returns.
+pub const MAX_EVENT_READ: u32 = 500;
+
+/// What a token may be used for.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenScope {
+    /// Create, read and use sessions, and read runs.
+    Sessions,
+    /// Query, read and write documents of the workspace.
+    Documents,
+    /// Read and post to channels.
+    Channels,
+    /// Search the memory.
+    Memory,
+    /// Read approval requests and decide about them.
+    Approvals,
+}
+
+impl TokenScope {
+    /// All scopes, in the order of the reference.
+    pub const ALL: [Self; 5] = [
+        Self::Sessions,
+        Self::Documents,
+        Self::Channels,
+        Self::Memory,
+        Self::Approvals,
+    ];
+
+    /// Returns the name used in JSON and on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sessions => "sessions",
+            Self::Documents => "documents",
+            Self::Channels => "channels",
+            Self::Memory => "memory",
+            Self::Approvals => "approvals",
+        }
+    }
+}
+
+/// A token of a client. The secret itself is not stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiToken {
+    /// Id of the token, `tok_…`.
+    pub id: String,
+    /// Name of the token, and of the person or program that uses it. Names are unique.
+    pub name: String,
+    /// What the token may be used for.
+    pub scopes: Vec<TokenScope>,
+    /// Folders whose sessions, documents and runs the token can reach.
+    pub workspaces: Vec<String>,
+    /// When the token was created, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// When the token expires, in milliseconds since 1970. `None` if it does not.
+    pub expires_ms: Option<i64>,
+    /// When the token was revoked, in milliseconds since 1970.
+    pub revoked_ms: Option<i64>,
+}
+
+impl ApiToken {
+    /// Returns whether the token can be used at a time, in milliseconds since 1970.
+    pub fn is_valid_at(&self, now_ms: i64) -> bool {
+        self.revoked_ms.is_none() && self.expires_ms.is_none_or(|expires| now_ms < expires)
+    }
+
+    /// Returns whether the token can reach a folder.
+    pub fn allows_directory(&self, directory: &str) -> bool {
+        let directory = std::path::Path::new(directory);
+        self.workspaces
+            .iter()
+            .any(|workspace| directory.starts_with(workspace))
+    }
+}
+
+/// A token to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewApiToken {
+    /// Name of the token.
+    pub name: String,
+    /// Hash of the secret.
+    pub secret_hash: [u8; 32],
+    /// What the token may be used for.
+    pub scopes: Vec<TokenScope>,
+    /// Folders that the token can reach.
+    pub workspaces: Vec<String>,
+    /// When the token expires, in milliseconds since 1970.
+    pub expires_ms: Option<i64>,
+}
+
+/// Why something of an agent server could not be stored or read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerStoreError {
+    /// Another token has this name.
+    TokenNameTaken(String),
+    /// No token has this name or id.
+    TokenNotFound(String),
+    /// The storage failed.
+    Storage(LedgerError),
+}
+
+impl std::fmt::Display for ServerStoreError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TokenNameTaken(name) => write!(f, "there is a token `{name}` already"),
+            Self::TokenNotFound(name) => write!(f, "there is no token `{name}`"),
+            Self::Storage(error) => write!(f, "cannot access the journal: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServerStoreError {}
+
+impl ServerStoreError {
+    /// Returns what to do instead.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::TokenNameTaken(_) => Some("pass another name"),
+            Self::TokenNotFound(_) => Some("run `selvedge serve token list` to list the tokens"),
+            Self::Storage(_) => None,
+        }
+    }
+}
+
+/// Stores the tokens of clients.
+#[async_trait]
+pub trait ApiTokenStore: Send + Sync {
+    /// Creates a token. Fails if another one has its name.
+    async fn create_token(&self, token: NewApiToken) -> Result<ApiToken, ServerStoreError>;
+    /// Returns all tokens, the newest first.
+    async fn tokens(&self) -> Result<Vec<ApiToken>, ServerStoreError>;
+    /// Returns the token with this hash of its secret, also if it is expired or revoked.
+    async fn token_by_hash(&self, hash: [u8; 32]) -> Result<Option<ApiToken>, ServerStoreError>;
+    /// Revokes a token by its name or id. A revoked token stays in the list.
+    async fn revoke_token(&self, name: &str) -> Result<ApiToken, ServerStoreError>;
+}
+
+/// A stored event of a session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionEvent {
+    /// Position among the events of the session, counted from 1 without gaps.
+    pub number: u64,
+    /// The event, as `exec --json` prints it.
+    pub body: Value,
+}
+
+/// Stores the events of sessions. When a future returns `Ok`, the change survives a crash of this
+/// process.
+#[async_trait]
+pub trait SessionEventStore: Send + Sync {
+    /// Appends events, all or none, and returns the number of the first one.
+    async fn append_events(
+        &self,
+        session: &str,
+        bodies: Vec<Value>,
+    ) -> Result<u64, ServerStoreError>;
+    /// Returns up to `limit` events after a number, in order.
+    async fn events_after(
+        &self,
+        session: &str,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<SessionEvent>, ServerStoreError>;
+    /// Returns the newest event of a type.
+    async fn latest_event(
+        &self,
+        session: &str,
+        kind: &str,
+    ) -> Result<Option<SessionEvent>, ServerStoreError>;
+}
+
+/// A session with messages that are not answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingSession {
+    /// Id of the session.
+    pub id: String,
+    /// Folder that it works in.
+    pub directory: String,
+    /// Who sent its oldest message.
+    pub author: MessageAuthor,
+}
+
+/// What happened to a message that was to be removed from the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemovedMessage {
+    /// It was removed.
+    Removed,
+    /// Its turn has begun or ended.
+    AlreadyStarted,
+    /// There is no such message.
+    NotFound,
+}
+
+/// Finds the work of an agent server in the queues of sessions.
+#[async_trait]
+pub trait SessionQueueStore: Send + Sync {
+    /// Returns the sessions with messages that are not answered.
+    async fn waiting_sessions(&self) -> Result<Vec<WaitingSession>, ServerStoreError>;
+    /// Returns the number of messages of an author that are not answered.
+    async fn open_message_count(&self, author: &MessageAuthor) -> Result<u32, ServerStoreError>;
+    /// Removes a message from the queue, unless its turn has begun.
+    async fn remove_message(
+        &self,
+        session: &str,
+        number: u32,
+    ) -> Result<RemovedMessage, ServerStoreError>;
+}
+
+/// An answer to a request of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredReply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body, as JSON.
+    pub body: String,
+}
+
+/// What is known of a request with an idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RepeatedRequest {
+    /// The request is new, or the process that handled it was killed.
+    New,
+    /// The request was answered like this.
+    Answered(StoredReply),
+    /// A running process handles the request.
+    InProgress,
+    /// The key was used for another request.
+    OtherRequest,
+}
+
+/// Stores the answers to requests with an idempotency key, for a day and a limited number of them
+/// per token.
+#[async_trait]
+pub trait IdempotencyStore: Send + Sync {
+    /// Reserves a key for a request with this digest, unless it was used before.
+    async fn begin_request(
+        &self,
+        token: &str,
+        key: &str,
+        digest: [u8; 32],
+    ) -> Result<RepeatedRequest, ServerStoreError>;
+    /// Stores the answer of a request that was reserved; `None` frees the key.
+    async fn end_request(
+        &self,
+        token: &str,
+        key: &str,
+        reply: Option<StoredReply>,
+    ) -> Result<(), ServerStoreError>;
+}
+
+/// A decision about an approval request, and who made it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalDecider {
+    /// Id of the approval request.
+    pub approval: String,
+    /// Id of the session whose turn asked.
+    pub session: String,
+    /// Id of the token that decided.
+    pub token: String,
+    /// The decision, as it was sent.
+    pub decision: String,
+}
+
+/// Whether a decision counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecisionRace {
+    /// This decision was the first one.
+    Won,
+    /// Another decision was stored before.
+    Lost,
+}
+
+/// Records who decided about approval requests. Of several decisions about a request, one wins.
+#[async_trait]
+pub trait ApprovalDeciderStore: Send + Sync {
+    /// Stores a decision, unless there is one for the request.
+    async fn record_decider(
+        &self,
+        decision: ApprovalDecider,
+    ) -> Result<DecisionRace, ServerStoreError>;
+    /// Returns the decision about a request.
+    async fn decider(&self, approval: &str) -> Result<Option<ApprovalDecider>, ServerStoreError>;
+}

@@ -1,0 +1,270 @@
+//! Routes of approvals: list and follow the requests that wait, and decide.
+
+use std::collections::VecDeque;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use axum::response::sse::Event;
+use futures_util::stream::unfold;
+use selvedge_protocol::{ApprovalDecider, CallDecision, DecisionRace, TokenScope};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api_error::{ApiError, ErrorBody};
+use crate::approvals::{ApprovalChange, WaitingApproval};
+use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::event_stream::event_response;
+use crate::metrics::GaugeGuard;
+use crate::state::SharedState;
+
+pub(crate) fn routes() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(list_approvals))
+        .routes(routes!(follow_approvals))
+        .routes(routes!(decide_approval))
+}
+
+/// An approval request that waits for a decision.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ApprovalView {
+    /// Id of the request, `apr_…`.
+    id: String,
+    /// Id of the session whose turn asks.
+    session: String,
+    /// When it was asked, in milliseconds since 1970.
+    asked_ms: i64,
+    /// The calls that need approval, with what each would do.
+    #[schema(value_type = Vec<Object>)]
+    calls: Value,
+}
+
+impl From<WaitingApproval> for ApprovalView {
+    fn from(approval: WaitingApproval) -> Self {
+        Self {
+            id: approval.request.id,
+            session: approval.session,
+            asked_ms: approval.asked_ms,
+            calls: json!(approval.request.calls),
+        }
+    }
+}
+
+/// Approval requests.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ApprovalList {
+    /// The requests that wait, the oldest first.
+    approvals: Vec<ApprovalView>,
+}
+
+/// Which approval requests to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListApprovals {
+    /// Only requests of this session.
+    session: Option<String>,
+}
+
+/// List the approval requests that wait for a decision
+#[utoipa::path(
+    get, path = "/approvals", tag = "approvals", params(ListApprovals),
+    responses((status = 200, body = ApprovalList), (status = "4XX", body = ErrorBody)),
+)]
+async fn list_approvals(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiQuery(query): ApiQuery<ListApprovals>,
+) -> Result<Json<ApprovalList>, ApiError> {
+    caller.require(TokenScope::Approvals)?;
+    let mut approvals = Vec::new();
+    for approval in state.approvals.list() {
+        let is_wanted = query
+            .session
+            .as_ref()
+            .is_none_or(|id| *id == approval.session);
+        if is_wanted && state.session(&caller, &approval.session).await.is_ok() {
+            approvals.push(ApprovalView::from(approval));
+        }
+    }
+    Ok(Json(ApprovalList { approvals }))
+}
+
+/// Follow the approval requests of all sessions as Server-Sent Events
+///
+/// First the requests that wait, each as `approval.requested` with the field `approval`, then
+/// changes. `approval.closed` has the `id` of a request that no longer waits.
+#[utoipa::path(
+    get, path = "/approvals/events", tag = "approvals",
+    responses(
+        (status = 200, body = String, content_type = "text/event-stream"),
+        (status = "4XX", body = ErrorBody),
+    ),
+)]
+async fn follow_approvals(
+    State(state): State<SharedState>,
+    caller: Caller,
+) -> Result<Response, ApiError> {
+    caller.require(TokenScope::Approvals)?;
+    let reader = ApprovalReader {
+        state: state.clone(),
+        caller,
+        ready: VecDeque::new(),
+        changes: None,
+        _open: state.metrics.open_streams.enter(),
+    };
+    Ok(event_response(unfold(reader, async |mut reader| {
+        let event = reader.next().await?;
+        Some((Ok(Event::default().data(event.to_string())), reader))
+    })))
+}
+
+/// Reads the changes of approval requests for one client.
+struct ApprovalReader {
+    state: SharedState,
+    caller: Caller,
+    ready: VecDeque<ApprovalChange>,
+    /// `None` until the requests that wait were read.
+    changes: Option<Receiver<ApprovalChange>>,
+    _open: GaugeGuard,
+}
+
+impl ApprovalReader {
+    /// Returns the next event; `None` when the server stops.
+    async fn next(&mut self) -> Option<Value> {
+        loop {
+            while let Some(change) = self.ready.pop_front() {
+                let (session, event) = match change {
+                    ApprovalChange::Asked(approval) => {
+                        let view = ApprovalView::from(*approval);
+                        let event = json!({"type": "approval.requested", "approval": view});
+                        (view.session, event)
+                    }
+                    ApprovalChange::Closed { id, session } => {
+                        (session, json!({"type": "approval.closed", "id": id}))
+                    }
+                };
+                if self.state.session(&self.caller, &session).await.is_ok() {
+                    return Some(event);
+                }
+            }
+            let Some(changes) = &mut self.changes else {
+                let (waiting, changes) = self.state.approvals.follow();
+                let waiting = waiting.into_iter().map(Box::new);
+                self.ready.extend(waiting.map(ApprovalChange::Asked));
+                self.changes = Some(changes);
+                continue;
+            };
+            let change = tokio::select! {
+                change = changes.recv() => change,
+                () = self.state.stopping.cancelled() => return None,
+            };
+            match change {
+                Ok(change) => self.ready.push_back(change),
+                // The client was too slow: it gets the whole list again.
+                Err(RecvError::Lagged(_)) => self.changes = None,
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+/// A decision about all calls of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ApprovalChoice {
+    /// Approve these calls.
+    Once,
+    /// Approve these calls and equivalent calls of the same script.
+    SimilarCalls,
+    /// Approve these calls and every later call of the same script.
+    AllLaterCalls,
+    /// Approve these calls and what their rules describe, from now on.
+    Always,
+    /// Deny the calls.
+    Deny,
+}
+
+/// The decision about an approval request.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DecideApproval {
+    /// The decision about all calls of the request.
+    decision: ApprovalChoice,
+    /// Why the calls are denied, for the model.
+    reason: Option<String>,
+}
+
+/// A decision that was made.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DecidedApproval {
+    /// Id of the request.
+    id: String,
+    /// The decision.
+    decision: ApprovalChoice,
+}
+
+/// Decide about an approval request
+///
+/// Of several decisions about a request the first one counts; the others get status 409.
+#[utoipa::path(
+    post, path = "/approvals/{id}", tag = "approvals", params(("id" = String, Path)),
+    request_body = DecideApproval,
+    responses((status = 200, body = DecidedApproval), (status = "4XX", body = ErrorBody)),
+)]
+async fn decide_approval(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+    ApiJson(request): ApiJson<DecideApproval>,
+) -> Result<Json<DecidedApproval>, ApiError> {
+    caller.require(TokenScope::Approvals)?;
+    let decided = || ApiError::conflict("the approval request is decided already");
+    let Some(approval) = state.approvals.get(&id) else {
+        // Another decision may have removed it.
+        let earlier = state.stores.deciders.decider(&id).await?;
+        let session = earlier.map(|decider| decider.session).unwrap_or_default();
+        return Err(match state.session(&caller, &session).await {
+            Ok(_) => decided(),
+            Err(_) => ApiError::not_found(format!("approval request `{id}`")),
+        });
+    };
+    if state.session(&caller, &approval.session).await.is_err() {
+        return Err(ApiError::not_found(format!("approval request `{id}`")));
+    }
+    let decider = ApprovalDecider {
+        approval: id.clone(),
+        session: approval.session,
+        token: caller.token.id.clone(),
+        decision: json!(request.decision)
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+    };
+    if state.stores.deciders.record_decider(decider).await? == DecisionRace::Lost {
+        return Err(decided());
+    }
+    let decision = match request.decision {
+        ApprovalChoice::Once => CallDecision::Once,
+        ApprovalChoice::SimilarCalls => CallDecision::SimilarCalls,
+        ApprovalChoice::AllLaterCalls => CallDecision::AllLaterCalls,
+        ApprovalChoice::Always => CallDecision::Always,
+        ApprovalChoice::Deny => CallDecision::Deny(request.reason),
+    };
+    let decisions = vec![decision; approval.request.calls.len()];
+    match state.approvals.answer(&id, decisions) {
+        true => Ok(Json(DecidedApproval {
+            id,
+            decision: request.decision,
+        })),
+        // The time limit was reached, or the turn was stopped meanwhile.
+        false => Err(ApiError::conflict(
+            "the turn no longer waits for the decision",
+        )),
+    }
+}

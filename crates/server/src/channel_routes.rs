@@ -1,0 +1,242 @@
+//! Routes of channels: list, read, post and follow.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use selvedge_protocol::{
+    ChannelInfo, ChannelMessage, MAX_CHANNEL_READ, NewChannelMessage, ReadFrom, TokenScope,
+    check_channel_name,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api_error::{ApiError, ErrorBody};
+use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::event_stream::channel_messages;
+use crate::session_routes::last_event_id;
+use crate::state::SharedState;
+
+/// Messages that a request reads without `limit`.
+const DEFAULT_READ: u32 = 50;
+
+pub(crate) fn routes() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(list_channels))
+        .routes(routes!(read_channel, post_to_channel))
+        .routes(routes!(follow_channel))
+}
+
+/// A channel.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChannelView {
+    /// Name of the channel.
+    name: String,
+    /// Number of messages, which is the number of the newest one.
+    messages: u64,
+    /// When the newest message was posted, in milliseconds since 1970.
+    time: i64,
+    /// Ids of the sessions that follow the channel.
+    followers: Vec<String>,
+}
+
+impl From<ChannelInfo> for ChannelView {
+    fn from(channel: ChannelInfo) -> Self {
+        Self {
+            name: channel.name,
+            messages: channel.messages,
+            time: channel.time,
+            followers: channel.followers,
+        }
+    }
+}
+
+/// The channels of the user.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChannelsResponse {
+    /// All channels, the one with the newest message first.
+    channels: Vec<ChannelView>,
+}
+
+/// A message of a channel.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PostView {
+    /// Name of the channel.
+    channel: String,
+    /// Position in the channel, counted from 1 without gaps.
+    number: u64,
+    /// Who posted it: the name of a person or token, or the id of a session or run.
+    author: String,
+    /// Text of the message.
+    text: String,
+    /// When it was posted, in milliseconds since 1970.
+    time: i64,
+    /// Ids and titles of sessions after `@` in the text.
+    mentions: Vec<String>,
+    /// Number of sessions that posted because of each other, up to this message.
+    hops: u32,
+    /// The message or turn that led to this one.
+    cause: Option<String>,
+}
+
+impl From<ChannelMessage> for PostView {
+    fn from(message: ChannelMessage) -> Self {
+        Self {
+            channel: message.channel,
+            number: message.number,
+            author: message.author.id,
+            text: message.text,
+            time: message.time,
+            mentions: message.mentions,
+            hops: message.hops,
+            cause: message.cause,
+        }
+    }
+}
+
+/// Messages of a channel.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PostList {
+    /// The messages, oldest first.
+    messages: Vec<PostView>,
+}
+
+/// A message to post.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PostMessage {
+    /// Text of the message.
+    text: String,
+}
+
+/// A posted message, and who received it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PostedMessage {
+    /// The message.
+    message: PostView,
+    /// Ids of the sessions for which it is queued.
+    queued: Vec<String>,
+    /// Mentioned followers that do not get it, each with the reason.
+    refused: Vec<String>,
+}
+
+/// List channels
+#[utoipa::path(
+    get, path = "/channels", tag = "channels",
+    responses((status = 200, body = ChannelsResponse), (status = "4XX", body = ErrorBody)),
+)]
+async fn list_channels(
+    State(state): State<SharedState>,
+    caller: Caller,
+) -> Result<Json<ChannelsResponse>, ApiError> {
+    caller.require(TokenScope::Channels)?;
+    let channels = state.stores.channels.list().await?;
+    let channels = channels.into_iter().map(ChannelView::from).collect();
+    Ok(Json(ChannelsResponse { channels }))
+}
+
+/// Which messages to read.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ReadChannel {
+    /// Read the messages after this number. Defaults to the newest messages.
+    after: Option<u64>,
+    /// Maximum number of messages, up to 500.
+    limit: Option<u32>,
+}
+
+/// Read messages of a channel
+#[utoipa::path(
+    get, path = "/channels/{name}/messages", tag = "channels",
+    params(("name" = String, Path), ReadChannel),
+    responses((status = 200, body = PostList), (status = "4XX", body = ErrorBody)),
+)]
+async fn read_channel(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(name): Path<String>,
+    ApiQuery(query): ApiQuery<ReadChannel>,
+) -> Result<Json<PostList>, ApiError> {
+    caller.require(TokenScope::Channels)?;
+    let from = query.after.map_or(ReadFrom::Newest, ReadFrom::After);
+    let limit = query.limit.unwrap_or(DEFAULT_READ).min(MAX_CHANNEL_READ);
+    let messages = state.stores.channels.read(&name, from, limit).await?;
+    let messages = messages.into_iter().map(PostView::from).collect();
+    Ok(Json(PostList { messages }))
+}
+
+/// Post a message to a channel, which is created if it does not exist
+#[utoipa::path(
+    post, path = "/channels/{name}/messages", tag = "channels", params(("name" = String, Path)),
+    request_body = PostMessage,
+    responses((status = 201, body = PostedMessage), (status = "4XX", body = ErrorBody)),
+)]
+async fn post_to_channel(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(name): Path<String>,
+    ApiJson(request): ApiJson<PostMessage>,
+) -> Result<(StatusCode, Json<PostedMessage>), ApiError> {
+    caller.require(TokenScope::Channels)?;
+    let message = NewChannelMessage {
+        channel: name,
+        author: caller.author(),
+        text: request.text,
+        idempotency_key: caller.message_key(),
+        permissions: Some(caller.mention_permissions()),
+    };
+    let receipt = state.stores.channels.post(message).await?;
+    for session in &receipt.queued {
+        state.workers.wake(session);
+    }
+    let posted = PostedMessage {
+        message: receipt.message.into(),
+        queued: receipt.queued,
+        refused: receipt.refused,
+    };
+    Ok((StatusCode::CREATED, Json(posted)))
+}
+
+/// Where to begin.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FollowChannel {
+    /// Send the messages after this number. `Last-Event-ID` has precedence.
+    after: Option<u64>,
+}
+
+/// Follow a channel as Server-Sent Events
+#[utoipa::path(
+    get, path = "/channels/{name}/events", tag = "channels",
+    params(("name" = String, Path), FollowChannel, ("Last-Event-ID" = Option<String>, Header)),
+    responses(
+        (status = 200, body = String, content_type = "text/event-stream"),
+        (status = "4XX", body = ErrorBody),
+    ),
+)]
+async fn follow_channel(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(name): Path<String>,
+    ApiQuery(query): ApiQuery<FollowChannel>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    caller.require(TokenScope::Channels)?;
+    check_channel_name(&name)?;
+    let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
+    // A channel that does not exist is an error now, not an empty stream.
+    let channels = state.stores.channels.clone();
+    channels.read(&name, ReadFrom::After(after), 1).await?;
+    let stopping = state.stopping.clone();
+    Ok(channel_messages(
+        channels,
+        name,
+        after,
+        &state.metrics,
+        stopping,
+    ))
+}

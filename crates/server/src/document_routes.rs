@@ -1,0 +1,126 @@
+//! Routes of the workspace's documents. Each request is a call of a tool, so that the policy and
+//! the gate of the workspace apply and the journal has it.
+
+use axum::Json;
+use axum::extract::State;
+use selvedge_protocol::TokenScope;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api_error::{ApiError, ErrorBody};
+use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::state::SharedState;
+
+pub(crate) fn routes() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(query_documents))
+        .routes(routes!(read_document, write_document))
+}
+
+/// A query for documents.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DocumentQueryRequest {
+    /// Folder to search. Defaults to the first workspace of the token.
+    workspace: Option<String>,
+    /// Arguments of `workspace.query`: `kind`, `status`, `text`, `sort`, `limit`, any field.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    query: Map<String, Value>,
+}
+
+/// Documents that match.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DocumentMatches {
+    /// The result of `workspace.query`.
+    #[schema(value_type = Object)]
+    documents: Value,
+}
+
+/// Query documents of a workspace
+#[utoipa::path(
+    post, path = "/documents/query", tag = "documents", request_body = DocumentQueryRequest,
+    responses((status = 200, body = DocumentMatches), (status = "4XX", body = ErrorBody)),
+)]
+async fn query_documents(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiJson(request): ApiJson<DocumentQueryRequest>,
+) -> Result<Json<DocumentMatches>, ApiError> {
+    caller.require(TokenScope::Documents)?;
+    let workspace = request.workspace.as_deref();
+    let workspace = state.workspace(&caller, workspace).await?;
+    let args = Value::Object(request.query);
+    let documents = state
+        .host
+        .call_tool(&workspace, "workspace.query", args)
+        .await?;
+    Ok(Json(DocumentMatches { documents }))
+}
+
+/// Which document to read.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ReadDocument {
+    /// Folder of the document. Defaults to the first workspace of the token.
+    workspace: Option<String>,
+    /// Path of the document, relative to the workspace.
+    path: String,
+}
+
+/// Read a document
+#[utoipa::path(
+    get, path = "/documents", tag = "documents", params(ReadDocument),
+    responses((status = 200, body = Object), (status = "4XX", body = ErrorBody)),
+)]
+async fn read_document(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiQuery(query): ApiQuery<ReadDocument>,
+) -> Result<Json<Value>, ApiError> {
+    caller.require(TokenScope::Documents)?;
+    let workspace = state.workspace(&caller, query.workspace.as_deref()).await?;
+    let args = json!({"path": query.path});
+    let document = state
+        .host
+        .call_tool(&workspace, "workspace.read", args)
+        .await?;
+    Ok(Json(document))
+}
+
+/// A document to write.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WriteDocument {
+    /// Folder of the document. Defaults to the first workspace of the token.
+    workspace: Option<String>,
+    /// Path of the document, relative to the workspace.
+    path: String,
+    /// The whole document, with its front matter.
+    content: String,
+}
+
+/// Write a document
+#[utoipa::path(
+    put, path = "/documents", tag = "documents", request_body = WriteDocument,
+    responses((status = 200, body = Object), (status = "4XX", body = ErrorBody)),
+)]
+async fn write_document(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiJson(request): ApiJson<WriteDocument>,
+) -> Result<Json<Value>, ApiError> {
+    caller.require(TokenScope::Documents)?;
+    let workspace = request.workspace.as_deref();
+    let workspace = state.workspace(&caller, workspace).await?;
+    let args = json!({"path": request.path, "content": request.content});
+    let written = state
+        .host
+        .call_tool(&workspace, "workspace.write", args)
+        .await?;
+    Ok(Json(written))
+}

@@ -1,0 +1,170 @@
+//! Server-Sent Events: the events of a session, and the messages of a channel.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use selvedge_protocol::{ChannelStore, MAX_CHANNEL_READ, MAX_EVENT_READ, ReadFrom};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+use crate::feed::{FeedEvent, SessionFeed};
+use crate::metrics::{GaugeGuard, ServerMetrics};
+
+/// How often a comment is sent on a stream without events, so that proxies keep it open.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// How often a followed channel is read.
+const CHANNEL_POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Whether a stream ends after the stored events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamEnd {
+    /// It sends later events as well, until the client or the server closes it.
+    Never,
+    /// It ends after the events that are stored now.
+    AfterStored,
+}
+
+/// Reads the events of a session for one client.
+struct SessionEventReader {
+    feed: Arc<SessionFeed>,
+    /// Number of the last event that was sent.
+    sent: u64,
+    ready: VecDeque<FeedEvent>,
+    /// `None` until the client has caught up with the stored events.
+    live: Option<Receiver<FeedEvent>>,
+    end: StreamEnd,
+    stopping: CancellationToken,
+    _open: GaugeGuard,
+}
+
+/// Returns the events of a session after a number as Server-Sent Events.
+pub(crate) fn session_events(
+    feed: Arc<SessionFeed>,
+    after: u64,
+    end: StreamEnd,
+    metrics: &Arc<ServerMetrics>,
+    stopping: CancellationToken,
+) -> Response {
+    let reader = SessionEventReader {
+        feed,
+        sent: after,
+        ready: VecDeque::new(),
+        live: None,
+        end,
+        stopping,
+        _open: metrics.open_streams.enter(),
+    };
+    let events = unfold(reader, async |mut reader| {
+        let event = reader.next().await?;
+        let sse = match event.number {
+            Some(number) => Event::default().id(number.to_string()),
+            None => Event::default(),
+        };
+        Some((Ok(sse.data(&*event.body)), reader))
+    });
+    event_response(events)
+}
+
+impl SessionEventReader {
+    /// Returns the next event; `None` at the end of the stream.
+    async fn next(&mut self) -> Option<FeedEvent> {
+        loop {
+            while let Some(event) = self.ready.pop_front() {
+                match event.number {
+                    Some(number) if number <= self.sent => continue,
+                    Some(number) => self.sent = number,
+                    None => {}
+                }
+                return Some(event);
+            }
+            let Some(live) = &mut self.live else {
+                self.read_stored().await?;
+                continue;
+            };
+            let received = tokio::select! {
+                received = live.recv() => received,
+                () = self.stopping.cancelled() => return None,
+            };
+            match received {
+                Ok(event) => self.ready.push_back(event),
+                // The client was too slow: it gets the stored events again.
+                Err(RecvError::Lagged(_)) => self.live = None,
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// Reads stored events. After the last ones it follows the feed, or returns `None` at the end
+    /// of the stream.
+    async fn read_stored(&mut self) -> Option<()> {
+        // The stream ends if the storage fails; the client connects again.
+        let page = self.feed.stored_after(self.sent).await.ok()?;
+        let is_last = page.len() < MAX_EVENT_READ as usize;
+        if !is_last || !page.is_empty() {
+            self.ready.extend(page);
+            return Some(());
+        }
+        if self.end == StreamEnd::AfterStored {
+            return None;
+        }
+        let caught_up = self.feed.catch_up(self.sent).await.ok()?;
+        self.ready.extend(caught_up.events);
+        self.live = Some(caught_up.live);
+        Some(())
+    }
+}
+
+/// Returns the messages of a channel after a number as Server-Sent Events.
+pub(crate) fn channel_messages(
+    channels: Arc<dyn ChannelStore>,
+    name: String,
+    after: u64,
+    metrics: &Arc<ServerMetrics>,
+    stopping: CancellationToken,
+) -> Response {
+    let open = metrics.open_streams.enter();
+    let state = (channels, name, after, VecDeque::new(), stopping, open);
+    let messages = unfold(state, async |mut state| {
+        let (channels, name, after, ready, stopping, _) = &mut state;
+        loop {
+            if let Some((number, body)) = ready.pop_front() {
+                *after = number;
+                let event = Event::default().id(u64::to_string(&number));
+                return Some((Ok(event.data(String::as_str(&body))), state));
+            }
+            let read = channels.read(name, ReadFrom::After(*after), MAX_CHANNEL_READ);
+            let messages = read.await.ok()?;
+            ready.extend(messages.iter().filter_map(|message| {
+                let body = serde_json::to_string(message).ok()?;
+                Some((message.number, body))
+            }));
+            if ready.is_empty() {
+                tokio::select! {
+                    () = tokio::time::sleep(CHANNEL_POLL_INTERVAL) => {}
+                    () = stopping.cancelled() => return None,
+                }
+            }
+        }
+    });
+    event_response(messages)
+}
+
+/// Returns a response that sends these events.
+pub(crate) fn event_response(
+    events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static,
+) -> Response {
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE_INTERVAL);
+    let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
+    let headers = response.headers_mut();
+    let no = http::HeaderValue::from_static("no");
+    // Proxies must not collect events.
+    headers.insert("x-accel-buffering", no);
+    response
+}

@@ -1,0 +1,314 @@
+//! The events of a session: stored with numbers, and sent to the clients that follow the session.
+//!
+//! Completed items and state changes are stored before they are sent. The text that an open item
+//! receives is not stored: the feed keeps it until the item is complete, for clients that connect
+//! meanwhile.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use selvedge_protocol::{
+    EventSink, MAX_EVENT_READ, RuntimeEvent, ServerStoreError, SessionEvent, SessionEventStore,
+};
+use serde_json::{Value, json};
+use tokio::sync::broadcast::{self, Receiver, Sender};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+use crate::metrics::ServerMetrics;
+
+/// Most events that wait for one client. A slower client reads the stored events again.
+const MAX_WAITING_EVENTS: usize = 256;
+/// Most events that are stored in one transaction.
+const MAX_BATCH: usize = 256;
+/// How often a failed write is tried again.
+const MAX_WRITE_RETRIES: u32 = 5;
+/// Pause before a failed write is tried again.
+const WRITE_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// How long the last events may take to be stored when the server stops.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An event for clients. A number means that it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct FeedEvent {
+    pub(crate) number: Option<u64>,
+    pub(crate) body: Arc<str>,
+}
+
+impl From<SessionEvent> for FeedEvent {
+    fn from(event: SessionEvent) -> Self {
+        Self {
+            number: Some(event.number),
+            body: event.body.to_string().into(),
+        }
+    }
+}
+
+/// The feeds of the sessions that run turns or are followed.
+pub(crate) struct SessionFeeds {
+    feeds: Mutex<HashMap<String, Weak<SessionFeed>>>,
+    store: Arc<dyn SessionEventStore>,
+    metrics: Arc<ServerMetrics>,
+    /// The tasks that store and send events.
+    publishers: TaskTracker,
+}
+
+impl SessionFeeds {
+    pub(crate) fn new(store: Arc<dyn SessionEventStore>, metrics: Arc<ServerMetrics>) -> Self {
+        Self {
+            feeds: Mutex::default(),
+            store,
+            metrics,
+            publishers: TaskTracker::new(),
+        }
+    }
+
+    /// Waits until all events of turns that have ended are stored.
+    pub(crate) async fn flush(&self) {
+        self.publishers.close();
+        if tokio::time::timeout(FLUSH_TIMEOUT, self.publishers.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("events were not stored in time");
+        }
+    }
+
+    /// Returns the feed of a session. It exists as long as it is used.
+    pub(crate) fn feed(&self, session: &str) -> Arc<SessionFeed> {
+        let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(feed) = feeds.get(session).and_then(Weak::upgrade) {
+            return feed;
+        }
+        feeds.retain(|_, feed| feed.strong_count() > 0);
+        let feed = Arc::new(SessionFeed {
+            session: session.to_owned(),
+            store: self.store.clone(),
+            metrics: self.metrics.clone(),
+            publishers: self.publishers.clone(),
+            publishing: tokio::sync::Mutex::default(),
+            open_items: Mutex::default(),
+            live: broadcast::channel(MAX_WAITING_EVENTS).0,
+        });
+        feeds.insert(session.to_owned(), Arc::downgrade(&feed));
+        feed
+    }
+}
+
+/// The events of one session.
+pub(crate) struct SessionFeed {
+    session: String,
+    store: Arc<dyn SessionEventStore>,
+    metrics: Arc<ServerMetrics>,
+    publishers: TaskTracker,
+    /// Locked while events are stored and sent, and while a client catches up with them.
+    publishing: tokio::sync::Mutex<()>,
+    open_items: Mutex<Vec<OpenItem>>,
+    live: Sender<FeedEvent>,
+}
+
+/// An item that is not complete, with its text so far.
+#[derive(Debug, Clone)]
+struct OpenItem {
+    id: String,
+    started: Arc<str>,
+    text: String,
+}
+
+/// What the task that publishes events receives.
+enum FeedInput {
+    Event(Box<RuntimeEvent>),
+    /// Sent back when all events before it are stored.
+    Flush(oneshot::Sender<()>),
+}
+
+/// Waits until the events of a turn are stored.
+#[derive(Clone)]
+pub struct EventFlush(UnboundedSender<FeedInput>);
+
+impl EventFlush {
+    /// Waits until all events are stored that were emitted before, or cannot be stored.
+    pub async fn wait(&self) {
+        let (sender, stored) = oneshot::channel();
+        // If the task has ended, it has stored everything.
+        if self.0.send(FeedInput::Flush(sender)).is_ok() {
+            let _ = stored.await;
+        }
+    }
+}
+
+/// What a client gets that caught up with the stored events.
+pub(crate) struct CaughtUp {
+    /// The rest of the stored events, then the open items with their text so far.
+    pub(crate) events: Vec<FeedEvent>,
+    /// All later events.
+    pub(crate) live: Receiver<FeedEvent>,
+}
+
+impl SessionFeed {
+    /// Returns a sink for the events of a turn, and what waits until they are stored. The task that
+    /// stores and sends them ends when both are dropped.
+    pub(crate) fn sink(self: &Arc<Self>) -> (EventSink, EventFlush) {
+        let (sender, receiver) = unbounded_channel();
+        self.publishers.spawn(self.clone().publish_all(receiver));
+        let flush = EventFlush(sender.clone());
+        let sink = EventSink::new(move |event| {
+            // The task runs as long as there is a sender.
+            let _ = sender.send(FeedInput::Event(Box::new(event)));
+        });
+        (sink, flush)
+    }
+
+    async fn publish_all(self: Arc<Self>, mut receiver: UnboundedReceiver<FeedInput>) {
+        let mut inputs = Vec::new();
+        while receiver.recv_many(&mut inputs, MAX_BATCH).await > 0 {
+            let (mut events, mut flushes) = (Vec::new(), Vec::new());
+            for input in inputs.drain(..) {
+                match input {
+                    FeedInput::Event(event) => events.push(*event),
+                    FeedInput::Flush(flush) => flushes.push(flush),
+                }
+            }
+            self.publish(events).await;
+            for flush in flushes {
+                let _ = flush.send(());
+            }
+        }
+    }
+
+    /// Stores the events that are to be stored, and sends all of them in order.
+    async fn publish(&self, events: Vec<RuntimeEvent>) {
+        let events: Vec<(RuntimeEvent, Value)> = events
+            .into_iter()
+            .filter_map(|event| Some((serde_json::to_value(&event).ok()?, event)))
+            .map(|(body, event)| (event, body))
+            .collect();
+        let stored = events.iter().filter(|(event, _)| is_stored(event));
+        let stored: Vec<Value> = stored.map(|(_, body)| body.clone()).collect();
+        let _publishing = self.publishing.lock().await;
+        let mut next = match stored.is_empty() {
+            true => None,
+            false => self.store_events(stored).await,
+        };
+        for (event, body) in events {
+            let number = next.filter(|_| is_stored(&event));
+            if number.is_some() {
+                next = next.map(|number| number + 1);
+            }
+            let body: Arc<str> = body.to_string().into();
+            self.track_open_item(&event, &body);
+            // Without a client there is nothing to send to.
+            let _ = self.live.send(FeedEvent { number, body });
+        }
+    }
+
+    /// Stores events, and returns the number of the first one; `None` if that failed repeatedly.
+    async fn store_events(&self, bodies: Vec<Value>) -> Option<u64> {
+        for attempt in 0..=MAX_WRITE_RETRIES {
+            match self
+                .store
+                .append_events(&self.session, bodies.clone())
+                .await
+            {
+                Ok(first) => {
+                    self.metrics.events_stored.add(bodies.len() as u64);
+                    return Some(first);
+                }
+                Err(error) => {
+                    tracing::error!(session = self.session, attempt, %error, "cannot store events");
+                    tokio::time::sleep(WRITE_RETRY_DELAY).await;
+                }
+            }
+        }
+        None
+    }
+
+    fn track_open_item(&self, event: &RuntimeEvent, body: &Arc<str>) {
+        let mut items = self.lock_open_items();
+        match event {
+            RuntimeEvent::ItemStarted { item_id, .. } => items.push(OpenItem {
+                id: item_id.clone(),
+                started: body.clone(),
+                text: String::new(),
+            }),
+            RuntimeEvent::ItemUpdated { item_id, delta } => {
+                let open = items.iter_mut().find(|item| item.id == *item_id);
+                if let Some(item) = open {
+                    item.text.push_str(delta);
+                }
+            }
+            RuntimeEvent::ItemCompleted { item_id, .. } | RuntimeEvent::ItemDropped { item_id } => {
+                items.retain(|item| item.id != *item_id);
+            }
+            RuntimeEvent::TurnStarted { .. }
+            | RuntimeEvent::TurnCompleted { .. }
+            | RuntimeEvent::TurnFailed { .. } => items.clear(),
+            _ => {}
+        }
+    }
+
+    fn lock_open_items(&self) -> MutexGuard<'_, Vec<OpenItem>> {
+        self.open_items
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns up to [`MAX_EVENT_READ`] stored events after a number.
+    pub(crate) async fn stored_after(
+        &self,
+        after: u64,
+    ) -> Result<Vec<FeedEvent>, ServerStoreError> {
+        let read = self
+            .store
+            .events_after(&self.session, after, MAX_EVENT_READ);
+        Ok(read.await?.into_iter().map(FeedEvent::from).collect())
+    }
+
+    /// Returns the stored events after a number, the open items, and a receiver for all events that
+    /// follow. No event is missing or doubled.
+    pub(crate) async fn catch_up(&self, mut after: u64) -> Result<CaughtUp, ServerStoreError> {
+        let _publishing = self.publishing.lock().await;
+        let mut events = Vec::new();
+        loop {
+            let page = self.stored_after(after).await?;
+            let Some(last) = page.last().and_then(|event| event.number) else {
+                break;
+            };
+            after = last;
+            events.extend(page);
+        }
+        for item in self.lock_open_items().iter() {
+            events.push(FeedEvent {
+                number: None,
+                body: item.started.clone(),
+            });
+            if !item.text.is_empty() {
+                let update = json!({
+                    "type": "item.updated",
+                    "item_id": item.id,
+                    "delta": item.text,
+                });
+                events.push(FeedEvent {
+                    number: None,
+                    body: update.to_string().into(),
+                });
+            }
+        }
+        Ok(CaughtUp {
+            events,
+            live: self.live.subscribe(),
+        })
+    }
+}
+
+/// Returns whether an event is stored: everything except parts of items and of output.
+fn is_stored(event: &RuntimeEvent) -> bool {
+    !matches!(
+        event,
+        RuntimeEvent::ItemStarted { .. }
+            | RuntimeEvent::ItemUpdated { .. }
+            | RuntimeEvent::CallOutput { .. }
+    )
+}

@@ -1,0 +1,140 @@
+//! [`SessionHost`]: what the server needs from the program that assembles agents.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use selvedge_protocol::{EventSink, SessionFolder};
+use selvedge_tools::Approver;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::feed::EventFlush;
+
+/// Runs turns of sessions and calls of tools, with the configuration of their workspaces.
+#[async_trait]
+pub trait SessionHost: Send + Sync {
+    /// Claims the oldest message of a session that is not answered, and runs its turn. If the
+    /// future is dropped, the turn stays open and a later call continues it.
+    async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError>;
+    /// Returns where a session of an environment works. `worktree` overrides the environment.
+    async fn session_place(
+        &self,
+        workspace: &str,
+        environment: Option<&str>,
+        worktree: Option<bool>,
+    ) -> Result<SessionPlace, HostError>;
+    /// Returns the names of the environments of a workspace.
+    async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError>;
+    /// Adds turns that took place elsewhere to a session: messages with their answers.
+    async fn add_history(
+        &self,
+        session: &str,
+        turns: Vec<(String, String)>,
+    ) -> Result<(), HostError>;
+    /// Creates a session with the turns of another up to `up_to_turn`, or all. Returns its id.
+    async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError>;
+    /// Returns the items of a session with the numbers of their turns.
+    async fn items(&self, session: &str) -> Result<Vec<(u32, Value)>, HostError>;
+    /// Runs one call of a tool in a workspace, through its policy and gate. A call that needs
+    /// approval is denied.
+    async fn call_tool(&self, workspace: &str, tool: &str, args: Value)
+    -> Result<Value, HostError>;
+    /// Returns the newest runs of some workspaces.
+    async fn runs(&self, workspaces: &[String], limit: u32) -> Result<Vec<HostedRun>, HostError>;
+    /// Returns the remembered turns that match, the best first, without their texts.
+    async fn search_memory(
+        &self,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<HostedMemoryHit>, HostError>;
+    /// Returns a remembered turn with its text.
+    async fn read_memory(&self, hit: HostedMemoryHit) -> Result<HostedMemoryHit, HostError>;
+    /// Returns a run with its calls.
+    async fn run(&self, id: &str) -> Result<HostedRun, HostError>;
+}
+
+/// What a turn gets from the server.
+pub struct HostedTurn {
+    /// Receives the events of the turn.
+    pub events: EventSink,
+    /// Waits until these events are stored.
+    pub flush: EventFlush,
+    /// Decides about approvals of a turn that a person started.
+    pub approver: Arc<dyn Approver>,
+    /// Ends the turn as interrupted.
+    pub cancel: CancellationToken,
+}
+
+/// What [`SessionHost::run_next`] has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostedStep {
+    /// No message waits.
+    Idle,
+    /// Another process uses the session.
+    Busy,
+    /// The turn of a message has ended.
+    Ended,
+}
+
+/// A remembered turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostedMemoryHit {
+    /// Name of the session: its id, or the name of an imported conversation.
+    pub session: String,
+    /// Number of the turn.
+    pub turn: u32,
+    /// Relevance, comparable within one search only.
+    pub score: f64,
+    /// Short form of the turn. Empty until it is read.
+    pub text: String,
+}
+
+/// A run, as the journal has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostedRun {
+    /// Folder in which it ran.
+    pub directory: String,
+    /// The run as `selvedge runs --json` prints it, with secrets redacted.
+    pub body: Value,
+}
+
+/// Where a session works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionPlace {
+    /// Its folder, without links.
+    pub directory: String,
+    /// Where it changes files.
+    pub folder: SessionFolder,
+}
+
+/// Why the host could not do what was requested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostError {
+    /// Who has to act.
+    pub kind: HostErrorKind,
+    /// One line that says what failed.
+    pub message: String,
+    /// What to do instead.
+    pub hint: Option<String>,
+}
+
+/// Kind of a [`HostError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostErrorKind {
+    /// There is no such thing.
+    NotFound,
+    /// The request is wrong.
+    Invalid,
+    /// The policy does not allow it.
+    Denied,
+    /// The server failed.
+    Failed,
+}
+
+impl std::fmt::Display for HostError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for HostError {}

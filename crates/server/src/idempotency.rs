@@ -1,0 +1,97 @@
+//! `Idempotency-Key`: a POST that is repeated with the same key gets the first answer again.
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use selvedge_protocol::{RepeatedRequest, StoredReply};
+use sha2::{Digest, Sha256};
+
+use crate::api_error::ApiError;
+use crate::caller::Caller;
+use crate::state::ApiState;
+
+const KEY_HEADER: &str = "idempotency-key";
+/// Says that a response is the stored answer to an earlier request.
+const REPLAYED_HEADER: &str = "idempotent-replayed";
+/// Longest key, in bytes.
+const MAX_KEY_BYTES: usize = 255;
+
+/// Returns the key of a request.
+pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let mut keys = headers.get_all(KEY_HEADER).iter();
+    let Some(key) = keys.next() else {
+        return Ok(None);
+    };
+    let text = key.to_str().ok().map(str::trim);
+    match text {
+        Some(text) if !text.is_empty() && text.len() <= MAX_KEY_BYTES && keys.next().is_none() => {
+            Ok(Some(text.to_owned()))
+        }
+        _ => Err(ApiError::invalid(format!(
+            "Idempotency-Key must be one text of up to {MAX_KEY_BYTES} ASCII characters"
+        ))),
+    }
+}
+
+/// Runs the handler of a request with a key, unless the request was answered before. The answer is
+/// stored, except failures of the server, after which the request may be repeated.
+pub(crate) async fn answer_once(
+    state: &Arc<ApiState>,
+    caller: &Caller,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    // The body was read and bounded when the request was admitted.
+    let body = match to_bytes(body, usize::MAX).await {
+        Ok(body) => body,
+        Err(error) => return ApiError::invalid(error.to_string()).into_response(),
+    };
+    let mut digest = Sha256::new();
+    digest.update(parts.uri.to_string());
+    digest.update([0]);
+    digest.update(&body);
+    let (token, key) = (&caller.token.id, caller.idempotency_key.as_deref());
+    let key = key.unwrap_or_default();
+    let replies = &state.stores.replies;
+    match replies
+        .begin_request(token, key, digest.finalize().into())
+        .await
+    {
+        Ok(RepeatedRequest::New) => {}
+        Ok(RepeatedRequest::Answered(reply)) => return stored_response(reply),
+        Ok(RepeatedRequest::InProgress) => {
+            let message = "the request with this Idempotency-Key is still being handled";
+            return ApiError::conflict(message).into_response();
+        }
+        Ok(RepeatedRequest::OtherRequest) => return ApiError::key_reused().into_response(),
+        Err(error) => return ApiError::from(error).into_response(),
+    }
+    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    let (mut parts, body) = response.into_parts();
+    let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let is_final = !parts.status.is_server_error() && parts.status != StatusCode::TOO_MANY_REQUESTS;
+    let reply = is_final.then(|| StoredReply {
+        status: parts.status.as_u16(),
+        body: String::from_utf8_lossy(&body).into_owned(),
+    });
+    if let Err(error) = replies.end_request(token, key, reply).await {
+        tracing::error!(%error, "cannot store the answer to a request");
+    }
+    parts.headers.remove(header::TRANSFER_ENCODING);
+    Response::from_parts(parts, Body::from(body))
+}
+
+fn stored_response(reply: StoredReply) -> Response {
+    let mut response = Response::new(Body::from(reply.body));
+    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::OK);
+    let headers = response.headers_mut();
+    let json = HeaderValue::from_static("application/json");
+    headers.insert(header::CONTENT_TYPE, json);
+    headers.insert(REPLAYED_HEADER, HeaderValue::from_static("true"));
+    response
+}

@@ -1,0 +1,42 @@
+//! The agent server: an HTTP API over sessions, their events, approvals, documents and channels.
+//!
+//! The crate contains no SQL and reads no configuration. It stores through the interfaces of
+//! `selvedge-protocol` ([`ServerStores`]), and gets agents from a [`SessionHost`].
+// Only the program that uses this crate writes to the standard streams.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
+mod admission;
+mod api_error;
+mod approval_routes;
+mod approvals;
+mod caller;
+mod channel_routes;
+mod chat_completions;
+mod document_routes;
+mod event_stream;
+mod feed;
+mod health_routes;
+mod host;
+mod idempotency;
+mod memory_routes;
+mod message_routes;
+mod metrics;
+mod openai;
+mod responses;
+mod router;
+mod run_routes;
+mod secrets;
+mod server;
+mod session_routes;
+mod state;
+mod workers;
+
+pub use feed::EventFlush;
+pub use host::{
+    HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
+    SessionPlace,
+};
+pub use router::openapi_json;
+pub use secrets::{TokenSecret, TokenSecretError};
+pub use server::AgentServer;
+pub use state::{ServerLimits, ServerStores};

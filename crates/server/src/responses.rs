@@ -1,0 +1,288 @@
+//! `POST /v1/responses`: an agent's turn for clients of OpenAI's Responses API, streaming and not.
+
+use std::collections::VecDeque;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use selvedge_protocol::{TokenScope, Usage, since_epoch};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api_error::{ApiError, ErrorBody};
+use crate::caller::{ApiJson, Caller};
+use crate::event_stream::event_response;
+use crate::openai::{
+    AnswerUpdate, ClientConversation, ClientMessage, ClientSession, RunningAnswer,
+    refuse_client_tools, start_turn,
+};
+use crate::state::SharedState;
+
+/// How the id of a response begins. The session and the number of the message follow.
+const RESPONSE_PREFIX: &str = "resp_";
+
+pub(crate) fn routes() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new().routes(routes!(create_response))
+}
+
+/// A request for a response. Parameters of sampling are ignored: the environment decides.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ResponseRequest {
+    /// Name of an environment, or `default`.
+    model: String,
+    /// A text, or a list of messages.
+    #[schema(value_type = Object)]
+    input: Value,
+    /// Instructions that precede the input.
+    instructions: Option<String>,
+    /// Id of a response whose session is continued.
+    previous_response_id: Option<String>,
+    /// Whether to send the response as Server-Sent Events.
+    #[serde(default)]
+    stream: bool,
+    /// `session` is the id of a session to continue.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    metadata: Value,
+    /// Must be empty: client-side tools are not supported.
+    #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
+    tools: Value,
+}
+
+/// Let an agent answer an input (OpenAI)
+#[utoipa::path(
+    post, path = "/v1/responses", tag = "openai", request_body = ResponseRequest,
+    responses((status = 200, body = Object), (status = "4XX", body = ErrorBody)),
+)]
+async fn create_response(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiJson(request): ApiJson<ResponseRequest>,
+) -> Result<Response, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    refuse_client_tools(&request.tools)?;
+    let messages: Vec<ClientMessage> = match &request.input {
+        Value::String(text) => vec![ClientMessage {
+            role: "user".to_owned(),
+            content: json!(text),
+        }],
+        input => serde_json::from_value(input.clone())
+            .map_err(|error| ApiError::invalid(format!("the input is not valid: {error}")))?,
+    };
+    let conversation = ClientConversation::parse(request.instructions, &messages)?;
+    let previous = request.previous_response_id.as_deref();
+    let session = match (previous, request.metadata["session"].as_str()) {
+        (Some(id), _) => ClientSession::Existing(session_of(id)?),
+        (None, Some(id)) => ClientSession::Existing(id.to_owned()),
+        (None, None) => ClientSession::New {
+            model: request.model.clone(),
+        },
+    };
+    let answer = start_turn(&state, &caller, session, conversation).await?;
+    let head = ResponseHead {
+        id: format!("{RESPONSE_PREFIX}{}_{}", answer.session, answer.number),
+        session: answer.session.clone(),
+        model: request.model,
+        created: since_epoch().as_secs(),
+        previous: request.previous_response_id,
+    };
+    if request.stream {
+        return Ok(ResponseStream::new(head, answer).into_response());
+    }
+    let (text, is_cut, usage) = answer.collect().await?;
+    Ok(Json(head.finished(&text, is_cut, usage)).into_response())
+}
+
+/// Returns the session of an earlier response.
+fn session_of(response: &str) -> Result<String, ApiError> {
+    let session = response
+        .strip_prefix(RESPONSE_PREFIX)
+        .and_then(|rest| rest.rsplit_once('_'));
+    match session {
+        Some((session, _)) => Ok(session.to_owned()),
+        None => Err(ApiError::not_found(format!("response `{response}`"))),
+    }
+}
+
+/// The fields that a response has from its beginning.
+struct ResponseHead {
+    id: String,
+    session: String,
+    model: String,
+    created: u64,
+    previous: Option<String>,
+}
+
+impl ResponseHead {
+    fn body(&self, status: &str, output: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "error": null,
+            "incomplete_details": null,
+            "instructions": null,
+            "max_output_tokens": null,
+            "model": self.model,
+            "output": output,
+            "parallel_tool_calls": true,
+            "previous_response_id": self.previous,
+            "temperature": null,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": null,
+            "metadata": {"session": self.session},
+        })
+    }
+
+    fn item_id(&self) -> String {
+        format!("msg_{}", self.id.trim_start_matches(RESPONSE_PREFIX))
+    }
+
+    fn item(&self, status: &str, content: Value) -> Value {
+        json!({
+            "id": self.item_id(),
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": content,
+        })
+    }
+
+    fn finished(&self, text: &str, is_cut: bool, usage: Usage) -> Value {
+        let status = if is_cut { "incomplete" } else { "completed" };
+        let item = self.item(status, json!([text_part(text)]));
+        let mut body = self.body(status, json!([item]));
+        if is_cut {
+            body["incomplete_details"] = json!({"reason": "max_output_tokens"});
+        }
+        body["usage"] = json!({
+            "input_tokens": usage.input_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+            "output_tokens": usage.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_output_tokens},
+            "total_tokens": usage.input_tokens + usage.output_tokens,
+        });
+        body
+    }
+}
+
+fn text_part(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": []})
+}
+
+/// The events of a streamed response.
+struct ResponseStream {
+    head: ResponseHead,
+    answer: RunningAnswer,
+    ready: VecDeque<Value>,
+    text: String,
+    /// Number of the next event.
+    sequence: u64,
+    has_ended: bool,
+}
+
+impl ResponseStream {
+    fn new(head: ResponseHead, answer: RunningAnswer) -> Self {
+        let mut stream = Self {
+            head,
+            answer,
+            ready: VecDeque::new(),
+            text: String::new(),
+            sequence: 0,
+            has_ended: false,
+        };
+        let begun = stream.head.body("in_progress", json!([]));
+        stream.push("response.created", json!({"response": begun}));
+        stream.push("response.in_progress", json!({"response": begun}));
+        let item = stream.head.item("in_progress", json!([]));
+        stream.push(
+            "response.output_item.added",
+            json!({"output_index": 0, "item": item}),
+        );
+        stream.push_part(
+            "response.content_part.added",
+            json!({"part": text_part("")}),
+        );
+        stream
+    }
+
+    fn push(&mut self, kind: &str, mut event: Value) {
+        event["type"] = json!(kind);
+        event["sequence_number"] = json!(self.sequence);
+        self.sequence += 1;
+        self.ready.push_back(event);
+    }
+
+    /// Adds an event about the text of the message.
+    fn push_part(&mut self, kind: &str, mut event: Value) {
+        event["item_id"] = json!(self.head.item_id());
+        event["output_index"] = json!(0);
+        event["content_index"] = json!(0);
+        self.push(kind, event);
+    }
+
+    /// Returns the next event; `None` at the end.
+    async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.has_ended {
+                return None;
+            }
+            match self.answer.next().await {
+                AnswerUpdate::Text(delta) => {
+                    self.text.push_str(&delta);
+                    let event = json!({"delta": delta, "logprobs": []});
+                    self.push_part("response.output_text.delta", event);
+                }
+                AnswerUpdate::Ended { is_cut, usage } => self.end(is_cut, usage),
+                AnswerUpdate::Failed(message) => {
+                    self.has_ended = true;
+                    let mut body = self.head.body("failed", json!([]));
+                    body["error"] = json!({"code": "server_error", "message": message});
+                    self.push("response.failed", json!({"response": body}));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, is_cut: bool, usage: Usage) {
+        self.has_ended = true;
+        let text = std::mem::take(&mut self.text);
+        let done = json!({"text": text, "logprobs": []});
+        self.push_part("response.output_text.done", done);
+        self.push_part(
+            "response.content_part.done",
+            json!({"part": text_part(&text)}),
+        );
+        let body = self.head.finished(&text, is_cut, usage);
+        let item = body["output"][0].clone();
+        self.push(
+            "response.output_item.done",
+            json!({"output_index": 0, "item": item}),
+        );
+        let kind = match is_cut {
+            true => "response.incomplete",
+            false => "response.completed",
+        };
+        self.push(kind, json!({"response": body}));
+    }
+
+    fn into_response(self) -> Response {
+        event_response(unfold(self, async |mut stream| {
+            let event = stream.next().await?;
+            let kind = event["type"].as_str().unwrap_or_default().to_owned();
+            let sse = Event::default().event(kind).data(event.to_string());
+            Some((Ok(sse), stream))
+        }))
+    }
+}

@@ -1,0 +1,103 @@
+//! All routes, and the OpenAPI document that is generated from them.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use selvedge_http::AllowedHosts;
+use serde_json::Value;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Components, SecurityRequirement};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::admission::{RequestAdmission, admit};
+use crate::api_error::ApiError;
+use crate::state::SharedState;
+
+/// Name of the security scheme in the OpenAPI document.
+const BEARER: &str = "token";
+
+#[derive(utoipa::OpenApi)]
+#[openapi(info(
+    title = "Selvedge",
+    description = "Sessions of agents, their events, approvals, documents and channels.",
+))]
+struct ApiDescription;
+
+/// Returns the routes of the API, and the OpenAPI document as JSON.
+fn documented_routes() -> (Router<SharedState>, String) {
+    let description = <ApiDescription as utoipa::OpenApi>::openapi();
+    let api = OpenApiRouter::new()
+        .merge(crate::session_routes::routes())
+        .merge(crate::message_routes::routes())
+        .merge(crate::approval_routes::routes())
+        .merge(crate::document_routes::routes())
+        .merge(crate::channel_routes::routes())
+        .merge(crate::run_routes::routes())
+        .merge(crate::memory_routes::routes());
+    let (router, mut description) = OpenApiRouter::with_openapi(description)
+        .nest("/api/v1", api)
+        .merge(crate::openai::routes())
+        .merge(crate::chat_completions::routes())
+        .merge(crate::responses::routes())
+        .merge(crate::health_routes::routes())
+        .split_for_parts();
+    description.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    let components = description.components.get_or_insert_with(Components::new);
+    components.add_security_scheme(BEARER, SecurityScheme::Http(bearer));
+    let no_scopes: [String; 0] = [];
+    description.security = Some(vec![SecurityRequirement::new(BEARER, no_scopes)]);
+    let mut document = serde_json::to_value(&description).unwrap_or_default();
+    describe_responses(&mut document);
+    (router, format!("{document:#}"))
+}
+
+/// Adds the descriptions of responses, which OpenAPI requires: they are the same everywhere.
+fn describe_responses(document: &mut Value) {
+    let paths = document["paths"].as_object_mut().into_iter().flatten();
+    let operations = paths.flat_map(|(_, path)| path.as_object_mut().into_iter().flatten());
+    let responses = operations.flat_map(|(_, operation)| {
+        let responses = operation["responses"].as_object_mut();
+        responses.into_iter().flatten()
+    });
+    for (status, response) in responses {
+        if let Some(fields) = response.as_object_mut() {
+            let description = match status.starts_with('2') {
+                true => "Success",
+                false => "Error",
+            };
+            let own = fields.entry("description").or_insert(Value::Null);
+            if own.as_str().is_none_or(str::is_empty) {
+                *own = description.into();
+            }
+        }
+    }
+}
+
+/// Returns the OpenAPI document of the API, as JSON.
+pub fn openapi_json() -> String {
+    documented_routes().1
+}
+
+/// Returns the router of a server.
+pub(crate) fn router(state: SharedState, hosts: AllowedHosts) -> Router {
+    let (router, document) = documented_routes();
+    let document: Arc<str> = document.into();
+    let openapi = async move || {
+        let json = "application/json";
+        ([(header::CONTENT_TYPE, json)], document.to_string()).into_response()
+    };
+    let admission = RequestAdmission {
+        state: state.clone(),
+        hosts: Arc::new(hosts),
+    };
+    router
+        .route("/openapi.json", get(openapi))
+        .fallback(async || ApiError::not_found("such path").hint("see /openapi.json"))
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(axum::middleware::from_fn_with_state(admission, admit))
+        .with_state(state)
+}

@@ -1,0 +1,440 @@
+//! Routes of sessions: create, list, read, fork, stop, events, plan and children.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use selvedge_protocol::{NewSession, SessionFilter, SessionInfo, SessionState, TokenScope};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api_error::{ApiError, ErrorBody};
+use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::event_stream::{StreamEnd, session_events};
+use crate::state::{ApiState, SharedState};
+
+/// Most sessions that one request lists.
+const MAX_LISTED_SESSIONS: u32 = 500;
+/// Sessions that a request lists without `limit`.
+const DEFAULT_LISTED_SESSIONS: u32 = 50;
+
+pub(crate) fn routes() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(list_workspaces))
+        .routes(routes!(create_session, list_sessions))
+        .routes(routes!(get_session))
+        .routes(routes!(get_items))
+        .routes(routes!(fork_session))
+        .routes(routes!(stop_session))
+        .routes(routes!(follow_events))
+        .routes(routes!(get_plan))
+        .routes(routes!(get_children))
+}
+
+/// A session.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SessionView {
+    /// Id of the session, `ses_…`.
+    id: String,
+    /// Title of the session.
+    title: Option<String>,
+    /// Name of its environment.
+    environment: Option<String>,
+    /// Folder that it works in.
+    directory: String,
+    /// Id of the session whose script created it.
+    creator: Option<String>,
+    /// `busy` while a process runs a turn of it or has it open, else `idle`.
+    #[schema(example = "idle")]
+    state: String,
+    /// Number of messages that are not answered yet.
+    queued: u32,
+}
+
+impl From<SessionInfo> for SessionView {
+    fn from(session: SessionInfo) -> Self {
+        Self {
+            id: session.id,
+            title: session.title,
+            environment: session.environment,
+            directory: session.directory,
+            creator: session.creator,
+            state: match session.state {
+                SessionState::Idle => "idle",
+                SessionState::Busy => "busy",
+            }
+            .to_owned(),
+            queued: session.queued,
+        }
+    }
+}
+
+/// A list of sessions.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SessionsResponse {
+    /// The sessions, the last used one first.
+    sessions: Vec<SessionView>,
+}
+
+/// Workspaces of a token.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct WorkspaceList {
+    /// Folders that the token can reach. The first one is used where a request names none.
+    workspaces: Vec<String>,
+}
+
+/// List the workspaces of the token
+#[utoipa::path(get, path = "/workspaces", tag = "workspaces", responses((status = 200, body = WorkspaceList)))]
+async fn list_workspaces(caller: Caller) -> Json<WorkspaceList> {
+    Json(WorkspaceList {
+        workspaces: caller.token.workspaces.clone(),
+    })
+}
+
+/// A session to create.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateSession {
+    /// Folder to work in. Defaults to the first workspace of the token.
+    workspace: Option<String>,
+    /// Name of an environment of the workspace's configuration.
+    environment: Option<String>,
+    /// Title of the session.
+    title: Option<String>,
+    /// The first message, which starts a turn.
+    prompt: Option<String>,
+    /// Whether the session works in a git worktree of its own. Defaults to the environment.
+    worktree: Option<bool>,
+}
+
+/// Create a session
+#[utoipa::path(
+    post, path = "/sessions", tag = "sessions", request_body = CreateSession,
+    responses((status = 201, body = SessionView), (status = "4XX", body = ErrorBody)),
+)]
+async fn create_session(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiJson(request): ApiJson<CreateSession>,
+) -> Result<(StatusCode, Json<SessionView>), ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let workspace = request.workspace.as_deref();
+    let workspace = state.workspace(&caller, workspace).await?;
+    let environment = request.environment.as_deref();
+    let place = state
+        .host
+        .session_place(&workspace, environment, request.worktree)
+        .await?;
+    if !caller.token.allows_directory(&place.directory) {
+        let message = "the environment works in a folder that the token cannot reach";
+        return Err(ApiError::forbidden(message));
+    }
+    if request.prompt.is_some() {
+        check_queue_limit(&state, &caller).await?;
+    }
+    let session = NewSession {
+        title: request.title,
+        environment: request.environment,
+        directory: place.directory,
+        folder: place.folder,
+        creator: caller.author(),
+        permissions: None,
+        prompt: request.prompt,
+        idempotency_key: caller.message_key(),
+    };
+    let session = state.stores.sessions.create(session).await?;
+    state.workers.wake(&session.id);
+    Ok((StatusCode::CREATED, Json(session.into())))
+}
+
+/// Fails if as many messages of the token wait as may.
+pub(crate) async fn check_queue_limit(state: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+    let queues = &state.stores.queues;
+    let open = queues.open_message_count(&caller.author()).await?;
+    match open >= state.limits.queued_turns {
+        false => Ok(()),
+        true => Err(ApiError::over_limit(format!(
+            "{open} messages of this token are not answered yet"
+        ))
+        .hint("repeat the request later, or set `serve.max_queued_turns` in config.toml")),
+    }
+}
+
+/// Which sessions to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListSessions {
+    /// Only sessions that work in this folder or below. Defaults to all workspaces of the token.
+    workspace: Option<String>,
+    /// Only sessions whose title contains this text.
+    title: Option<String>,
+    /// Only sessions of this environment.
+    environment: Option<String>,
+    /// Maximum number of sessions, up to 500.
+    limit: Option<u32>,
+}
+
+/// List sessions
+#[utoipa::path(
+    get, path = "/sessions", tag = "sessions", params(ListSessions),
+    responses((status = 200, body = SessionsResponse), (status = "4XX", body = ErrorBody)),
+)]
+async fn list_sessions(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiQuery(query): ApiQuery<ListSessions>,
+) -> Result<Json<SessionsResponse>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let workspaces = match &query.workspace {
+        Some(named) => vec![caller.workspace(Some(named))?],
+        None => caller.token.workspaces.clone(),
+    };
+    let limit = query.limit.unwrap_or(DEFAULT_LISTED_SESSIONS);
+    let limit = limit.min(MAX_LISTED_SESSIONS);
+    let mut sessions: Vec<SessionInfo> = Vec::new();
+    for workspace in workspaces {
+        let filter = SessionFilter {
+            workspace: Some(workspace),
+            title: query.title.clone(),
+            environment: query.environment.clone(),
+            limit,
+            ..SessionFilter::default()
+        };
+        let found = state.stores.sessions.list(filter).await?;
+        // Workspaces may lie inside each other.
+        for session in found {
+            if !sessions.iter().any(|known| known.id == session.id) {
+                sessions.push(session);
+            }
+        }
+    }
+    sessions.truncate(limit as usize);
+    let sessions = sessions.into_iter().map(SessionView::from).collect();
+    Ok(Json(SessionsResponse { sessions }))
+}
+
+/// Show a session
+#[utoipa::path(
+    get, path = "/sessions/{id}", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 200, body = SessionView), (status = "4XX", body = ErrorBody)),
+)]
+async fn get_session(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<SessionView>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    Ok(Json(state.session(&caller, &id).await?.into()))
+}
+
+/// An item of a session.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ItemView {
+    /// Number of the turn that it belongs to.
+    turn: u32,
+    /// The item, as in events.
+    #[schema(value_type = Object)]
+    item: Value,
+}
+
+/// Items of a session.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ItemList {
+    /// The items of all turns, in order.
+    items: Vec<ItemView>,
+}
+
+/// List the items of a session: messages, reasoning, scripts, calls and results
+#[utoipa::path(
+    get, path = "/sessions/{id}/items", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 200, body = ItemList), (status = "4XX", body = ErrorBody)),
+)]
+async fn get_items(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<ItemList>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    let items = state.host.items(&session.id).await?;
+    let items = items
+        .into_iter()
+        .map(|(turn, item)| ItemView { turn, item });
+    Ok(Json(ItemList {
+        items: items.collect(),
+    }))
+}
+
+/// How to fork a session.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ForkSession {
+    /// The last turn to copy. Defaults to all turns.
+    up_to_turn: Option<u32>,
+}
+
+/// Fork a session: a new one with its turns
+#[utoipa::path(
+    post, path = "/sessions/{id}/fork", tag = "sessions", params(("id" = String, Path)),
+    request_body = ForkSession,
+    responses((status = 201, body = SessionView), (status = "4XX", body = ErrorBody)),
+)]
+async fn fork_session(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+    ApiJson(request): ApiJson<ForkSession>,
+) -> Result<(StatusCode, Json<SessionView>), ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    let fork = state.host.fork(&session.id, request.up_to_turn).await?;
+    let fork = state.session(&caller, &fork).await?;
+    Ok((StatusCode::CREATED, Json(fork.into())))
+}
+
+/// Whether a turn was running.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StoppedTurn {
+    /// Whether a turn was running, which now ends as `interrupted`.
+    stopped: bool,
+}
+
+/// Stop the running turn of a session. Queued messages stay
+#[utoipa::path(
+    post, path = "/sessions/{id}/stop", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 200, body = StoppedTurn), (status = "4XX", body = ErrorBody)),
+)]
+async fn stop_session(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<StoppedTurn>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    let stopped = state.workers.interrupt(&session.id);
+    Ok(Json(StoppedTurn { stopped }))
+}
+
+/// Which events to send.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FollowEvents {
+    /// Send the events after this number. `Last-Event-ID` has precedence.
+    after: Option<u64>,
+    /// `false` ends the stream after the events that are stored now.
+    follow: Option<bool>,
+}
+
+/// Follow the events of a session as Server-Sent Events
+///
+/// The events are those of `selvedge exec --json`. An event with an `id` is stored; the others are
+/// parts of an open item. After a reconnect with `Last-Event-ID` every stored event follows that
+/// was missed, then each open item again with its text so far.
+#[utoipa::path(
+    get, path = "/sessions/{id}/events", tag = "sessions",
+    params(("id" = String, Path), FollowEvents, ("Last-Event-ID" = Option<String>, Header)),
+    responses(
+        (status = 200, body = String, content_type = "text/event-stream"),
+        (status = "4XX", body = ErrorBody),
+    ),
+)]
+async fn follow_events(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+    ApiQuery(query): ApiQuery<FollowEvents>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
+    let end = match query.follow {
+        Some(false) => StreamEnd::AfterStored,
+        _ => StreamEnd::Never,
+    };
+    let feed = state.feeds.feed(&session.id);
+    let stopping = state.stopping.clone();
+    Ok(session_events(feed, after, end, &state.metrics, stopping))
+}
+
+/// Returns the number in `Last-Event-ID`.
+pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
+    let Some(id) = headers.get("last-event-id") else {
+        return Ok(None);
+    };
+    let number = id.to_str().ok().and_then(|id| id.trim().parse().ok());
+    match number {
+        Some(number) => Ok(Some(number)),
+        None => Err(ApiError::invalid(
+            "Last-Event-ID is not the number of an event",
+        )),
+    }
+}
+
+/// The plan of a session.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PlanView {
+    /// The steps, in order. Empty if there is no plan.
+    #[schema(value_type = Vec<Object>)]
+    plan: Value,
+    /// Reason that the model gave for the last change.
+    #[schema(value_type = Option<String>)]
+    explanation: Value,
+}
+
+/// Show the plan of a session
+#[utoipa::path(
+    get, path = "/sessions/{id}/plan", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 200, body = PlanView), (status = "4XX", body = ErrorBody)),
+)]
+async fn get_plan(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<PlanView>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    let events = &state.stores.events;
+    let latest = events.latest_event(&session.id, "plan.updated").await?;
+    let mut body = latest.map(|event| event.body).unwrap_or_default();
+    let plan = body["plan"].take();
+    Ok(Json(PlanView {
+        plan: if plan.is_null() {
+            Value::Array(Vec::new())
+        } else {
+            plan
+        },
+        explanation: body["explanation"].take(),
+    }))
+}
+
+/// List the sessions that scripts of a session created
+#[utoipa::path(
+    get, path = "/sessions/{id}/children", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 200, body = SessionsResponse), (status = "4XX", body = ErrorBody)),
+)]
+async fn get_children(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<SessionsResponse>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    let filter = SessionFilter {
+        creator: Some(session.id),
+        limit: MAX_LISTED_SESSIONS,
+        ..SessionFilter::default()
+    };
+    let children = state.stores.sessions.list(filter).await?;
+    let children = children
+        .into_iter()
+        .filter(|child| caller.token.allows_directory(&child.directory));
+    Ok(Json(SessionsResponse {
+        sessions: children.map(SessionView::from).collect(),
+    }))
+}

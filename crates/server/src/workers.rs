@@ -1,0 +1,279 @@
+//! Runs the queued messages of sessions: many sessions at once, the turns of one session in order.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use selvedge_protocol::{AuthorKind, MessageAuthor, ServerStoreError, SessionStore, since_epoch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::approvals::PendingApprovals;
+use crate::feed::SessionFeeds;
+use crate::host::{HostedStep, HostedTurn, SessionHost};
+use crate::metrics::ServerMetrics;
+use crate::state::{ServerLimits, ServerStores};
+
+/// How often the queues are searched for messages that came from other processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// First pause before a session that another process uses is tried again. Each further pause is
+/// twice as long, up to [`MAX_BUSY_DELAY`].
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Longest pause before a session that another process uses is tried again.
+const MAX_BUSY_DELAY: Duration = Duration::from_secs(2);
+/// Pause after a failure, such as a full disk.
+const FAILURE_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// How long turns may take to stop when the server stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The sessions whose queues are being worked on.
+pub(crate) struct SessionWorkers {
+    stores: ServerStores,
+    host: Arc<dyn SessionHost>,
+    feeds: Arc<SessionFeeds>,
+    approvals: Arc<PendingApprovals>,
+    metrics: Arc<ServerMetrics>,
+    running: Mutex<HashMap<String, WorkerState>>,
+    next_worker: AtomicU64,
+    /// Permits for concurrent turns, by the name of the token.
+    permits: Mutex<HashMap<String, Arc<Semaphore>>>,
+    concurrent_turns: usize,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+}
+
+/// The worker of a session.
+#[derive(Default)]
+struct WorkerState {
+    /// Tells the worker from later ones of the same session.
+    id: u64,
+    /// Whether a message was queued since the worker last looked.
+    has_news: bool,
+    /// Cancels the turn that runs.
+    turn: Option<CancellationToken>,
+}
+
+/// A worker that runs. Its entry is removed with it, also if it panics.
+struct RunningWorker {
+    workers: Arc<SessionWorkers>,
+    session: String,
+    id: u64,
+}
+
+impl Drop for RunningWorker {
+    fn drop(&mut self) {
+        let mut running = self.workers.lock_running();
+        if running
+            .get(&self.session)
+            .is_some_and(|state| state.id == self.id)
+        {
+            running.remove(&self.session);
+        }
+    }
+}
+
+impl SessionWorkers {
+    pub(crate) fn new(
+        stores: ServerStores,
+        host: Arc<dyn SessionHost>,
+        feeds: Arc<SessionFeeds>,
+        approvals: Arc<PendingApprovals>,
+        limits: ServerLimits,
+        metrics: Arc<ServerMetrics>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            stores,
+            host,
+            feeds,
+            approvals,
+            metrics,
+            running: Mutex::default(),
+            next_worker: AtomicU64::new(0),
+            permits: Mutex::default(),
+            concurrent_turns: limits.concurrent_turns,
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+        })
+    }
+
+    fn lock_running(&self) -> MutexGuard<'_, HashMap<String, WorkerState>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a worker look at the queue of a session.
+    pub(crate) fn wake(self: &Arc<Self>, session: &str) {
+        if self.stopping.is_cancelled() {
+            return;
+        }
+        let mut running = self.lock_running();
+        if let Some(worker) = running.get_mut(session) {
+            worker.has_news = true;
+            return;
+        }
+        let id = self.next_worker.fetch_add(1, Ordering::Relaxed);
+        let state = WorkerState {
+            id,
+            ..WorkerState::default()
+        };
+        running.insert(session.to_owned(), state);
+        let worker = RunningWorker {
+            workers: self.clone(),
+            session: session.to_owned(),
+            id,
+        };
+        let stopping = self.stopping.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = worker.workers.work(&worker.session) => {}
+                // The turn is dropped where it is, as if the process were killed. The next server
+                // continues it from what the journal has.
+                () = stopping.cancelled() => {}
+            }
+        });
+    }
+
+    /// Interrupts the turn of a session. Returns whether one was running.
+    pub(crate) fn interrupt(&self, session: &str) -> bool {
+        let running = self.lock_running();
+        let turn = running.get(session).and_then(|worker| worker.turn.as_ref());
+        turn.inspect(|turn| turn.cancel()).is_some()
+    }
+
+    /// Wakes workers for messages from other processes, until the server stops. Also continues the
+    /// turns that an earlier server left open.
+    pub(crate) async fn poll_queues(self: Arc<Self>) {
+        loop {
+            if let Err(error) = self.wake_waiting().await {
+                tracing::error!(%error, "cannot read the queues");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = self.stopping.cancelled() => return,
+            }
+        }
+    }
+
+    /// Wakes a worker for each session with a queue in a workspace of a valid token.
+    async fn wake_waiting(self: &Arc<Self>) -> Result<(), ServerStoreError> {
+        let waiting = self.stores.queues.waiting_sessions().await?;
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let now = since_epoch().as_millis() as i64;
+        let mut tokens = self.stores.tokens.tokens().await?;
+        tokens.retain(|token| token.is_valid_at(now));
+        for session in waiting {
+            let is_served =
+                |token: &selvedge_protocol::ApiToken| token.allows_directory(&session.directory);
+            if tokens.iter().any(is_served) {
+                self.wake(&session.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops all turns, and waits until they have stopped.
+    pub(crate) async fn stop(&self) {
+        self.stopping.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(STOP_TIMEOUT, self.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("turns did not stop in time");
+        }
+    }
+
+    /// Runs turns of a session until its queue is empty.
+    async fn work(&self, session: &str) {
+        let mut busy_delay = BUSY_RETRY_DELAY;
+        loop {
+            if let Some(worker) = self.lock_running().get_mut(session) {
+                worker.has_news = false;
+            }
+            let step = match self.next_author(session).await {
+                Ok(None) => Ok(HostedStep::Idle),
+                Ok(Some(author)) => {
+                    let _permit = self.permit(&author).await;
+                    Ok(self.run_turn(session).await)
+                }
+                Err(error) => Err(error),
+            };
+            match step {
+                Ok(HostedStep::Ended) => busy_delay = BUSY_RETRY_DELAY,
+                Ok(HostedStep::Idle) => {
+                    let mut running = self.lock_running();
+                    if running.get(session).is_none_or(|worker| !worker.has_news) {
+                        running.remove(session);
+                        return;
+                    }
+                }
+                Ok(HostedStep::Busy) => {
+                    tokio::time::sleep(busy_delay).await;
+                    busy_delay = (busy_delay * 2).min(MAX_BUSY_DELAY);
+                }
+                Err(error) => {
+                    tracing::error!(session, error, "cannot run the queue");
+                    tokio::time::sleep(FAILURE_RETRY_DELAY).await;
+                }
+            }
+        }
+    }
+
+    /// Returns the author of the oldest message that is not answered.
+    async fn next_author(&self, session: &str) -> Result<Option<MessageAuthor>, String> {
+        let queue = SessionStore::queue(&*self.stores.sessions, session).await;
+        let queue = queue.map_err(|error| error.to_string())?;
+        Ok(queue.into_iter().next().map(|message| message.author))
+    }
+
+    /// Waits until another turn of this author may run. Messages of sessions need no permit: their
+    /// number is limited, and a turn may wait for the turn of another session.
+    async fn permit(&self, author: &MessageAuthor) -> Option<OwnedSemaphorePermit> {
+        if author.kind != AuthorKind::Person {
+            return None;
+        }
+        let permits = {
+            let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
+            let new = || Arc::new(Semaphore::new(self.concurrent_turns.max(1)));
+            permits.entry(author.id.clone()).or_insert_with(new).clone()
+        };
+        permits.acquire_owned().await.ok()
+    }
+
+    async fn run_turn(&self, session: &str) -> HostedStep {
+        let cancel = CancellationToken::new();
+        if let Some(worker) = self.lock_running().get_mut(session) {
+            worker.turn = Some(cancel.clone());
+        }
+        let _counted = self.metrics.running_turns.enter();
+        let (events, flush) = self.feeds.feed(session).sink();
+        let turn = HostedTurn {
+            events,
+            flush: flush.clone(),
+            approver: self.approvals.approver(session),
+            cancel,
+        };
+        let step = self.host.run_next(session, turn).await;
+        // The events of a turn are stored before those of the next one.
+        flush.wait().await;
+        if let Some(worker) = self.lock_running().get_mut(session) {
+            worker.turn = None;
+        }
+        match step {
+            Ok(step) => {
+                if step == HostedStep::Ended {
+                    self.metrics.turns_ended.add(1);
+                }
+                step
+            }
+            Err(error) => {
+                tracing::error!(session, %error, "cannot run the turn");
+                tokio::time::sleep(FAILURE_RETRY_DELAY).await;
+                HostedStep::Busy
+            }
+        }
+    }
+}
