@@ -14,6 +14,7 @@ use selvedge_protocol::{
     SessionError, SessionEventStore, SessionFuture, SessionInfo, SessionRunner, SessionStore,
     TurnBudgets, TurnEnd, TurnPermissions, Usage, since_epoch,
 };
+use selvedge_server::ClientTool;
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::{Approver, NoApprover};
 use serde_json::json;
@@ -144,6 +145,26 @@ pub(crate) enum TurnPlace {
     Server,
 }
 
+/// What a turn of a message gets from the caller.
+pub(crate) struct TurnSurroundings {
+    /// Decides about approvals of a turn that a person started; `None` denies what needs one.
+    pub(crate) approver: Option<Arc<dyn Approver>>,
+    pub(crate) place: TurnPlace,
+    /// Tools that the agent can call besides its own.
+    pub(crate) client_tools: Vec<ClientTool>,
+}
+
+impl TurnSurroundings {
+    /// Returns those of a turn outside of a server.
+    fn thread() -> Self {
+        Self {
+            approver: None,
+            place: TurnPlace::Thread,
+            client_tools: Vec::new(),
+        }
+    }
+}
+
 /// Waits for turns that the agent server of this process runs, so that its clients see them.
 struct ServedRunner {
     journal: Arc<Journal>,
@@ -227,7 +248,7 @@ pub(crate) async fn run_queue(
                         session,
                         &claimed,
                         options,
-                        (None, TurnPlace::Thread),
+                        TurnSurroundings::thread(),
                     );
                     let (session, outcome) = run.await?;
                     if let Some(outcome) = &outcome {
@@ -269,7 +290,7 @@ pub(crate) async fn run_message(
     session: Session,
     claimed: &ClaimedMessage,
     options: &TurnOptions,
-    (approver, place): (Option<Arc<dyn Approver>>, TurnPlace),
+    surroundings: TurnSurroundings,
 ) -> Result<(Session, Option<TurnOutcome>)> {
     if claimed.begun && !session.has_open_turn() {
         return Ok((session, None));
@@ -281,7 +302,7 @@ pub(crate) async fn run_message(
     ];
     let permissions: Vec<&TurnPermissions> = permissions.into_iter().flatten().collect();
     let (mut setup, model) = setup_for_session(configuration, &info, &permissions, journal)?;
-    setup.turn_place = place;
+    setup.turn_place = surroundings.place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
@@ -293,6 +314,7 @@ pub(crate) async fn run_message(
             reason: "turns of queued messages never ask for approval".to_owned(),
         }) as _
     };
+    let approver = surroundings.approver;
     let approver = approver.filter(|_| claimed.message.permissions.is_none());
     let build = AgentBuildOptions {
         model: &model,
@@ -307,10 +329,17 @@ pub(crate) async fn run_message(
     let workspace = WorkspaceArgs::default();
     let assembled = agent_setup::assemble_in_session(&mut setup, &workspace, build, session);
     let AssembledAgent {
-        agent,
+        mut agent,
         mut session,
         servers,
     } = assembled.await?;
+    if !surroundings.client_tools.is_empty() {
+        let mut registry = agent.harness().orchestrator().registry().clone();
+        for tool in surroundings.client_tools {
+            registry.register(tool)?;
+        }
+        agent = agent.with_tools(registry);
+    }
     let outcome = match claimed.begun {
         true => agent.run_open_turn(&mut session, options).await,
         false => {
