@@ -181,7 +181,7 @@ struct Request {
 }
 
 /// Answers one request.
-type ReplyFn = dyn Fn(&mut TcpStream, &Request) -> Result<()> + Send + Sync;
+type HostileReply = dyn Fn(&mut TcpStream, &Request) -> Result<()> + Send + Sync;
 
 /// Runs a script that calls a tool of a server that answers like this.
 fn run_script(
@@ -197,7 +197,7 @@ fn run_script(
     std::fs::write(lab.home().join("config.toml"), config)?;
     let (requests, encodings) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let counts = (requests.clone(), encodings.clone());
-    let reply: Arc<ReplyFn> = Arc::new(reply);
+    let reply: Arc<HostileReply> = Arc::new(reply);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let (reply, counts) = (reply.clone(), counts.clone());

@@ -54,6 +54,7 @@ mod serve_host;
 mod serve_recovery;
 mod serve_tokens;
 mod servers;
+mod session_configuration;
 mod session_runner;
 mod sessions;
 mod sessions_args;

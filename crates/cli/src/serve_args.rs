@@ -45,7 +45,7 @@ pub(crate) enum ServeCommand {
 pub(crate) enum ServeTokenCommand {
     /// Create a token and print its secret, which is not stored
     Create(TokenCreateArgs),
-    /// List tokens
+    /// List the tokens
     List(TokenListArgs),
     /// Revoke a token: it cannot be used any more
     Revoke(TokenRevokeArgs),

@@ -30,7 +30,8 @@ use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
 use crate::runs::{run_json, user_redactor};
 use crate::serve_recovery::reconcile_events;
-use crate::session_runner::{SessionConfiguration, TurnPlace, describe_end, run_message};
+use crate::session_configuration::SessionConfiguration;
+use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
 use crate::setup::{CliSetup, load_configuration, load_user_configuration};
 use crate::trust::TrustQuestion;
 
@@ -136,7 +137,11 @@ impl JournalHost {
         let run = async {
             let info = SessionStore::get(&*self.journal, &id).await?;
             let configuration = self.configuration(Path::new(&info.directory))?;
-            let surroundings = (Some(turn.approver), TurnPlace::Server);
+            let surroundings = TurnSurroundings {
+                approver: Some(turn.approver),
+                place: TurnPlace::Server,
+                client_tools: turn.client_tools,
+            };
             let run = run_message(
                 &configuration,
                 &self.journal,

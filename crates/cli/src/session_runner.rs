@@ -8,25 +8,26 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
-use selvedge_config::{Config, EnvironmentSettings, Project};
+use selvedge_config::{Config, EnvironmentSettings};
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
     ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy,
     SessionError, SessionEventStore, SessionFolder, SessionFuture, SessionInfo, SessionRunner,
     SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage, since_epoch,
 };
-use selvedge_toolbox::{SessionAccess, SessionEnvironment, WorktreeError, is_in_repository};
+use selvedge_server::ClientTool;
+use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::{Approver, NoApprover};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
-use crate::instructions::InstructionUse;
 use crate::problem::Problem;
 use crate::run::runtime;
+use crate::session_configuration::{SessionConfiguration, no_environment};
 use crate::sessions_worktree::prepare_worktree;
-use crate::setup::{CliSetup, LoadedConfiguration, load_configuration};
+use crate::setup::{CliSetup, load_configuration};
 use crate::trust::TrustQuestion;
 
 /// How often a waiting call looks whether another process has answered its message.
@@ -34,86 +35,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Stack of the thread that runs turns for a script, in bytes: as large as that of the main thread.
 const THREAD_STACK_BYTES: usize = 8 << 20;
 
-/// The configuration for turns of sessions in one folder. Those of other folders are read from
-/// their files.
-#[derive(Clone)]
-pub(crate) struct SessionConfiguration {
-    config: Config,
-    directory: PathBuf,
-    project: Option<Project>,
-    instruction_use: InstructionUse,
-}
-
 /// A message with its answer, and what the turns that led to it used.
 pub(crate) struct AnsweredMessage {
     pub(crate) message: InboxMessage,
     pub(crate) usage: Usage,
     pub(crate) cost: Option<f64>,
-}
-
-impl From<LoadedConfiguration> for SessionConfiguration {
-    fn from(loaded: LoadedConfiguration) -> Self {
-        Self {
-            config: loaded.config,
-            directory: loaded.directory,
-            project: loaded.project,
-            instruction_use: loaded.instruction_use,
-        }
-    }
-}
-
-impl SessionConfiguration {
-    /// Returns the folder in which sessions of an environment work, and whether they change files
-    /// there. `worktree` overrides the environment.
-    pub(crate) fn session_place(
-        &self,
-        environment: Option<&str>,
-        worktree: Option<bool>,
-    ) -> Result<(PathBuf, SessionFolder)> {
-        let environment = match environment {
-            Some(name) => {
-                let environment = self.config.environments.get(name);
-                environment.ok_or_else(|| no_environment(name))?.clone()
-            }
-            None => EnvironmentSettings::default(),
-        };
-        let directory = match &environment.workspace {
-            Some(workspace) => {
-                let path = self.directory.join(workspace);
-                path.canonicalize().unwrap_or(path)
-            }
-            None => self.directory.clone(),
-        };
-        let sandbox = environment.sandbox_mode.unwrap_or(self.config.sandbox_mode);
-        // A session that changes nothing needs no worktree.
-        let can_change = sandbox != SandboxPolicy::ReadOnly;
-        if !can_change || !worktree.unwrap_or(environment.worktree) {
-            return Ok((directory, SessionFolder::Shared));
-        }
-        if !is_in_repository(&directory) {
-            let error = WorktreeError::NotARepository(directory);
-            let problem = Problem::new(error.to_string());
-            return Err(problem.hint(error.hint().unwrap_or_default()).into());
-        }
-        Ok((directory, SessionFolder::Worktree))
-    }
-
-    /// Returns the names of the environments.
-    pub(crate) fn environment_names(&self) -> Vec<String> {
-        self.config.environments.keys().cloned().collect()
-    }
-
-    /// Sets up the tools of the folder, without a session.
-    pub(crate) fn into_setup(self) -> Result<CliSetup> {
-        let mut setup = CliSetup::from_config(self.config, self.directory, self.project)?;
-        setup.instruction_use = self.instruction_use;
-        Ok(setup)
-    }
-}
-
-fn no_environment(name: &str) -> Problem {
-    Problem::new(format!("there is no environment `{name}`"))
-        .hint(format!("add `[environments.{name}]` to config.toml"))
 }
 
 /// Runs turns for scripts, each on a thread of its own, so that a script that stops to wait does
@@ -200,6 +126,26 @@ pub(crate) enum TurnPlace {
     Server,
 }
 
+/// What a turn of a message gets from the caller.
+pub(crate) struct TurnSurroundings {
+    /// Decides about approvals of a turn that a person started; `None` denies what needs one.
+    pub(crate) approver: Option<Arc<dyn Approver>>,
+    pub(crate) place: TurnPlace,
+    /// Tools that the agent can call besides its own.
+    pub(crate) client_tools: Vec<ClientTool>,
+}
+
+impl TurnSurroundings {
+    /// Returns those of a turn outside of a server.
+    fn thread() -> Self {
+        Self {
+            approver: None,
+            place: TurnPlace::Thread,
+            client_tools: Vec::new(),
+        }
+    }
+}
+
 /// Waits for turns that the agent server of this process runs, so that its clients see them.
 struct ServedRunner {
     journal: Arc<Journal>,
@@ -283,7 +229,7 @@ pub(crate) async fn run_queue(
                         session,
                         &claimed,
                         options,
-                        (None, TurnPlace::Thread),
+                        TurnSurroundings::thread(),
                     );
                     let (session, outcome) = run.await?;
                     if let Some(outcome) = &outcome {
@@ -335,7 +281,7 @@ pub(crate) async fn run_message(
     session: Session,
     claimed: &ClaimedMessage,
     options: &TurnOptions,
-    (approver, place): (Option<Arc<dyn Approver>>, TurnPlace),
+    surroundings: TurnSurroundings,
 ) -> Result<(Session, Option<TurnOutcome>)> {
     if claimed.begun && !session.has_open_turn() {
         return Ok((session, None));
@@ -349,7 +295,7 @@ pub(crate) async fn run_message(
     let worktree = session_worktree(&info).await?;
     let (mut setup, model) =
         setup_for_session(configuration, &info, worktree, &permissions, journal)?;
-    setup.turn_place = place;
+    setup.turn_place = surroundings.place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
@@ -361,6 +307,7 @@ pub(crate) async fn run_message(
             reason: "turns of queued messages never ask for approval".to_owned(),
         }) as _
     };
+    let approver = surroundings.approver;
     let approver = approver.filter(|_| claimed.message.permissions.is_none());
     let build = AgentBuildOptions {
         model: &model,
@@ -375,10 +322,17 @@ pub(crate) async fn run_message(
     let workspace = WorkspaceArgs::default();
     let assembled = agent_setup::assemble_in_session(&mut setup, &workspace, build, session);
     let AssembledAgent {
-        agent,
+        mut agent,
         mut session,
         servers,
     } = assembled.await?;
+    if !surroundings.client_tools.is_empty() {
+        let mut registry = agent.harness().orchestrator().registry().clone();
+        for tool in surroundings.client_tools {
+            registry.register(tool)?;
+        }
+        agent = agent.with_tools(registry);
+    }
     let outcome = match claimed.begun {
         true => agent.run_open_turn(&mut session, options).await,
         false => {

@@ -25,7 +25,7 @@ pub enum TlsError {
     /// A file cannot be read as PEM.
     #[error("cannot read {}: {why}", path.display())]
     File {
-        /// The file.
+        /// The file that cannot be read.
         path: PathBuf,
         /// The error of the reader.
         why: String,

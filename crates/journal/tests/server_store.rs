@@ -9,8 +9,8 @@ use selvedge_journal::Journal;
 use selvedge_protocol::{
     ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, AuthorKind, DecisionRace,
     IdempotencyStore, MessageAuthor, NewApiToken, NewInboxMessage, NewSession, RemovedMessage,
-    RepeatedRequest, ServerStoreError, SessionEventStore, SessionQueueStore, SessionStore,
-    StoredReply, TokenScope,
+    RepeatedRequest, ServerStoreError, SessionEventStore, SessionFolder, SessionQueueStore,
+    SessionStore, StoredReply, TokenScope,
 };
 use serde_json::{Value, json};
 use support::WaitForResult;

@@ -26,7 +26,7 @@ enum Response {
 }
 
 /// A server with the tools `good` and `bad`.
-struct HttpServer {
+struct LimitTestServer {
     settings: ServerSettings,
     /// Number of requests for a stream.
     streams: Arc<AtomicUsize>,
@@ -34,7 +34,7 @@ struct HttpServer {
     sent: Arc<AtomicUsize>,
 }
 
-async fn http_server(bad: Response) -> HttpServer {
+async fn http_server(bad: Response) -> LimitTestServer {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let transport = McpTransport::Http {
         url: format!("http://{}/mcp", listener.local_addr().unwrap()),
@@ -46,7 +46,7 @@ async fn http_server(bad: Response) -> HttpServer {
         Response::Flood(..) => 60.0,
         Response::Complete(..) => 3.0,
     };
-    let server = HttpServer {
+    let server = LimitTestServer {
         settings,
         streams: Arc::new(AtomicUsize::new(0)),
         sent: Arc::new(AtomicUsize::new(0)),

@@ -55,7 +55,7 @@ impl From<WaitingApproval> for ApprovalView {
     }
 }
 
-/// Approval requests.
+/// Approval requests that wait.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ApprovalList {
     /// The requests that wait, the oldest first.
@@ -205,7 +205,7 @@ pub(crate) struct DecideApproval {
 pub(crate) struct DecidedApproval {
     /// Id of the request.
     id: String,
-    /// The decision.
+    /// What the client decides.
     decision: ApprovalChoice,
 }
 

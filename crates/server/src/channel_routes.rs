@@ -29,7 +29,7 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
         .routes(routes!(follow_channel))
 }
 
-/// A channel.
+/// A channel with its size.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ChannelView {
     /// Name of the channel.
@@ -114,7 +114,7 @@ pub(crate) struct PostMessage {
 /// A posted message, and who received it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct PostedMessage {
-    /// The message.
+    /// Text of the message.
     message: PostView,
     /// Ids of the sessions for which it is queued.
     queued: Vec<String>,
@@ -122,7 +122,7 @@ pub(crate) struct PostedMessage {
     refused: Vec<String>,
 }
 
-/// List channels
+/// List the channels
 #[utoipa::path(
     get, path = "/channels", tag = "channels",
     responses((status = 200, body = ChannelsResponse), (status = "4XX", body = ErrorBody)),

@@ -16,8 +16,8 @@ use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, Caller};
 use crate::event_stream::event_response;
 use crate::openai::{
-    AnswerUpdate, ClientConversation, ClientMessage, ClientSession, RunningAnswer,
-    refuse_client_tools, start_turn, stream_error,
+    AnswerUpdate, ClientCallView, ClientConversation, ClientMessage, ClientSession, RunningAnswer,
+    start_turn, stream_error, tool_results,
 };
 use crate::state::SharedState;
 
@@ -43,7 +43,7 @@ pub(crate) struct ChatCompletionRequest {
     #[serde(default)]
     #[schema(value_type = Object)]
     metadata: Value,
-    /// Must be empty: client-side tools are not supported.
+    /// Tools of the type `function` that the client runs. The agent has its own tools as well.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     tools: Value,
@@ -60,35 +60,53 @@ async fn create_chat_completion(
     ApiJson(request): ApiJson<ChatCompletionRequest>,
 ) -> Result<Response, ApiError> {
     caller.require(TokenScope::Sessions)?;
-    refuse_client_tools(&request.tools)?;
-    let conversation = ClientConversation::parse(None, &request.messages)?;
-    let session = match request.metadata["session"].as_str() {
-        Some(id) => ClientSession::Existing(id.to_owned()),
-        None => ClientSession::New {
-            model: request.model.clone(),
-        },
+    let results = tool_results(&request.messages)?;
+    let mut answer = match results.is_empty() {
+        false => state.client_tools.resume(&caller.token.id, &results)?,
+        true => {
+            let conversation = ClientConversation::parse(None, &request.messages)?;
+            let session = match request.metadata["session"].as_str() {
+                Some(id) => ClientSession::Existing(id.to_owned()),
+                None => ClientSession::New {
+                    model: request.model.clone(),
+                },
+            };
+            start_turn(&state, &caller, session, conversation, &request.tools).await?
+        }
     };
-    let answer = start_turn(&state, &caller, session, conversation).await?;
     let completion = ChatCompletion {
-        id: format!("chatcmpl-{}-{}", answer.session, answer.number),
+        id: format!("chatcmpl-{}", answer.response_id()),
         session: answer.session.clone(),
         model: request.model,
         created: since_epoch().as_secs(),
         streams_usage: request.stream_options["include_usage"] == true,
     };
     if request.stream {
-        return Ok(completion.into_stream(answer));
+        let stream = ChatStream {
+            completion,
+            answer: Some(answer),
+            place: ChatStreamPlace::Start,
+            state,
+            token: caller.token.id.clone(),
+        };
+        return Ok(stream.into_response());
     }
-    let (text, is_cut, usage) = answer.collect().await?;
-    let message = json!({"role": "assistant", "content": text, "refusal": null});
+    let answered = answer.collect().await?;
+    let mut message = json!({"role": "assistant", "content": answered.text, "refusal": null});
+    let mut reason = finish_reason(answered.is_cut);
+    if !answered.calls.is_empty() {
+        message["tool_calls"] = calls_json(&answered.calls);
+        reason = "tool_calls";
+        state.client_tools.park(&caller.token.id, answer);
+    }
     let choice = json!({
         "index": 0,
         "message": message,
         "logprobs": null,
-        "finish_reason": finish_reason(is_cut),
+        "finish_reason": reason,
     });
     let mut body = completion.body("chat.completion", json!([choice]));
-    body["usage"] = usage_json(usage);
+    body["usage"] = usage_json(answered.usage);
     Ok(Json(body).into_response())
 }
 
@@ -103,12 +121,91 @@ struct ChatCompletion {
 }
 
 /// What a stream sends next.
-enum ChatStreamState {
+enum ChatStreamPlace {
     Start,
     Text,
+    /// The reason why the answer ends here, and the usage if the turn has ended.
+    Finish(&'static str, Option<Usage>),
     Usage(Usage),
     Done,
     End,
+}
+
+/// The parts of a streamed completion.
+struct ChatStream {
+    completion: ChatCompletion,
+    /// `None` if the turn waits for the client's next request.
+    answer: Option<RunningAnswer>,
+    place: ChatStreamPlace,
+    state: SharedState,
+    token: String,
+}
+
+impl ChatStream {
+    fn into_response(self) -> Response {
+        event_response(unfold(self, async |mut stream| {
+            let data = stream.next().await?;
+            Some((Ok(Event::default().data(data)), stream))
+        }))
+    }
+
+    /// Returns the next part; `None` at the end.
+    async fn next(&mut self) -> Option<String> {
+        let completion = &self.completion;
+        let (data, next) = match std::mem::replace(&mut self.place, ChatStreamPlace::End) {
+            ChatStreamPlace::Start => {
+                let start = json!({"role": "assistant", "content": ""});
+                (completion.chunk(start, None), ChatStreamPlace::Text)
+            }
+            ChatStreamPlace::Text => match self.answer.as_mut()?.next().await {
+                AnswerUpdate::Text(delta) => {
+                    let delta = json!({"content": delta});
+                    (completion.chunk(delta, None), ChatStreamPlace::Text)
+                }
+                AnswerUpdate::Calls(calls) => {
+                    let delta = json!({"tool_calls": calls_json(&calls)});
+                    let chunk = completion.chunk(delta, None);
+                    if let Some(answer) = self.answer.take() {
+                        self.state.client_tools.park(&self.token, answer);
+                    }
+                    (chunk, ChatStreamPlace::Finish("tool_calls", None))
+                }
+                AnswerUpdate::Ended { is_cut, usage } => {
+                    let usage = completion.streams_usage.then_some(usage);
+                    let chunk = completion.chunk(json!({"content": ""}), None);
+                    let next = ChatStreamPlace::Finish(finish_reason(is_cut), usage);
+                    (chunk, next)
+                }
+                AnswerUpdate::Failed(message) => (stream_error(&message), ChatStreamPlace::Done),
+            },
+            ChatStreamPlace::Finish(reason, usage) => {
+                let next = usage.map_or(ChatStreamPlace::Done, ChatStreamPlace::Usage);
+                (completion.chunk(json!({}), Some(reason)), next)
+            }
+            ChatStreamPlace::Usage(usage) => {
+                let mut chunk = completion.body("chat.completion.chunk", json!([]));
+                chunk["usage"] = usage_json(usage);
+                (chunk, ChatStreamPlace::Done)
+            }
+            ChatStreamPlace::Done => return Some("[DONE]".to_owned()),
+            ChatStreamPlace::End => return None,
+        };
+        self.place = next;
+        Some(data.to_string())
+    }
+}
+
+/// Returns calls of the client's tools as clients expect them.
+fn calls_json(calls: &[ClientCallView]) -> Value {
+    let calls = calls.iter().enumerate().map(|(index, call)| {
+        json!({
+            "index": index,
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        })
+    });
+    calls.collect()
 }
 
 impl ChatCompletion {
@@ -131,44 +228,6 @@ impl ChatCompletion {
             "finish_reason": finish_reason,
         });
         self.body("chat.completion.chunk", json!([choice]))
-    }
-
-    fn into_stream(self, answer: RunningAnswer) -> Response {
-        let state = (self, answer, ChatStreamState::Start);
-        event_response(unfold(state, async |(completion, mut answer, state)| {
-            let (data, next) = match state {
-                ChatStreamState::Start => {
-                    let start = json!({"role": "assistant", "content": ""});
-                    let start = completion.chunk(start, None);
-                    (start.to_string(), ChatStreamState::Text)
-                }
-                ChatStreamState::Text => match answer.next().await {
-                    AnswerUpdate::Text(delta) => {
-                        let chunk = completion.chunk(json!({"content": delta}), None);
-                        (chunk.to_string(), ChatStreamState::Text)
-                    }
-                    AnswerUpdate::Ended { is_cut, usage } => {
-                        let chunk = completion.chunk(json!({}), Some(finish_reason(is_cut)));
-                        let next = match completion.streams_usage {
-                            true => ChatStreamState::Usage(usage),
-                            false => ChatStreamState::Done,
-                        };
-                        (chunk.to_string(), next)
-                    }
-                    AnswerUpdate::Failed(message) => {
-                        (stream_error(&message).to_string(), ChatStreamState::Done)
-                    }
-                },
-                ChatStreamState::Usage(usage) => {
-                    let mut chunk = completion.body("chat.completion.chunk", json!([]));
-                    chunk["usage"] = usage_json(usage);
-                    (chunk.to_string(), ChatStreamState::Done)
-                }
-                ChatStreamState::Done => ("[DONE]".to_owned(), ChatStreamState::End),
-                ChatStreamState::End => return None,
-            };
-            Some((Ok(Event::default().data(data)), (completion, answer, next)))
-        }))
     }
 }
 

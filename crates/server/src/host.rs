@@ -8,6 +8,7 @@ use selvedge_tools::Approver;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::client_tools::ClientTool;
 use crate::feed::EventFlush;
 
 /// Runs turns of sessions and calls of tools, with the configuration of their workspaces.
@@ -63,6 +64,8 @@ pub struct HostedTurn {
     pub approver: Arc<dyn Approver>,
     /// Ends the turn as interrupted.
     pub cancel: CancellationToken,
+    /// Tools of the client, which the agent can call besides its own.
+    pub client_tools: Vec<ClientTool>,
 }
 
 /// What [`SessionHost::run_next`] has done.

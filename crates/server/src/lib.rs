@@ -12,6 +12,7 @@ mod approvals;
 mod caller;
 mod channel_routes;
 mod chat_completions;
+mod client_tools;
 mod document_routes;
 mod event_stream;
 mod feed;
@@ -31,6 +32,7 @@ mod session_routes;
 mod state;
 mod workers;
 
+pub use client_tools::ClientTool;
 pub use feed::EventFlush;
 pub use host::{
     HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -14,12 +15,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::Caller;
+use crate::client_tools::{ClientCall, ClientTool};
 use crate::feed::{FeedEvent, SessionFeed};
 use crate::message_routes::queue_message;
 use crate::metrics::GaugeGuard;
@@ -28,6 +32,8 @@ use crate::state::{ApiState, SharedState};
 
 /// The model that is the workspace without an environment.
 pub(crate) const DEFAULT_MODEL: &str = "default";
+/// How long further calls of a client's tools may take to be part of the same response.
+const CALL_BATCH_DELAY: Duration = Duration::from_millis(50);
 /// Between two messages of a turn.
 const MESSAGE_SEPARATOR: &str = "\n\n";
 
@@ -40,20 +46,20 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
 pub(crate) struct ModelView {
     /// Name of the environment, or `default`.
     id: String,
-    /// Always `model`.
+    /// The type, always `model`.
     object: String,
-    /// Always 0.
+    /// The time, always 0.
     created: i64,
-    /// Always `selvedge`.
+    /// The owner, always `selvedge`.
     owned_by: String,
 }
 
 /// The environments of a workspace, as models.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ModelsResponse {
-    /// Always `list`.
+    /// The type, always `list`.
     object: String,
-    /// The models.
+    /// The models of the token.
     data: Vec<ModelView>,
 }
 
@@ -91,6 +97,21 @@ pub(crate) struct ClientMessage {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub(crate) content: Value,
+    /// With the role `tool`, the call whose result the message is.
+    #[serde(default)]
+    pub(crate) tool_call_id: Option<String>,
+}
+
+/// Returns the results of tools at the end of a conversation, with the ids of their calls.
+pub(crate) fn tool_results(messages: &[ClientMessage]) -> Result<Vec<(String, String)>, ApiError> {
+    let results = messages.iter().rev();
+    let results = results.take_while(|message| message.role == "tool");
+    results
+        .map(|message| {
+            let id = message.tool_call_id.clone().unwrap_or_default();
+            Ok((id, text_of(&message.content)?))
+        })
+        .collect()
 }
 
 /// A conversation of a request: earlier turns, and the message to answer.
@@ -150,15 +171,6 @@ fn text_of(content: &Value) -> Result<String, ApiError> {
     }
 }
 
-/// Refuses client-side tools, which are not supported.
-pub(crate) fn refuse_client_tools(tools: &Value) -> Result<(), ApiError> {
-    match tools.as_array().is_none_or(Vec::is_empty) {
-        true => Ok(()),
-        false => Err(ApiError::invalid("client-side tools are not supported")
-            .hint("leave out `tools`; the agent has the tools of its environment")),
-    }
-}
-
 /// The session of a request.
 pub(crate) enum ClientSession {
     /// A new one with an environment.
@@ -173,7 +185,10 @@ pub(crate) async fn start_turn(
     caller: &Caller,
     session: ClientSession,
     conversation: ClientConversation,
+    tools: &Value,
 ) -> Result<RunningAnswer, ApiError> {
+    let (sender, client_calls) = unbounded_channel();
+    let tools = ClientTool::parse_all(tools, &sender)?;
     check_queue_limit(state, caller).await?;
     let (id, is_new) = match session {
         ClientSession::Existing(id) => (state.session(caller, &id).await?.id, false),
@@ -182,6 +197,7 @@ pub(crate) async fn start_turn(
             (create_session(state, caller, model, turns).await?, true)
         }
     };
+    state.client_tools.set(&id, tools);
     let feed = state.feeds.feed(&id);
     // Only what follows is of interest.
     let live = feed.catch_up(i64::MAX.unsigned_abs()).await?.live;
@@ -198,6 +214,11 @@ pub(crate) async fn start_turn(
         texts: HashMap::new(),
         has_text: false,
         interrupt_on_drop: is_new,
+        client_calls,
+        _calls: sender,
+        ready_calls: Vec::new(),
+        waiting_calls: HashMap::new(),
+        part: 0,
         _open: state.metrics.open_streams.enter(),
     })
 }
@@ -247,6 +268,26 @@ pub(crate) enum AnswerUpdate {
     },
     /// The turn failed.
     Failed(String),
+    /// The turn waits for results of the client's tools.
+    Calls(Vec<ClientCallView>),
+}
+
+/// A call of a client's tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClientCallView {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    /// The arguments, as JSON.
+    pub(crate) arguments: String,
+}
+
+/// A whole answer, or the part up to calls of the client's tools.
+pub(crate) struct CollectedAnswer {
+    pub(crate) text: String,
+    pub(crate) is_cut: bool,
+    pub(crate) usage: Usage,
+    /// Calls of the client's tools. If there are any, the turn waits for their results.
+    pub(crate) calls: Vec<ClientCallView>,
 }
 
 /// A turn whose text is read while it is written. A turn of a new session is interrupted when this
@@ -267,6 +308,15 @@ pub(crate) struct RunningAnswer {
     /// Whether any text was returned.
     has_text: bool,
     interrupt_on_drop: bool,
+    client_calls: UnboundedReceiver<ClientCall>,
+    /// Keeps the receiver of calls open without tools.
+    _calls: UnboundedSender<ClientCall>,
+    /// Calls that the client has not received.
+    ready_calls: Vec<ClientCallView>,
+    /// Calls whose results the client has not sent.
+    waiting_calls: HashMap<String, oneshot::Sender<String>>,
+    /// Number of responses before this one that belong to the same turn.
+    pub(crate) part: u32,
     _open: GaugeGuard,
 }
 
@@ -283,21 +333,32 @@ impl RunningAnswer {
     pub(crate) async fn next(&mut self) -> AnswerUpdate {
         loop {
             let event = match self.ready.pop_front() {
-                Some(event) => event,
-                None => match self.live.recv().await {
-                    Ok(event) => event,
-                    Err(RecvError::Lagged(_)) => {
-                        match self.feed.catch_up(self.last_event).await {
-                            Ok(caught_up) => {
-                                self.live = caught_up.live;
-                                self.ready.extend(caught_up.events);
-                            }
-                            Err(error) => return self.fail(error.to_string()),
-                        }
+                Some(event) => Ok(event),
+                // The text before a call comes first.
+                None if !self.ready_calls.is_empty() => match self.live.try_recv() {
+                    Ok(event) => Ok(event),
+                    Err(_) => return AnswerUpdate::Calls(std::mem::take(&mut self.ready_calls)),
+                },
+                None => tokio::select! {
+                    biased;
+                    event = self.live.recv() => event,
+                    Some(call) = self.client_calls.recv() => {
+                        self.collect_calls(call).await;
                         continue;
                     }
-                    Err(RecvError::Closed) => return self.fail("the server stops".to_owned()),
                 },
+            };
+            let event = match event {
+                Ok(event) => event,
+                Err(RecvError::Lagged(_)) => match self.feed.catch_up(self.last_event).await {
+                    Ok(caught_up) => {
+                        self.live = caught_up.live;
+                        self.ready.extend(caught_up.events);
+                        continue;
+                    }
+                    Err(error) => return self.fail(error.to_string()),
+                },
+                Err(RecvError::Closed) => return self.fail("the server stops".to_owned()),
             };
             self.last_event = event.number.unwrap_or(self.last_event);
             let body: Value = serde_json::from_str(&event.body).unwrap_or_default();
@@ -305,6 +366,47 @@ impl RunningAnswer {
                 return update;
             }
         }
+    }
+
+    /// Keeps a call of the client's tools, and those that follow it at once.
+    async fn collect_calls(&mut self, first: ClientCall) {
+        let mut next = Some(first);
+        while let Some(call) = next {
+            self.ready_calls.push(ClientCallView {
+                id: call.id.clone(),
+                name: call.name,
+                arguments: call.arguments,
+            });
+            self.waiting_calls.insert(call.id, call.reply);
+            let more = tokio::time::timeout(CALL_BATCH_DELAY, self.client_calls.recv());
+            next = more.await.ok().flatten();
+        }
+    }
+
+    /// Returns an id for the response: session, number of the message, and part of the turn.
+    pub(crate) fn response_id(&self) -> String {
+        match self.part {
+            0 => format!("{}_{}", self.session, self.number),
+            part => format!("{}_{}.{part}", self.session, self.number),
+        }
+    }
+
+    /// Whether the turn waits for the result of a call.
+    pub(crate) fn waits_for(&self, call: &str) -> bool {
+        self.waiting_calls.contains_key(call)
+    }
+
+    /// Passes the results of the client to the calls that wait. A call without a result fails.
+    pub(crate) fn deliver(&mut self, results: &[(String, String)]) {
+        for (id, result) in results {
+            if let Some(reply) = self.waiting_calls.remove(id) {
+                // A call that timed out waits no more.
+                let _ = reply.send(result.clone());
+            }
+        }
+        self.waiting_calls.clear();
+        self.part += 1;
+        self.has_text = false;
     }
 
     fn fail(&mut self, message: String) -> AnswerUpdate {
@@ -388,13 +490,25 @@ impl RunningAnswer {
         Some(AnswerUpdate::Text(format!("{separator}{delta}")))
     }
 
-    /// Reads the whole answer. Returns its text, whether a limit cut it, and the usage.
-    pub(crate) async fn collect(mut self) -> Result<(String, bool, Usage), ApiError> {
-        let mut text = String::new();
+    /// Reads the answer up to its end, or up to calls of the client's tools.
+    pub(crate) async fn collect(&mut self) -> Result<CollectedAnswer, ApiError> {
+        let mut collected = CollectedAnswer {
+            text: String::new(),
+            is_cut: false,
+            usage: Usage::default(),
+            calls: Vec::new(),
+        };
         loop {
             match self.next().await {
-                AnswerUpdate::Text(delta) => text.push_str(&delta),
-                AnswerUpdate::Ended { is_cut, usage } => return Ok((text, is_cut, usage)),
+                AnswerUpdate::Text(delta) => collected.text.push_str(&delta),
+                AnswerUpdate::Ended { is_cut, usage } => {
+                    (collected.is_cut, collected.usage) = (is_cut, usage);
+                    return Ok(collected);
+                }
+                AnswerUpdate::Calls(calls) => {
+                    collected.calls = calls;
+                    return Ok(collected);
+                }
                 AnswerUpdate::Failed(message) => return Err(ApiError::internal(message)),
             }
         }

@@ -18,8 +18,8 @@ use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, Caller};
 use crate::event_stream::event_response;
 use crate::openai::{
-    AnswerUpdate, ClientConversation, ClientMessage, ClientSession, RunningAnswer,
-    refuse_client_tools, start_turn,
+    AnswerUpdate, ClientCallView, ClientConversation, ClientMessage, ClientSession,
+    CollectedAnswer, RunningAnswer, start_turn,
 };
 use crate::state::SharedState;
 
@@ -49,7 +49,7 @@ pub(crate) struct ResponseRequest {
     #[serde(default)]
     #[schema(value_type = Object)]
     metadata: Value,
-    /// Must be empty: client-side tools are not supported.
+    /// Tools of the type `function` that the client runs. The agent has its own tools as well.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     tools: Value,
@@ -66,16 +66,45 @@ async fn create_response(
     ApiJson(request): ApiJson<ResponseRequest>,
 ) -> Result<Response, ApiError> {
     caller.require(TokenScope::Sessions)?;
-    refuse_client_tools(&request.tools)?;
+    let results = function_outputs(&request.input);
+    let mut answer = match results.is_empty() {
+        false => state.client_tools.resume(&caller.token.id, &results)?,
+        true => start_response(&state, &caller, &request).await?,
+    };
+    let head = ResponseHead {
+        id: format!("{RESPONSE_PREFIX}{}", answer.response_id()),
+        session: answer.session.clone(),
+        model: request.model,
+        created: since_epoch().as_secs(),
+        previous: request.previous_response_id,
+    };
+    if request.stream {
+        let parking = (state, caller.token.id.clone());
+        return Ok(ResponseStream::new(head, answer, parking).into_response());
+    }
+    let answered = answer.collect().await?;
+    if !answered.calls.is_empty() {
+        state.client_tools.park(&caller.token.id, answer);
+    }
+    Ok(Json(head.finished(&answered)).into_response())
+}
+
+/// Starts the turn that answers the input of a request.
+async fn start_response(
+    state: &SharedState,
+    caller: &Caller,
+    request: &ResponseRequest,
+) -> Result<RunningAnswer, ApiError> {
     let messages: Vec<ClientMessage> = match &request.input {
         Value::String(text) => vec![ClientMessage {
             role: "user".to_owned(),
             content: json!(text),
+            tool_call_id: None,
         }],
         input => serde_json::from_value(input.clone())
             .map_err(|error| ApiError::invalid(format!("the input is not valid: {error}")))?,
     };
-    let conversation = ClientConversation::parse(request.instructions, &messages)?;
+    let conversation = ClientConversation::parse(request.instructions.clone(), &messages)?;
     let previous = request.previous_response_id.as_deref();
     let session = match (previous, request.metadata["session"].as_str()) {
         (Some(id), _) => ClientSession::Existing(session_of(id)?),
@@ -84,19 +113,22 @@ async fn create_response(
             model: request.model.clone(),
         },
     };
-    let answer = start_turn(&state, &caller, session, conversation).await?;
-    let head = ResponseHead {
-        id: format!("{RESPONSE_PREFIX}{}_{}", answer.session, answer.number),
-        session: answer.session.clone(),
-        model: request.model,
-        created: since_epoch().as_secs(),
-        previous: request.previous_response_id,
-    };
-    if request.stream {
-        return Ok(ResponseStream::new(head, answer).into_response());
-    }
-    let (text, is_cut, usage) = answer.collect().await?;
-    Ok(Json(head.finished(&text, is_cut, usage)).into_response())
+    start_turn(state, caller, session, conversation, &request.tools).await
+}
+
+/// Returns the results of tools at the end of an input, with the ids of their calls.
+fn function_outputs(input: &Value) -> Vec<(String, String)> {
+    let items = input.as_array().into_iter().flatten().rev();
+    let outputs = items.take_while(|item| item["type"] == "function_call_output");
+    let outputs = outputs.map(|item| {
+        let id = item["call_id"].as_str().unwrap_or_default().to_owned();
+        let output = match &item["output"] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        (id, output)
+    });
+    outputs.collect()
 }
 
 /// Returns the session of an earlier response.
@@ -156,13 +188,17 @@ impl ResponseHead {
         })
     }
 
-    fn finished(&self, text: &str, is_cut: bool, usage: Usage) -> Value {
+    fn finished(&self, answered: &CollectedAnswer) -> Value {
+        let is_cut = answered.is_cut;
         let status = if is_cut { "incomplete" } else { "completed" };
-        let item = self.item(status, json!([text_part(text)]));
-        let mut body = self.body(status, json!([item]));
+        let item = self.item(status, json!([text_part(&answered.text)]));
+        let calls = answered.calls.iter().map(call_item);
+        let output: Value = std::iter::once(item).chain(calls).collect();
+        let mut body = self.body(status, output);
         if is_cut {
             body["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
+        let usage = &answered.usage;
         body["usage"] = json!({
             "input_tokens": usage.input_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
@@ -174,6 +210,18 @@ impl ResponseHead {
     }
 }
 
+/// Returns a call of the client's tools as an item.
+fn call_item(call: &ClientCallView) -> Value {
+    json!({
+        "id": format!("fc_{}", call.id),
+        "type": "function_call",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "status": "completed",
+    })
+}
+
 fn text_part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": []})
 }
@@ -181,7 +229,10 @@ fn text_part(text: &str) -> Value {
 /// The events of a streamed response.
 struct ResponseStream {
     head: ResponseHead,
-    answer: RunningAnswer,
+    /// `None` if the turn waits for the client's next request.
+    answer: Option<RunningAnswer>,
+    /// Where the turn is kept then, and the token of the client.
+    parking: (SharedState, String),
     ready: VecDeque<Value>,
     text: String,
     /// Number of the next event.
@@ -190,10 +241,11 @@ struct ResponseStream {
 }
 
 impl ResponseStream {
-    fn new(head: ResponseHead, answer: RunningAnswer) -> Self {
+    fn new(head: ResponseHead, answer: RunningAnswer, parking: (SharedState, String)) -> Self {
         let mut stream = Self {
             head,
-            answer,
+            answer: Some(answer),
+            parking,
             ready: VecDeque::new(),
             text: String::new(),
             sequence: 0,
@@ -238,13 +290,19 @@ impl ResponseStream {
             if self.has_ended {
                 return None;
             }
-            match self.answer.next().await {
+            match self.answer.as_mut()?.next().await {
                 AnswerUpdate::Text(delta) => {
                     self.text.push_str(&delta);
                     let event = json!({"delta": delta, "logprobs": []});
                     self.push_part("response.output_text.delta", event);
                 }
-                AnswerUpdate::Ended { is_cut, usage } => self.end(is_cut, usage),
+                AnswerUpdate::Ended { is_cut, usage } => self.end(is_cut, usage, Vec::new()),
+                AnswerUpdate::Calls(calls) => {
+                    if let Some(answer) = self.answer.take() {
+                        self.parking.0.client_tools.park(&self.parking.1, answer);
+                    }
+                    self.end(false, Usage::default(), calls);
+                }
                 AnswerUpdate::Failed(message) => {
                     self.has_ended = true;
                     let mut body = self.head.body("failed", json!([]));
@@ -255,21 +313,35 @@ impl ResponseStream {
         }
     }
 
-    fn end(&mut self, is_cut: bool, usage: Usage) {
+    fn end(&mut self, is_cut: bool, usage: Usage, calls: Vec<ClientCallView>) {
         self.has_ended = true;
-        let text = std::mem::take(&mut self.text);
-        let done = json!({"text": text, "logprobs": []});
+        let answered = CollectedAnswer {
+            text: std::mem::take(&mut self.text),
+            is_cut,
+            usage,
+            calls,
+        };
+        let done = json!({"text": answered.text, "logprobs": []});
         self.push_part("response.output_text.done", done);
-        self.push_part(
-            "response.content_part.done",
-            json!({"part": text_part(&text)}),
-        );
-        let body = self.head.finished(&text, is_cut, usage);
-        let item = body["output"][0].clone();
-        self.push(
-            "response.output_item.done",
-            json!({"output_index": 0, "item": item}),
-        );
+        let part = json!({"part": text_part(&answered.text)});
+        self.push_part("response.content_part.done", part);
+        let body = self.head.finished(&answered);
+        let items = body["output"].as_array().cloned().unwrap_or_default();
+        for (index, item) in items.into_iter().enumerate() {
+            if index > 0 {
+                let added = json!({"output_index": index, "item": item});
+                self.push("response.output_item.added", added);
+                let arguments = json!({
+                    "output_index": index,
+                    "item_id": item["id"],
+                    "name": item["name"],
+                    "arguments": item["arguments"],
+                });
+                self.push("response.function_call_arguments.done", arguments);
+            }
+            let done = json!({"output_index": index, "item": item});
+            self.push("response.output_item.done", done);
+        }
         let kind = match is_cut {
             true => "response.incomplete",
             false => "response.completed",

@@ -34,7 +34,7 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
         .routes(routes!(get_children))
 }
 
-/// A session.
+/// A session of the token.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SessionView {
     /// Id of the session, `ses_…`.
@@ -178,7 +178,7 @@ pub(crate) struct ListSessions {
     limit: Option<u32>,
 }
 
-/// List sessions
+/// List the sessions
 #[utoipa::path(
     get, path = "/sessions", tag = "sessions", params(ListSessions),
     responses((status = 200, body = SessionsResponse), (status = "4XX", body = ErrorBody)),

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api_error::ApiError;
 use crate::approvals::PendingApprovals;
 use crate::caller::Caller;
+use crate::client_tools::ClientTools;
 use crate::feed::SessionFeeds;
 use crate::host::SessionHost;
 use crate::metrics::ServerMetrics;
@@ -54,6 +55,7 @@ pub(crate) struct ApiState {
     pub(crate) feeds: Arc<SessionFeeds>,
     pub(crate) approvals: Arc<PendingApprovals>,
     pub(crate) workers: Arc<SessionWorkers>,
+    pub(crate) client_tools: Arc<ClientTools>,
     pub(crate) metrics: Arc<ServerMetrics>,
     /// Cancelled when the server stops, which ends event streams.
     pub(crate) stopping: CancellationToken,
@@ -71,11 +73,13 @@ impl ApiState {
         let metrics = Arc::<ServerMetrics>::default();
         let feeds = Arc::new(SessionFeeds::new(stores.events.clone(), metrics.clone()));
         let approvals = PendingApprovals::new(metrics.clone());
+        let client_tools = Arc::<ClientTools>::default();
         let workers = SessionWorkers::new(
             stores.clone(),
             host.clone(),
             feeds.clone(),
             approvals.clone(),
+            client_tools.clone(),
             limits,
             metrics.clone(),
         );
@@ -86,6 +90,7 @@ impl ApiState {
             feeds,
             approvals,
             workers,
+            client_tools,
             metrics,
             stopping: CancellationToken::new(),
         })

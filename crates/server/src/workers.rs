@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::approvals::PendingApprovals;
+use crate::client_tools::ClientTools;
 use crate::feed::SessionFeeds;
 use crate::host::{HostedStep, HostedTurn, SessionHost};
 use crate::metrics::ServerMetrics;
@@ -34,6 +35,7 @@ pub(crate) struct SessionWorkers {
     host: Arc<dyn SessionHost>,
     feeds: Arc<SessionFeeds>,
     approvals: Arc<PendingApprovals>,
+    client_tools: Arc<ClientTools>,
     metrics: Arc<ServerMetrics>,
     running: Mutex<HashMap<String, WorkerState>>,
     next_worker: AtomicU64,
@@ -80,6 +82,7 @@ impl SessionWorkers {
         host: Arc<dyn SessionHost>,
         feeds: Arc<SessionFeeds>,
         approvals: Arc<PendingApprovals>,
+        client_tools: Arc<ClientTools>,
         limits: ServerLimits,
         metrics: Arc<ServerMetrics>,
     ) -> Arc<Self> {
@@ -88,6 +91,7 @@ impl SessionWorkers {
             host,
             feeds,
             approvals,
+            client_tools,
             metrics,
             running: Mutex::default(),
             next_worker: AtomicU64::new(0),
@@ -255,8 +259,12 @@ impl SessionWorkers {
             flush: flush.clone(),
             approver: self.approvals.approver(session),
             cancel,
+            client_tools: self.client_tools.get(session),
         };
         let step = self.host.run_next(session, turn).await;
+        if step == Ok(HostedStep::Ended) {
+            self.client_tools.set(session, Vec::new());
+        }
         // The events of a turn are stored before those of the next one.
         flush.wait().await;
         if let Some(worker) = self.lock_running().get_mut(session) {

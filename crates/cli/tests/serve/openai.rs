@@ -124,8 +124,8 @@ fn wrong_requests_are_refused_and_failures_reported() {
     for wrong in [
         json!({"model": "default", "messages": []}),
         json!({"model": "none", "messages": message}),
-        json!({"model": "default", "messages": message, "tools": [{"type": "function"}]}),
-        json!({"model": "default", "messages": [{"role": "tool", "content": "x"}]}),
+        json!({"model": "default", "messages": message, "tools": [{"type": "web_search"}]}),
+        json!({"model": "default", "messages": [{"role": "alien", "content": "x"}]}),
     ] {
         let refused = client.post("/v1/chat/completions", wrong.clone());
         assert_eq!(refused.status, 400, "{wrong}: {refused:?}");
@@ -138,4 +138,103 @@ fn wrong_requests_are_refused_and_failures_reported() {
     let streamed = json!({"model": "default", "messages": message, "stream": true});
     let streamed = client.post("/v1/chat/completions", streamed);
     assert!(streamed.text.contains("\"error\""), "{streamed:?}");
+}
+
+/// A model that calls a tool of the client from a script, and then says what it returned.
+fn uses_client_tool(asked: &Asked) -> Reply {
+    let messages = asked.body["messages"].as_array().unwrap();
+    let last = messages.last().unwrap()["content"].to_string();
+    match last.contains("degrees") {
+        true => vec![text("It is warm.")].into(),
+        false => vec![text(&format!(
+            "Let me ask.\n{}",
+            block(
+                "const [a, b] = await Promise.all([\n\
+                   tools.get_weather({ city: 'Bonn' }), tools.get_weather({ city: 'Kiel' })]);\n\
+                 return `${a.degrees} and ${b.degrees} degrees`"
+            )
+        ))]
+        .into(),
+    }
+}
+
+#[test]
+fn client_side_tools_are_called_and_continue_the_turn() {
+    let fixture = ServeFixture::new(uses_client_tool);
+    let (server, client) = fixture.start();
+    let parameters = json!({
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    });
+    let function = json!({"name": "get_weather", "description": "Tells the weather.", "parameters": parameters});
+    let tools = json!([{"type": "function", "function": function}]);
+    for stream in [false, true] {
+        let mut messages = vec![json!({"role": "user", "content": "How is the weather?"})];
+        let ask = |messages: &[Value]| {
+            let request =
+                json!({"model": "default", "messages": messages, "tools": tools, "stream": stream});
+            let response = client.post("/v1/chat/completions", request);
+            assert_eq!(response.status, 200, "{response:?}");
+            match stream {
+                false => vec![response.body["choices"][0]["message"].clone()],
+                true => data(&response.text)
+                    .iter()
+                    .filter_map(|chunk| Some(chunk["choices"].get(0)?["delta"].clone()))
+                    .collect(),
+            }
+        };
+        let text_in = |parts: &[Value]| {
+            let texts = parts.iter().filter_map(|part| part["content"].as_str());
+            texts.collect::<String>()
+        };
+        let first = ask(&messages);
+        assert_eq!(text_in(&first).trim(), "Let me ask.");
+        let calls = first.iter().find_map(|part| part["tool_calls"].as_array());
+        let calls = calls.unwrap().clone();
+        assert_eq!(calls.len(), 2, "{calls:?}");
+        assert_eq!(calls[0]["function"]["name"], "get_weather");
+        messages.push(json!({"role": "assistant", "content": null, "tool_calls": calls}));
+        for (call, degrees) in calls.iter().zip([21, 17]) {
+            let content = json!({"degrees": degrees}).to_string();
+            messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": content}));
+        }
+        // Results of another token are not taken.
+        let other = crate::support::api::create_token(&fixture.workspace, &[&format!("o{stream}")]);
+        let stolen = json!({"model": "default", "messages": messages, "tools": tools});
+        let refused = server.client(&other).post("/v1/chat/completions", stolen);
+        assert_eq!(refused.status, 409, "{refused:?}");
+        assert_eq!(text_in(&ask(&messages)), "It is warm.");
+    }
+    // The same with responses.
+    let mut tool = function;
+    tool["type"] = json!("function");
+    let request = json!({"model": "default", "input": "How is the weather?", "tools": [tool]});
+    let first = client.post("/v1/responses", request);
+    let output = first.body["output"].as_array().unwrap();
+    let calls = output.iter().filter(|item| item["type"] == "function_call");
+    let results: Vec<Value> = calls
+        .map(|call| {
+            json!({
+                "type": "function_call_output",
+                "call_id": call["call_id"],
+                "output": "{\"degrees\": 3}",
+            })
+        })
+        .collect();
+    assert_eq!(results.len(), 2, "{first:?}");
+    let request = json!({
+        "model": "default",
+        "input": results,
+        "previous_response_id": first.body["id"],
+        "stream": true,
+    });
+    let second = client.post("/v1/responses", request);
+    let events = data(&second.text);
+    let last = &events.last().unwrap()["response"];
+    assert_eq!(
+        last["output"][0]["content"][0]["text"], "It is warm.",
+        "{second:?}"
+    );
+    assert_ne!(last["id"], first.body["id"]);
 }

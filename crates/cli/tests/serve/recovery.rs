@@ -14,7 +14,7 @@ use crate::support::api::ApiClient;
 
 /// How a server ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum End {
+enum ServerEnd {
     Kill,
     Terminate,
 }
@@ -46,7 +46,7 @@ fn remaining_items(client: &ApiClient, session: &str) -> Vec<Value> {
     items.into_iter().map(|(_, item)| item).collect()
 }
 
-fn a_turn_continues_after(end: End) {
+fn a_turn_continues_after(end: ServerEnd) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let fixture = ServeFixture::new(move |_| match count.fetch_add(1, Ordering::SeqCst) {
@@ -63,8 +63,8 @@ fn a_turn_continues_after(end: End) {
     let queued = client.message(&session, "and then");
     client.follow(&session, None).until("item.updated");
     match end {
-        End::Kill => server.kill(),
-        End::Terminate => server.terminate(),
+        ServerEnd::Kill => server.kill(),
+        ServerEnd::Terminate => server.terminate(),
     }
     let (_server, client) = fixture.start();
     let first = client.answer(&session, 1);
@@ -90,17 +90,17 @@ fn a_turn_continues_after(end: End) {
 
 #[test]
 fn a_turn_continues_after_a_kill() {
-    a_turn_continues_after(End::Kill);
+    a_turn_continues_after(ServerEnd::Kill);
 }
 
 #[test]
 fn a_turn_continues_after_a_graceful_stop() {
-    a_turn_continues_after(End::Terminate);
+    a_turn_continues_after(ServerEnd::Terminate);
 }
 
 #[test]
 fn a_script_that_ran_when_the_server_was_killed_is_resumed() {
-    for end in [End::Kill, End::Terminate] {
+    for end in [ServerEnd::Kill, ServerEnd::Terminate] {
         let fixture = ServeFixture::new(|asked| match asked.number {
             0 => vec![text(&block(
                 "await tools.exec({ command: ['sh', '-c', 'echo 1 >> ran.txt'] }); \
@@ -122,8 +122,8 @@ fn a_script_that_ran_when_the_server_was_killed_is_resumed() {
         };
         wait_until("the second command starts", || lines() == 2);
         match end {
-            End::Kill => server.kill(),
-            End::Terminate => server.terminate(),
+            ServerEnd::Kill => server.kill(),
+            ServerEnd::Terminate => server.terminate(),
         }
         std::fs::write(fixture.workspace.work().join("go"), "").unwrap();
         let (_server, client) = fixture.start();
