@@ -237,6 +237,17 @@ unsafe fn mount_step(step: &MountStep, slots: &mut [RawFd]) -> SyscallResult {
                 *flags,
                 data.as_c_str()
             )),
+            MountStep::HideFolder { path } => {
+                let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+                syscall_result(syscall!(
+                    SYS_mount,
+                    c"tmpfs",
+                    path.as_c_str(),
+                    c"tmpfs",
+                    flags,
+                    c"mode=555,size=4k"
+                ))
+            }
             MountStep::BindFile { source, path } => syscall_result(syscall!(
                 SYS_mount,
                 source.as_c_str(),

@@ -39,6 +39,8 @@ pub(crate) enum MountStep {
         flags: libc::c_ulong,
         data: CString,
     },
+    /// Mounts an empty, read-only folder over a folder.
+    HideFolder { path: CString },
     /// Mounts one file over another.
     BindFile { source: CString, path: CString },
 }
@@ -52,6 +54,7 @@ impl MountStep {
             | Self::AttachTree { path, .. }
             | Self::BindOverSelf { path, .. }
             | Self::MountNew { path, .. }
+            | Self::HideFolder { path }
             | Self::BindFile { path, .. } => path.as_bytes(),
         }
     }
@@ -63,7 +66,9 @@ impl MountStep {
         is_missing
             && matches!(
                 self,
-                Self::BindFile { .. } | Self::BindOverSelf { attributes: 0, .. }
+                Self::BindFile { .. }
+                    | Self::HideFolder { .. }
+                    | Self::BindOverSelf { attributes: 0, .. }
             )
     }
 }
@@ -153,8 +158,9 @@ pub(crate) fn mount_steps(
         };
         pin_folders_between(&path, &writable, &mut steps)?;
         if path.is_dir() {
-            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-            steps.push(new_mount_step(c"tmpfs", &path, flags, c"mode=555,size=4k")?);
+            steps.push(MountStep::HideFolder {
+                path: c_string(&path)?,
+            });
         } else {
             steps.push(cover_step(&path)?);
         }

@@ -586,6 +586,42 @@ fn paths_below_a_hidden_folder_are_hidden_with_it() {
     }
 }
 
+/// Placeholders of other commands come and go at paths that this command hides.
+#[test]
+fn a_hidden_folder_may_be_removed_while_a_command_starts() {
+    let folders = test_folders();
+    let hidden = folders.root.join("comes-and-goes");
+    let mode = ConfinementMode::Confined(Confinement {
+        writable: vec![folders.work.clone()],
+        hidden: vec![hidden.clone()],
+        ..Confinement::default()
+    });
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = std::fs::create_dir(&hidden);
+                let _ = std::fs::remove_dir(&hidden);
+            }
+        });
+        let support = ConfinementSupport::probe();
+        let exits: Vec<Result<ExitReason, String>> = (0..100)
+            .map(|_| {
+                let (reader, writer) = std::io::pipe().unwrap();
+                let started = spawn(
+                    command(&["true"], &folders.work, writer.into()),
+                    &mode,
+                    &support,
+                );
+                let child = started.map_err(|error| error.to_string())?;
+                Ok(finish((child, reader)).exit)
+            })
+            .collect();
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(exits, vec![Ok(ExitReason::Code(0)); 100]);
+    });
+}
+
 #[test]
 fn a_missing_hidden_path_cannot_be_created() {
     let folders = test_folders();
