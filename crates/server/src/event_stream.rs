@@ -19,6 +19,8 @@ use crate::metrics::{GaugeGuard, ServerMetrics};
 
 /// How often a comment is sent on a stream without events, so that proxies keep it open.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// How often a quiet stream looks for events that another server stored.
+const FOREIGN_POLL_INTERVAL: Duration = Duration::from_secs(3);
 /// How often a followed channel is read.
 const CHANNEL_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -91,6 +93,12 @@ impl SessionEventReader {
             let received = tokio::select! {
                 received = live.recv() => received,
                 () = self.stopping.cancelled() => return None,
+                () = tokio::time::sleep(FOREIGN_POLL_INTERVAL) => {
+                    // The stream ends if the storage fails; the client connects again.
+                    let stored = self.feed.stored_elsewhere(self.sent, live).await.ok()?;
+                    self.ready.extend(stored);
+                    continue;
+                }
             };
             match received {
                 Ok(event) => self.ready.push_back(event),

@@ -266,6 +266,20 @@ impl SessionFeed {
         Ok(read.await?.into_iter().map(FeedEvent::from).collect())
     }
 
+    /// Returns stored events after a number that another process stored. Returns none if this
+    /// process has sent events that `live` has not received.
+    pub(crate) async fn stored_elsewhere(
+        &self,
+        after: u64,
+        live: &Receiver<FeedEvent>,
+    ) -> Result<Vec<FeedEvent>, ServerStoreError> {
+        let _publishing = self.publishing.lock().await;
+        match live.is_empty() {
+            true => self.stored_after(after).await,
+            false => Ok(Vec::new()),
+        }
+    }
+
     /// Returns the stored events after a number, the open items, and a receiver for all events that
     /// follow. No event is missing or doubled.
     pub(crate) async fn catch_up(&self, mut after: u64) -> Result<CaughtUp, ServerStoreError> {

@@ -262,3 +262,28 @@ fn kills_under_load_lose_and_repeat_nothing() {
         "a completed call was repeated: {marks:?}"
     );
 }
+
+#[test]
+fn events_are_followed_from_any_server() {
+    let fixture = ServeFixture::new(|_| vec![text("hello")].into());
+    let (_one, first) = fixture.start();
+    let (_two, second) = fixture.start();
+    let session = first.session(json!({}));
+    let mut readers = [first.follow(&session, None), second.follow(&session, None)];
+    let numbers = [&first, &second].map(|client| client.message(&session, "go"));
+    for number in numbers {
+        assert_eq!(first.answer(&session, number)["state"], "answered");
+    }
+    let stored = second.stored_events(&session, 0);
+    let ends = stored
+        .iter()
+        .filter(|(_, event)| event["type"] == "turn.completed");
+    assert_eq!(ends.count(), 2);
+    for reader in &mut readers {
+        let mut seen = Vec::new();
+        while seen.len() < stored.len() {
+            seen.extend(reader.next_event().unwrap().0);
+        }
+        assert_eq!(seen, (1..=stored.len() as u64).collect::<Vec<_>>());
+    }
+}
