@@ -32,6 +32,8 @@ use crate::runs::{run_json, user_redactor};
 use crate::serve_recovery::reconcile_events;
 use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
+use crate::sessions_stop::revert_turn;
+use crate::sessions_worktree::{apply_changes, discard_changes, session_diff};
 use crate::setup::{CliSetup, load_configuration, load_user_configuration};
 use crate::trust::TrustQuestion;
 
@@ -61,6 +63,17 @@ impl JournalHost {
             document_setups: Mutex::default(),
             memory: Mutex::default(),
         }
+    }
+
+    /// Runs work on the changed files of a session, on a thread that may block.
+    async fn change_files<T: Send + 'static>(
+        &self,
+        session: &str,
+        work: impl FnOnce(&Arc<Journal>, &str) -> Result<T> + Send + 'static,
+    ) -> Result<T, HostError> {
+        let (reader, session) = (self.reader.clone(), session.to_owned());
+        let done = tokio::task::spawn_blocking(move || work(&reader, &session)).await;
+        done.map_err(failed)?.map_err(|error| invalid(&error))
     }
 
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
@@ -261,6 +274,28 @@ impl SessionHost for JournalHost {
             added.map_err(|error| agent_failure(&error))?;
         }
         Ok(())
+    }
+
+    async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError> {
+        self.change_files(session, move |journal, id| session_diff(journal, id, turn))
+            .await
+    }
+
+    async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError> {
+        self.change_files(session, apply_changes).await
+    }
+
+    async fn discard_changes(&self, session: &str) -> Result<(), HostError> {
+        self.change_files(session, discard_changes).await
+    }
+
+    async fn revert_turn(
+        &self,
+        session: &str,
+        turn: Option<u32>,
+    ) -> Result<(u32, Vec<String>), HostError> {
+        self.change_files(session, move |journal, id| revert_turn(journal, id, turn))
+            .await
     }
 
     async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError> {

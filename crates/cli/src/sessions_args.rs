@@ -14,7 +14,7 @@ pub(crate) enum SessionsCommand {
     Send(SessionsSendArgs),
     /// Stop the running turn of a session, in whatever process it runs
     Stop(SessionsStopArgs),
-    /// Show what a session changed in its git worktree
+    /// Show what a session changed in its git worktree, or what a turn changed
     Diff(SessionsDiffArgs),
     /// Merge what a session changed in its git worktree into its folder
     Apply(SessionsApplyArgs),
@@ -89,6 +89,11 @@ pub(crate) struct SessionsStopArgs {
 pub(crate) struct SessionsDiffArgs {
     /// Id of the session, a prefix of the id, or its name
     pub(crate) session: String,
+
+    /// Show what this turn changed [default: all changes in the worktree, else the last turn that
+    /// changed files]
+    #[arg(long, value_name = "N")]
+    pub(crate) turn: Option<u32>,
 }
 
 #[derive(Debug, Args)]

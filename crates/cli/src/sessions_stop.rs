@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use selvedge_agent::{ChildSessions, request_stop, wait_until_stopped};
 use selvedge_journal::Journal;
-use selvedge_protocol::TurnChangeStore;
+use selvedge_protocol::{TurnChangeStore, TurnFileChanges};
 use selvedge_toolbox::{FileReplacementError, RevertError, revert_changes};
 use serde_json::json;
 
@@ -62,13 +62,31 @@ pub(crate) fn stop(journal: &Arc<Journal>, args: &SessionsStopArgs) -> Result<Cl
 }
 
 pub(crate) fn revert(journal: &Arc<Journal>, args: &SessionsRevertArgs) -> Result<CliStatus> {
-    let session = journal.session(&args.session);
+    let (turn, paths) = revert_turn(journal, &args.session, args.turn)?;
+    if args.json {
+        return print_json(&json!({"turn": turn, "reverted": paths}));
+    }
+    for path in &paths {
+        print_line(path)?;
+    }
+    if paths.is_empty() {
+        eprint_line!("note: turn {turn} was reverted before");
+    }
+    Ok(CliStatus::Success)
+}
+
+/// Restores the files that a turn changed; without a number, of the last turn that changed files.
+/// Returns the number of the turn, and the restored files. Blocks.
+pub(crate) fn revert_turn(
+    journal: &Arc<Journal>,
+    named: &str,
+    turn: Option<u32>,
+) -> Result<(u32, Vec<String>)> {
+    let session = journal.session(named);
     let session = session.map_err(|error| session_problem(&error))?.id;
     refuse_running_turn(journal, &session)?;
-    let recorded = runtime()?.block_on(journal.recorded_changes(&session, args.turn));
-    let recorded = recorded.map_err(|error| store_problem(&error))?;
-    let Some((turn, changes)) = recorded else {
-        let which = match args.turn {
+    let Some((turn, changes)) = recorded_changes(journal, &session, turn)? else {
+        let which = match turn {
             Some(turn) => format!("turn {turn} of session {session}"),
             None => format!("session {session}"),
         };
@@ -87,15 +105,16 @@ pub(crate) fn revert(journal: &Arc<Journal>, args: &SessionsRevertArgs) -> Resul
         }
     })?;
     let paths = reverted.iter().map(|path| path.display().to_string());
-    let paths: Vec<String> = paths.collect();
-    if args.json {
-        return print_json(&json!({"turn": turn, "reverted": paths}));
-    }
-    for path in &paths {
-        print_line(path)?;
-    }
-    if paths.is_empty() {
-        eprint_line!("note: turn {turn} was reverted before");
-    }
-    Ok(CliStatus::Success)
+    Ok((turn, paths.collect()))
+}
+
+/// Returns the recorded file changes of a turn; without a number, of the last turn that changed
+/// files. Blocks.
+pub(crate) fn recorded_changes(
+    journal: &Arc<Journal>,
+    session: &str,
+    turn: Option<u32>,
+) -> Result<Option<(u32, TurnFileChanges)>> {
+    let recorded = runtime()?.block_on(journal.recorded_changes(session, turn));
+    Ok(recorded.map_err(|error| store_problem(&error))?)
 }

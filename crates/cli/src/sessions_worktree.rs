@@ -1,4 +1,5 @@
-//! `selvedge sessions diff`, `apply` and `discard`: the changes of a session in its git worktree.
+//! `selvedge sessions diff`, `apply` and `discard`: the changes of a session, mostly in its git
+//! worktree.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,7 +7,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use selvedge_agent::is_turn_running;
 use selvedge_journal::{Journal, SessionSummary};
-use selvedge_toolbox::{SessionWorktree, WorktreeError, remove_session_worktree, worktrees_folder};
+use selvedge_toolbox::{
+    SessionWorktree, WorktreeError, changes_diff, remove_session_worktree, worktrees_folder,
+};
 use serde_json::json;
 
 use crate::CliStatus;
@@ -16,10 +19,10 @@ use crate::run::runtime;
 use crate::sessions::session_problem;
 use crate::sessions_args::{SessionsApplyArgs, SessionsDiffArgs, SessionsDiscardArgs};
 use crate::sessions_send::store_problem;
+use crate::sessions_stop::recorded_changes;
 
 pub(crate) fn diff(journal: &Arc<Journal>, args: &SessionsDiffArgs) -> Result<CliStatus> {
-    let (_, worktree) = find(journal, &args.session)?;
-    let diff = worktree.diff().map_err(|error| worktree_problem(&error))?;
+    let diff = session_diff(journal, &args.session, args.turn)?;
     match diff.is_empty() {
         true => eprint_line!("note: the session has changed no file"),
         false => print_text(diff.trim_end_matches('\n'))?,
@@ -27,8 +30,43 @@ pub(crate) fn diff(journal: &Arc<Journal>, args: &SessionsDiffArgs) -> Result<Cl
     Ok(CliStatus::Success)
 }
 
+/// Returns what a session changed in its worktree, or what one turn of it changed. A session
+/// without a worktree shows its last turn that changed files. Blocks.
+pub(crate) fn session_diff(
+    journal: &Arc<Journal>,
+    named: &str,
+    turn: Option<u32>,
+) -> Result<String> {
+    let session = journal.session(named);
+    let session = session.map_err(|error| session_problem(&error))?;
+    if session.worktree && turn.is_none() {
+        let (_, worktree) = find(journal, &session.id)?;
+        return Ok(worktree.diff().map_err(|error| worktree_problem(&error))?);
+    }
+    match recorded_changes(journal, &session.id, turn)? {
+        Some((_, changes)) => Ok(changes_diff(&changes)),
+        None => Ok(String::new()),
+    }
+}
+
 pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<CliStatus> {
-    let (session, worktree) = find(journal, &args.session)?;
+    let paths = apply_changes(journal, &args.session)?;
+    if args.json {
+        return print_json(&json!({"changed": paths}));
+    }
+    for path in &paths {
+        print_line(path)?;
+    }
+    if paths.is_empty() {
+        eprint_line!("note: there is nothing to apply");
+    }
+    Ok(CliStatus::Success)
+}
+
+/// Merges what a session changed in its worktree into its folder, and returns the changed files.
+/// Blocks.
+pub(crate) fn apply_changes(journal: &Arc<Journal>, named: &str) -> Result<Vec<String>> {
+    let (session, worktree) = find(journal, named)?;
     refuse_running_turn(journal, &session.id)?;
     let changed = worktree.apply().map_err(|error| {
         let problem = Problem::new(error.to_string());
@@ -45,17 +83,15 @@ pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<
         }
     })?;
     let paths = changed.iter().map(|path| path.display().to_string());
-    let paths: Vec<String> = paths.collect();
-    if args.json {
-        return print_json(&json!({"changed": paths}));
-    }
-    for path in &paths {
-        print_line(path)?;
-    }
-    if paths.is_empty() {
-        eprint_line!("note: there is nothing to apply");
-    }
-    Ok(CliStatus::Success)
+    Ok(paths.collect())
+}
+
+/// Deletes the worktree of a session with its changes. Blocks.
+pub(crate) fn discard_changes(journal: &Arc<Journal>, named: &str) -> Result<()> {
+    let (session, worktree) = find(journal, named)?;
+    refuse_running_turn(journal, &session.id)?;
+    let discarded = worktree.discard();
+    Ok(discarded.map_err(|error| worktree_problem(&error))?)
 }
 
 pub(crate) fn discard(journal: &Arc<Journal>, args: &SessionsDiscardArgs) -> Result<CliStatus> {
@@ -78,8 +114,7 @@ pub(crate) fn discard(journal: &Arc<Journal>, args: &SessionsDiscardArgs) -> Res
             }
         }
     }
-    let discarded = worktree.discard();
-    discarded.map_err(|error| worktree_problem(&error))?;
+    discard_changes(journal, &session.id)?;
     Ok(CliStatus::Success)
 }
 

@@ -26,6 +26,20 @@ pub trait SessionHost: Send + Sync {
     ) -> Result<SessionPlace, HostError>;
     /// Returns the names of the environments of a workspace.
     async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError>;
+    /// Returns a unified diff of what a session changed in its worktree, or of what a turn changed.
+    async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError>;
+    /// Merges what a session changed in its worktree into its folder: all files or none. Returns
+    /// the changed files.
+    async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError>;
+    /// Deletes the worktree of a session with its changes.
+    async fn discard_changes(&self, session: &str) -> Result<(), HostError>;
+    /// Restores the files that a turn changed, or the last turn that changed files: all files or
+    /// none. Returns the number of the turn, and the restored files.
+    async fn revert_turn(
+        &self,
+        session: &str,
+        turn: Option<u32>,
+    ) -> Result<(u32, Vec<String>), HostError>;
     /// Adds turns that took place elsewhere to a session: messages with their answers.
     async fn add_history(
         &self,

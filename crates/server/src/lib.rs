@@ -10,6 +10,7 @@ mod api_error;
 mod approval_routes;
 mod approvals;
 mod caller;
+mod change_routes;
 mod channel_routes;
 mod chat_completions;
 mod client_tools;

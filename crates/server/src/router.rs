@@ -31,6 +31,7 @@ fn documented_routes() -> (Router<SharedState>, String) {
     let description = <ApiDescription as utoipa::OpenApi>::openapi();
     let api = OpenApiRouter::new()
         .merge(crate::session_routes::routes())
+        .merge(crate::change_routes::routes())
         .merge(crate::message_routes::routes())
         .merge(crate::approval_routes::routes())
         .merge(crate::document_routes::routes())

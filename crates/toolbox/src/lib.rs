@@ -78,7 +78,7 @@ pub use file_replacement::{FileReplacement, FileReplacementError, replace_files}
 pub use ignore_rules::refused_ignore_files;
 pub use offer::ToolsConfig;
 pub use packs::{PackError, PackSelection, ToolPacks};
-pub use revert::{RevertError, revert_changes};
+pub use revert::{RevertError, changes_diff, revert_changes};
 pub use selvedge_protocol::{PatchFlavour, ShellFlavour};
 pub use sessions::{SessionAccess, SessionEnvironment};
 pub use turn_diff::{ChangeKind, ChangedFile, TurnDiffTracker, WorkspaceDiff};

@@ -1,13 +1,14 @@
-//! Reverts the file changes of a turn, if no file changed since.
+//! Shows the file changes of a turn, and reverts them if no file changed since.
 
 use std::path::PathBuf;
 
-use selvedge_protocol::TurnFileChanges;
+use selvedge_protocol::{FileSnapshot, TurnFileChanges};
 use thiserror::Error;
 
 use crate::file_replacement::{
     FileReplacement, FileReplacementError, display_paths, read_snapshot, replace_files,
 };
+use crate::preview::file_diff;
 
 /// Why a turn could not be reverted. Nothing was changed.
 #[derive(Debug, Error)]
@@ -19,6 +20,18 @@ pub enum RevertError {
     /// A file changed since the turn, or cannot be written.
     #[error(transparent)]
     Files(#[from] FileReplacementError),
+}
+
+/// Returns the recorded changes of a turn as a unified diff.
+pub fn changes_diff(changes: &TurnFileChanges) -> String {
+    let files = changes.files.iter().map(|change| {
+        let path = change.path.display().to_string();
+        let (before, after) = (change.before.as_ref(), change.after.as_ref());
+        let content = |file: Option<&FileSnapshot>| file.map(|file| file.content.clone());
+        let (before, after) = (content(before), content(after));
+        file_diff(&path, &path, before.as_deref(), after.as_deref())
+    });
+    files.collect()
 }
 
 /// Restores all files that a turn changed, or none of them. Returns the restored files, which are

@@ -1,5 +1,6 @@
 //! Sessions, messages and events.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -263,4 +264,51 @@ fn one_script_queries_documents_creates_a_session_and_posts() {
     assert_eq!(types(&events).last(), Some(&"turn.completed"));
     let empty = client.get(&format!("/api/v1/sessions/{session}/plan"));
     assert_eq!(empty.body["plan"], json!([]));
+}
+
+#[test]
+fn changes_of_a_session_are_shown_applied_discarded_and_reverted() {
+    let fixture = ServeFixture::new(|asked| {
+        let messages = asked.body["messages"].as_array().unwrap();
+        let last = messages.last().unwrap()["content"].to_string();
+        let script = "await tools.writeFile({ path: 'a.txt', content: 'new' })";
+        match last.contains("write it") {
+            true => vec![text(&block(script))].into(),
+            false => vec![text("done")].into(),
+        }
+    });
+    let work = fixture.workspace.work();
+    let commit = "-c user.name=a -c user.email=a@b commit -q --allow-empty -m a";
+    for line in ["init -q", commit] {
+        let mut git = Command::new("git");
+        let done = git.args(line.split(' ')).current_dir(&work).status();
+        assert!(done.unwrap().success(), "git {line}");
+    }
+    let (_server, client) = fixture.start();
+    let session = client.session(json!({"worktree": true}));
+    let of = |session: &str, path: &str| format!("/api/v1/sessions/{session}/{path}");
+    let number = client.message(&session, "write it");
+    assert_eq!(client.answer(&session, number)["state"], "answered");
+    let diff = client.get(&of(&session, "diff")).body["diff"].to_string();
+    assert!(diff.contains("a.txt") && diff.contains("+new"), "{diff}");
+    assert!(!work.join("a.txt").exists());
+    let applied = client.post(&of(&session, "apply"), json!({}));
+    assert_eq!(applied.body, json!({"changed": ["a.txt"]}));
+    assert!(work.join("a.txt").exists());
+    let discarded = client.post(&of(&session, "discard"), json!({}));
+    assert_eq!(discarded.body, json!({"session": session}));
+    // A session in the folder itself.
+    std::fs::remove_file(work.join("a.txt")).unwrap();
+    let shared = client.session(json!({"prompt": "write it"}));
+    assert_eq!(client.answer(&shared, 1)["state"], "answered");
+    let diff = client.get(&of(&shared, "diff?turn=1")).body["diff"].to_string();
+    assert!(diff.contains("+new"), "{diff}");
+    let refused = client.post(&of(&shared, "apply"), json!({}));
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.body["error"]["hint"].is_string(), "{refused:?}");
+    let reverted = client.post(&of(&shared, "revert"), json!({}));
+    assert_eq!(reverted.body, json!({"turn": 1, "reverted": ["a.txt"]}));
+    assert!(!work.join("a.txt").exists());
+    let again = client.post(&of(&shared, "revert"), json!({"turn": 1}));
+    assert_eq!(again.body["reverted"], json!([]));
 }

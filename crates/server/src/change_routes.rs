@@ -1,0 +1,141 @@
+//! Routes of the files that a session changed: show, apply, discard and revert.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use selvedge_protocol::TokenScope;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api_error::{ApiError, ErrorBody};
+use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::state::SharedState;
+
+pub(crate) fn routes() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(get_diff))
+        .routes(routes!(apply_changes))
+        .routes(routes!(discard_changes))
+        .routes(routes!(revert_turn))
+}
+
+/// Which changes to show.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ShowDiff {
+    /// Number of a turn. Without it, all changes in the worktree of the session are shown; if it
+    /// has none, those of the last turn that changed files.
+    turn: Option<u32>,
+}
+
+/// Changes of files.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SessionDiff {
+    /// A unified diff. Empty if nothing changed.
+    diff: String,
+}
+
+/// Show what a session or a turn changed
+#[utoipa::path(
+    get, path = "/sessions/{id}/diff", tag = "sessions",
+    params(("id" = String, Path), ShowDiff),
+    responses((status = 200, body = SessionDiff), (status = "4XX", body = ErrorBody)),
+)]
+async fn get_diff(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+    ApiQuery(query): ApiQuery<ShowDiff>,
+) -> Result<Json<SessionDiff>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    let diff = state.host.session_diff(&session.id, query.turn).await?;
+    Ok(Json(SessionDiff { diff }))
+}
+
+/// Files that were changed.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChangedFiles {
+    /// Paths relative to the folder of the session.
+    changed: Vec<String>,
+}
+
+/// Merge the changes in the worktree of a session into its folder
+///
+/// All files are merged or none: a conflict is an error.
+#[utoipa::path(
+    post, path = "/sessions/{id}/apply", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 200, body = ChangedFiles), (status = "4XX", body = ErrorBody)),
+)]
+async fn apply_changes(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<ChangedFiles>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    let changed = state.host.apply_changes(&session.id).await?;
+    Ok(Json(ChangedFiles { changed }))
+}
+
+/// What was deleted.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DiscardedChanges {
+    /// Id of the session whose worktree was deleted.
+    session: String,
+}
+
+/// Delete the worktree of a session with its changes
+#[utoipa::path(
+    post, path = "/sessions/{id}/discard", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 200, body = DiscardedChanges), (status = "4XX", body = ErrorBody)),
+)]
+async fn discard_changes(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<DiscardedChanges>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    state.host.discard_changes(&session.id).await?;
+    Ok(Json(DiscardedChanges {
+        session: session.id,
+    }))
+}
+
+/// Which turn to revert.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RevertTurn {
+    /// Number of the turn. Defaults to the last one that changed files.
+    turn: Option<u32>,
+}
+
+/// Files of a reverted turn.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RevertedTurn {
+    /// Number of the turn.
+    turn: u32,
+    /// The restored files. Empty if the turn was reverted before.
+    reverted: Vec<String>,
+}
+
+/// Undo the file changes of a turn, if the files have not changed since
+#[utoipa::path(
+    post, path = "/sessions/{id}/revert", tag = "sessions", params(("id" = String, Path)),
+    request_body = RevertTurn,
+    responses((status = 200, body = RevertedTurn), (status = "4XX", body = ErrorBody)),
+)]
+async fn revert_turn(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path(id): Path<String>,
+    ApiJson(request): ApiJson<RevertTurn>,
+) -> Result<Json<RevertedTurn>, ApiError> {
+    caller.require(TokenScope::Sessions)?;
+    let session = state.session(&caller, &id).await?;
+    let (turn, reverted) = state.host.revert_turn(&session.id, request.turn).await?;
+    Ok(Json(RevertedTurn { turn, reverted }))
+}
