@@ -174,11 +174,15 @@ fn a_folder_without_a_repository_is_an_error_with_a_hint() {
     assert!(err.contains("is not in a git repository"), "{err}");
     assert!(err.contains("hint: run `git init`"), "{err}");
     let id = create(&fixture, "{}");
-    for command in ["diff", "apply", "discard"] {
+    for command in ["apply", "discard"] {
         let (status, _, err) = fixture.run(&["sessions", command, &id]);
         assert_eq!(status, 2);
         assert!(err.contains("has no worktree\nhint: "), "{err}");
     }
+    // A session without a worktree shows its last turn that changed files.
+    let (status, out, err) = fixture.run(&["sessions", "diff", &id]);
+    assert_eq!((status, out.as_str()), (0, ""));
+    assert!(err.contains("has changed no file"), "{err}");
 }
 
 #[test]
