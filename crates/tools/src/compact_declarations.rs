@@ -20,8 +20,9 @@ const MIN_SHARED_TYPE_CHARS: usize = 40;
 
 /// Returns one line for each tool after its description: `name(args: { id: string }): {…}`.
 /// Every call returns a promise of the type after the colon. It is about a quarter as long as
-/// [`declarations`]: fields have no comments except their defaults, fields that only explain a call
-/// are omitted, and a type that several tools share is declared once. `help` describes the fields.
+/// [`declarations`](crate::declarations): fields have no comments except their defaults, fields
+/// that only explain a call are omitted, and a type that several tools share is declared once.
+/// `help` describes the fields.
 pub fn compact_declarations(registry: &Registry) -> String {
     let rendered: Vec<_> = registry
         .iter()
