@@ -238,8 +238,8 @@ async fn build_compacted(
     request_items
 }
 
-/// Returns the newest answer with its results, or the newest user message. Empty if a compaction
-/// came after it.
+/// Returns the newest answer with its results, or the newest user message. Empty if there is
+/// neither.
 fn newest_exchange(steps: &[SessionStep]) -> &[SessionStep] {
     let from = steps.iter().rposition(|step| {
         matches!(
@@ -247,13 +247,7 @@ fn newest_exchange(steps: &[SessionStep]) -> &[SessionStep] {
             SessionStepKind::UserMessage | SessionStepKind::Answer { .. }
         )
     });
-    let summary = steps
-        .iter()
-        .rposition(|step| step.kind == SessionStepKind::Compaction);
-    match from {
-        Some(from) if summary.is_none_or(|summary| summary < from) => &steps[from..],
-        _ => &[],
-    }
+    &steps[from.unwrap_or(steps.len())..]
 }
 
 /// Shortens the results among the items, each to the same share of its text, if all items need more

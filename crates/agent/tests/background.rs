@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use selvedge_agent::{BackgroundPolicy, Session, TurnOptions};
 use selvedge_journal::StoredRunState;
@@ -68,6 +69,14 @@ fn agent_state(test: &TestAgent) -> StoredRunState {
     agents[0].state
 }
 
+/// Waits until the turn that launches an agent has received its two answers.
+async fn both_answers(test: &TestAgent) {
+    let answered = |event: &RuntimeEvent| matches!(event, RuntimeEvent::UsageUpdated { .. });
+    while test.events().iter().filter(|event| answered(event)).count() < 2 {
+        test.event_added.notified().await;
+    }
+}
+
 const COLLECTED: &str =
     "script returned: [\"the work is done\",\"the work is done\",\"stop\",true]";
 
@@ -117,13 +126,15 @@ async fn a_background_agent_outlives_its_turn_and_its_result_is_read_later() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn by_default_a_turn_waits_for_its_background_agents() {
     let (server, release) = server().await;
-    release.send(()).unwrap();
     let test = TestAgent::new(WireApi::Chat);
+    let (agent, options) = (test.agent(&server), test.options());
     let mut session = test.session().await;
-    let outcome = test
-        .agent(&server)
-        .run_turn(&mut session, "launch", &test.options())
-        .await;
+    let finish_work = async {
+        both_answers(&test).await;
+        release.send(()).unwrap();
+    };
+    let turn = agent.run_turn(&mut session, "launch", &options);
+    let (outcome, ()) = tokio::join!(turn, finish_work);
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
     assert_eq!(agent_state(&test), StoredRunState::Completed);
     assert_eq!(outcome.usage.input_tokens, 3 * INPUT);
@@ -136,13 +147,39 @@ async fn an_interrupt_stops_the_background_agents_of_the_turn() {
     let (agent, options) = (test.agent(&server), test.options());
     let mut session = test.session().await;
     let stop = async {
-        let answered = |event: &RuntimeEvent| matches!(event, RuntimeEvent::UsageUpdated { .. });
-        while test.events().iter().filter(|event| answered(event)).count() < 2 {
-            test.event_added.notified().await;
-        }
+        both_answers(&test).await;
         options.cancel.cancel();
     };
     tokio::join!(agent.run_turn(&mut session, "launch", &options), stop);
+    assert_eq!(agent_state(&test), StoredRunState::Failed);
+    drop(release);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_interrupted_turn_stops_agents_that_would_outlive_it() {
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    // Neither the agent nor the turn gets its next answer.
+    let server = Server::start(move |asked| match asked.number {
+        0 => vec![text(&block(LAUNCH))].into(),
+        _ => {
+            let _ = tokio::task::block_in_place(|| released.lock().unwrap().recv());
+            Reply::from(vec![text("late")])
+        }
+    })
+    .await;
+    let test = TestAgent::new(WireApi::Chat);
+    let (agent, options) = (test.agent(&server), detached(&test));
+    let mut session = test.session().await;
+    let stop = async {
+        while server.asked().len() < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        options.cancel.cancel();
+    };
+    let turn = agent.run_turn(&mut session, "launch", &options);
+    let (outcome, ()) = tokio::join!(turn, stop);
+    assert_eq!(outcome.end, Ok(TurnEnd::Interrupted));
     assert_eq!(agent_state(&test), StoredRunState::Failed);
     drop(release);
 }

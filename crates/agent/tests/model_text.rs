@@ -350,10 +350,13 @@ async fn a_compaction_keeps_the_newest_results() {
         agent
             .run_turn(&mut session, "tell me more", &test.options())
             .await;
+        let asked_before = server.asked().len();
         agent
             .run_turn(&mut session, "read it", &test.options())
             .await;
         let asked = server.asked();
+        // The model that lost the result would run the script again.
+        assert_eq!(asked.len() - asked_before, 2);
         let result = text_of(&asked.last().unwrap().body["messages"]);
         let newest = result.rsplit("Result of the script:").next().unwrap();
         let whole = newest.contains("FIRST") && newest.contains("LAST");

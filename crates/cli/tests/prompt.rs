@@ -115,6 +115,8 @@ fn the_prompt_states_what_scripts_get_wrong_without_it() {
         "relative to the working folder",
         "`path` of `grepFiles` may be a file or a folder",
         "`truncated: true`",
+        "at most 32 calls to commands, the web, MCP servers and agents, and 1000 other calls",
+        "Its time limit is 45 s, not counting the time of its calls",
     ] {
         assert!(system.contains(fact), "{fact} is not in {system}");
     }

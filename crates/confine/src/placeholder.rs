@@ -178,6 +178,22 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_of_another_user_is_no_placeholder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".git");
+        DirBuilder::new()
+            .mode(PLACEHOLDER_MODE)
+            .create(&path)
+            .unwrap();
+        assert!(is_placeholder(&path));
+        // Only root can give a folder to another user.
+        if std::os::unix::fs::chown(&path, Some(1), None).is_ok() {
+            assert!(Placeholder::create_or_share(&path).unwrap().is_none());
+            assert!(path.is_dir(), "it is never removed");
+        }
+    }
+
+    #[test]
     fn a_placeholder_that_is_created_and_removed_concurrently_is_never_taken_for_a_real_folder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".git");

@@ -66,7 +66,7 @@ fn a_replay_gives_the_recorded_output() {
     for source in [
         // The clock, random numbers, and the order of answers.
         "return [Date.now(), new Date().toISOString(), performance.now(), Math.random(), \
-         Math.random()]",
+         Math.random(), crypto.randomUUID()]",
         "return await Promise.race([tools.sleep({ms: 30, value: 'slow'}), tools.sleep({ms: 5, \
          value: 'fast'})])",
         "const order = []; await Promise.all([30, 1, 15].map(async ms => { \

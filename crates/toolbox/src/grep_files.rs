@@ -88,8 +88,6 @@ pub(crate) struct GrepMatch {
     is_cut: bool,
 }
 
-static SEARCHES: Semaphore = Semaphore::const_new(MAX_CONCURRENT_SEARCHES);
-
 /// The tool `grep_files`.
 pub(crate) struct GrepFiles(pub(crate) Workspace);
 
@@ -104,12 +102,18 @@ impl Tool for GrepFiles {
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let workspace = self.0.clone();
-        let run = |args: GrepFilesArgs| async move {
-            let _turn = SEARCHES.acquire().await;
-            run_blocking(move || grep(&workspace, &args, &call)).await
-        };
+        let run = |args: GrepFilesArgs| search_in_turn(move || grep(&workspace, &args, &call));
         typed_call(args, run, |matches: &Vec<GrepMatch>| Some(render(matches)))
     }
+}
+
+/// Runs a search on a thread that may block, a few at a time.
+async fn search_in_turn<T: Send + 'static>(
+    search: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
+) -> Result<T, ToolError> {
+    static SEARCHES: Semaphore = Semaphore::const_new(MAX_CONCURRENT_SEARCHES);
+    let _turn = SEARCHES.acquire().await;
+    run_blocking(search).await
 }
 
 fn render(matches: &[GrepMatch]) -> String {
@@ -373,5 +377,26 @@ fn skip_reason(error: &std::io::Error) -> String {
         // The searcher's own error is that a line exceeds the heap limit.
         ErrorKind::Other => format!("a line is longer than {} MB", MAX_SEARCHED_LINE_BYTES >> 20),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_few_searches_run_at_the_same_time() {
+        static RUNNING: AtomicUsize = AtomicUsize::new(0);
+        let search = || {
+            let running = RUNNING.fetch_add(1, Ordering::SeqCst) + 1;
+            std::thread::sleep(Duration::from_millis(50));
+            RUNNING.fetch_sub(1, Ordering::SeqCst);
+            Ok(running)
+        };
+        let searches = (0..3 * MAX_CONCURRENT_SEARCHES).map(|_| search_in_turn(search));
+        let counts = futures_util::future::join_all(searches).await;
+        let most = counts.into_iter().map(Result::unwrap).max().unwrap();
+        assert!(most <= MAX_CONCURRENT_SEARCHES, "{most}");
     }
 }

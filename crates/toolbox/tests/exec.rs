@@ -545,6 +545,9 @@ fn the_sandbox_says_what_it_denied() {
     let outside = fixture.path("outside/new").display().to_string();
     let touch = format!("touch {outside}");
     let refused = format!("the sandbox does not allow access to {outside}");
+    let secret = fixture.path("private/journal").display().to_string();
+    let read_secret = format!("head {secret}");
+    let hidden = format!("{secret} is hidden from commands, because it may hold secrets");
     for (script, reason) in [
         (
             "bash -c 'echo > /dev/tcp/192.0.2.1/80'",
@@ -558,6 +561,7 @@ fn the_sandbox_says_what_it_denied() {
         // A closed port of the own network namespace.
         ("bash -c 'echo > /dev/tcp/127.0.0.1/9'", json!(null)),
         (&touch, json!(refused)),
+        (&read_secret, json!(hidden)),
         (
             "touch .git/hooks/x",
             json!("the sandbox does not allow access to .git/hooks/x"),
