@@ -153,7 +153,13 @@ impl AgentMemory {
             let Some(idle_time) = inner.options.distill_idle_time else {
                 return;
             };
+            // While the session is idle, an agent that is no longer used frees its memory.
+            let waiting = Arc::downgrade(&inner);
+            drop(inner);
             tokio::time::sleep(idle_time).await;
+            let Some(inner) = waiting.upgrade() else {
+                return;
+            };
             loop {
                 match inner
                     .memory

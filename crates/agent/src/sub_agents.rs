@@ -100,6 +100,14 @@ impl SubAgents {
 
     /// Cancels the background agents of all sessions, and waits until they stop, for a limited
     /// time. Call it when the session ends. Returns how many were running.
+    pub async fn end(&self) -> usize {
+        let stopped = self.stop_background_agents().await;
+        // The template has the tools, which have these sub-agents: nothing of it would be freed.
+        *lock(&self.0.template) = None;
+        stopped
+    }
+
+    /// Stops the agents that run in the background. Returns their number.
     pub async fn stop_background_agents(&self) -> usize {
         self.0.background.stop().await
     }

@@ -7,6 +7,13 @@ use selvedge_files::{FileRefusal, ProjectFiles};
 /// Name of the files with instructions for the model.
 const INSTRUCTIONS_FILE: &str = "AGENTS.md";
 
+/// Whether a file instructs agents, by its name.
+pub(crate) fn is_instructions_file(path: &Path) -> bool {
+    let names = [INSTRUCTIONS_FILE, "CLAUDE.md"];
+    path.file_name()
+        .is_some_and(|name| names.iter().any(|own| name.eq_ignore_ascii_case(own)))
+}
+
 /// Maximum size of all instructions in the prompt, in bytes.
 const MAX_INSTRUCTIONS_BYTES: usize = 32 << 10;
 

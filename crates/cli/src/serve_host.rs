@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::instructions::is_instructions_file;
 use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
 use crate::runs::{run_json, user_redactor};
@@ -329,6 +330,9 @@ impl SessionHost for JournalHost {
         let setup = self
             .document_setup(workspace)
             .map_err(|error| invalid(&error))?;
+        if let Some(path) = args["path"].as_str() {
+            check_document(&setup, tool, path)?;
+        }
         let output = call_tool(&setup, tool, args)
             .await
             .map_err(|error| failed(format!("{error:#}")))?;
@@ -447,6 +451,36 @@ fn check_inside(workspace: &Path, path: &str) -> Result<(), HostError> {
         true => Ok(()),
         false => Err(outside()),
     }
+}
+
+/// Fails if a path is no document. Scripts may read and write other files with these tools, but the
+/// scope `documents` is for documents only, and not for the instructions of agents.
+fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result<(), HostError> {
+    let normal = Path::new(path)
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)));
+    let normal: PathBuf = normal.collect();
+    let index = setup.toolbox.documents.index();
+    let is_selected = index.globs().is_match(&normal);
+    let is_document = match tool {
+        // A file that is ignored, protected or a link is not in the index.
+        "workspace.read" => {
+            let is_missing = setup.directory.join(&normal).symlink_metadata().is_err();
+            let paths = index.paths();
+            paths.iter().any(|path| Path::new(path) == normal) || (is_selected && is_missing)
+        }
+        "workspace.write" => is_selected && !is_instructions_file(&normal),
+        // The path of a query is a glob, which selects among the documents.
+        _ => true,
+    };
+    if is_document {
+        return Ok(());
+    }
+    Err(HostError {
+        kind: HostErrorKind::Denied,
+        message: format!("`{path}` is not a document of the workspace"),
+        hint: Some("`workspace.documents` in config.toml selects the documents".to_owned()),
+    })
 }
 
 /// Runs one call of a tool outside of a session, as a run of its own.

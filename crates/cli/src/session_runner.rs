@@ -1,7 +1,7 @@
 //! Runs the turns that queued messages of a session start: for `selvedge sessions send --wait`, and
 //! for scripts that wait for another session.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -292,6 +292,11 @@ pub(crate) async fn run_message(
         claimed.message.permissions.as_ref(),
     ];
     let permissions: Vec<&TurnPermissions> = permissions.into_iter().flatten().collect();
+    let folder = Path::new(&info.directory);
+    let real = folder
+        .canonicalize()
+        .map_err(|error| Problem::new(format!("cannot open {}: {error}", folder.display())))?;
+    check_folder(folder, &real)?;
     let worktree = session_worktree(&info).await?;
     let (mut setup, model) =
         setup_for_session(configuration, &info, worktree, &permissions, journal)?;
@@ -342,7 +347,7 @@ pub(crate) async fn run_message(
     };
     servers.stop().await;
     if let Some(agents) = &setup.sub_agents {
-        agents.stop_background_agents().await;
+        agents.end().await;
     }
     if let Some(tasks) = &setup.tasks {
         tasks.end().await;
@@ -413,7 +418,8 @@ fn setup_for_session(
         restrict_config(&mut loaded.config, permission);
     }
     let directory = worktree.unwrap_or(loaded.directory);
-    let mut setup = CliSetup::from_config(loaded.config, directory, loaded.project)?;
+    let mut setup = CliSetup::from_config(loaded.config, directory.clone(), loaded.project)?;
+    check_folder(&directory, setup.toolbox.workspace.root())?;
     setup.instruction_use = loaded.instruction_use;
     let packs = permissions.iter().flat_map(|one| &one.tool_packs);
     setup.required_packs = packs.cloned().collect();
@@ -425,6 +431,19 @@ fn setup_for_session(
     let mut setup = setup.with_open_journal(Some(journal.clone()));
     agent_setup::add_sub_agents(&mut setup);
     Ok((setup, model))
+}
+
+/// Fails if the folder of a session is not `root`, the folder that the tools would work in: another
+/// session may have replaced it with a link to a folder that this session must not change.
+fn check_folder(stored: &Path, root: &Path) -> Result<(), Problem> {
+    if stored == root {
+        return Ok(());
+    }
+    let (stored, root) = (stored.display(), root.display());
+    Err(Problem::new(format!(
+        "the folder {stored} of the session now leads to {root}"
+    ))
+    .hint("restore the folder, or create a session in the other one"))
 }
 
 fn apply_environment(config: &mut Config, environment: &EnvironmentSettings) {

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::answer_encoding::text;
+use crate::answer_encoding::{block, text};
 use crate::fixture::{ServeFixture, config_text};
 use crate::support::TestWorkspace;
 use crate::support::api::{ApiServer, create_token};
@@ -366,4 +366,38 @@ fn a_server_that_cannot_start_says_why() {
     let (status, _, err) = run(&workspace, &args);
     assert_eq!(status, 2);
     assert!(err.starts_with("error: cannot read none.pem: "), "{err}");
+}
+
+#[test]
+fn a_session_whose_folder_became_a_link_does_not_work_in_its_target() {
+    let fixture = ServeFixture::new(|asked| {
+        let messages = asked.body["messages"].as_array().unwrap();
+        match messages.last().unwrap()["content"]
+            .to_string()
+            .contains("write it")
+        {
+            true => vec![text(&block(
+                "await tools.writeFile({ path: 'a.txt', content: 'a' })",
+            ))],
+            false => vec![text("done")],
+        }
+        .into()
+    });
+    let (work, other) = (fixture.workspace.work(), tempfile::tempdir().unwrap());
+    std::fs::create_dir(work.join("sub")).unwrap();
+    let (_server, client) = fixture.start();
+    let folder = work.join("sub").canonicalize().unwrap();
+    let session = client.session(json!({"workspace": folder}));
+    let number = client.message(&session, "hello");
+    assert_eq!(client.answer(&session, number)["state"], "answered");
+    std::fs::rename(work.join("sub"), work.join("old")).unwrap();
+    std::os::unix::fs::symlink(other.path(), work.join("sub")).unwrap();
+    let number = client.message(&session, "write it");
+    let answer = client.answer(&session, number);
+    assert_eq!(answer["state"], "failed", "{answer}");
+    assert!(
+        answer["answer"].to_string().contains("now leads to"),
+        "{answer}"
+    );
+    assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 0);
 }

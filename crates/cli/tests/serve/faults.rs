@@ -48,6 +48,30 @@ fn a_reader_that_is_slow_gets_every_stored_event() {
 }
 
 #[test]
+fn turns_leave_no_open_files_behind() {
+    let fixture = ServeFixture::new(|_| vec![text("hello")].into());
+    let (server, client) = fixture.start();
+    let session = client.session(json!({}));
+    let open_files = |turns: u32| {
+        for _ in 0..turns {
+            let number = client.message(&session, "hi");
+            assert_eq!(client.answer(&session, number)["answer"], "hello");
+        }
+        let folder = format!("/proc/{}/fd", server.child.id());
+        let files = std::fs::read_dir(folder).unwrap().flatten();
+        let files = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        files.collect::<Vec<_>>()
+    };
+    let before = open_files(5).len();
+    let after = open_files(20);
+    // The last turn may still be closing its own.
+    assert!(
+        after.len() < before + 20,
+        "{before} open files, then {after:#?}"
+    );
+}
+
+#[test]
 fn many_reconnects_leave_nothing_behind() {
     let fixture = ServeFixture::new(|_| vec![text("hello")].into());
     let (server, client) = fixture.start();

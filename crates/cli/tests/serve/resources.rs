@@ -21,6 +21,9 @@ fn documents_are_queried_read_and_written() {
     let found = client.post("/api/v1/documents/query", query.clone());
     assert_eq!(found.status, 200, "{found:?}");
     assert!(found.text.contains("Login fails"), "{found:?}");
+    let below = json!({"query": {"path": "issues/**"}});
+    let below = client.post("/api/v1/documents/query", below);
+    assert!(below.text.contains("Login fails"), "{below:?}");
     let read = client.get("/api/v1/documents?path=issues/login.md");
     assert!(read.text.contains("empty password"), "{read:?}");
     let body = json!({"path": "issues/login.md", "content": login.replace("open", "closed")});
@@ -47,6 +50,35 @@ fn documents_are_queried_read_and_written() {
     ] {
         let refused = client.get(&format!("/api/v1/documents?path={path}"));
         assert_eq!(refused.status, 403, "{path}: {refused:?}");
+        let body = json!({"path": path, "content": "---\nkind: x\n---\n"});
+        let refused = client.request("PUT /api/v1/documents", &[], &body.to_string());
+        assert_eq!(refused.status, 403, "{path}: {refused:?}");
+    }
+    // Files of the workspace that are no documents.
+    let work = fixture.workspace.work();
+    std::fs::write(work.join(".env"), "PASSWORD=1").unwrap();
+    std::fs::write(work.join(".gitignore"), "ignored.md\n").unwrap();
+    std::fs::write(work.join("ignored.md"), "ignored").unwrap();
+    std::fs::create_dir_all(work.join(".git")).unwrap();
+    std::fs::write(work.join(".git/config.md"), "x").unwrap();
+    for path in [
+        ".env",
+        "./.env",
+        ".git/config.md",
+        "ignored.md",
+        ".gitignore",
+    ] {
+        let refused = client.get(&format!("/api/v1/documents?path={path}"));
+        assert_eq!(refused.status, 403, "{path}: {refused:?}");
+    }
+    for path in [
+        "Makefile",
+        "main.py",
+        "AGENTS.md",
+        "issues/agents.md",
+        "CLAUDE.md",
+        ".envrc",
+    ] {
         let body = json!({"path": path, "content": "---\nkind: x\n---\n"});
         let refused = client.request("PUT /api/v1/documents", &[], &body.to_string());
         assert_eq!(refused.status, 403, "{path}: {refused:?}");
