@@ -48,7 +48,9 @@ pub(crate) fn decide_trust(
     if files.is_empty() {
         return Ok(trusted(None));
     }
-    let by_environment = std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
+    // The variable is about the folder of the command, not about those of sessions that it serves.
+    let by_environment = flags.trust_question == TrustQuestion::Allowed
+        && std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
     let before = home.map_or(TrustState::Unknown, |home| {
         selvedge_config::trust_state(home, &project)
     });

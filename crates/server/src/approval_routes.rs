@@ -184,8 +184,6 @@ pub(crate) enum ApprovalChoice {
     SimilarCalls,
     /// Approve these calls and every later call of the same script.
     AllLaterCalls,
-    /// Approve these calls and what their rules describe, from now on.
-    Always,
     /// Deny the calls.
     Deny,
 }
@@ -253,7 +251,6 @@ async fn decide_approval(
         ApprovalChoice::Once => CallDecision::Once,
         ApprovalChoice::SimilarCalls => CallDecision::SimilarCalls,
         ApprovalChoice::AllLaterCalls => CallDecision::AllLaterCalls,
-        ApprovalChoice::Always => CallDecision::Always,
         ApprovalChoice::Deny => CallDecision::Deny(request.reason),
     };
     let decisions = vec![decision; approval.request.calls.len()];

@@ -63,6 +63,9 @@ fn one_of_two_decisions_counts() {
         assert_eq!(approval["session"], json!(session));
         assert_eq!(approval["calls"][0]["tool"], "exec", "{approval}");
         let path = format!("/api/v1/approvals/{}", approval["id"].as_str().unwrap());
+        // A rule for every folder is not for a client.
+        let always = client.post(&path, json!({"decision": "always"}));
+        assert_eq!(always.status, 400, "{always:?}");
         let refused = no_scope.post(&path, json!({"decision": "once"}));
         assert_eq!(refused.status, 403, "{refused:?}");
         let statuses: Vec<u16> = std::thread::scope(|scope| {
