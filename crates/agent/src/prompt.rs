@@ -107,7 +107,7 @@ fn tools_section(registry: &Registry, max_tokens: usize) -> String {
 
 /// How to read the declarations.
 const TOOLS_NOTE: &str = "Call them as `tools.NAME(args)`. Each returns a promise of the type after \
-    the colon. `return help(\"name\")` describes the fields of a tool.";
+    the colon.";
 
 /// Returns the tools of the API request if the model may write scripts: `script`, and the offered
 /// tools that are worth a direct call.
