@@ -272,7 +272,7 @@ impl Session {
         Ok(())
     }
 
-    /// Adds a turn that took place elsewhere: a message and its answer.
+    /// Adds a turn of another program: a message and its answer.
     pub async fn add_past_turn(&mut self, message: &str, answer: &str) -> Result<(), AgentError> {
         self.begin_turn(message.into(), None).await?;
         let item = ConversationItem::message(MessageRole::Assistant, answer.to_owned());

@@ -288,7 +288,7 @@ impl DocumentIndex {
             for reader in readers {
                 match reader.join() {
                     Ok(part) => all.extend(part),
-                    // A panic goes on in the caller, which reports it.
+                    // The caller panics with the same payload, and reports it.
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }

@@ -10,7 +10,7 @@ use selvedge_text::{bm25, is_stop_word, stem};
 use crate::WorkspaceDocument;
 use crate::document::scalar_text;
 
-/// Weight of a word in the title. A word elsewhere has weight 1.
+/// Weight of a word in the title. A word of the text has weight 1.
 const TITLE_WEIGHT: f32 = 3.0;
 /// Longest word that is indexed, in bytes.
 const MAX_WORD_BYTES: usize = 64;

@@ -95,7 +95,7 @@ impl SessionEventReader {
                 () = self.stopping.cancelled() => return None,
                 () = tokio::time::sleep(FOREIGN_POLL_INTERVAL) => {
                     // The stream ends if the storage fails; the client connects again.
-                    let stored = self.feed.stored_elsewhere(self.sent, live).await.ok()?;
+                    let stored = self.feed.stored_by_other_servers(self.sent, live).await.ok()?;
                     self.ready.extend(stored);
                     continue;
                 }

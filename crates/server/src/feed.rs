@@ -268,7 +268,7 @@ impl SessionFeed {
 
     /// Returns stored events after a number that another process stored. Returns none if this
     /// process has sent events that `live` has not received.
-    pub(crate) async fn stored_elsewhere(
+    pub(crate) async fn stored_by_other_servers(
         &self,
         after: u64,
         live: &Receiver<FeedEvent>,

@@ -40,7 +40,7 @@ pub trait SessionHost: Send + Sync {
         session: &str,
         turn: Option<u32>,
     ) -> Result<(u32, Vec<String>), HostError>;
-    /// Adds turns that took place elsewhere to a session: messages with their answers.
+    /// Adds turns of another program to a session: messages with their answers.
     async fn add_history(
         &self,
         session: &str,

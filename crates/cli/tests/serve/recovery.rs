@@ -19,6 +19,16 @@ enum ServerEnd {
     Terminate,
 }
 
+/// Returns the items that a session has, without those of the user.
+fn stored_items(client: &ApiClient, session: &str) -> Vec<Value> {
+    let items = client.get(&format!("/api/v1/sessions/{session}/items"));
+    let items = items.body["items"].as_array().unwrap().iter();
+    items
+        .map(|entry| entry["item"].clone())
+        .filter(|item| item["role"] != "user")
+        .collect()
+}
+
 /// Waits until a condition holds.
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
@@ -77,14 +87,7 @@ fn a_turn_continues_after(end: ServerEnd) {
     // The completed call was not repeated.
     let ran = std::fs::read_to_string(fixture.workspace.work().join("ran.txt")).unwrap();
     assert_eq!(ran, "x\n", "{end:?}");
-    let items = client.get(&format!("/api/v1/sessions/{session}/items"));
-    let stored: Vec<Value> = items.body["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|entry| entry["item"].clone())
-        .filter(|item| item["role"] != "user")
-        .collect();
+    let stored = stored_items(&client, &session);
     assert_eq!(remaining_items(&client, &session), stored, "{end:?}");
 }
 
@@ -241,15 +244,10 @@ fn kills_under_load_lose_and_repeat_nothing() {
         for number in 1..=MESSAGES as u64 {
             assert_eq!(client.answer(session, number)["state"], "answered");
         }
-        let items = client.get(&format!("/api/v1/sessions/{session}/items"));
-        let stored: Vec<Value> = items.body["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|entry| entry["item"].clone())
-            .filter(|item| item["role"] != "user")
-            .collect();
-        assert_eq!(remaining_items(&client, session), stored);
+        assert_eq!(
+            remaining_items(&client, session),
+            stored_items(&client, session)
+        );
     }
     let marks = std::fs::read_to_string(fixture.workspace.work().join("marks")).unwrap();
     let mut marks: Vec<usize> = marks.lines().map(|line| line.parse().unwrap()).collect();

@@ -113,7 +113,7 @@ impl Drop for ApiServer {
 
 impl ApiClient {
     /// Sends a request with further headers, and returns the open connection. A header with an
-    /// empty value is left out.
+    /// empty value is omitted.
     pub fn send(&self, start: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
