@@ -5,7 +5,6 @@ use std::sync::Arc;
 use anyhow::Result;
 use selvedge_config::ServeSettings;
 use selvedge_http::{HttpBindError, TlsError, TlsSettings, host_of_url};
-use selvedge_journal::Journal;
 use selvedge_protocol::{ApiTokenStore, since_epoch};
 use selvedge_server::{AgentServer, ServerLimits, ServerStores, openapi_json};
 
@@ -42,9 +41,19 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
         }
         _ => None,
     };
-    let journal = crate::journal::open_journal(&home, &config.journal)?;
+    let journal = crate::journal::open_waiting_journal(&home, &config.journal)?;
+    let requests = crate::journal::open_journal(&home, &config.journal)?;
     let reader = crate::journal::open_journal_read_only(&home, &config.journal)?;
-    let host = Arc::new(JournalHost::new(journal.clone(), reader));
+    let stores = ServerStores {
+        events: journal.clone(),
+        sessions: requests.clone(),
+        queues: requests.clone(),
+        channels: requests.clone(),
+        tokens: requests.clone(),
+        replies: requests.clone(),
+        deciders: requests.clone(),
+    };
+    let host = JournalHost::new(journal.clone(), requests.clone(), reader);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_stack_size(THREAD_STACK_BYTES)
         .enable_all()
@@ -53,13 +62,15 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
         args,
         &config.serve,
         tls,
-        &journal,
-        host,
+        stores,
+        Arc::new(host),
     ));
     runtime.shutdown_background();
-    journal
-        .flush()
-        .map_err(|error| crate::runs::journal_error_problem(&error))?;
+    for journal in [journal, requests] {
+        journal
+            .flush()
+            .map_err(|error| crate::runs::journal_error_problem(&error))?;
+    }
     served?;
     Ok(CliStatus::Success)
 }
@@ -68,19 +79,10 @@ async fn serve_until_stopped(
     args: &ServeArgs,
     settings: &ServeSettings,
     tls: Option<TlsSettings>,
-    journal: &Arc<Journal>,
+    stores: ServerStores,
     host: Arc<JournalHost>,
 ) -> Result<()> {
-    check_tokens(journal).await?;
-    let stores = ServerStores {
-        sessions: journal.clone(),
-        queues: journal.clone(),
-        events: journal.clone(),
-        channels: journal.clone(),
-        tokens: journal.clone(),
-        replies: journal.clone(),
-        deciders: journal.clone(),
-    };
+    check_tokens(&*stores.tokens).await?;
     let limits = ServerLimits {
         concurrent_turns: settings.max_concurrent_turns as usize,
         queued_turns: settings.max_queued_turns,
@@ -106,18 +108,21 @@ async fn serve_until_stopped(
     if let Some(tls) = tls {
         server = server.with_tls(tls);
     }
+    // Signals are received before the address is printed, so that none is lost.
+    let stop_requested = stop_requested()?;
+    let reload_on_hangup = reload_on_hangup(host)?;
     eprint_line!("serving at {scheme}://{address}");
-    let reloading = tokio::spawn(reload_on_hangup(host));
-    server.run(stop_requested()).await;
+    let reloading = tokio::spawn(reload_on_hangup);
+    server.run(stop_requested).await;
     reloading.abort();
     eprint_line!("note: stopped; the next start continues open turns");
     Ok(())
 }
 
 /// Fails if no token can be used, because the server would then refuse every request.
-async fn check_tokens(journal: &Journal) -> Result<(), Problem> {
+async fn check_tokens(store: &dyn ApiTokenStore) -> Result<(), Problem> {
     let now = since_epoch().as_millis() as i64;
-    let tokens = journal.tokens().await;
+    let tokens = store.tokens().await;
     let tokens = tokens.map_err(|error| store_problem(&error))?;
     match tokens.iter().any(|token| token.is_valid_at(now)) {
         true => Ok(()),
@@ -146,46 +151,46 @@ fn tls_problem(error: &TlsError) -> Problem {
     Problem::new(error.to_string()).hint(hint)
 }
 
-/// Waits for SIGINT or SIGTERM.
+/// Receives SIGINT and SIGTERM from now on. The future waits for the first one.
 #[cfg(unix)]
-async fn stop_requested() {
+fn stop_requested() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let received = |kind: SignalKind| async move {
-        match signal(kind) {
-            Ok(mut signal) => _ = signal.recv().await,
-            Err(_) => std::future::pending().await,
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
         }
-    };
-    tokio::select! {
-        () = received(SignalKind::interrupt()) => {}
-        () = received(SignalKind::terminate()) => {}
-    }
+    })
 }
 
-/// Waits for an interrupt (Ctrl-C).
+/// Returns a future that waits for an interrupt (Ctrl-C).
 #[cfg(not(unix))]
-async fn stop_requested() {
-    let _ = tokio::signal::ctrl_c().await;
+fn stop_requested() -> std::io::Result<impl Future<Output = ()>> {
+    Ok(async { _ = tokio::signal::ctrl_c().await })
 }
 
-/// Reads the configuration again after each SIGHUP.
+/// Receives SIGHUP from now on. The future reads the configuration again after each one.
 #[cfg(unix)]
-async fn reload_on_hangup(host: Arc<JournalHost>) {
+fn reload_on_hangup(host: Arc<JournalHost>) -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut hangups) = signal(SignalKind::hangup()) else {
-        return;
-    };
-    while hangups.recv().await.is_some() {
-        match host.reload() {
-            Ok(()) => eprint_line!("note: new turns use the configuration as it is now"),
-            Err(error) => {
-                let problem = Problem::from_error(&error);
-                eprint_line!("warning: the configuration stays as it was: {problem}");
+    let mut hangups = signal(SignalKind::hangup())?;
+    Ok(async move {
+        while hangups.recv().await.is_some() {
+            match host.reload() {
+                Ok(()) => eprint_line!("note: new turns use the configuration as it is now"),
+                Err(error) => {
+                    let problem = Problem::from_error(&error);
+                    eprint_line!("warning: the configuration stays as it was: {problem}");
+                }
             }
         }
-    }
+    })
 }
 
 /// Does nothing: other systems have no such signal.
 #[cfg(not(unix))]
-async fn reload_on_hangup(_: Arc<JournalHost>) {}
+fn reload_on_hangup(_: Arc<JournalHost>) -> std::io::Result<impl Future<Output = ()>> {
+    Ok(async {})
+}

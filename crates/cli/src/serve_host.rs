@@ -43,7 +43,10 @@ const MAX_SEARCHED_RUNS: u32 = 10_000;
 
 /// Assembles agents for sessions of one journal.
 pub(crate) struct JournalHost {
+    /// Runs turns. Its writes wait while the disk is full.
     journal: Arc<Journal>,
+    /// Serves requests. Its writes fail if the disk is full.
+    requests: Arc<Journal>,
     /// Reads sessions. Its handle has no claims, so that reading a session does not release the
     /// claim of its running turn.
     reader: Arc<Journal>,
@@ -56,9 +59,10 @@ pub(crate) struct JournalHost {
 }
 
 impl JournalHost {
-    pub(crate) fn new(journal: Arc<Journal>, reader: Arc<Journal>) -> Self {
+    pub(crate) fn new(journal: Arc<Journal>, requests: Arc<Journal>, reader: Arc<Journal>) -> Self {
         Self {
             journal,
+            requests,
             reader,
             configurations: Mutex::default(),
             document_setups: Mutex::default(),
@@ -74,7 +78,8 @@ impl JournalHost {
     ) -> Result<T, HostError> {
         let (reader, session) = (self.reader.clone(), session.to_owned());
         let done = tokio::task::spawn_blocking(move || work(&reader, &session)).await;
-        done.map_err(failed)?.map_err(|error| invalid(&error))
+        done.map_err(HostError::failed)?
+            .map_err(|error| invalid(&error))
     }
 
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
@@ -110,7 +115,7 @@ impl JournalHost {
         let home = selvedge_config::home();
         let open = load_user_configuration(home.as_deref())
             .and_then(|config| open_memory_in(&home.unwrap_or_default(), &config));
-        let open = Arc::new(open.map_err(|error| failed(format!("{error:#}")))?);
+        let open = Arc::new(open.map_err(|error| HostError::failed(format!("{error:#}")))?);
         *memory = Some(open.clone());
         Ok(open)
     }
@@ -121,7 +126,7 @@ impl JournalHost {
             return Ok(known.clone());
         }
         let setup = self.configuration(directory)?.into_setup()?;
-        let setup = Arc::new(setup.with_open_journal(Some(self.journal.clone())));
+        let setup = Arc::new(setup.with_open_journal(Some(self.requests.clone())));
         lock(&self.document_setups).insert(directory.to_owned(), setup.clone());
         Ok(setup)
     }
@@ -136,7 +141,7 @@ impl JournalHost {
         let id = session.id().to_owned();
         if claimed.begun {
             let reconciled = reconcile_events(&*self.journal, &mut session, &turn.events);
-            reconciled.await.map_err(failed)?;
+            reconciled.await.map_err(HostError::failed)?;
         }
         if !claimed.begun && claimed.turn == 1 {
             turn.events.emit(RuntimeEvent::ThreadStarted {
@@ -153,7 +158,7 @@ impl JournalHost {
             let configuration = self.configuration(Path::new(&info.directory))?;
             let surroundings = TurnSurroundings {
                 approver: Some(turn.approver),
-                place: TurnPlace::Server,
+                place: TurnPlace::Server(turn.permit),
                 client_tools: turn.client_tools,
             };
             let run = run_message(
@@ -177,22 +182,16 @@ impl JournalHost {
             }
         };
         // A message counts as answered only after the events of its turn are stored.
-        turn.flush.wait().await;
+        if !turn.flush.wait().await {
+            return Err(HostError::failed("the events of the turn cannot be stored"));
+        }
         let finished = self.journal.finish(&claimed.message, state, answer).await;
-        finished.map_err(failed)
+        finished.map_err(HostError::failed)
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn failed(error: impl std::fmt::Display) -> HostError {
-    HostError {
-        kind: HostErrorKind::Failed,
-        message: error.to_string(),
-        hint: None,
-    }
 }
 
 fn invalid(error: &anyhow::Error) -> HostError {
@@ -220,7 +219,7 @@ fn journal_failure(error: &JournalError) -> HostError {
 fn agent_failure(error: &AgentError) -> HostError {
     match error {
         AgentError::Journal(error) => journal_failure(error),
-        other => failed(other),
+        other => HostError::failed(other),
     }
 }
 
@@ -232,7 +231,11 @@ impl SessionHost for JournalHost {
             Err(AgentError::Journal(JournalError::SessionInUse(_))) => return Ok(HostedStep::Busy),
             Err(error) => return Err(agent_failure(&error)),
         };
-        let claimed = self.journal.claim_next(session).await.map_err(failed)?;
+        let claimed = self
+            .journal
+            .claim_next(session)
+            .await
+            .map_err(HostError::failed)?;
         let Some(claimed) = claimed else {
             return Ok(HostedStep::Busy);
         };
@@ -268,7 +271,7 @@ impl SessionHost for JournalHost {
         session: &str,
         turns: Vec<(String, String)>,
     ) -> Result<(), HostError> {
-        let open = Session::open(&self.journal, session).await;
+        let open = Session::open(&self.requests, session).await;
         let mut open = open.map_err(|error| agent_failure(&error))?;
         for (message, answer) in &turns {
             let added = open.add_past_turn(message, answer).await;
@@ -300,7 +303,7 @@ impl SessionHost for JournalHost {
     }
 
     async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError> {
-        let fork = Session::fork(&self.journal, session, up_to_turn).await;
+        let fork = Session::fork(&self.requests, session, up_to_turn).await;
         let fork = fork.map_err(|error| agent_failure(&error))?;
         Ok(fork.id().to_owned())
     }
@@ -335,7 +338,7 @@ impl SessionHost for JournalHost {
         }
         let output = call_tool(&setup, tool, args)
             .await
-            .map_err(|error| failed(format!("{error:#}")))?;
+            .map_err(|error| HostError::failed(format!("{error:#}")))?;
         let refusal = output
             .records
             .last()
@@ -391,7 +394,9 @@ impl SessionHost for JournalHost {
             memory.search(&query)
         };
         let hits = tokio::task::spawn_blocking(search).await;
-        let hits = hits.map_err(failed)?.map_err(failed)?;
+        let hits = hits
+            .map_err(HostError::failed)?
+            .map_err(HostError::failed)?;
         let hits = hits.into_iter().map(|hit| HostedMemoryHit {
             session: hit.session,
             turn: hit.number,
@@ -410,11 +415,11 @@ impl SessionHost for JournalHost {
             Ok::<_, MemoryError>(hit)
         };
         let read = tokio::task::spawn_blocking(read).await;
-        read.map_err(failed)?.map_err(failed)
+        read.map_err(HostError::failed)?.map_err(HostError::failed)
     }
 
     async fn run(&self, id: &str) -> Result<HostedRun, HostError> {
-        let redactor = user_redactor().map_err(|error| failed(format!("{error:#}")))?;
+        let redactor = user_redactor().map_err(|error| HostError::failed(format!("{error:#}")))?;
         let id = id.to_owned();
         let read = move |journal: &Journal| {
             let run = journal.run(&id)?;

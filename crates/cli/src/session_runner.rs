@@ -15,7 +15,7 @@ use selvedge_protocol::{
     SessionError, SessionEventStore, SessionFolder, SessionFuture, SessionInfo, SessionRunner,
     SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage, since_epoch,
 };
-use selvedge_server::ClientTool;
+use selvedge_server::{ClientTool, TurnPermit};
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::{Approver, NoApprover};
 use serde_json::json;
@@ -118,12 +118,13 @@ pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
 }
 
 /// Where turns run that a script waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum TurnPlace {
     /// On a thread of this process.
     Thread,
-    /// In the agent server of this process, if it serves the folder of the session.
-    Server,
+    /// In the agent server of this process, if it serves the folder of the session. The turn of the
+    /// script gives back its permit meanwhile.
+    Server(TurnPermit),
 }
 
 /// What a turn of a message gets from the caller.
@@ -151,6 +152,7 @@ struct ServedRunner {
     journal: Arc<Journal>,
     /// Runs turns in folders that the server does not serve.
     thread: ThreadRunner,
+    permit: TurnPermit,
 }
 
 impl SessionRunner for ServedRunner {
@@ -164,19 +166,26 @@ impl SessionRunner for ServedRunner {
             if !valid.any(|token| token.allows_directory(&info.directory)) {
                 return self.thread.run_until_answered(session, number, run).await;
             }
-            loop {
-                let message = self.journal.message(&session, number).await?;
-                if matches!(message.state, InboxState::Answered | InboxState::Failed) {
-                    self.add_usage(&message, &run).await;
-                    return Ok(message);
-                }
-                tokio::time::sleep(POLL_INTERVAL).await;
-            }
+            let answered = self.permit.wait_without(self.answered(&session, number));
+            let message = answered.await?;
+            self.add_usage(&message, &run).await;
+            Ok(message)
         })
     }
 }
 
 impl ServedRunner {
+    /// Waits until a message is answered.
+    async fn answered(&self, session: &str, number: u32) -> Result<InboxMessage, SessionError> {
+        loop {
+            let message = self.journal.message(session, number).await?;
+            if matches!(message.state, InboxState::Answered | InboxState::Failed) {
+                return Ok(message);
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
     /// Charges the budget of a run with what the turn of a message used.
     async fn add_usage(&self, message: &InboxMessage, run: &str) {
         let Some(agents) = &self.thread.agents else {
@@ -361,9 +370,12 @@ pub(crate) fn describe_end(
     session: &Session,
     outcome: Option<&TurnOutcome>,
 ) -> (InboxState, String) {
-    let answer = || session.last_message().unwrap_or_default();
-    match outcome.map(|outcome| &outcome.end) {
-        None | Some(Ok(TurnEnd::Stop | TurnEnd::Length)) => (InboxState::Answered, answer()),
+    let end = outcome.map(|outcome| &outcome.end).or(session.turn_end());
+    match end {
+        None | Some(Ok(TurnEnd::Stop | TurnEnd::Length)) => (
+            InboxState::Answered,
+            session.last_message().unwrap_or_default(),
+        ),
         Some(Ok(end)) => (
             InboxState::Failed,
             format!("the turn ended early: {}", end.as_str()),
@@ -499,11 +511,12 @@ impl CliSetup {
             configuration,
             agents: self.sub_agents.clone(),
         };
-        let runner: Arc<dyn SessionRunner> = match self.turn_place {
+        let runner: Arc<dyn SessionRunner> = match &self.turn_place {
             TurnPlace::Thread => Arc::new(thread),
-            TurnPlace::Server => Arc::new(ServedRunner {
+            TurnPlace::Server(permit) => Arc::new(ServedRunner {
                 journal: store.clone(),
                 thread,
+                permit: permit.clone(),
             }),
         };
         Some(SessionAccess {

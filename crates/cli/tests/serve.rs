@@ -19,6 +19,8 @@ mod clients;
 mod faults;
 #[path = "serve/fixture.rs"]
 mod fixture;
+#[path = "serve/machine_faults.rs"]
+mod machine_faults;
 #[path = "serve/openai.rs"]
 mod openai;
 #[path = "serve/recovery.rs"]

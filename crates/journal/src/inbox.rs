@@ -40,7 +40,8 @@ impl std::fmt::Display for QueueRefusal {
 
 impl Journal {
     /// Claims the oldest message of a session that is not answered. Returns `None` if there is
-    /// none, or a running process has claimed it.
+    /// none, or another running process has claimed it. The caller has claimed the session, so a
+    /// claim of this process is left from an attempt that failed.
     pub(crate) fn claim_message_in(
         &self,
         connection: &Connection,
@@ -49,7 +50,8 @@ impl Journal {
         let last_turn = last_turn(connection, session)?;
         while let Some((mut message, owner)) = self.oldest_open_message(connection, session)? {
             let is_claimed = message.state == InboxState::Claimed;
-            if is_claimed && owner.is_some_and(|owner| self.is_owner_alive(&owner)) {
+            let is_other = |owner: &String| *owner != self.owner.id && self.is_owner_alive(owner);
+            if is_claimed && owner.as_ref().is_some_and(is_other) {
                 return Ok(None);
             }
             let claimed_turn = message.turn.filter(|_| is_claimed);

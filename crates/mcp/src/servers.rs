@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 use selvedge_protocol::ToolSpec;
@@ -146,10 +146,7 @@ impl Servers {
     /// Returns the tools of `base`, those of all known catalogues, and `search`.
     pub fn script_registry(&self, base: &Registry) -> Registry {
         let changes = self.shared.generation.load(Ordering::Acquire);
-        let mut built = self
-            .cached_registry
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut built = self.lock_cached_registry();
         if let Some(built) = built.as_ref()
             && built.generation == changes
             && built.base.ptr_eq(base)
@@ -234,6 +231,13 @@ impl Servers {
     /// Closes all connections and ends the processes of the servers.
     pub async fn stop(&self) {
         join_all(self.servers.iter().map(|server| server.stop())).await;
+        // The tools of the cached registry hold these servers, so neither would ever be freed.
+        *self.lock_cached_registry() = None;
+    }
+
+    fn lock_cached_registry(&self) -> MutexGuard<'_, Option<CachedRegistry>> {
+        let cached = self.cached_registry.lock();
+        cached.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Iterates over the servers that are not disabled.

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client_tools::ClientTool;
 use crate::feed::EventFlush;
+use crate::turn_permits::TurnPermit;
 
 /// Runs turns of sessions and calls of tools, with the configuration of their workspaces.
 #[async_trait]
@@ -78,6 +79,8 @@ pub struct HostedTurn {
     pub approver: Arc<dyn Approver>,
     /// Ends the turn as interrupted.
     pub cancel: CancellationToken,
+    /// Lets the turn run. It is given back while the turn waits for the turn of another session.
+    pub permit: TurnPermit,
     /// Tools of the client, which the agent can call besides its own.
     pub client_tools: Vec<ClientTool>,
 }
@@ -146,6 +149,17 @@ pub enum HostErrorKind {
     Denied,
     /// The server failed.
     Failed,
+}
+
+impl HostError {
+    /// The server failed, for a reason of one line.
+    pub fn failed(message: impl std::fmt::Display) -> Self {
+        Self {
+            kind: HostErrorKind::Failed,
+            message: message.to_string(),
+            hint: None,
+        }
+    }
 }
 
 impl std::fmt::Display for HostError {

@@ -31,6 +31,7 @@ mod secrets;
 mod server;
 mod session_routes;
 mod state;
+mod turn_permits;
 mod workers;
 
 pub use client_tools::ClientTool;
@@ -43,3 +44,4 @@ pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};
 pub use server::AgentServer;
 pub use state::{ServerLimits, ServerStores};
+pub use turn_permits::TurnPermit;

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{AuthorKind, MessageAuthor, ServerStoreError, SessionStore, since_epoch};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use selvedge_protocol::{
+    AuthorKind, MessageAuthor, ServerStoreError, SessionError, SessionStore, since_epoch,
+};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -16,6 +17,7 @@ use crate::feed::SessionFeeds;
 use crate::host::{HostedStep, HostedTurn, SessionHost};
 use crate::metrics::ServerMetrics;
 use crate::state::{ServerLimits, ServerStores};
+use crate::turn_permits::{TurnPermit, TurnPermits};
 
 /// How often the queues are searched for messages that came from other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -39,9 +41,7 @@ pub(crate) struct SessionWorkers {
     metrics: Arc<ServerMetrics>,
     running: Mutex<HashMap<String, WorkerState>>,
     next_worker: AtomicU64,
-    /// Permits for concurrent turns, by the name of the token.
-    permits: Mutex<HashMap<String, Arc<Semaphore>>>,
-    concurrent_turns: usize,
+    permits: TurnPermits,
     tasks: TaskTracker,
     stopping: CancellationToken,
 }
@@ -95,8 +95,7 @@ impl SessionWorkers {
             metrics,
             running: Mutex::default(),
             next_worker: AtomicU64::new(0),
-            permits: Mutex::default(),
-            concurrent_turns: limits.concurrent_turns,
+            permits: TurnPermits::new(limits.concurrent_turns),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
         })
@@ -197,13 +196,13 @@ impl SessionWorkers {
             if let Some(worker) = self.lock_running().get_mut(session) {
                 worker.has_news = false;
             }
-            let step = match self.next_author(session).await {
+            let step = match self.next_sender(session).await {
                 Ok(None) => Ok(HostedStep::Idle),
-                Ok(Some(author)) => {
-                    let _permit = self.permit(&author).await;
-                    Ok(self.run_turn(session).await)
+                Ok(Some(sender)) => {
+                    let running = self.permits.acquire(&sender).await;
+                    self.run_turn(session, running.permit()).await
                 }
-                Err(error) => Err(error),
+                Err(error) => Err(error.to_string()),
             };
             match step {
                 Ok(HostedStep::Ended) => busy_delay = BUSY_RETRY_DELAY,
@@ -226,28 +225,35 @@ impl SessionWorkers {
         }
     }
 
-    /// Returns the author of the oldest message that is not answered.
-    async fn next_author(&self, session: &str) -> Result<Option<MessageAuthor>, String> {
-        let queue = SessionStore::queue(&*self.stores.sessions, session).await;
-        let queue = queue.map_err(|error| error.to_string())?;
-        Ok(queue.into_iter().next().map(|message| message.author))
-    }
-
-    /// Waits until another turn of this author may run. Messages of sessions need no permit: their
-    /// number is limited, and a turn may wait for the turn of another session.
-    async fn permit(&self, author: &MessageAuthor) -> Option<OwnedSemaphorePermit> {
-        if author.kind != AuthorKind::Person {
-            return None;
+    /// Returns the sender of the oldest message that is not answered.
+    async fn next_sender(&self, session: &str) -> Result<Option<String>, SessionError> {
+        let queue = SessionStore::queue(&*self.stores.sessions, session).await?;
+        match queue.first() {
+            Some(message) => Ok(Some(self.sender(&message.author).await?)),
+            None => Ok(None),
         }
-        let permits = {
-            let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
-            let new = || Arc::new(Semaphore::new(self.concurrent_turns.max(1)));
-            permits.entry(author.id.clone()).or_insert_with(new).clone()
-        };
-        permits.acquire_owned().await.ok()
     }
 
-    async fn run_turn(&self, session: &str) -> HostedStep {
+    /// Returns who is limited in the number of turns at once: the token of a person, or the first
+    /// session of the chain of sessions that created the author. So a turn cannot start more turns
+    /// at once through sessions that it creates.
+    async fn sender(&self, author: &MessageAuthor) -> Result<String, SessionError> {
+        match author.kind {
+            AuthorKind::Person => return Ok(format!("token {}", author.id)),
+            AuthorKind::Run => return Ok(format!("run {}", author.id)),
+            AuthorKind::Session => {}
+        }
+        let mut id = author.id.clone();
+        loop {
+            let info = SessionStore::get(&*self.stores.sessions, &id).await?;
+            match info.creator {
+                Some(creator) => id = creator,
+                None => return Ok(format!("session {id}")),
+            }
+        }
+    }
+
+    async fn run_turn(&self, session: &str, permit: TurnPermit) -> Result<HostedStep, String> {
         let cancel = CancellationToken::new();
         if let Some(worker) = self.lock_running().get_mut(session) {
             worker.turn = Some(cancel.clone());
@@ -259,6 +265,7 @@ impl SessionWorkers {
             flush: flush.clone(),
             approver: self.approvals.approver(session),
             cancel,
+            permit,
             client_tools: self.client_tools.get(session),
         };
         let step = self.host.run_next(session, turn).await;
@@ -266,22 +273,13 @@ impl SessionWorkers {
             self.client_tools.set(session, Vec::new());
         }
         // The events of a turn are stored before those of the next one.
-        flush.wait().await;
+        let _ = flush.wait().await;
         if let Some(worker) = self.lock_running().get_mut(session) {
             worker.turn = None;
         }
-        match step {
-            Ok(step) => {
-                if step == HostedStep::Ended {
-                    self.metrics.turns_ended.add(1);
-                }
-                step
-            }
-            Err(error) => {
-                tracing::error!(session, %error, "cannot run the turn");
-                tokio::time::sleep(FAILURE_RETRY_DELAY).await;
-                HostedStep::Busy
-            }
+        if step == Ok(HostedStep::Ended) {
+            self.metrics.turns_ended.add(1);
         }
+        step.map_err(|error| error.to_string())
     }
 }
