@@ -107,9 +107,11 @@ async fn serve_until_stopped(
         server = server.with_tls(tls);
     }
     eprint_line!("serving at {scheme}://{address}");
-    let reloading = tokio::spawn(reload_on_hangup(host));
+    let reloading = tokio::spawn(reload_on_hangup(host.clone()));
+    let dropping = tokio::spawn(async move { host.drop_unused_workspaces().await });
     server.run(stop_requested()).await;
     reloading.abort();
+    dropping.abort();
     eprint_line!("note: stopped; the next start continues open turns");
     Ok(())
 }

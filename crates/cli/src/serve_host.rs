@@ -1,9 +1,9 @@
 //! Runs turns and tools for the agent server, from the journal and the configuration of each
 //! workspace.
 
-use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -25,7 +25,7 @@ use selvedge_tools::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::args::ScriptLimitArgs;
 use crate::instructions::is_instructions_file;
 use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
@@ -35,9 +35,11 @@ use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
 use crate::sessions_stop::revert_turn;
 use crate::sessions_worktree::{apply_changes, discard_changes, session_diff};
-use crate::setup::{CliSetup, load_configuration, load_user_configuration};
-use crate::trust::TrustQuestion;
+use crate::setup::{CliSetup, load_user_configuration};
+use crate::workspace_parts::WorkspaceCache;
 
+/// How often what no turn uses is looked for.
+const UNUSED_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// How many runs are read to find those of some workspaces.
 const MAX_SEARCHED_RUNS: u32 = 10_000;
 
@@ -47,10 +49,8 @@ pub(crate) struct JournalHost {
     /// Reads sessions. Its handle has no claims, so that reading a session does not release the
     /// claim of its running turn.
     reader: Arc<Journal>,
-    /// Configurations by folder, until they are reloaded.
-    configurations: Mutex<HashMap<PathBuf, SessionConfiguration>>,
-    /// Tools for documents by folder, which keep the index of the documents.
-    document_setups: Mutex<HashMap<PathBuf, Arc<CliSetup>>>,
+    /// What the turns of each workspace share.
+    workspaces: WorkspaceCache,
     /// Opened by the first search.
     memory: Mutex<Option<Arc<Memory>>>,
 }
@@ -58,10 +58,9 @@ pub(crate) struct JournalHost {
 impl JournalHost {
     pub(crate) fn new(journal: Arc<Journal>, reader: Arc<Journal>) -> Self {
         Self {
+            workspaces: WorkspaceCache::new(journal.clone(), None),
             journal,
             reader,
-            configurations: Mutex::default(),
-            document_setups: Mutex::default(),
             memory: Mutex::default(),
         }
     }
@@ -81,24 +80,21 @@ impl JournalHost {
     /// everything stays as it was.
     pub(crate) fn reload(&self) -> Result<()> {
         load_user_configuration(selvedge_config::home().as_deref())?;
-        lock(&self.configurations).clear();
-        lock(&self.document_setups).clear();
+        self.workspaces.reload();
         Ok(())
+    }
+
+    /// Drops what no turn of a workspace has used for some time, again and again.
+    pub(crate) async fn drop_unused_workspaces(&self) {
+        loop {
+            tokio::time::sleep(UNUSED_CHECK_INTERVAL).await;
+            self.workspaces.drop_unused().await;
+        }
     }
 
     /// Returns the configuration of a folder. Files of a project count if it is trusted.
     fn configuration(&self, directory: &Path) -> Result<SessionConfiguration> {
-        if let Some(known) = lock(&self.configurations).get(directory) {
-            return Ok(known.clone());
-        }
-        let workspace = WorkspaceArgs {
-            directory: Some(directory.to_owned()),
-            trust_question: TrustQuestion::Never,
-            ..WorkspaceArgs::default()
-        };
-        let loaded = SessionConfiguration::from(load_configuration(&workspace)?);
-        lock(&self.configurations).insert(directory.to_owned(), loaded.clone());
-        Ok(loaded)
+        Ok(self.workspaces.get(directory, None)?.configuration())
     }
 
     /// Returns the memory of all sessions.
@@ -113,17 +109,6 @@ impl JournalHost {
         let open = Arc::new(open.map_err(|error| failed(format!("{error:#}")))?);
         *memory = Some(open.clone());
         Ok(open)
-    }
-
-    /// Returns the tools of a folder for calls outside of a session.
-    fn document_setup(&self, directory: &Path) -> Result<Arc<CliSetup>> {
-        if let Some(known) = lock(&self.document_setups).get(directory) {
-            return Ok(known.clone());
-        }
-        let setup = self.configuration(directory)?.into_setup()?;
-        let setup = Arc::new(setup.with_open_journal(Some(self.journal.clone())));
-        lock(&self.document_setups).insert(directory.to_owned(), setup.clone());
-        Ok(setup)
     }
 
     /// Runs the turn of a claimed message, and stores how it ended.
@@ -149,15 +134,13 @@ impl JournalHost {
             ..TurnOptions::default()
         };
         let run = async {
-            let info = SessionStore::get(&*self.journal, &id).await?;
-            let configuration = self.configuration(Path::new(&info.directory))?;
             let surroundings = TurnSurroundings {
                 approver: Some(turn.approver),
                 place: TurnPlace::Server,
                 client_tools: turn.client_tools,
             };
             let run = run_message(
-                &configuration,
+                &self.workspaces,
                 &self.journal,
                 session,
                 claimed,
@@ -327,13 +310,12 @@ impl SessionHost for JournalHost {
         if let Some(path) = args["path"].as_str() {
             check_inside(workspace, path)?;
         }
-        let setup = self
-            .document_setup(workspace)
-            .map_err(|error| invalid(&error))?;
+        let shared = self.workspaces.get(workspace, None);
+        let setup = &shared.as_ref().map_err(invalid)?.setup;
         if let Some(path) = args["path"].as_str() {
-            check_document(&setup, tool, path)?;
+            check_document(setup, tool, path)?;
         }
-        let output = call_tool(&setup, tool, args)
+        let output = call_tool(setup, tool, args)
             .await
             .map_err(|error| failed(format!("{error:#}")))?;
         let refusal = output
