@@ -264,3 +264,49 @@ fn lock_time(parts: &WorkspaceParts) -> MutexGuard<'_, Instant> {
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instructions::InstructionUse;
+
+    fn cache_of(folder: &Path, home: &Path) -> WorkspaceCache {
+        let configuration = SessionConfiguration {
+            config: Config::default(),
+            directory: folder.to_owned(),
+            project: None,
+            instruction_use: InstructionUse::default(),
+        };
+        WorkspaceCache::new(Journal::open(home).unwrap(), Some(configuration))
+    }
+
+    #[tokio::test]
+    async fn parts_are_shared_until_a_reload_or_until_the_folder_is_replaced() {
+        let (work, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = work.path().canonicalize().unwrap().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        let cache = cache_of(&folder, home.path());
+        let first = cache.get(&folder, None).unwrap();
+        assert!(Arc::ptr_eq(&first, &cache.get(&folder, None).unwrap()));
+        assert!(cache.get(&folder, Some("none")).is_err());
+        cache.reload();
+        let second = cache.get(&folder, None).unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+        std::fs::rename(&folder, folder.with_file_name("old")).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        let third = cache.get(&folder, None).unwrap();
+        assert!(!Arc::ptr_eq(&second, &third));
+        // Parts that a turn uses stay; the others are dropped.
+        let second = Arc::downgrade(&second);
+        cache.drop_unused().await;
+        assert!(second.upgrade().is_none());
+        assert_eq!(Arc::strong_count(&first), 2);
+        assert!(Arc::ptr_eq(&third, &cache.get(&folder, None).unwrap()));
+        *lock_time(&third) = Instant::now()
+            .checked_sub(MAX_IDLE_TIME * 2)
+            .unwrap_or_else(Instant::now);
+        let third = Arc::downgrade(&third);
+        cache.drop_unused().await;
+        assert!(third.upgrade().is_none());
+    }
+}
