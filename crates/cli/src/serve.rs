@@ -110,11 +110,13 @@ async fn serve_until_stopped(
     }
     // Signals are received before the address is printed, so that none is lost.
     let stop_requested = stop_requested()?;
-    let reload_on_hangup = reload_on_hangup(host)?;
+    let reload_on_hangup = reload_on_hangup(host.clone())?;
     eprint_line!("serving at {scheme}://{address}");
     let reloading = tokio::spawn(reload_on_hangup);
+    let dropping = tokio::spawn(async move { host.drop_unused_workspaces().await });
     server.run(stop_requested).await;
     reloading.abort();
+    dropping.abort();
     eprint_line!("note: stopped; the next start continues open turns");
     Ok(())
 }

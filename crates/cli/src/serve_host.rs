@@ -1,9 +1,9 @@
 //! Runs turns and tools for the agent server, from the journal and the configuration of each
 //! workspace.
 
-use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -12,7 +12,7 @@ use selvedge_journal::{Journal, JournalError, RunFilter};
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_memory::{Level, Memory, MemoryError, MemoryQuery};
 use selvedge_protocol::{
-    CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, LimitSurface, RunStart,
+    CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, Ledger, LimitSurface, RunStart,
     RunStatus, RuntimeEvent, ScriptToolCallOutput, SessionStore, new_id,
 };
 use selvedge_server::{
@@ -25,7 +25,7 @@ use selvedge_tools::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::args::ScriptLimitArgs;
 use crate::instructions::is_instructions_file;
 use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
@@ -35,9 +35,11 @@ use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
 use crate::sessions_stop::revert_turn;
 use crate::sessions_worktree::{apply_changes, discard_changes, session_diff};
-use crate::setup::{CliSetup, load_configuration, load_user_configuration};
-use crate::trust::TrustQuestion;
+use crate::setup::{CliSetup, load_user_configuration};
+use crate::workspace_parts::WorkspaceCache;
 
+/// How often what no turn uses is looked for.
+const UNUSED_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// How many runs are read to find those of some workspaces.
 const MAX_SEARCHED_RUNS: u32 = 10_000;
 
@@ -50,10 +52,8 @@ pub(crate) struct JournalHost {
     /// Reads sessions. Its handle has no claims, so that reading a session does not release the
     /// claim of its running turn.
     reader: Arc<Journal>,
-    /// Configurations by folder, until they are reloaded.
-    configurations: Mutex<HashMap<PathBuf, SessionConfiguration>>,
-    /// Tools for documents by folder, which keep the index of the documents.
-    document_setups: Mutex<HashMap<PathBuf, Arc<CliSetup>>>,
+    /// What the turns of each workspace share.
+    workspaces: WorkspaceCache,
     /// Opened by the first search.
     memory: Mutex<Option<Arc<Memory>>>,
 }
@@ -61,11 +61,10 @@ pub(crate) struct JournalHost {
 impl JournalHost {
     pub(crate) fn new(journal: Arc<Journal>, requests: Arc<Journal>, reader: Arc<Journal>) -> Self {
         Self {
+            workspaces: WorkspaceCache::new(journal.clone(), None),
             journal,
             requests,
             reader,
-            configurations: Mutex::default(),
-            document_setups: Mutex::default(),
             memory: Mutex::default(),
         }
     }
@@ -86,24 +85,21 @@ impl JournalHost {
     /// everything stays as it was.
     pub(crate) fn reload(&self) -> Result<()> {
         load_user_configuration(selvedge_config::home().as_deref())?;
-        lock(&self.configurations).clear();
-        lock(&self.document_setups).clear();
+        self.workspaces.reload();
         Ok(())
+    }
+
+    /// Drops what no turn of a workspace has used for some time, again and again.
+    pub(crate) async fn drop_unused_workspaces(&self) {
+        loop {
+            tokio::time::sleep(UNUSED_CHECK_INTERVAL).await;
+            self.workspaces.drop_unused().await;
+        }
     }
 
     /// Returns the configuration of a folder. Files of a project count if it is trusted.
     fn configuration(&self, directory: &Path) -> Result<SessionConfiguration> {
-        if let Some(known) = lock(&self.configurations).get(directory) {
-            return Ok(known.clone());
-        }
-        let workspace = WorkspaceArgs {
-            directory: Some(directory.to_owned()),
-            trust_question: TrustQuestion::Never,
-            ..WorkspaceArgs::default()
-        };
-        let loaded = SessionConfiguration::from(load_configuration(&workspace)?);
-        lock(&self.configurations).insert(directory.to_owned(), loaded.clone());
-        Ok(loaded)
+        Ok(self.workspaces.get(directory, None)?.configuration())
     }
 
     /// Returns the memory of all sessions.
@@ -118,17 +114,6 @@ impl JournalHost {
         let open = Arc::new(open.map_err(|error| HostError::failed(format!("{error:#}")))?);
         *memory = Some(open.clone());
         Ok(open)
-    }
-
-    /// Returns the tools of a folder for calls outside of a session.
-    fn document_setup(&self, directory: &Path) -> Result<Arc<CliSetup>> {
-        if let Some(known) = lock(&self.document_setups).get(directory) {
-            return Ok(known.clone());
-        }
-        let setup = self.configuration(directory)?.into_setup()?;
-        let setup = Arc::new(setup.with_open_journal(Some(self.requests.clone())));
-        lock(&self.document_setups).insert(directory.to_owned(), setup.clone());
-        Ok(setup)
     }
 
     /// Runs the turn of a claimed message, and stores how it ended.
@@ -154,15 +139,13 @@ impl JournalHost {
             ..TurnOptions::default()
         };
         let run = async {
-            let info = SessionStore::get(&*self.journal, &id).await?;
-            let configuration = self.configuration(Path::new(&info.directory))?;
             let surroundings = TurnSurroundings {
                 approver: Some(turn.approver),
                 place: TurnPlace::Server(turn.permit),
                 client_tools: turn.client_tools,
             };
             let run = run_message(
-                &configuration,
+                &self.workspaces,
                 &self.journal,
                 session,
                 claimed,
@@ -330,13 +313,12 @@ impl SessionHost for JournalHost {
         if let Some(path) = args["path"].as_str() {
             check_inside(workspace, path)?;
         }
-        let setup = self
-            .document_setup(workspace)
-            .map_err(|error| invalid(&error))?;
+        let shared = self.workspaces.get(workspace, None);
+        let setup = &shared.as_ref().map_err(invalid)?.setup;
         if let Some(path) = args["path"].as_str() {
-            check_document(&setup, tool, path)?;
+            check_document(setup, tool, path)?;
         }
-        let output = call_tool(&setup, tool, args)
+        let output = call_tool(setup, &self.requests, tool, args)
             .await
             .map_err(|error| HostError::failed(format!("{error:#}")))?;
         let refusal = output
@@ -489,7 +471,12 @@ fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result<(), HostEr
 }
 
 /// Runs one call of a tool outside of a session, as a run of its own.
-async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<StructuredOutput> {
+async fn call_tool(
+    setup: &CliSetup,
+    ledger: &Arc<Journal>,
+    tool: &str,
+    args: Value,
+) -> Result<StructuredOutput> {
     let approver = NoApprover {
         reason: "requests for documents never ask for approval".to_owned(),
     };
@@ -502,7 +489,7 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
     let offered = registry.get(tool).map(|tool| OfferedTool::unmodified(tool));
     let offered = offered.ok_or_else(|| Problem::new(format!("{tool} is not offered here")))?;
     let orchestrator = harness.orchestrator().clone().with_registry(registry);
-    let ledger = orchestrator.ledger().cloned();
+    let orchestrator = orchestrator.with_ledger(ledger.clone());
     let router = ToolRouter::new(orchestrator, vec![offered]);
     let scope = Scope::new(
         new_id("trn"),
@@ -510,19 +497,17 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
         &CancellationToken::new(),
         EventSink::silent(),
     );
-    if let Some(ledger) = &ledger {
-        ledger
-            .record_run_start(RunStart {
-                id: &scope.id,
-                source: "// request of a client of `selvedge serve`",
-                directory: &setup.directory.display().to_string(),
-                session: "",
-                seed: "0",
-                resumes: None,
-                saved_config: "",
-            })
-            .await?;
-    }
+    let directory = setup.directory.display().to_string();
+    let start = ledger.record_run_start(RunStart {
+        id: &scope.id,
+        source: "// request of a client of `selvedge serve`",
+        directory: &directory,
+        session: "",
+        seed: "0",
+        resumes: None,
+        saved_config: "",
+    });
+    start.await?;
     let call = StructuredCall {
         call_id: "tool_1".to_owned(),
         name: tool.to_owned(),
@@ -531,15 +516,13 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
     let output = router.route(&scope, vec![call]).await.pop();
     scope.end();
     let output = output.ok_or_else(|| Problem::new("the call was not run"))?;
-    if let Some(ledger) = &ledger {
-        let mut ended = ScriptToolCallOutput::new(&scope.id, "");
-        let is_done = output.records.last().map(|call| call.status) == Some(CallStatus::Done);
-        ended.status = match is_done {
-            true => RunStatus::Completed,
-            false => RunStatus::Error,
-        };
-        ended.calls.clone_from(&output.records);
-        ledger.record_run_end(&ended, None).await?;
-    }
+    let mut ended = ScriptToolCallOutput::new(&scope.id, "");
+    let is_done = output.records.last().map(|call| call.status) == Some(CallStatus::Done);
+    ended.status = match is_done {
+        true => RunStatus::Completed,
+        false => RunStatus::Error,
+    };
+    ended.calls.clone_from(&output.records);
+    ledger.record_run_end(&ended, None).await?;
     Ok(output)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
-use selvedge_config::{Config, EnvironmentSettings};
+use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
     ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy,
@@ -22,13 +22,13 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
-use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
+use crate::args::{ScriptLimitArgs, TurnLimitArgs};
 use crate::problem::Problem;
 use crate::run::runtime;
-use crate::session_configuration::{SessionConfiguration, no_environment};
+use crate::session_configuration::SessionConfiguration;
 use crate::sessions_worktree::prepare_worktree;
-use crate::setup::{CliSetup, load_configuration};
-use crate::trust::TrustQuestion;
+use crate::setup::CliSetup;
+use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
 
 /// How often a waiting call looks whether another process has answered its message.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -216,6 +216,20 @@ pub(crate) async fn run_queue(
         selvedge_config::home().ok_or_else(|| Problem::new("cannot find the home folder"))?;
     let settings = configuration.config.journal.clone();
     let journal = crate::journal::open_journal(&home, &settings)?;
+    let workspaces = WorkspaceCache::new(journal.clone(), Some(configuration.clone()));
+    let answered = answer_queue(&workspaces, &journal, session, number, options, on_busy).await;
+    workspaces.stop().await;
+    answered
+}
+
+async fn answer_queue(
+    workspaces: &WorkspaceCache,
+    journal: &Arc<Journal>,
+    session: &str,
+    number: u32,
+    options: &TurnOptions,
+    on_busy: impl FnOnce(),
+) -> Result<AnsweredMessage> {
     let (mut usage, mut cost) = (Usage::default(), None);
     let mut on_busy = Some(on_busy);
     loop {
@@ -227,14 +241,14 @@ pub(crate) async fn run_queue(
                 cost,
             });
         }
-        match Session::open(&journal, session).await {
+        match Session::open(journal, session).await {
             Ok(open) => {
                 let mut open = Some(open);
                 while let Some(claimed) = journal.claim_next(session).await? {
                     let Some(session) = open.take() else { break };
                     let run = run_message(
-                        configuration,
-                        &journal,
+                        workspaces,
+                        journal,
                         session,
                         &claimed,
                         options,
@@ -285,7 +299,7 @@ fn stopped_problem(session: &str) -> Problem {
 /// Runs the turn of a message. Returns the session, and the outcome; `None` if the turn had ended
 /// before. Without an approver, and if a script sent the message, the turn never asks.
 pub(crate) async fn run_message(
-    configuration: &SessionConfiguration,
+    workspaces: &WorkspaceCache,
     journal: &Arc<Journal>,
     session: Session,
     claimed: &ClaimedMessage,
@@ -307,8 +321,10 @@ pub(crate) async fn run_message(
         .map_err(|error| Problem::new(format!("cannot open {}: {error}", folder.display())))?;
     check_folder(folder, &real)?;
     let worktree = session_worktree(&info).await?;
-    let (mut setup, model) =
-        setup_for_session(configuration, &info, worktree, &permissions, journal)?;
+    let shared = workspaces.get(folder, info.environment.as_deref())?;
+    let mut setup = setup_for_session(&shared, worktree, &permissions, journal)?;
+    let running = setup.sub_agents.as_ref();
+    let _running = running.map(|agents| shared.running_turns.add(agents));
     setup.turn_place = surroundings.place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
@@ -324,7 +340,7 @@ pub(crate) async fn run_message(
     let approver = surroundings.approver;
     let approver = approver.filter(|_| claimed.message.permissions.is_none());
     let build = AgentBuildOptions {
-        model: &model,
+        model: &shared.model,
         script_limits: &ScriptLimitArgs::default(),
         surface: LimitSurface::Exec,
         turn_limits: &turn_limits,
@@ -333,12 +349,11 @@ pub(crate) async fn run_message(
         instructions: None,
         session: SessionChoice::New,
     };
-    let workspace = WorkspaceArgs::default();
-    let assembled = agent_setup::assemble_in_session(&mut setup, &workspace, build, session);
+    let assembled = agent_setup::assemble_in_session(&mut setup, &shared, build, session);
     let AssembledAgent {
         mut agent,
         mut session,
-        servers,
+        ..
     } = assembled.await?;
     if !surroundings.client_tools.is_empty() {
         let mut registry = agent.harness().orchestrator().registry().clone();
@@ -354,7 +369,6 @@ pub(crate) async fn run_message(
             agent.run_turn(&mut session, text, options).await
         }
     };
-    servers.stop().await;
     if let Some(agents) = &setup.sub_agents {
         agents.end().await;
     }
@@ -397,41 +411,26 @@ async fn session_worktree(session: &SessionInfo) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Sets up the tools of a session with its environment, and at most with these permissions. The
-/// configuration is that of the session's folder; tools work in its worktree if it has one.
+/// Sets up the tools of a turn with at most these permissions, from what the turns of its workspace
+/// share. They work in the worktree of the session if it has one.
 fn setup_for_session(
-    configuration: &SessionConfiguration,
-    session: &SessionInfo,
+    shared: &WorkspaceParts,
     worktree: Option<PathBuf>,
     permissions: &[&TurnPermissions],
     journal: &Arc<Journal>,
-) -> Result<(CliSetup, ModelChoiceArgs)> {
-    let directory = PathBuf::from(&session.directory);
-    let mut loaded = match configuration.directory == directory {
-        true => configuration.clone(),
-        false => {
-            let workspace = WorkspaceArgs {
-                directory: Some(directory),
-                trust_question: TrustQuestion::Never,
-                ..WorkspaceArgs::default()
-            };
-            load_configuration(&workspace)?.into()
-        }
-    };
-    let mut model = ModelChoiceArgs::default();
-    if let Some(name) = &session.environment {
-        let environment = loaded.config.environments.get(name).cloned();
-        let environment = environment.ok_or_else(|| no_environment(name))?;
-        apply_environment(&mut loaded.config, &environment);
-        model.model = environment.model;
-        model.provider = environment.model_provider;
-    }
+) -> Result<CliSetup> {
+    let mut loaded = shared.configuration();
     for permission in permissions {
         restrict_config(&mut loaded.config, permission);
     }
+    let is_shared_folder = worktree.is_none();
     let directory = worktree.unwrap_or(loaded.directory);
     let mut setup = CliSetup::from_config(loaded.config, directory.clone(), loaded.project)?;
     check_folder(&directory, setup.toolbox.workspace.root())?;
+    if is_shared_folder {
+        setup.toolbox.documents = shared.setup.toolbox.documents.clone();
+    }
+    setup.tool_cache.clone_from(&shared.setup.tool_cache);
     setup.instruction_use = loaded.instruction_use;
     let packs = permissions.iter().flat_map(|one| &one.tool_packs);
     setup.required_packs = packs.cloned().collect();
@@ -442,7 +441,7 @@ fn setup_for_session(
     });
     let mut setup = setup.with_open_journal(Some(journal.clone()));
     agent_setup::add_sub_agents(&mut setup);
-    Ok((setup, model))
+    Ok(setup)
 }
 
 /// Fails if the folder of a session is not `root`, the folder that the tools would work in: another
@@ -456,18 +455,6 @@ fn check_folder(stored: &Path, root: &Path) -> Result<(), Problem> {
         "the folder {stored} of the session now leads to {root}"
     ))
     .hint("restore the folder, or create a session in the other one"))
-}
-
-fn apply_environment(config: &mut Config, environment: &EnvironmentSettings) {
-    config.sandbox_mode = environment.sandbox_mode.unwrap_or(config.sandbox_mode);
-    config.approval_policy = environment
-        .approval_policy
-        .unwrap_or(config.approval_policy);
-    if environment.tool_pack.is_some() {
-        config.tool_pack.clone_from(&environment.tool_pack);
-    }
-    let limits = std::mem::take(&mut config.script_harness.limits);
-    config.script_harness.limits = environment.limits.apply(limits);
 }
 
 fn restrict_config(config: &mut Config, permissions: &TurnPermissions) {

@@ -15,7 +15,7 @@ use selvedge_toolbox::{
     CommandRules, CommandSettings, Toolbox, Workspace, WorkspacePaths, command_tasks,
     refused_ignore_files,
 };
-use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
+use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet, ToolCache};
 use std::sync::Arc;
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
@@ -64,6 +64,8 @@ pub(crate) struct CliSetup {
     pub(crate) allowed_tools: Option<Vec<String>>,
     /// Runs the turns that scripts wait for.
     pub(crate) turn_place: TurnPlace,
+    /// What the turns of a workspace share about tools; `None` in commands with one turn at a time.
+    pub(crate) tool_cache: Option<Arc<ToolCache>>,
 }
 
 /// The configuration, and the folder that it applies to.
@@ -214,6 +216,7 @@ impl CliSetup {
             required_packs: Vec::new(),
             allowed_tools: None,
             turn_place: TurnPlace::Thread,
+            tool_cache: None,
         })
     }
 
@@ -234,7 +237,10 @@ impl CliSetup {
     /// Returns all built-in tools. `Servers::script_registry` adds the tools of MCP servers and
     /// removes the tools that [`Self::tool_filter`] excludes.
     pub(crate) fn built_in_tools(&self) -> Result<Registry> {
-        let mut all = Registry::new();
+        let mut all = match &self.tool_cache {
+            Some(cache) => Registry::with_cache(cache),
+            None => Registry::new(),
+        };
         let mut toolbox = self.toolbox.clone();
         toolbox.channels = self.channel_access();
         toolbox.sessions = self.session_access();

@@ -30,3 +30,5 @@ mod resources;
 #[path = "serve/sessions.rs"]
 mod sessions;
 mod support;
+#[path = "serve/workspaces.rs"]
+mod workspaces;

@@ -93,8 +93,10 @@ impl Servers {
     }
 
     /// Offers scripts only the tools that `keep` accepts, whether they are from a server or not.
+    /// Other clones are not affected.
     pub fn with_filter(mut self, keep: impl Fn(&ToolSpec) -> bool + Send + Sync + 'static) -> Self {
         self.filter = Some(Arc::new(keep));
+        self.cached_registry = Arc::default();
         self
     }
 
