@@ -13,6 +13,7 @@ mod approval_question;
 mod args;
 mod ask;
 mod ask_form;
+mod bounded_cache;
 mod channels;
 mod channels_args;
 mod chat;

@@ -1,13 +1,13 @@
 //! Runs turns and tools for the agent server, from the journal and the configuration of each
 //! workspace.
 
-use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use async_trait::async_trait;
 use selvedge_agent::{AgentError, Session, TurnOptions};
+use selvedge_config::UserFile;
 use selvedge_journal::{Journal, JournalError, RunFilter};
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_memory::{Level, Memory, MemoryError, MemoryQuery};
@@ -16,8 +16,8 @@ use selvedge_protocol::{
     RunStatus, RuntimeEvent, ScriptToolCallOutput, SessionStore, new_id,
 };
 use selvedge_server::{
-    HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
-    SessionPlace,
+    ClientTool, HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn,
+    SessionHost, SessionPlace,
 };
 use selvedge_tools::{
     NoApprover, OfferedTool, Scope, StructuredCall, StructuredOutput, ToolRouter,
@@ -25,7 +25,9 @@ use selvedge_tools::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent_setup::add_sub_agents;
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::bounded_cache::BoundedCache;
 use crate::instructions::is_instructions_file;
 use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
@@ -41,27 +43,35 @@ use crate::trust::TrustQuestion;
 /// How many runs are read to find those of some workspaces.
 const MAX_SEARCHED_RUNS: u32 = 10_000;
 
+/// Most folders whose configuration is kept.
+const MAX_CONFIGURATIONS: usize = 256;
+/// Most workspaces whose documents stay indexed and watched for requests.
+const MAX_DOCUMENT_INDEXES: usize = 32;
+
 /// Assembles agents for sessions of one journal.
 pub(crate) struct JournalHost {
     journal: Arc<Journal>,
     /// Reads sessions. Its handle has no claims, so that reading a session does not release the
     /// claim of its running turn.
     reader: Arc<Journal>,
+    /// The user's file, as it was when it had no errors.
+    user_file: Mutex<UserFile>,
     /// Configurations by folder, until they are reloaded.
-    configurations: Mutex<HashMap<PathBuf, SessionConfiguration>>,
-    /// Tools for documents by folder, which keep the index of the documents.
-    document_setups: Mutex<HashMap<PathBuf, Arc<CliSetup>>>,
+    configurations: BoundedCache<SessionConfiguration>,
+    /// Tools for documents by workspace, which keep the index of the documents.
+    document_setups: BoundedCache<Arc<CliSetup>>,
     /// Opened by the first search.
     memory: Mutex<Option<Arc<Memory>>>,
 }
 
 impl JournalHost {
-    pub(crate) fn new(journal: Arc<Journal>, reader: Arc<Journal>) -> Self {
+    pub(crate) fn new(journal: Arc<Journal>, reader: Arc<Journal>, user_file: UserFile) -> Self {
         Self {
             journal,
             reader,
-            configurations: Mutex::default(),
-            document_setups: Mutex::default(),
+            user_file: Mutex::new(user_file),
+            configurations: BoundedCache::new(MAX_CONFIGURATIONS),
+            document_setups: BoundedCache::new(MAX_DOCUMENT_INDEXES),
             memory: Mutex::default(),
         }
     }
@@ -80,24 +90,28 @@ impl JournalHost {
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
     /// everything stays as it was.
     pub(crate) fn reload(&self) -> Result<()> {
-        load_user_configuration(selvedge_config::home().as_deref())?;
-        lock(&self.configurations).clear();
-        lock(&self.document_setups).clear();
+        let home = selvedge_config::home().unwrap_or_default();
+        let user_file = UserFile::read(&home)?;
+        load_user_configuration(Some(&home))?;
+        *lock(&self.user_file) = user_file;
+        self.configurations.clear();
+        self.document_setups.clear();
         Ok(())
     }
 
     /// Returns the configuration of a folder. Files of a project count if it is trusted.
     fn configuration(&self, directory: &Path) -> Result<SessionConfiguration> {
-        if let Some(known) = lock(&self.configurations).get(directory) {
-            return Ok(known.clone());
+        if let Some(known) = self.configurations.get(directory) {
+            return Ok(known);
         }
         let workspace = WorkspaceArgs {
             directory: Some(directory.to_owned()),
             trust_question: TrustQuestion::Never,
+            user_file: Some(lock(&self.user_file).clone()),
             ..WorkspaceArgs::default()
         };
         let loaded = SessionConfiguration::from(load_configuration(&workspace)?);
-        lock(&self.configurations).insert(directory.to_owned(), loaded.clone());
+        self.configurations.insert(directory, loaded.clone());
         Ok(loaded)
     }
 
@@ -117,12 +131,13 @@ impl JournalHost {
 
     /// Returns the tools of a folder for calls outside of a session.
     fn document_setup(&self, directory: &Path) -> Result<Arc<CliSetup>> {
-        if let Some(known) = lock(&self.document_setups).get(directory) {
-            return Ok(known.clone());
+        if let Some(known) = self.document_setups.get(directory) {
+            return Ok(known);
         }
-        let setup = self.configuration(directory)?.into_setup()?;
+        let mut setup = self.configuration(directory)?.into_setup()?;
+        setup.toolbox.documents = setup.toolbox.documents.confined();
         let setup = Arc::new(setup.with_open_journal(Some(self.journal.clone())));
-        lock(&self.document_setups).insert(directory.to_owned(), setup.clone());
+        self.document_setups.insert(directory, setup.clone());
         Ok(setup)
     }
 
@@ -154,7 +169,7 @@ impl JournalHost {
             let surroundings = TurnSurroundings {
                 approver: Some(turn.approver),
                 place: TurnPlace::Server,
-                client_tools: turn.client_tools,
+                client_tools: turn.client_tools.of_message(claimed.message.number).await,
             };
             let run = run_message(
                 &configuration,
@@ -238,6 +253,28 @@ impl SessionHost for JournalHost {
         };
         self.run_claimed(open, &claimed, turn).await?;
         Ok(HostedStep::Ended)
+    }
+
+    fn folder(&self, path: &str) -> Option<String> {
+        let folder = Path::new(path).canonicalize().ok()?;
+        folder.is_dir().then(|| folder.display().to_string())
+    }
+
+    async fn check_client_tools(
+        &self,
+        folder: &str,
+        tools: &[ClientTool],
+    ) -> Result<(), HostError> {
+        let names = || {
+            let mut setup = self.configuration(Path::new(folder))?.into_setup()?;
+            add_sub_agents(&mut setup);
+            let mut registry = setup.built_in_tools()?;
+            for tool in tools {
+                registry.register(tool.clone())?;
+            }
+            anyhow::Ok(())
+        };
+        names().map_err(|error| invalid(&error))
     }
 
     async fn session_place(

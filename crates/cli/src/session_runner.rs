@@ -46,19 +46,20 @@ pub(crate) struct AnsweredMessage {
 /// not stop the turn.
 struct ThreadRunner {
     configuration: SessionConfiguration,
+    place: TurnPlace,
     /// Sub-agents of the turn whose budget pays; `None` outside of a turn.
     agents: Option<SubAgents>,
 }
 
 impl SessionRunner for ThreadRunner {
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
-        let configuration = self.configuration.clone();
+        let (configuration, place) = (self.configuration.clone(), self.place);
         let (sender, answered) = tokio::sync::oneshot::channel();
         let running = RunningSession::begin();
         let work = move || {
             let run = async {
                 let options = TurnOptions::default();
-                run_queue(&configuration, &session, number, &options, || ()).await
+                run_queue(&configuration, &session, number, &options, place, || ()).await
             };
             let done = runtime().and_then(|runtime| runtime.block_on(run));
             drop(running);
@@ -117,12 +118,14 @@ pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
     }
 }
 
-/// Where turns run that a script waits for.
+/// Which process runs a turn. It decides where turns run that a script waits for, and whose stored
+/// documents the turn reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TurnPlace {
-    /// On a thread of this process.
+    /// A command of the user: on a thread of this process, with the documents of the user.
     Thread,
-    /// In the agent server of this process, if it serves the folder of the session.
+    /// The agent server, if it serves the folder of the session, else a thread; with the documents
+    /// of the folder only.
     Server,
 }
 
@@ -136,11 +139,11 @@ pub(crate) struct TurnSurroundings {
 }
 
 impl TurnSurroundings {
-    /// Returns those of a turn outside of a server.
-    fn thread() -> Self {
+    /// Returns those of a turn that runs on a thread, without a client.
+    fn thread(place: TurnPlace) -> Self {
         Self {
             approver: None,
-            place: TurnPlace::Thread,
+            place,
             client_tools: Vec::new(),
         }
     }
@@ -201,6 +204,7 @@ pub(crate) async fn run_queue(
     session: &str,
     number: u32,
     options: &TurnOptions,
+    place: TurnPlace,
     on_busy: impl FnOnce(),
 ) -> Result<AnsweredMessage> {
     let home =
@@ -229,7 +233,7 @@ pub(crate) async fn run_queue(
                         session,
                         &claimed,
                         options,
-                        TurnSurroundings::thread(),
+                        TurnSurroundings::thread(place),
                     );
                     let (session, outcome) = run.await?;
                     if let Some(outcome) = &outcome {
@@ -298,13 +302,17 @@ pub(crate) async fn run_message(
         .map_err(|error| Problem::new(format!("cannot open {}: {error}", folder.display())))?;
     check_folder(folder, &real)?;
     let worktree = session_worktree(&info).await?;
+    let place = surroundings.place;
     let (mut setup, model) =
-        setup_for_session(configuration, &info, worktree, &permissions, journal)?;
-    setup.turn_place = surroundings.place;
+        setup_for_session(configuration, &info, worktree, &permissions, journal, place)?;
+    setup.turn_place = place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
-        max_cost: permissions.iter().map(|one| one.max_cost).fold(None, least),
+        max_cost: permissions
+            .iter()
+            .map(|one| one.max_cost)
+            .fold(claimed.max_cost, least),
         ..TurnLimitArgs::default()
     };
     let never_asks = || {
@@ -345,6 +353,9 @@ pub(crate) async fn run_message(
             agent.run_turn(&mut session, text, options).await
         }
     };
+    if let Some(cost) = outcome.cost {
+        journal.add_spending(&claimed.message, cost).await?;
+    }
     servers.stop().await;
     if let Some(agents) = &setup.sub_agents {
         agents.end().await;
@@ -393,6 +404,7 @@ fn setup_for_session(
     worktree: Option<PathBuf>,
     permissions: &[&TurnPermissions],
     journal: &Arc<Journal>,
+    place: TurnPlace,
 ) -> Result<(CliSetup, ModelChoiceArgs)> {
     let directory = PathBuf::from(&session.directory);
     let mut loaded = match configuration.directory == directory {
@@ -429,6 +441,9 @@ fn setup_for_session(
         all
     });
     let mut setup = setup.with_open_journal(Some(journal.clone()));
+    if place == TurnPlace::Server {
+        setup.toolbox.cabinet = journal.documents_of(&session.directory);
+    }
     agent_setup::add_sub_agents(&mut setup);
     Ok((setup, model))
 }
@@ -497,6 +512,7 @@ impl CliSetup {
         });
         let thread = ThreadRunner {
             configuration,
+            place: self.turn_place,
             agents: self.sub_agents.clone(),
         };
         let runner: Arc<dyn SessionRunner> = match self.turn_place {

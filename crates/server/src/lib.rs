@@ -20,6 +20,7 @@ mod feed;
 mod health_routes;
 mod host;
 mod idempotency;
+mod login_routes;
 mod memory_routes;
 mod message_routes;
 mod metrics;
@@ -27,13 +28,15 @@ mod openai;
 mod responses;
 mod router;
 mod run_routes;
+mod running_answer;
 mod secrets;
 mod server;
 mod session_routes;
 mod state;
+mod token_watch;
 mod workers;
 
-pub use client_tools::ClientTool;
+pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
 pub use host::{
     HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
@@ -41,5 +44,5 @@ pub use host::{
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};
-pub use server::AgentServer;
+pub use server::{AgentServer, ServerNetwork};
 pub use state::{ServerLimits, ServerStores};

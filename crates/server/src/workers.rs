@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{AuthorKind, MessageAuthor, ServerStoreError, SessionStore, since_epoch};
+use selvedge_protocol::{ApiToken, MessageAuthor, ServerStoreError, SessionStore, since_epoch};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::approvals::PendingApprovals;
-use crate::client_tools::ClientTools;
+use crate::client_tools::{ClientTools, SessionClientTools};
 use crate::feed::SessionFeeds;
 use crate::host::{HostedStep, HostedTurn, SessionHost};
 use crate::metrics::ServerMetrics;
@@ -159,19 +159,24 @@ impl SessionWorkers {
         }
     }
 
-    /// Wakes a worker for each session with a queue in a workspace of a valid token.
+    /// Wakes a worker for each session with a queue in a workspace of a valid token. Stops turns of
+    /// tokens that are not valid any more; their messages fail when they are claimed.
     async fn wake_waiting(self: &Arc<Self>) -> Result<(), ServerStoreError> {
         let waiting = self.stores.queues.waiting_sessions().await?;
         if waiting.is_empty() {
             return Ok(());
         }
         let now = since_epoch().as_millis() as i64;
-        let mut tokens = self.stores.tokens.tokens().await?;
-        tokens.retain(|token| token.is_valid_at(now));
+        let tokens = self.stores.tokens.tokens().await?;
+        let valid = || tokens.iter().filter(|token| token.is_valid_at(now));
         for session in waiting {
-            let is_served =
-                |token: &selvedge_protocol::ApiToken| token.allows_directory(&session.directory);
-            if tokens.iter().any(is_served) {
+            let has_payer = |token: &ApiToken| session.payer.as_ref() == Some(&token.name);
+            let is_refused = session.payer.is_some() && !valid().any(has_payer);
+            if is_refused {
+                self.interrupt(&session.id);
+            }
+            let is_served = valid().any(|token| token.allows_directory(&session.directory));
+            if is_served || is_refused {
                 self.wake(&session.id);
             }
         }
@@ -236,7 +241,7 @@ impl SessionWorkers {
     /// Waits until another turn of this author may run. Messages of sessions need no permit: their
     /// number is limited, and a turn may wait for the turn of another session.
     async fn permit(&self, author: &MessageAuthor) -> Option<OwnedSemaphorePermit> {
-        if author.kind != AuthorKind::Person {
+        if !author.kind.is_person() {
             return None;
         }
         let permits = {
@@ -259,12 +264,12 @@ impl SessionWorkers {
             flush: flush.clone(),
             approver: self.approvals.approver(session),
             cancel,
-            client_tools: self.client_tools.get(session),
+            client_tools: SessionClientTools {
+                tools: self.client_tools.clone(),
+                session: session.to_owned(),
+            },
         };
         let step = self.host.run_next(session, turn).await;
-        if step == Ok(HostedStep::Ended) {
-            self.client_tools.set(session, Vec::new());
-        }
         // The events of a turn are stored before those of the next one.
         flush.wait().await;
         if let Some(worker) = self.lock_running().get_mut(session) {
