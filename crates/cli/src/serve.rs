@@ -1,27 +1,37 @@
 //! `selvedge serve`: the agent server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_config::ServeSettings;
-use selvedge_http::{HttpBindError, TlsError, TlsSettings, host_of_url};
+use selvedge_config::{ServeSettings, UserFile};
+use selvedge_http::{HttpBindError, TlsError, TlsSettings, TrustedProxies, host_of_url};
 use selvedge_protocol::{ApiTokenStore, since_epoch};
-use selvedge_server::{AgentServer, ServerLimits, ServerStores, openapi_json};
+use selvedge_server::{
+    AgentServer, ServerLimits, ServerNetwork, ServerStores, TokenSecret, openapi_json,
+};
 
 use crate::CliStatus;
-use crate::output::print_text;
+use crate::output::{print_line, print_text};
 use crate::problem::Problem;
-use crate::serve_args::{ServeArgs, ServeCommand};
+use crate::run::runtime;
+use crate::runs::open_user_journal;
+use crate::serve_args::{LoginArgs, ServeArgs, ServeCommand};
 use crate::serve_host::JournalHost;
 use crate::serve_tokens::{store_problem, tokens};
 use crate::setup::load_user_configuration;
 
+/// How long a login URL works.
+const LOGIN_TIME: Duration = Duration::from_secs(10 * 60);
+/// Address of a server that was started without flags.
+const DEFAULT_URL: &str = "http://127.0.0.1:7420";
 /// Stack of a thread that runs turns, in bytes: as large as that of the main thread.
 const THREAD_STACK_BYTES: usize = 8 << 20;
 
 pub(crate) fn serve(mut args: ServeArgs) -> Result<CliStatus> {
     match args.command.take() {
         Some(ServeCommand::Token(command)) => tokens(command),
+        Some(ServeCommand::Login(args)) => print_login(&args),
         Some(ServeCommand::Openapi) => {
             print_text(&openapi_json())?;
             Ok(CliStatus::Success)
@@ -53,7 +63,8 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
         replies: requests.clone(),
         deciders: requests.clone(),
     };
-    let host = JournalHost::new(journal.clone(), requests.clone(), reader);
+    let user_file = UserFile::read(&home)?;
+    let host = JournalHost::new(journal.clone(), requests.clone(), reader, user_file);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_stack_size(THREAD_STACK_BYTES)
         .enable_all()
@@ -82,20 +93,31 @@ async fn serve_until_stopped(
     stores: ServerStores,
     host: Arc<JournalHost>,
 ) -> Result<()> {
-    check_tokens(&*stores.tokens).await?;
+    let tokens = stores.tokens.clone();
+    check_tokens(&*tokens).await?;
     let limits = ServerLimits {
         concurrent_turns: settings.max_concurrent_turns as usize,
         queued_turns: settings.max_queued_turns,
+        sessions: settings.max_sessions,
+        connections: settings.max_connections as usize,
         request_bytes: settings.max_request_bytes as usize,
     };
-    let hosts = match &settings.public_url {
+    let allowed_hosts = match &settings.public_url {
         Some(url) => vec![host_of_url(url).ok_or_else(|| {
             Problem::new(format!("serve.public_url is not a URL: {url}"))
                 .hint("set it to a URL such as https://agents.example")
         })?],
         None => Vec::new(),
     };
-    let server = AgentServer::bind(&args.addr, hosts, stores, host.clone(), limits).await;
+    let proxies = settings.trusted_proxies.iter().map(String::as_str);
+    let network = ServerNetwork {
+        allowed_hosts,
+        trusted_proxies: TrustedProxies::parse(proxies).map_err(|error| {
+            Problem::new(format!("serve.trusted_proxies: {error}"))
+                .hint("set it to addresses such as [\"10.0.0.1\", \"10.1.0.0/16\"]")
+        })?,
+    };
+    let server = AgentServer::bind(&args.addr, network, stores, host.clone(), limits).await;
     let mut server = server.map_err(|error| bind_problem(&error))?;
     let address = server.local_addr();
     if !address.ip().is_loopback() && tls.is_none() && !args.insecure {
@@ -111,7 +133,12 @@ async fn serve_until_stopped(
     // Signals are received before the address is printed, so that none is lost.
     let stop_requested = stop_requested()?;
     let reload_on_hangup = reload_on_hangup(host.clone())?;
+    let base = settings.public_url.clone();
+    let base = base.unwrap_or_else(|| format!("{scheme}://{address}"));
+    let login = login_url(&*tokens, &base).await?;
     eprint_line!("serving at {scheme}://{address}");
+    let minutes = LOGIN_TIME.as_secs() / 60;
+    eprint_line!("note: log in once within {minutes} minutes: {login}");
     let reloading = tokio::spawn(reload_on_hangup);
     let dropping = tokio::spawn(async move { host.drop_unused_workspaces().await });
     server.run(stop_requested).await;
@@ -119,6 +146,26 @@ async fn serve_until_stopped(
     dropping.abort();
     eprint_line!("note: stopped; the next start continues open turns");
     Ok(())
+}
+
+/// Prints a URL with which a browser can log in once at a running server.
+fn print_login(args: &LoginArgs) -> Result<CliStatus> {
+    let config = load_user_configuration(selvedge_config::home().as_deref())?;
+    let base = args.url.clone().or(config.serve.public_url);
+    let base = base.unwrap_or_else(|| DEFAULT_URL.to_owned());
+    let journal = open_user_journal()?;
+    print_line(&runtime()?.block_on(login_url(&*journal, &base))?)?;
+    Ok(CliStatus::Success)
+}
+
+/// Returns a URL with which a browser can log in once, within [`LOGIN_TIME`].
+async fn login_url(store: &dyn ApiTokenStore, base: &str) -> Result<String, Problem> {
+    let secret = TokenSecret::random().map_err(|error| Problem::new(error.to_string()))?;
+    let expires = (since_epoch() + LOGIN_TIME).as_millis() as i64;
+    let created = store.create_login(secret.hash(), expires).await;
+    created.map_err(|error| store_problem(&error))?;
+    let base = base.trim_end_matches('/');
+    Ok(format!("{base}/login?code={}", secret.reveal()))
 }
 
 /// Fails if no token can be used, because the server would then refuse every request.

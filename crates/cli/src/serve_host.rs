@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use async_trait::async_trait;
 use selvedge_agent::{AgentError, Session, TurnOptions};
+use selvedge_config::UserFile;
 use selvedge_journal::{Journal, JournalError, RunFilter};
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_memory::{Level, Memory, MemoryError, MemoryQuery};
@@ -16,8 +17,8 @@ use selvedge_protocol::{
     RunStatus, RuntimeEvent, ScriptToolCallOutput, SessionStore, new_id,
 };
 use selvedge_server::{
-    HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
-    SessionPlace,
+    ClientTool, HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn,
+    SessionHost, SessionPlace,
 };
 use selvedge_tools::{
     NoApprover, OfferedTool, Scope, StructuredCall, StructuredOutput, ToolRouter,
@@ -25,6 +26,7 @@ use selvedge_tools::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent_setup::add_sub_agents;
 use crate::args::ScriptLimitArgs;
 use crate::instructions::is_instructions_file;
 use crate::memory_setup::open_memory_in;
@@ -59,9 +61,14 @@ pub(crate) struct JournalHost {
 }
 
 impl JournalHost {
-    pub(crate) fn new(journal: Arc<Journal>, requests: Arc<Journal>, reader: Arc<Journal>) -> Self {
+    pub(crate) fn new(
+        journal: Arc<Journal>,
+        requests: Arc<Journal>,
+        reader: Arc<Journal>,
+        user_file: UserFile,
+    ) -> Self {
         Self {
-            workspaces: WorkspaceCache::new(journal.clone(), None),
+            workspaces: WorkspaceCache::for_server(journal.clone(), user_file),
             journal,
             requests,
             reader,
@@ -84,8 +91,10 @@ impl JournalHost {
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
     /// everything stays as it was.
     pub(crate) fn reload(&self) -> Result<()> {
-        load_user_configuration(selvedge_config::home().as_deref())?;
-        self.workspaces.reload();
+        let home = selvedge_config::home().unwrap_or_default();
+        let user_file = UserFile::read(&home)?;
+        load_user_configuration(Some(&home))?;
+        self.workspaces.reload(Some(user_file));
         Ok(())
     }
 
@@ -142,7 +151,7 @@ impl JournalHost {
             let surroundings = TurnSurroundings {
                 approver: Some(turn.approver),
                 place: TurnPlace::Server(turn.permit),
-                client_tools: turn.client_tools,
+                client_tools: turn.client_tools.of_message(claimed.message.number).await,
             };
             let run = run_message(
                 &self.workspaces,
@@ -224,6 +233,28 @@ impl SessionHost for JournalHost {
         };
         self.run_claimed(open, &claimed, turn).await?;
         Ok(HostedStep::Ended)
+    }
+
+    fn folder(&self, path: &str) -> Option<String> {
+        let folder = Path::new(path).canonicalize().ok()?;
+        folder.is_dir().then(|| folder.display().to_string())
+    }
+
+    async fn check_client_tools(
+        &self,
+        folder: &str,
+        tools: &[ClientTool],
+    ) -> Result<(), HostError> {
+        let names = || {
+            let mut setup = self.configuration(Path::new(folder))?.into_setup()?;
+            add_sub_agents(&mut setup);
+            let mut registry = setup.built_in_tools()?;
+            for tool in tools {
+                registry.register(tool.clone())?;
+            }
+            anyhow::Ok(())
+        };
+        names().map_err(|error| invalid(&error))
     }
 
     async fn session_place(

@@ -46,19 +46,20 @@ pub(crate) struct AnsweredMessage {
 /// not stop the turn.
 struct ThreadRunner {
     configuration: SessionConfiguration,
+    place: TurnPlace,
     /// Sub-agents of the turn whose budget pays; `None` outside of a turn.
     agents: Option<SubAgents>,
 }
 
 impl SessionRunner for ThreadRunner {
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
-        let configuration = self.configuration.clone();
+        let (configuration, place) = (self.configuration.clone(), self.place.clone());
         let (sender, answered) = tokio::sync::oneshot::channel();
         let running = RunningSession::begin();
         let work = move || {
             let run = async {
                 let options = TurnOptions::default();
-                run_queue(&configuration, &session, number, &options, || ()).await
+                run_queue(&configuration, &session, number, &options, place, || ()).await
             };
             let done = runtime().and_then(|runtime| runtime.block_on(run));
             drop(running);
@@ -117,13 +118,14 @@ pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
     }
 }
 
-/// Where turns run that a script waits for.
+/// Which process runs a turn. It decides where turns run that a script waits for, and whose stored
+/// documents the turn reads.
 #[derive(Debug, Clone)]
 pub(crate) enum TurnPlace {
-    /// On a thread of this process.
+    /// A command of the user: on a thread of this process, with the documents of the user.
     Thread,
-    /// In the agent server of this process, if it serves the folder of the session. The turn of the
-    /// script gives back its permit meanwhile.
+    /// The agent server, if it serves the folder of the session, else a thread; with the documents
+    /// of the folder only. The turn gives back its permit while it waits.
     Server(TurnPermit),
 }
 
@@ -137,11 +139,11 @@ pub(crate) struct TurnSurroundings {
 }
 
 impl TurnSurroundings {
-    /// Returns those of a turn outside of a server.
-    fn thread() -> Self {
+    /// Returns those of a turn that runs on a thread, without a client.
+    fn thread(place: TurnPlace) -> Self {
         Self {
             approver: None,
-            place: TurnPlace::Thread,
+            place,
             client_tools: Vec::new(),
         }
     }
@@ -210,6 +212,7 @@ pub(crate) async fn run_queue(
     session: &str,
     number: u32,
     options: &TurnOptions,
+    place: TurnPlace,
     on_busy: impl FnOnce(),
 ) -> Result<AnsweredMessage> {
     let home =
@@ -217,7 +220,16 @@ pub(crate) async fn run_queue(
     let settings = configuration.config.journal.clone();
     let journal = crate::journal::open_journal(&home, &settings)?;
     let workspaces = WorkspaceCache::new(journal.clone(), Some(configuration.clone()));
-    let answered = answer_queue(&workspaces, &journal, session, number, options, on_busy).await;
+    let answered = answer_queue(
+        &workspaces,
+        &journal,
+        session,
+        number,
+        options,
+        &place,
+        on_busy,
+    );
+    let answered = answered.await;
     workspaces.stop().await;
     answered
 }
@@ -228,6 +240,7 @@ async fn answer_queue(
     session: &str,
     number: u32,
     options: &TurnOptions,
+    place: &TurnPlace,
     on_busy: impl FnOnce(),
 ) -> Result<AnsweredMessage> {
     let (mut usage, mut cost) = (Usage::default(), None);
@@ -252,7 +265,7 @@ async fn answer_queue(
                         session,
                         &claimed,
                         options,
-                        TurnSurroundings::thread(),
+                        TurnSurroundings::thread(place.clone()),
                     );
                     let (session, outcome) = run.await?;
                     if let Some(outcome) = &outcome {
@@ -323,13 +336,19 @@ pub(crate) async fn run_message(
     let worktree = session_worktree(&info).await?;
     let shared = workspaces.get(folder, info.environment.as_deref())?;
     let mut setup = setup_for_session(&shared, worktree, &permissions, journal)?;
+    if let TurnPlace::Server(_) = surroundings.place {
+        setup.toolbox.cabinet = journal.documents_of(&info.directory);
+    }
     let running = setup.sub_agents.as_ref();
     let _running = running.map(|agents| shared.running_turns.add(agents));
     setup.turn_place = surroundings.place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
-        max_cost: permissions.iter().map(|one| one.max_cost).fold(None, least),
+        max_cost: permissions
+            .iter()
+            .map(|one| one.max_cost)
+            .fold(claimed.max_cost, least),
         ..TurnLimitArgs::default()
     };
     let never_asks = || {
@@ -369,6 +388,9 @@ pub(crate) async fn run_message(
             agent.run_turn(&mut session, text, options).await
         }
     };
+    if let Some(cost) = outcome.cost {
+        journal.add_spending(&claimed.message, cost).await?;
+    }
     if let Some(agents) = &setup.sub_agents {
         agents.end().await;
     }
@@ -428,7 +450,7 @@ fn setup_for_session(
     let mut setup = CliSetup::from_config(loaded.config, directory.clone(), loaded.project)?;
     check_folder(&directory, setup.toolbox.workspace.root())?;
     if is_shared_folder {
-        setup.toolbox.documents = shared.setup.toolbox.documents.clone();
+        setup.toolbox.documents = shared.documents.clone();
     }
     setup.tool_cache.clone_from(&shared.setup.tool_cache);
     setup.instruction_use = loaded.instruction_use;
@@ -496,6 +518,7 @@ impl CliSetup {
         });
         let thread = ThreadRunner {
             configuration,
+            place: self.turn_place.clone(),
             agents: self.sub_agents.clone(),
         };
         let runner: Arc<dyn SessionRunner> = match &self.turn_place {

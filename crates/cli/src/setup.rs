@@ -104,8 +104,11 @@ pub(crate) fn load_configuration_with_diagnostics(
         home.as_deref(),
         workspace,
     )?;
-    let (config, mut diagnostics) =
-        selvedge_config::load(home.as_deref(), decision.project.as_ref());
+    let project = decision.project.as_ref();
+    let (config, mut diagnostics) = match &workspace.user_file {
+        Some(user) => selvedge_config::load_with(user, project),
+        None => selvedge_config::load(home.as_deref(), project),
+    };
     diagnostics.extend(refused.into_iter().map(Diagnostic::from));
     let configuration = LoadedConfiguration {
         config,
@@ -320,7 +323,8 @@ impl CliSetup {
             self.toolbox.commands.keep_open_while_running(lock);
         }
         if let Some(journal) = &journal {
-            self.toolbox.cabinet = journal.clone();
+            let folder = self.directory.display().to_string();
+            self.toolbox.cabinet = journal.user_documents_in(&folder);
         }
         self.journal = journal;
         self

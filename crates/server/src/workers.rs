@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{
-    AuthorKind, MessageAuthor, ServerStoreError, SessionError, SessionStore, since_epoch,
+    ApiToken, AuthorKind, MessageAuthor, ServerStoreError, SessionError, SessionStore, since_epoch,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::approvals::PendingApprovals;
-use crate::client_tools::ClientTools;
+use crate::client_tools::{ClientTools, SessionClientTools};
 use crate::feed::SessionFeeds;
 use crate::host::{HostedStep, HostedTurn, SessionHost};
 use crate::metrics::ServerMetrics;
@@ -158,19 +158,24 @@ impl SessionWorkers {
         }
     }
 
-    /// Wakes a worker for each session with a queue in a workspace of a valid token.
+    /// Wakes a worker for each session with a queue in a workspace of a valid token. Stops turns of
+    /// tokens that are not valid any more; their messages fail when they are claimed.
     async fn wake_waiting(self: &Arc<Self>) -> Result<(), ServerStoreError> {
         let waiting = self.stores.queues.waiting_sessions().await?;
         if waiting.is_empty() {
             return Ok(());
         }
         let now = since_epoch().as_millis() as i64;
-        let mut tokens = self.stores.tokens.tokens().await?;
-        tokens.retain(|token| token.is_valid_at(now));
+        let tokens = self.stores.tokens.tokens().await?;
+        let valid = || tokens.iter().filter(|token| token.is_valid_at(now));
         for session in waiting {
-            let is_served =
-                |token: &selvedge_protocol::ApiToken| token.allows_directory(&session.directory);
-            if tokens.iter().any(is_served) {
+            let has_payer = |token: &ApiToken| session.payer.as_ref() == Some(&token.name);
+            let is_refused = session.payer.is_some() && !valid().any(has_payer);
+            if is_refused {
+                self.interrupt(&session.id);
+            }
+            let is_served = valid().any(|token| token.allows_directory(&session.directory));
+            if is_served || is_refused {
                 self.wake(&session.id);
             }
         }
@@ -239,7 +244,8 @@ impl SessionWorkers {
     /// at once through sessions that it creates.
     async fn sender(&self, author: &MessageAuthor) -> Result<String, SessionError> {
         match author.kind {
-            AuthorKind::Person => return Ok(format!("token {}", author.id)),
+            AuthorKind::Person => return Ok(format!("person {}", author.id)),
+            AuthorKind::Client => return Ok(format!("token {}", author.id)),
             AuthorKind::Run => return Ok(format!("run {}", author.id)),
             AuthorKind::Session => {}
         }
@@ -266,12 +272,12 @@ impl SessionWorkers {
             approver: self.approvals.approver(session),
             cancel,
             permit,
-            client_tools: self.client_tools.get(session),
+            client_tools: SessionClientTools {
+                tools: self.client_tools.clone(),
+                session: session.to_owned(),
+            },
         };
         let step = self.host.run_next(session, turn).await;
-        if step == Ok(HostedStep::Ended) {
-            self.client_tools.set(session, Vec::new());
-        }
         // The events of a turn are stored before those of the next one.
         let _ = flush.wait().await;
         if let Some(worker) = self.lock_running().get_mut(session) {
