@@ -13,7 +13,7 @@ pub(crate) struct BoundedCache<V> {
 struct CacheState<V> {
     /// Each value with the time of its last use.
     values: HashMap<PathBuf, (u64, V)>,
-    /// Counts uses.
+    /// Number of uses so far, which is the time of the next use.
     time: u64,
 }
 

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{ApiToken, MessageAuthor, ServerStoreError, SessionStore, since_epoch};
+use selvedge_protocol::{
+    ApiToken, EventSink, InboxMessage, InboxState, MessageAuthor, RuntimeEvent, ServerStoreError,
+    SessionStore, since_epoch,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -202,11 +205,11 @@ impl SessionWorkers {
             if let Some(worker) = self.lock_running().get_mut(session) {
                 worker.has_news = false;
             }
-            let step = match self.next_author(session).await {
+            let step = match self.next_message(session).await {
                 Ok(None) => Ok(HostedStep::Idle),
-                Ok(Some(author)) => {
-                    let _permit = self.permit(&author).await;
-                    Ok(self.run_turn(session).await)
+                Ok(Some(message)) => {
+                    let _permit = self.permit(&message.author).await;
+                    Ok(self.run_turn(session, message.number).await)
                 }
                 Err(error) => Err(error),
             };
@@ -231,11 +234,11 @@ impl SessionWorkers {
         }
     }
 
-    /// Returns the author of the oldest message that is not answered.
-    async fn next_author(&self, session: &str) -> Result<Option<MessageAuthor>, String> {
+    /// Returns the oldest message that is not answered.
+    async fn next_message(&self, session: &str) -> Result<Option<InboxMessage>, String> {
         let queue = SessionStore::queue(&*self.stores.sessions, session).await;
         let queue = queue.map_err(|error| error.to_string())?;
-        Ok(queue.into_iter().next().map(|message| message.author))
+        Ok(queue.into_iter().next())
     }
 
     /// Waits until another turn of this author may run. Messages of sessions need no permit: their
@@ -252,7 +255,19 @@ impl SessionWorkers {
         permits.acquire_owned().await.ok()
     }
 
-    async fn run_turn(&self, session: &str) -> HostedStep {
+    /// Emits why a message failed without a turn: its token may not be used any more.
+    async fn report_refusal(&self, session: &str, number: u32, events: &EventSink) {
+        let message = self.stores.sessions.message(session, number).await;
+        if let Ok(message) = message
+            && message.state == InboxState::Failed
+            && let Some(answer) = message.answer
+        {
+            events.emit(RuntimeEvent::Error { message: answer });
+        }
+    }
+
+    /// Runs the turn of the oldest message, which has this number.
+    async fn run_turn(&self, session: &str, number: u32) -> HostedStep {
         let cancel = CancellationToken::new();
         if let Some(worker) = self.lock_running().get_mut(session) {
             worker.turn = Some(cancel.clone());
@@ -260,7 +275,7 @@ impl SessionWorkers {
         let _counted = self.metrics.running_turns.enter();
         let (events, flush) = self.feeds.feed(session).sink();
         let turn = HostedTurn {
-            events,
+            events: events.clone(),
             flush: flush.clone(),
             approver: self.approvals.approver(session),
             cancel,
@@ -270,6 +285,9 @@ impl SessionWorkers {
             },
         };
         let step = self.host.run_next(session, turn).await;
+        if step == Ok(HostedStep::Busy) {
+            self.report_refusal(session, number, &events).await;
+        }
         // The events of a turn are stored before those of the next one.
         flush.wait().await;
         if let Some(worker) = self.lock_running().get_mut(session) {
