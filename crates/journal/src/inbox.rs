@@ -23,6 +23,15 @@ pub(crate) struct CausalPosition {
     pub(crate) payer: Option<String>,
 }
 
+/// A message that is not answered.
+struct OpenMessage {
+    message: InboxMessage,
+    /// The process that claimed it.
+    owner: Option<String>,
+    /// Name of the token that pays for its turn.
+    payer: Option<String>,
+}
+
 /// Why a message cannot be queued for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum QueueRefusal {
@@ -56,9 +65,12 @@ impl Journal {
         session: &str,
     ) -> Result<Option<ClaimedMessage>, JournalError> {
         let last_turn = last_turn(connection, session)?;
-        while let Some((mut message, owner, payer)) =
-            self.oldest_open_message(connection, session)?
-        {
+        while let Some(open) = self.oldest_open_message(connection, session)? {
+            let OpenMessage {
+                mut message,
+                owner,
+                payer,
+            } = open;
             let is_claimed = message.state == InboxState::Claimed;
             let is_other = |owner: &String| *owner != self.owner.id && self.is_owner_alive(owner);
             if is_claimed && owner.as_ref().is_some_and(is_other) {
@@ -99,23 +111,23 @@ impl Journal {
         Ok(None)
     }
 
-    /// Returns the oldest message that is not answered, the process that claimed it, and the name of
-    /// the token that pays.
+    /// Returns the oldest message that is not answered.
     fn oldest_open_message(
         &self,
         connection: &Connection,
         session: &str,
-    ) -> Result<Option<(InboxMessage, Option<String>, Option<String>)>, JournalError> {
+    ) -> Result<Option<OpenMessage>, JournalError> {
         let sql = format!(
             "{SELECT_MESSAGE} WHERE session = ?1 AND ended_ms IS NULL ORDER BY number LIMIT 1"
         );
         let mut read = connection.prepare_cached(&sql)?;
         let mut rows = read.query(params![session])?;
         match rows.next()? {
-            Some(row) => {
-                let message = self.read_message(connection, row)?;
-                Ok(Some((message, row.get(11)?, row.get(12)?)))
-            }
+            Some(row) => Ok(Some(OpenMessage {
+                message: self.read_message(connection, row)?,
+                owner: row.get(11)?,
+                payer: row.get(12)?,
+            })),
             None => Ok(None),
         }
     }

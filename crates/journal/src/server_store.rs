@@ -142,7 +142,7 @@ impl Journal {
 /// Returns the token with this name. Tokens are never deleted.
 pub(crate) fn token_by_name(connection: &Connection, name: &str) -> Result<ApiToken, JournalError> {
     let found = first_token(connection, &format!("{SELECT_TOKEN} WHERE name = ?1"), name)?;
-    found.ok_or_else(|| JournalError::Damaged(format!("the token `{name}` is missing").into()))
+    found.ok_or_else(|| JournalError::Damaged(format!("the token `{name}` is missing")))
 }
 
 /// Returns the number of messages of an author that are not answered.

@@ -266,7 +266,7 @@ pub struct StoredReply {
     pub status: u16,
     /// Type of the body.
     pub content_type: String,
-    /// The body.
+    /// The body that the client received.
     pub body: String,
 }
 

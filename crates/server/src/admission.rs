@@ -80,8 +80,8 @@ pub(crate) async fn admit(
     response
 }
 
-/// Runs the handler. A POST with an idempotency key runs once. A request that is still open when its
-/// token is revoked or expires gets status 401, and a stream ends.
+/// Runs the handler. A POST with an idempotency key runs once. A request that is still open when
+/// its token is revoked or expires gets status 401, and a stream ends.
 async fn handle(
     state: &Arc<ApiState>,
     caller: Option<Caller>,

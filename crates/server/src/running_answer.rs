@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_protocol::{InboxMessage, InboxState, Usage};
+use selvedge_protocol::{InboxMessage, InboxState, RemovedMessage, Usage};
 use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -58,6 +58,15 @@ pub(crate) struct CollectedAnswer {
     pub(crate) calls: Vec<ClientCallView>,
 }
 
+/// Text of a message that was returned.
+#[derive(Debug, Default)]
+struct ReturnedText {
+    text: String,
+    /// Bytes of the text that the next events repeat, after a reader that was too slow has caught
+    /// up.
+    repeated: usize,
+}
+
 /// A turn whose text is read while it is written. A turn of a new session is interrupted when this
 /// is dropped before its end.
 pub(crate) struct RunningAnswer {
@@ -71,8 +80,8 @@ pub(crate) struct RunningAnswer {
     last_event: u64,
     /// The turn of the message, once it has begun.
     turn: Option<u64>,
-    /// Text of messages of the model that was returned, by item.
-    texts: HashMap<String, String>,
+    /// Messages of the model, by item.
+    texts: HashMap<String, ReturnedText>,
     /// Whether any text was returned.
     has_text: bool,
     interrupt_on_drop: bool,
@@ -91,9 +100,25 @@ pub(crate) struct RunningAnswer {
 impl Drop for RunningAnswer {
     fn drop(&mut self) {
         self.state.client_tools.forget(&self.session, self.number);
-        if self.interrupt_on_drop {
-            self.state.workers.interrupt(&self.session);
+        // Without a runtime the server stops, and so does the turn.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && self.interrupt_on_drop
+        {
+            let (session, number) = (self.session.clone(), self.number);
+            runtime.spawn(stop_message(self.state.clone(), session, number));
         }
+    }
+}
+
+/// Removes a message from the queue, or interrupts its turn.
+async fn stop_message(state: SharedState, session: String, number: u32) {
+    let removed = state.stores.queues.remove_message(&session, number).await;
+    if !matches!(removed, Ok(RemovedMessage::AlreadyStarted)) {
+        return;
+    }
+    let message = state.stores.sessions.message(&session, number).await;
+    if message.is_ok_and(|message| message.state == InboxState::Claimed) {
+        state.workers.interrupt(&session);
     }
 }
 
@@ -194,6 +219,10 @@ impl RunningAnswer {
                         self.collect_calls(call).await;
                         continue;
                     }
+                    () = self.state.stopping.cancelled() => {
+                        // The next server continues the turn.
+                        return self.fail("the server stops".to_owned());
+                    }
                     () = tokio::time::sleep(MESSAGE_CHECK_INTERVAL) => {
                         match self.ended_message().await {
                             Some(update) => return update,
@@ -276,7 +305,8 @@ impl RunningAnswer {
         match kind {
             "item.started" if is_message(&event["item"]) => {
                 let id = event["item_id"].as_str()?;
-                self.texts.entry(id.to_owned()).or_default();
+                let known = self.texts.entry(id.to_owned()).or_default();
+                known.repeated = known.text.len();
                 None
             }
             "item.updated" => {
@@ -287,10 +317,10 @@ impl RunningAnswer {
             "item.completed" if is_message(&event["item"]) => {
                 let id = event["item_id"].as_str()?;
                 let whole = text_of(&event["item"]["content"]).unwrap_or_default();
-                let known = self.texts.entry(id.to_owned()).or_default().clone();
+                let known = self.texts.entry(id.to_owned()).or_default();
                 // What was not received as parts.
-                let rest = whole.strip_prefix(known.as_str())?;
-                self.add_text(id, rest)
+                known.repeated = known.text.len();
+                self.add_text(id, &whole)
             }
             "turn.completed" if event["turn"].as_u64() == self.turn => {
                 self.interrupt_on_drop = false;
@@ -323,23 +353,23 @@ impl RunningAnswer {
                 }
                 None
             }
-            // Without a turn, the agent could not be set up.
-            "error" => Some(self.fail(event["message"].as_str()?.to_owned())),
+            // It may concern this message, or the turn before.
+            "error" => self.ended_message().await,
             _ => None,
         }
     }
 
     /// Adds text of an item, if the item is a message of the model.
     fn add_text(&mut self, item: &str, delta: &str) -> Option<AnswerUpdate> {
-        let text = self.texts.get_mut(item)?;
-        if delta.is_empty() {
-            return None;
-        }
-        let separator = match text.is_empty() && self.has_text {
+        let known = self.texts.get_mut(item)?;
+        let repeated = known.repeated.min(delta.len());
+        known.repeated -= repeated;
+        let delta = delta.get(repeated..).filter(|rest| !rest.is_empty())?;
+        let separator = match known.text.is_empty() && self.has_text {
             true => MESSAGE_SEPARATOR,
             false => "",
         };
-        text.push_str(delta);
+        known.text.push_str(delta);
         self.has_text = true;
         Some(AnswerUpdate::Text(format!("{separator}{delta}")))
     }

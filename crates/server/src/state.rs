@@ -114,7 +114,7 @@ impl ApiState {
         named: Option<&str>,
     ) -> Result<String, ApiError> {
         let workspace = caller.workspace(named)?;
-        // A link in a workspace may lead out of it. Whether its target exists is not told.
+        // A link in a workspace may lead out of it. The answer does not depend on its target.
         let folder = self.host.folder(&workspace);
         let folder = folder.filter(|folder| caller.token.allows_directory(folder));
         folder.ok_or_else(|| ApiError::not_found("such workspace"))

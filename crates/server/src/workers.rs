@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{
-    ApiToken, AuthorKind, MessageAuthor, ServerStoreError, SessionError, SessionStore, since_epoch,
+    ApiToken, AuthorKind, EventSink, InboxMessage, InboxState, MessageAuthor, RuntimeEvent,
+    ServerStoreError, SessionError, SessionStore, since_epoch,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -201,11 +202,12 @@ impl SessionWorkers {
             if let Some(worker) = self.lock_running().get_mut(session) {
                 worker.has_news = false;
             }
-            let step = match self.next_sender(session).await {
+            let step = match self.next_message(session).await {
                 Ok(None) => Ok(HostedStep::Idle),
-                Ok(Some(sender)) => {
+                Ok(Some((message, sender))) => {
                     let running = self.permits.acquire(&sender).await;
-                    self.run_turn(session, running.permit()).await
+                    self.run_turn(session, message.number, running.permit())
+                        .await
                 }
                 Err(error) => Err(error.to_string()),
             };
@@ -230,11 +232,17 @@ impl SessionWorkers {
         }
     }
 
-    /// Returns the sender of the oldest message that is not answered.
-    async fn next_sender(&self, session: &str) -> Result<Option<String>, SessionError> {
+    /// Returns the oldest message that is not answered, and its sender.
+    async fn next_message(
+        &self,
+        session: &str,
+    ) -> Result<Option<(InboxMessage, String)>, SessionError> {
         let queue = SessionStore::queue(&*self.stores.sessions, session).await?;
-        match queue.first() {
-            Some(message) => Ok(Some(self.sender(&message.author).await?)),
+        match queue.into_iter().next() {
+            Some(message) => {
+                let sender = self.sender(&message.author).await?;
+                Ok(Some((message, sender)))
+            }
             None => Ok(None),
         }
     }
@@ -259,7 +267,24 @@ impl SessionWorkers {
         }
     }
 
-    async fn run_turn(&self, session: &str, permit: TurnPermit) -> Result<HostedStep, String> {
+    /// Emits why a message failed without a turn: its token may not be used any more.
+    async fn report_refusal(&self, session: &str, number: u32, events: &EventSink) {
+        let message = self.stores.sessions.message(session, number).await;
+        if let Ok(message) = message
+            && message.state == InboxState::Failed
+            && let Some(answer) = message.answer
+        {
+            events.emit(RuntimeEvent::Error { message: answer });
+        }
+    }
+
+    /// Runs the turn of the oldest message, which has this number.
+    async fn run_turn(
+        &self,
+        session: &str,
+        number: u32,
+        permit: TurnPermit,
+    ) -> Result<HostedStep, String> {
         let cancel = CancellationToken::new();
         if let Some(worker) = self.lock_running().get_mut(session) {
             worker.turn = Some(cancel.clone());
@@ -267,7 +292,7 @@ impl SessionWorkers {
         let _counted = self.metrics.running_turns.enter();
         let (events, flush) = self.feeds.feed(session).sink();
         let turn = HostedTurn {
-            events,
+            events: events.clone(),
             flush: flush.clone(),
             approver: self.approvals.approver(session),
             cancel,
@@ -278,6 +303,9 @@ impl SessionWorkers {
             },
         };
         let step = self.host.run_next(session, turn).await;
+        if step == Ok(HostedStep::Busy) {
+            self.report_refusal(session, number, &events).await;
+        }
         // The events of a turn are stored before those of the next one.
         let _ = flush.wait().await;
         if let Some(worker) = self.lock_running().get_mut(session) {

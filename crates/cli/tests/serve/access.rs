@@ -220,7 +220,7 @@ fn a_token_reaches_only_its_scopes_and_workspaces() {
     ] {
         assert_eq!(refused.status, 404, "{refused:?}");
     }
-    // Whether a folder outside exists is not told.
+    // A client cannot find out which folders exist outside.
     for outside in ["link/none", "link/issues", "none"] {
         let refused = foreign.post(
             "/api/v1/sessions",
