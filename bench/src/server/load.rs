@@ -29,6 +29,9 @@ const LATE_TIME: Duration = Duration::from_secs(3);
 const DELTAS_PER_SECOND: f64 = 10.0;
 /// Share of the deltas that must arrive, else the server does not take the load.
 const MIN_RECEIVED: f64 = 0.95;
+/// Longest time that a delta may take, 99th percentile, else the server does not take the load, in
+/// milliseconds.
+const MAX_TAKEN_MS: f64 = 1000.0;
 
 /// What the client of a session saw. Times are those of [`now_us`].
 #[derive(Debug, Clone, Copy)]
@@ -198,6 +201,12 @@ impl<'a> FollowedSessions<'a> {
             per_second >= expected * MIN_RECEIVED,
             "{per_second:.0} of {expected:.0} deltas per second arrive"
         );
+        ensure!(
+            times.p99() <= MAX_TAKEN_MS,
+            "deltas arrive {:.0} ms later (p99 {:.0})",
+            times.p50(),
+            times.p99()
+        );
         Ok(LoadResult {
             times,
             cost: ServerCost {
@@ -206,6 +215,22 @@ impl<'a> FollowedSessions<'a> {
             },
             per_second,
         })
+    }
+
+    /// Runs one turn with one call in the first session.
+    pub(super) async fn run_turn(&mut self) -> Result<()> {
+        self.send(0, CALL_MESSAGE).await??;
+        loop {
+            let next = tokio::time::timeout(START_TIMEOUT, self.observations.recv()).await;
+            match next
+                .context("the turn does not end")?
+                .context("the streams ended")?
+            {
+                Observation::TurnEnded { .. } => return Ok(()),
+                Observation::TurnFailed => bail!("the turn failed"),
+                Observation::Delta { .. } => {}
+            }
+        }
     }
 
     /// Starts turns with one call each, in sessions that are idle: at this rate, or as soon as a
