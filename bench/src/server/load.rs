@@ -35,7 +35,7 @@ const MAX_TAKEN_MS: f64 = 1000.0;
 
 /// What the client of a session saw. Times are those of [`now_us`].
 #[derive(Debug, Clone, Copy)]
-enum Observation {
+enum SeenEvent {
     Delta {
         session: usize,
         sent_us: u64,
@@ -68,7 +68,7 @@ pub(super) struct LoadResult {
 pub(super) struct FollowedSessions<'a> {
     server: &'a MeasuredServer,
     ids: Vec<String>,
-    observations: UnboundedReceiver<Observation>,
+    observations: UnboundedReceiver<SeenEvent>,
     connections: Arc<Mutex<Vec<ApiConnection>>>,
     _followers: JoinSet<()>,
 }
@@ -158,9 +158,9 @@ impl<'a> FollowedSessions<'a> {
         let deadline = tokio::time::Instant::now() + START_TIMEOUT;
         while !silent.is_empty() {
             match tokio::time::timeout_at(deadline, self.observations.recv()).await {
-                Ok(Some(Observation::Delta { session, .. })) => _ = silent.remove(&session),
-                Ok(Some(Observation::TurnEnded { .. })) => {}
-                Ok(Some(Observation::TurnFailed)) => bail!("a turn failed"),
+                Ok(Some(SeenEvent::Delta { session, .. })) => _ = silent.remove(&session),
+                Ok(Some(SeenEvent::TurnEnded { .. })) => {}
+                Ok(Some(SeenEvent::TurnFailed)) => bail!("a turn failed"),
                 Ok(None) => bail!("the event streams ended"),
                 Err(_) => bail!("{} of {count} sessions do not stream", silent.len()),
             }
@@ -181,7 +181,7 @@ impl<'a> FollowedSessions<'a> {
                 .context("turns do not end")?
                 .context("the streams ended")?
             {
-                Observation::Delta {
+                SeenEvent::Delta {
                     sent_us,
                     received_us,
                     ..
@@ -189,9 +189,9 @@ impl<'a> FollowedSessions<'a> {
                     received += 1;
                     times.extend([received_us.saturating_sub(sent_us) as f64 / 1e3]);
                 }
-                Observation::Delta { .. } => {}
-                Observation::TurnEnded { .. } => ended += 1,
-                Observation::TurnFailed => bail!("a turn failed"),
+                SeenEvent::Delta { .. } => {}
+                SeenEvent::TurnEnded { .. } => ended += 1,
+                SeenEvent::TurnFailed => bail!("a turn failed"),
             }
         }
         let seconds = (end - begin) as f64 / 1e6;
@@ -226,9 +226,9 @@ impl<'a> FollowedSessions<'a> {
                 .context("the turn does not end")?
                 .context("the streams ended")?
             {
-                Observation::TurnEnded { .. } => return Ok(()),
-                Observation::TurnFailed => bail!("the turn failed"),
-                Observation::Delta { .. } => {}
+                SeenEvent::TurnEnded { .. } => return Ok(()),
+                SeenEvent::TurnFailed => bail!("the turn failed"),
+                SeenEvent::Delta { .. } => {}
             }
         }
     }
@@ -272,7 +272,7 @@ impl<'a> FollowedSessions<'a> {
                 }
             };
             match observation.context("the event streams ended")? {
-                Observation::TurnEnded { session, at_us } => {
+                SeenEvent::TurnEnded { session, at_us } => {
                     idle.insert(0, session);
                     let from = started.remove(&session).unwrap_or(at_us);
                     // Turns count that ended in the measured time.
@@ -281,8 +281,8 @@ impl<'a> FollowedSessions<'a> {
                         ended += 1;
                     }
                 }
-                Observation::TurnFailed => bail!("a turn failed"),
-                Observation::Delta { .. } => {}
+                SeenEvent::TurnFailed => bail!("a turn failed"),
+                SeenEvent::Delta { .. } => {}
             }
         }
         let (from, cpu) = measured.context("nothing was measured")?;
@@ -326,7 +326,7 @@ impl<'a> FollowedSessions<'a> {
 /// Reports what a stream of events says about turns, until it ends.
 async fn follow(
     mut events: EventConnection,
-    sender: UnboundedSender<Observation>,
+    sender: UnboundedSender<SeenEvent>,
     session_of: impl Fn(&str) -> Option<usize>,
 ) {
     let take = |event: &str| {
@@ -342,7 +342,7 @@ async fn follow(
                 .split(' ')
                 .filter_map(|word| word.strip_prefix('d')?.parse().ok());
             for sent_us in times {
-                report(Observation::Delta {
+                report(SeenEvent::Delta {
                     session,
                     sent_us,
                     received_us,
@@ -352,7 +352,7 @@ async fn follow(
             .iter()
             .any(|kind| event.contains(kind))
         {
-            report(Observation::TurnEnded {
+            report(SeenEvent::TurnEnded {
                 session,
                 at_us: received_us,
             });
@@ -360,7 +360,7 @@ async fn follow(
             .iter()
             .any(|kind| event.contains(kind))
         {
-            report(Observation::TurnFailed);
+            report(SeenEvent::TurnFailed);
         }
     };
     while events.next_events(take).await.is_some() {}

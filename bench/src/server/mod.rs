@@ -1,5 +1,5 @@
-//! Measures `selvedge serve` under load, with scripted models on loopback, and `opencode serve` with
-//! the same load. The clients, the models and the server share the cores of this machine.
+//! Measures `selvedge serve` under load, with scripted models on loopback, and `opencode serve`
+//! with the same load. The clients, the models and the server share the cores of this machine.
 
 mod api_client;
 mod load;
@@ -14,6 +14,9 @@ use crate::table::BenchTable;
 use load::{FollowedSessions, LoadResult};
 use scripted_model::ScriptedModel;
 use target::{MeasuredServer, ServerKind, opencode_program};
+
+/// What the column of the peer says without one.
+const NO_PEER: &str = "opencode-ai is not installed";
 
 /// Sessions that stream at once.
 const STREAMING_SESSIONS: usize = 500;
@@ -85,9 +88,9 @@ pub(crate) fn main(load: &str, sessions: Option<&str>) -> Result<()> {
 /// What the sessions of a load do.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Load {
-    /// Stream answers.
+    /// The answers of the model are streamed.
     Stream,
-    /// Nothing.
+    /// The sessions have an open event stream only.
     Idle,
     /// Turns with one call each, at this rate.
     Turns(f64),
@@ -165,8 +168,6 @@ async fn measure_streaming(table: &mut BenchTable) -> Result<()> {
     );
     Ok(())
 }
-
-const NO_PEER: &str = "opencode-ai is not installed";
 
 /// Puts the load on both servers with the number of sessions that the peer takes.
 async fn measure_beside_peer(table: &mut BenchTable) -> Result<()> {
