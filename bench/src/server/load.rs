@@ -95,6 +95,8 @@ impl<'a> FollowedSessions<'a> {
         for created in futures_util::future::join_all(creating).await {
             ids.extend(created?);
         }
+        // The server has places for a limited number of connections.
+        drop(connections);
         let (sender, observations) = unbounded_channel();
         let mut followers = JoinSet::new();
         match server.kind {
@@ -119,7 +121,7 @@ impl<'a> FollowedSessions<'a> {
             server,
             ids,
             observations,
-            connections: Arc::new(Mutex::new(connections)),
+            connections: Arc::default(),
             _followers: followers,
         })
     }
