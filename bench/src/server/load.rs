@@ -29,10 +29,13 @@ const LATE_TIME: Duration = Duration::from_secs(3);
 const DELTAS_PER_SECOND: f64 = 10.0;
 /// Share of the deltas that must arrive, else the server does not take the load.
 const MIN_RECEIVED: f64 = 0.95;
+/// Longest time that a delta may take, 99th percentile, else the server does not take the load, in
+/// milliseconds.
+const MAX_TAKEN_MS: f64 = 1000.0;
 
 /// What the client of a session saw. Times are those of [`now_us`].
 #[derive(Debug, Clone, Copy)]
-enum Observation {
+enum SeenEvent {
     Delta {
         session: usize,
         sent_us: u64,
@@ -65,7 +68,7 @@ pub(super) struct LoadResult {
 pub(super) struct FollowedSessions<'a> {
     server: &'a MeasuredServer,
     ids: Vec<String>,
-    observations: UnboundedReceiver<Observation>,
+    observations: UnboundedReceiver<SeenEvent>,
     connections: Arc<Mutex<Vec<ApiConnection>>>,
     _followers: JoinSet<()>,
 }
@@ -92,6 +95,8 @@ impl<'a> FollowedSessions<'a> {
         for created in futures_util::future::join_all(creating).await {
             ids.extend(created?);
         }
+        // The server has places for a limited number of connections.
+        drop(connections);
         let (sender, observations) = unbounded_channel();
         let mut followers = JoinSet::new();
         match server.kind {
@@ -116,7 +121,7 @@ impl<'a> FollowedSessions<'a> {
             server,
             ids,
             observations,
-            connections: Arc::new(Mutex::new(connections)),
+            connections: Arc::default(),
             _followers: followers,
         })
     }
@@ -155,9 +160,9 @@ impl<'a> FollowedSessions<'a> {
         let deadline = tokio::time::Instant::now() + START_TIMEOUT;
         while !silent.is_empty() {
             match tokio::time::timeout_at(deadline, self.observations.recv()).await {
-                Ok(Some(Observation::Delta { session, .. })) => _ = silent.remove(&session),
-                Ok(Some(Observation::TurnEnded { .. })) => {}
-                Ok(Some(Observation::TurnFailed)) => bail!("a turn failed"),
+                Ok(Some(SeenEvent::Delta { session, .. })) => _ = silent.remove(&session),
+                Ok(Some(SeenEvent::TurnEnded { .. })) => {}
+                Ok(Some(SeenEvent::TurnFailed)) => bail!("a turn failed"),
                 Ok(None) => bail!("the event streams ended"),
                 Err(_) => bail!("{} of {count} sessions do not stream", silent.len()),
             }
@@ -178,7 +183,7 @@ impl<'a> FollowedSessions<'a> {
                 .context("turns do not end")?
                 .context("the streams ended")?
             {
-                Observation::Delta {
+                SeenEvent::Delta {
                     sent_us,
                     received_us,
                     ..
@@ -186,9 +191,9 @@ impl<'a> FollowedSessions<'a> {
                     received += 1;
                     times.extend([received_us.saturating_sub(sent_us) as f64 / 1e3]);
                 }
-                Observation::Delta { .. } => {}
-                Observation::TurnEnded { .. } => ended += 1,
-                Observation::TurnFailed => bail!("a turn failed"),
+                SeenEvent::Delta { .. } => {}
+                SeenEvent::TurnEnded { .. } => ended += 1,
+                SeenEvent::TurnFailed => bail!("a turn failed"),
             }
         }
         let seconds = (end - begin) as f64 / 1e6;
@@ -198,6 +203,12 @@ impl<'a> FollowedSessions<'a> {
             per_second >= expected * MIN_RECEIVED,
             "{per_second:.0} of {expected:.0} deltas per second arrive"
         );
+        ensure!(
+            times.p99() <= MAX_TAKEN_MS,
+            "deltas arrive {:.0} ms later (p99 {:.0})",
+            times.p50(),
+            times.p99()
+        );
         Ok(LoadResult {
             times,
             cost: ServerCost {
@@ -206,6 +217,22 @@ impl<'a> FollowedSessions<'a> {
             },
             per_second,
         })
+    }
+
+    /// Runs one turn with one call in the first session.
+    pub(super) async fn run_turn(&mut self) -> Result<()> {
+        self.send(0, CALL_MESSAGE).await??;
+        loop {
+            let next = tokio::time::timeout(START_TIMEOUT, self.observations.recv()).await;
+            match next
+                .context("the turn does not end")?
+                .context("the streams ended")?
+            {
+                SeenEvent::TurnEnded { .. } => return Ok(()),
+                SeenEvent::TurnFailed => bail!("the turn failed"),
+                SeenEvent::Delta { .. } => {}
+            }
+        }
     }
 
     /// Starts turns with one call each, in sessions that are idle: at this rate, or as soon as a
@@ -247,7 +274,7 @@ impl<'a> FollowedSessions<'a> {
                 }
             };
             match observation.context("the event streams ended")? {
-                Observation::TurnEnded { session, at_us } => {
+                SeenEvent::TurnEnded { session, at_us } => {
                     idle.insert(0, session);
                     let from = started.remove(&session).unwrap_or(at_us);
                     // Turns count that ended in the measured time.
@@ -256,8 +283,8 @@ impl<'a> FollowedSessions<'a> {
                         ended += 1;
                     }
                 }
-                Observation::TurnFailed => bail!("a turn failed"),
-                Observation::Delta { .. } => {}
+                SeenEvent::TurnFailed => bail!("a turn failed"),
+                SeenEvent::Delta { .. } => {}
             }
         }
         let (from, cpu) = measured.context("nothing was measured")?;
@@ -301,7 +328,7 @@ impl<'a> FollowedSessions<'a> {
 /// Reports what a stream of events says about turns, until it ends.
 async fn follow(
     mut events: EventConnection,
-    sender: UnboundedSender<Observation>,
+    sender: UnboundedSender<SeenEvent>,
     session_of: impl Fn(&str) -> Option<usize>,
 ) {
     let take = |event: &str| {
@@ -317,7 +344,7 @@ async fn follow(
                 .split(' ')
                 .filter_map(|word| word.strip_prefix('d')?.parse().ok());
             for sent_us in times {
-                report(Observation::Delta {
+                report(SeenEvent::Delta {
                     session,
                     sent_us,
                     received_us,
@@ -327,7 +354,7 @@ async fn follow(
             .iter()
             .any(|kind| event.contains(kind))
         {
-            report(Observation::TurnEnded {
+            report(SeenEvent::TurnEnded {
                 session,
                 at_us: received_us,
             });
@@ -335,7 +362,7 @@ async fn follow(
             .iter()
             .any(|kind| event.contains(kind))
         {
-            report(Observation::TurnFailed);
+            report(SeenEvent::TurnFailed);
         }
     };
     while events.next_events(take).await.is_some() {}

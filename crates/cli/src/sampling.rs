@@ -52,17 +52,17 @@ impl SamplingHandler for TurnSampler {
 pub(crate) struct RunningTurns(Mutex<HashMap<String, SubAgents>>);
 
 /// A turn that answers requests until this is dropped.
-pub(crate) struct RunningTurn {
+pub(crate) struct RunningTurnGuard {
     turns: Arc<RunningTurns>,
     id: String,
 }
 
 impl RunningTurns {
     /// Adds a turn with its sub-agents.
-    pub(crate) fn add(self: &Arc<Self>, agents: &SubAgents) -> RunningTurn {
+    pub(crate) fn add(self: &Arc<Self>, agents: &SubAgents) -> RunningTurnGuard {
         let id = new_id("trn");
         self.lock().insert(id.clone(), agents.clone());
-        RunningTurn {
+        RunningTurnGuard {
             turns: self.clone(),
             id,
         }
@@ -73,7 +73,7 @@ impl RunningTurns {
     }
 }
 
-impl Drop for RunningTurn {
+impl Drop for RunningTurnGuard {
     fn drop(&mut self) {
         self.turns.lock().remove(&self.id);
     }

@@ -339,17 +339,19 @@ mod tests {
         let third = cache.get(&folder, None).unwrap();
         assert!(!Arc::ptr_eq(&second, &third));
         // Parts that a turn uses stay; the others are dropped.
-        let second = Arc::downgrade(&second);
+        let unused = Arc::downgrade(&second);
+        drop(second);
         cache.drop_unused().await;
-        assert!(second.upgrade().is_none());
+        assert!(unused.upgrade().is_none());
         assert_eq!(Arc::strong_count(&first), 2);
         assert!(Arc::ptr_eq(&third, &cache.get(&folder, None).unwrap()));
         *lock_time(&third) = Instant::now()
             .checked_sub(MAX_IDLE_TIME * 2)
             .unwrap_or_else(Instant::now);
-        let third = Arc::downgrade(&third);
+        let idle = Arc::downgrade(&third);
+        drop(third);
         cache.drop_unused().await;
-        assert!(third.upgrade().is_none());
+        assert!(idle.upgrade().is_none());
     }
 
     #[test]

@@ -182,13 +182,10 @@ impl SessionFeed {
     /// Stores the events that are to be stored, and sends all of them in order. If they cannot be
     /// stored, sends none and returns `false`.
     async fn publish(&self, events: Vec<RuntimeEvent>) -> bool {
-        let events: Vec<(RuntimeEvent, Value)> = events
-            .into_iter()
-            .filter_map(|event| Some((serde_json::to_value(&event).ok()?, event)))
-            .map(|(body, event)| (event, body))
+        let stored = events.iter().filter(|event| is_stored(event));
+        let stored: Vec<Value> = stored
+            .filter_map(|event| serde_json::to_value(event).ok())
             .collect();
-        let stored = events.iter().filter(|(event, _)| is_stored(event));
-        let stored: Vec<Value> = stored.map(|(_, body)| body.clone()).collect();
         let _publishing = self.publishing.lock().await;
         let mut next = None;
         if !stored.is_empty() {
@@ -197,12 +194,15 @@ impl SessionFeed {
                 return false;
             }
         }
-        for (event, body) in events {
+        for event in events {
+            let Ok(body) = serde_json::to_string(&event) else {
+                continue;
+            };
             let number = next.filter(|_| is_stored(&event));
             if number.is_some() {
                 next = next.map(|number| number + 1);
             }
-            let body: Arc<str> = body.to_string().into();
+            let body: Arc<str> = body.into();
             self.track_open_item(&event, &body);
             // Without a client there is nothing to send to.
             let _ = self.live.send(FeedEvent { number, body });
