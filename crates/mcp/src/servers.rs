@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::join_all;
 use selvedge_protocol::ToolSpec;
@@ -148,7 +148,10 @@ impl Servers {
     /// Returns the tools of `base`, those of all known catalogues, and `search`.
     pub fn script_registry(&self, base: &Registry) -> Registry {
         let changes = self.shared.generation.load(Ordering::Acquire);
-        let mut built = self.lock_cached_registry();
+        let mut built = self
+            .cached_registry
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(built) = built.as_ref()
             && built.generation == changes
             && built.base.ptr_eq(base)
@@ -184,7 +187,12 @@ impl Servers {
                 (None, _) => {}
             }
         }
-        crate::common_tools::register_common_tools(&mut registry, self);
+        // With the cache that holds the registry, the tools would hold themselves.
+        let without_cache = Self {
+            cached_registry: Arc::default(),
+            ..self.clone()
+        };
+        crate::common_tools::register_common_tools(&mut registry, &without_cache);
         if let Some(keep) = &self.filter {
             registry = registry.filtered(|spec| keep(spec));
         }
@@ -233,13 +241,6 @@ impl Servers {
     /// Closes all connections and ends the processes of the servers.
     pub async fn stop(&self) {
         join_all(self.servers.iter().map(|server| server.stop())).await;
-        // The tools of the cached registry hold these servers, so neither would ever be freed.
-        *self.lock_cached_registry() = None;
-    }
-
-    fn lock_cached_registry(&self) -> MutexGuard<'_, Option<CachedRegistry>> {
-        let cached = self.cached_registry.lock();
-        cached.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Iterates over the servers that are not disabled.
