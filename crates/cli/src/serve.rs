@@ -1,24 +1,39 @@
 //! `selvedge serve`: the agent server.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_config::ServeSettings;
+use selvedge_config::{Config, JournalSettings};
 use selvedge_http::{HttpBindError, TlsError, TlsSettings, host_of_url};
 use selvedge_journal::Journal;
 use selvedge_protocol::{ApiTokenStore, since_epoch};
 use selvedge_server::{AgentServer, ServerLimits, ServerStores, openapi_json};
+use tokio::task::JoinHandle;
 
 use crate::CliStatus;
+use crate::log::reopen_log;
 use crate::output::print_text;
 use crate::problem::Problem;
 use crate::serve_args::{ServeArgs, ServeCommand};
 use crate::serve_host::JournalHost;
+use crate::serve_memory::distill_idle_sessions;
 use crate::serve_tokens::{store_problem, tokens};
-use crate::setup::load_user_configuration;
+use crate::setup::{begin_retention_if_due, load_user_configuration};
 
 /// Stack of a thread that runs turns, in bytes: as large as that of the main thread.
 const THREAD_STACK_BYTES: usize = 8 << 20;
+/// How often the server looks whether old runs are to be removed.
+const RETENTION_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// The certificate of the server, and the files it came from.
+#[cfg_attr(not(unix), allow(dead_code))]
+struct ServerTls {
+    settings: TlsSettings,
+    certificate: PathBuf,
+    key: PathBuf,
+}
 
 pub(crate) fn serve(mut args: ServeArgs) -> Result<CliStatus> {
     match args.command.take() {
@@ -37,9 +52,12 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
     })?;
     let config = load_user_configuration(Some(&home))?;
     let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => {
-            Some(TlsSettings::from_files(certificate, key).map_err(|error| tls_problem(&error))?)
-        }
+        (Some(certificate), Some(key)) => Some(ServerTls {
+            settings: TlsSettings::from_files(certificate, key)
+                .map_err(|error| tls_problem(&error))?,
+            certificate: certificate.clone(),
+            key: key.clone(),
+        }),
         _ => None,
     };
     let journal = crate::journal::open_journal(&home, &config.journal)?;
@@ -50,11 +68,7 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
         .enable_all()
         .build()?;
     let served = runtime.block_on(serve_until_stopped(
-        args,
-        &config.serve,
-        tls,
-        &journal,
-        host,
+        args, &home, &config, tls, &journal, host,
     ));
     runtime.shutdown_background();
     journal
@@ -66,11 +80,14 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
 
 async fn serve_until_stopped(
     args: &ServeArgs,
-    settings: &ServeSettings,
-    tls: Option<TlsSettings>,
+    home: &Path,
+    config: &Config,
+    tls: Option<ServerTls>,
     journal: &Arc<Journal>,
     host: Arc<JournalHost>,
 ) -> Result<()> {
+    let settings = &config.serve;
+    let journal_settings = config.journal.clone();
     check_tokens(journal).await?;
     let stores = ServerStores {
         sessions: journal.clone(),
@@ -103,15 +120,45 @@ async fn serve_until_stopped(
             .into());
     }
     let scheme = if tls.is_some() { "https" } else { "http" };
-    if let Some(tls) = tls {
-        server = server.with_tls(tls);
+    if let Some(tls) = &tls {
+        server = server.with_tls(tls.settings.clone());
     }
     eprint_line!("serving at {scheme}://{address}");
-    let reloading = tokio::spawn(reload_on_hangup(host));
-    server.run(stop_requested()).await;
-    reloading.abort();
+    let background = [
+        tokio::spawn(reload_on_hangup(host.clone(), tls)),
+        tokio::spawn(apply_retention_daily(home.to_owned(), journal_settings)),
+        tokio::spawn(distill_idle_sessions(host)),
+    ];
+    let drain_timeout = Duration::from_millis(settings.drain_timeout_ms.into());
+    let stopping = async {
+        stop_requested().await;
+        eprint_line!("note: stopping; turns that run have {drain_timeout:?} to end");
+    };
+    server.run(stopping, drain_timeout, stop_requested()).await;
+    background.iter().for_each(JoinHandle::abort);
     eprint_line!("note: stopped; the next start continues open turns");
     Ok(())
+}
+
+/// Removes expired documents and old runs from the journal once a day, as other commands do when
+/// they end.
+async fn apply_retention_daily(home: PathBuf, settings: JournalSettings) {
+    loop {
+        let (home, settings) = (home.clone(), settings.clone());
+        let apply = move || {
+            if !begin_retention_if_due(&home) {
+                return Ok(());
+            }
+            // Its own handle, so that requests do not wait for it.
+            let journal = crate::journal::open_journal(&home, &settings)?;
+            journal.apply_retention_while_in_use(&settings.retention)?;
+            anyhow::Ok(())
+        };
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(apply).await {
+            tracing::error!(error = format!("{error:#}"), "cannot remove old runs");
+        }
+        tokio::time::sleep(RETENTION_CHECK_INTERVAL).await;
+    }
 }
 
 /// Fails if no token can be used, because the server would then refuse every request.
@@ -168,14 +215,15 @@ async fn stop_requested() {
     let _ = tokio::signal::ctrl_c().await;
 }
 
-/// Reads the configuration again after each SIGHUP.
+/// Reads the configuration and the certificate again after each SIGHUP, and opens the log again.
 #[cfg(unix)]
-async fn reload_on_hangup(host: Arc<JournalHost>) {
+async fn reload_on_hangup(host: Arc<JournalHost>, tls: Option<ServerTls>) {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut hangups) = signal(SignalKind::hangup()) else {
         return;
     };
     while hangups.recv().await.is_some() {
+        reopen_log();
         match host.reload() {
             Ok(()) => eprint_line!("note: new turns use the configuration as it is now"),
             Err(error) => {
@@ -183,9 +231,14 @@ async fn reload_on_hangup(host: Arc<JournalHost>) {
                 eprint_line!("warning: the configuration stays as it was: {problem}");
             }
         }
+        if let Some(tls) = &tls
+            && let Err(error) = tls.settings.reload(&tls.certificate, &tls.key)
+        {
+            eprint_line!("warning: the certificate stays as it was: {error}");
+        }
     }
 }
 
 /// Does nothing: other systems have no such signal.
 #[cfg(not(unix))]
-async fn reload_on_hangup(_: Arc<JournalHost>) {}
+async fn reload_on_hangup(_: Arc<JournalHost>, _: Option<ServerTls>) {}

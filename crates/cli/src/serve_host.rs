@@ -7,20 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use async_trait::async_trait;
-use selvedge_agent::{AgentError, Session, TurnOptions};
+use selvedge_agent::{AgentError, ChildSessions, Session, TurnActivity, TurnOptions, request_stop};
 use selvedge_journal::{Journal, JournalError, RunFilter};
-use selvedge_mcp::ServerRequestHandlers;
-use selvedge_memory::{Level, Memory, MemoryError, MemoryQuery};
+use selvedge_memory::{Level, Memory, MemoryError, MemoryHit, MemoryQuery};
 use selvedge_protocol::{
     CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, LimitSurface, RunStart,
     RunStatus, RuntimeEvent, ScriptToolCallOutput, SessionStore, new_id,
 };
 use selvedge_server::{
-    HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
-    SessionPlace,
+    HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep, HostedTurn,
+    SessionHost, SessionPlace,
 };
 use selvedge_tools::{
-    NoApprover, OfferedTool, Scope, StructuredCall, StructuredOutput, ToolRouter,
+    NoApprover, OfferedTool, Orchestrator, Scope, StructuredCall, StructuredOutput, ToolRouter,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -30,16 +29,15 @@ use crate::instructions::is_instructions_file;
 use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
 use crate::runs::{run_json, user_redactor};
+use crate::serve_failed_turn::fail_turn;
+use crate::serve_memory::IdleSessions;
 use crate::serve_recovery::reconcile_events;
 use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
 use crate::sessions_stop::revert_turn;
-use crate::sessions_worktree::{apply_changes, discard_changes, session_diff};
+use crate::sessions_worktree::{apply_changes, claim_for_changes, discard_changes, session_diff};
 use crate::setup::{CliSetup, load_configuration, load_user_configuration};
 use crate::trust::TrustQuestion;
-
-/// How many runs are read to find those of some workspaces.
-const MAX_SEARCHED_RUNS: u32 = 10_000;
 
 /// Assembles agents for sessions of one journal.
 pub(crate) struct JournalHost {
@@ -53,6 +51,8 @@ pub(crate) struct JournalHost {
     document_setups: Mutex<HashMap<PathBuf, Arc<CliSetup>>>,
     /// Opened by the first search.
     memory: Mutex<Option<Arc<Memory>>>,
+    /// The sessions whose turns are not distilled yet.
+    idle_sessions: IdleSessions,
 }
 
 impl JournalHost {
@@ -63,18 +63,33 @@ impl JournalHost {
             configurations: Mutex::default(),
             document_setups: Mutex::default(),
             memory: Mutex::default(),
+            idle_sessions: IdleSessions::default(),
         }
     }
 
-    /// Runs work on the changed files of a session, on a thread that may block.
+    /// Changes files of a session between two turns, on a thread that may block. No turn of the
+    /// session begins meanwhile.
     async fn change_files<T: Send + 'static>(
         &self,
         session: &str,
         work: impl FnOnce(&Arc<Journal>, &str) -> Result<T> + Send + 'static,
     ) -> Result<T, HostError> {
-        let (reader, session) = (self.reader.clone(), session.to_owned());
-        let done = tokio::task::spawn_blocking(move || work(&reader, &session)).await;
-        done.map_err(failed)?.map_err(|error| invalid(&error))
+        let id = session.to_owned();
+        let change = move || {
+            // Its own handle, because the other one claims sessions for turns.
+            let journal = crate::runs::open_user_journal().map_err(|error| failed(&error))?;
+            let claimed = claim_for_changes(&journal, &id).map_err(|error| failed(&error))?;
+            match claimed.map_err(failed)? {
+                TurnActivity::Idle => work(&journal, &id).map_err(|error| invalid(&error)),
+                TurnActivity::Running => Err(HostError {
+                    kind: HostErrorKind::Busy,
+                    message: format!("a turn of session {id} is running"),
+                    hint: Some("POST /api/v1/sessions/{id}/stop stops it".to_owned()),
+                }),
+            }
+        };
+        let done = tokio::task::spawn_blocking(change).await;
+        done.map_err(failed)?
     }
 
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
@@ -86,8 +101,18 @@ impl JournalHost {
         Ok(())
     }
 
+    /// Returns the folder that a session works in.
+    pub(crate) async fn session_directory(&self, session: &str) -> Result<String> {
+        Ok(SessionStore::get(&*self.journal, session).await?.directory)
+    }
+
+    /// Returns the sessions whose turns are not distilled yet.
+    pub(crate) fn idle_sessions(&self) -> &IdleSessions {
+        &self.idle_sessions
+    }
+
     /// Returns the configuration of a folder. Files of a project count if it is trusted.
-    fn configuration(&self, directory: &Path) -> Result<SessionConfiguration> {
+    pub(crate) fn configuration(&self, directory: &Path) -> Result<SessionConfiguration> {
         if let Some(known) = lock(&self.configurations).get(directory) {
             return Ok(known.clone());
         }
@@ -102,7 +127,7 @@ impl JournalHost {
     }
 
     /// Returns the memory of all sessions.
-    fn memory(&self) -> Result<Arc<Memory>, HostError> {
+    pub(crate) fn memory(&self) -> Result<Arc<Memory>, HostError> {
         let mut memory = lock(&self.memory);
         if let Some(open) = &*memory {
             return Ok(open.clone());
@@ -153,7 +178,7 @@ impl JournalHost {
             let configuration = self.configuration(Path::new(&info.directory))?;
             let surroundings = TurnSurroundings {
                 approver: Some(turn.approver),
-                place: TurnPlace::Server,
+                place: TurnPlace::Server(turn.waker),
                 client_tools: turn.client_tools,
             };
             let run = run_message(
@@ -169,11 +194,10 @@ impl JournalHost {
         let (state, answer) = match run.await {
             Ok((session, outcome)) => describe_end(&session, outcome.as_ref()),
             Err(error) => {
-                let message = Problem::from_error(&error).to_string();
-                options.events.emit(RuntimeEvent::Error {
-                    message: message.clone(),
-                });
-                (InboxState::Failed, message)
+                let problem = Problem::from_error(&error);
+                let failed = fail_turn(&self.journal, &id, claimed, &problem, &options.events);
+                failed.await;
+                (InboxState::Failed, problem.to_string())
             }
         };
         // A message counts as answered only after the events of its turn are stored.
@@ -236,8 +260,10 @@ impl SessionHost for JournalHost {
         let Some(claimed) = claimed else {
             return Ok(HostedStep::Busy);
         };
-        self.run_claimed(open, &claimed, turn).await?;
-        Ok(HostedStep::Ended)
+        self.idle_sessions.begin_turn(session);
+        let ended = self.run_claimed(open, &claimed, turn).await;
+        self.idle_sessions.end_turn(session);
+        ended.map(|()| HostedStep::Ended)
     }
 
     async fn session_place(
@@ -277,9 +303,18 @@ impl SessionHost for JournalHost {
         Ok(())
     }
 
+    async fn request_stop(&self, session: &str) -> Result<bool, HostError> {
+        let opened = tokio::task::spawn_blocking(crate::runs::open_user_journal).await;
+        let journal = opened.map_err(failed)?.map_err(|error| failed(&error))?;
+        let asked = request_stop(&journal, session, ChildSessions::KeepRunning).await;
+        Ok(!asked.map_err(failed)?.is_empty())
+    }
+
     async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError> {
-        self.change_files(session, move |journal, id| session_diff(journal, id, turn))
-            .await
+        let (reader, session) = (self.reader.clone(), session.to_owned());
+        let diff = move || session_diff(&reader, &session, turn);
+        let done = tokio::task::spawn_blocking(diff).await;
+        done.map_err(failed)?.map_err(|error| invalid(&error))
     }
 
     async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError> {
@@ -305,13 +340,22 @@ impl SessionHost for JournalHost {
         Ok(fork.id().to_owned())
     }
 
-    async fn items(&self, session: &str) -> Result<Vec<(u32, Value)>, HostError> {
+    async fn items(
+        &self,
+        session: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<HostedItems, HostError> {
         let (reader, id) = (self.reader.clone(), session.to_owned());
+        let after = usize::try_from(after).unwrap_or(usize::MAX);
         let read = move |_: &Journal| {
             let session = Session::open_read_only(&reader, &id)?;
-            let history = session.history().into_iter();
-            let items = history.map(|(turn, item)| (turn, json!(item.without_native())));
-            Ok::<_, AgentError>(items.collect())
+            let history = session.history();
+            let total = history.len() as u64;
+            let page = history.into_iter().skip(after).take(limit);
+            let items = page.map(|(turn, item)| (turn, json!(item.without_native())));
+            let items = items.collect();
+            Ok::<_, AgentError>(HostedItems { items, total })
         };
         let items = self.reader.spawn_blocking(read).await;
         items.map_err(|error| agent_failure(&error))
@@ -353,21 +397,21 @@ impl SessionHost for JournalHost {
         }
     }
 
-    async fn runs(&self, workspaces: &[String], limit: u32) -> Result<Vec<HostedRun>, HostError> {
-        let workspaces = workspaces.to_vec();
+    async fn runs(
+        &self,
+        workspaces: &[String],
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<HostedRun>, HostError> {
+        let filter = RunFilter {
+            workspaces: Some(workspaces.to_vec()),
+            after: after.map(str::to_owned),
+            limit: Some(limit),
+            ..RunFilter::default()
+        };
         let read = move |journal: &Journal| {
-            let filter = RunFilter {
-                limit: Some(MAX_SEARCHED_RUNS),
-                ..RunFilter::default()
-            };
             let runs = journal.runs(&filter)?.into_iter();
-            let of_workspaces = runs.filter(|run| {
-                let directory = Path::new(&run.directory);
-                workspaces
-                    .iter()
-                    .any(|folder| directory.starts_with(folder))
-            });
-            let hosted = of_workspaces.take(limit as usize).map(|run| HostedRun {
+            let hosted = runs.map(|run| HostedRun {
                 directory: run.directory.clone(),
                 body: json!(run),
             });
@@ -379,38 +423,35 @@ impl SessionHost for JournalHost {
 
     async fn search_memory(
         &self,
+        workspaces: &[String],
         query: &str,
         limit: usize,
     ) -> Result<Vec<HostedMemoryHit>, HostError> {
         let (memory, query) = (self.memory()?, query.to_owned());
+        // Imported conversations belong to no workspace.
+        let sessions = self.journal.session_ids_in(workspaces.to_vec()).await;
+        let sessions = sessions.map_err(|error| journal_failure(&error))?;
         let search = move || {
             let query = MemoryQuery {
                 max_turns: limit,
+                sessions: Some(&sessions),
                 ..MemoryQuery::new(&query)
             };
-            memory.search(&query)
+            let read = |hit: MemoryHit| {
+                // Other levels are redacted; the raw one is not.
+                let text = memory.turn_at_level(&hit.session, hit.number, Level::Smoothed)?;
+                Ok(HostedMemoryHit {
+                    session: hit.session,
+                    turn: hit.number,
+                    score: hit.score,
+                    text: String::from_utf8_lossy(&text).into_owned(),
+                })
+            };
+            let hits = memory.search(&query)?.into_iter().map(read);
+            hits.collect::<Result<Vec<_>, MemoryError>>()
         };
         let hits = tokio::task::spawn_blocking(search).await;
-        let hits = hits.map_err(failed)?.map_err(failed)?;
-        let hits = hits.into_iter().map(|hit| HostedMemoryHit {
-            session: hit.session,
-            turn: hit.number,
-            score: hit.score,
-            text: String::new(),
-        });
-        Ok(hits.collect())
-    }
-
-    async fn read_memory(&self, mut hit: HostedMemoryHit) -> Result<HostedMemoryHit, HostError> {
-        let memory = self.memory()?;
-        let read = move || {
-            // Other levels are redacted; the raw one is not.
-            let text = memory.turn_at_level(&hit.session, hit.turn, Level::Smoothed)?;
-            hit.text = String::from_utf8_lossy(&text).into_owned();
-            Ok::<_, MemoryError>(hit)
-        };
-        let read = tokio::task::spawn_blocking(read).await;
-        read.map_err(failed)?.map_err(failed)
+        hits.map_err(failed)?.map_err(failed)
     }
 
     async fn run(&self, id: &str) -> Result<HostedRun, HostError> {
@@ -483,7 +524,8 @@ fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result<(), HostEr
     })
 }
 
-/// Runs one call of a tool outside of a session, as a run of its own.
+/// Runs one call of a built-in tool outside of a session. A call that may change something is
+/// recorded as a run of its own.
 async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<StructuredOutput> {
     let approver = NoApprover {
         reason: "requests for documents never ask for approval".to_owned(),
@@ -492,11 +534,14 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
     let harness = setup
         .harness(&limits, Some(Arc::new(approver)))
         .with_surface(LimitSurface::Exec);
-    let servers = setup.servers(ServerRequestHandlers::default())?;
-    let registry = servers.script_registry(&setup.built_in_tools()?);
-    let offered = registry.get(tool).map(|tool| OfferedTool::unmodified(tool));
-    let offered = offered.ok_or_else(|| Problem::new(format!("{tool} is not offered here")))?;
-    let orchestrator = harness.orchestrator().clone().with_registry(registry);
+    let registry = setup.built_in_tools()?;
+    let found = registry.get(tool);
+    let found = found.ok_or_else(|| Problem::new(format!("{tool} is not offered here")))?;
+    let (is_read_only, offered) = (found.spec.read_only, OfferedTool::unmodified(found));
+    let orchestrator = match is_read_only {
+        true => Orchestrator::new(registry).with_policy(setup.config.approval_policy),
+        false => harness.orchestrator().clone().with_registry(registry),
+    };
     let ledger = orchestrator.ledger().cloned();
     let router = ToolRouter::new(orchestrator, vec![offered]);
     let scope = Scope::new(

@@ -19,6 +19,10 @@ mod clients;
 mod faults;
 #[path = "serve/fixture.rs"]
 mod fixture;
+#[path = "serve/lifecycle.rs"]
+mod lifecycle;
+#[path = "serve/lists.rs"]
+mod lists;
 #[path = "serve/openai.rs"]
 mod openai;
 #[path = "serve/recovery.rs"]

@@ -135,7 +135,6 @@ impl Drop for Journal {
     }
 }
 
-/// Runs `work` in a transaction, which is rolled back if `work` fails.
 /// Prepares the statements that insert runs, calls and items, so that a file with other columns is
 /// refused before anything runs. The statements stay in the cache for the first writes.
 fn check_columns(connection: &Connection) -> Result<(), JournalError> {
@@ -149,6 +148,7 @@ fn check_columns(connection: &Connection) -> Result<(), JournalError> {
     Ok(())
 }
 
+/// Runs `work` in a transaction, which is rolled back if `work` fails.
 pub(crate) fn in_transaction<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,

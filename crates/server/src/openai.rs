@@ -24,7 +24,7 @@ use utoipa_axum::routes;
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::Caller;
 use crate::client_tools::{ClientCall, ClientTool};
-use crate::feed::{FeedEvent, SessionFeed};
+use crate::feed::{FeedEvent, LiveEvent, SessionFeed};
 use crate::message_routes::queue_message;
 use crate::metrics::GaugeGuard;
 use crate::session_routes::check_queue_limit;
@@ -199,8 +199,7 @@ pub(crate) async fn start_turn(
     };
     state.client_tools.set(&id, tools);
     let feed = state.feeds.feed(&id);
-    // Only what follows is of interest.
-    let live = feed.catch_up(i64::MAX.unsigned_abs()).await?.live;
+    let live = feed.follow().await;
     let message = queue_message(state, caller, &id, conversation.prompt).await?;
     Ok(RunningAnswer {
         state: state.clone(),
@@ -212,6 +211,7 @@ pub(crate) async fn start_turn(
         last_event: 0,
         turn: None,
         texts: HashMap::new(),
+        repeated_item: None,
         has_text: false,
         interrupt_on_drop: is_new,
         client_calls,
@@ -295,7 +295,7 @@ pub(crate) struct CollectedAnswer {
 pub(crate) struct RunningAnswer {
     state: SharedState,
     feed: Arc<SessionFeed>,
-    live: Receiver<FeedEvent>,
+    live: Receiver<LiveEvent>,
     ready: VecDeque<FeedEvent>,
     pub(crate) session: String,
     pub(crate) number: u32,
@@ -305,6 +305,8 @@ pub(crate) struct RunningAnswer {
     turn: Option<u64>,
     /// Text of messages of the model that was returned, by item.
     texts: HashMap<String, String>,
+    /// An item that began again because the client was too slow. Its next part is all of its text.
+    repeated_item: Option<String>,
     /// Whether any text was returned.
     has_text: bool,
     interrupt_on_drop: bool,
@@ -333,7 +335,7 @@ impl RunningAnswer {
     pub(crate) async fn next(&mut self) -> AnswerUpdate {
         loop {
             let event = match self.ready.pop_front() {
-                Some(event) => Ok(event),
+                Some(event) => Ok(LiveEvent::Event(event)),
                 // The text before a call comes first.
                 None if !self.ready_calls.is_empty() => match self.live.try_recv() {
                     Ok(event) => Ok(event),
@@ -349,7 +351,11 @@ impl RunningAnswer {
                 },
             };
             let event = match event {
-                Ok(event) => event,
+                Ok(event) => match self.feed.load(event).await {
+                    Ok(Some(event)) => event,
+                    Ok(None) => continue,
+                    Err(error) => return self.fail(error.to_string()),
+                },
                 Err(RecvError::Lagged(_)) => match self.feed.catch_up(self.last_event).await {
                     Ok(caught_up) => {
                         self.live = caught_up.live;
@@ -422,13 +428,22 @@ impl RunningAnswer {
         match kind {
             "item.started" if is_message(&event["item"]) => {
                 let id = event["item_id"].as_str()?;
-                self.texts.entry(id.to_owned()).or_default();
+                match self.texts.contains_key(id) {
+                    true => self.repeated_item = Some(id.to_owned()),
+                    false => _ = self.texts.insert(id.to_owned(), String::new()),
+                }
                 None
             }
             "item.updated" => {
                 let id = event["item_id"].as_str()?;
                 let delta = event["delta"].as_str()?;
-                self.add_text(id, delta)
+                match self.repeated_item.take_if(|repeated| repeated == id) {
+                    Some(_) => {
+                        let known = self.texts.get(id)?.clone();
+                        self.add_text(id, delta.strip_prefix(known.as_str())?)
+                    }
+                    None => self.add_text(id, delta),
+                }
             }
             "item.completed" if is_message(&event["item"]) => {
                 let id = event["item_id"].as_str()?;
@@ -457,7 +472,7 @@ impl RunningAnswer {
         }
     }
 
-    /// Looks whether an event begins the turn of the message, or says that it cannot begin.
+    /// Looks whether an event begins the turn of the message.
     async fn find_turn(&mut self, event: &Value) -> Option<AnswerUpdate> {
         let sessions = &self.state.stores.sessions;
         match event["type"].as_str()? {
@@ -469,8 +484,6 @@ impl RunningAnswer {
                 }
                 None
             }
-            // Without a turn, the agent could not be set up.
-            "error" => Some(self.fail(event["message"].as_str()?.to_owned())),
             _ => None,
         }
     }

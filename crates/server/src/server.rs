@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use selvedge_http::{AllowedHosts, HttpBindError, HttpConnectionLimits, HttpListener, TlsSettings};
 
@@ -52,14 +53,28 @@ impl AgentServer {
         self.listener.local_addr()
     }
 
-    /// Serves until `shutdown` resolves. Then running turns stop where they are; the next server
-    /// continues them. Returns when all events are stored.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+    /// Serves until `shutdown` resolves. Then no further turn starts, and running turns may end
+    /// within `drain_timeout` or until `stop_now` resolves; requests are still served. Turns that
+    /// run after that stop where they are; the next server continues them. Returns when all events
+    /// are stored.
+    pub async fn run(
+        self,
+        shutdown: impl Future<Output = ()>,
+        drain_timeout: Duration,
+        stop_now: impl Future<Output = ()>,
+    ) {
         let Self {
             listener,
             state,
             allowed_hosts,
         } = self;
+        let shutdown = async {
+            shutdown.await;
+            tokio::select! {
+                () = state.workers.drain(drain_timeout) => {}
+                () = stop_now => {}
+            }
+        };
         let hosts = AllowedHosts::new(listener.local_addr(), allowed_hosts);
         let polling = tokio::spawn(state.workers.clone().poll_queues());
         let stopping = state.stopping.clone();

@@ -57,6 +57,8 @@ pub(crate) struct ApiState {
     pub(crate) workers: Arc<SessionWorkers>,
     pub(crate) client_tools: Arc<ClientTools>,
     pub(crate) metrics: Arc<ServerMetrics>,
+    /// Locked while a message is counted against the limit of its token and stored.
+    pub(crate) queueing: tokio::sync::Mutex<()>,
     /// Cancelled when the server stops, which ends event streams.
     pub(crate) stopping: CancellationToken,
 }
@@ -92,6 +94,7 @@ impl ApiState {
             workers,
             client_tools,
             metrics,
+            queueing: tokio::sync::Mutex::default(),
             stopping: CancellationToken::new(),
         })
     }
@@ -109,6 +112,11 @@ impl ApiState {
             true => Ok(place.directory),
             false => Err(ApiError::not_found("such workspace")),
         }
+    }
+
+    /// Stops the running turn of a session, in this process or another. Returns whether one runs.
+    pub(crate) async fn stop_turn(&self, session: &str) -> Result<bool, ApiError> {
+        Ok(self.workers.interrupt(session) || self.host.request_stop(session).await?)
     }
 
     /// Returns a session that the caller can reach. Others do not exist for it.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{AuthorKind, MessageAuthor, ServerStoreError, SessionStore, since_epoch};
+use selvedge_protocol::{AuthorKind, MessageAuthor, ServerStoreError, since_epoch};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use crate::approvals::PendingApprovals;
 use crate::client_tools::ClientTools;
 use crate::feed::SessionFeeds;
-use crate::host::{HostedStep, HostedTurn, SessionHost};
+use crate::host::{HostedStep, HostedTurn, SessionHost, SessionWaker};
 use crate::metrics::ServerMetrics;
 use crate::state::{ServerLimits, ServerStores};
 
@@ -43,6 +43,8 @@ pub(crate) struct SessionWorkers {
     permits: Mutex<HashMap<String, Arc<Semaphore>>>,
     concurrent_turns: usize,
     tasks: TaskTracker,
+    /// Cancelled when no further turn starts.
+    draining: CancellationToken,
     stopping: CancellationToken,
 }
 
@@ -98,6 +100,7 @@ impl SessionWorkers {
             permits: Mutex::default(),
             concurrent_turns: limits.concurrent_turns,
             tasks: TaskTracker::new(),
+            draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
         })
     }
@@ -108,7 +111,7 @@ impl SessionWorkers {
 
     /// Makes a worker look at the queue of a session.
     pub(crate) fn wake(self: &Arc<Self>, session: &str) {
-        if self.stopping.is_cancelled() {
+        if self.is_draining() {
             return;
         }
         let mut running = self.lock_running();
@@ -138,6 +141,16 @@ impl SessionWorkers {
         });
     }
 
+    /// Returns what tells the workers about new messages, as long as the server runs.
+    fn waker(self: &Arc<Self>) -> SessionWaker {
+        let workers = Arc::downgrade(self);
+        SessionWaker::new(move |session| {
+            if let Some(workers) = workers.upgrade() {
+                workers.wake(session);
+            }
+        })
+    }
+
     /// Interrupts the turn of a session. Returns whether one was running.
     pub(crate) fn interrupt(&self, session: &str) -> bool {
         let running = self.lock_running();
@@ -154,7 +167,7 @@ impl SessionWorkers {
             }
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
-                () = self.stopping.cancelled() => return,
+                () = self.draining.cancelled() => return,
             }
         }
     }
@@ -178,8 +191,22 @@ impl SessionWorkers {
         Ok(())
     }
 
+    /// Returns whether no further turn starts, because the server stops.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
+    /// Starts no further turn, and waits until the running ones have ended or the time has passed.
+    pub(crate) async fn drain(&self, timeout: Duration) {
+        self.draining.cancel();
+        self.tasks.close();
+        // Turns that still run then are stopped.
+        let _ = tokio::time::timeout(timeout, self.tasks.wait()).await;
+    }
+
     /// Stops all turns, and waits until they have stopped.
     pub(crate) async fn stop(&self) {
+        self.draining.cancel();
         self.stopping.cancel();
         self.tasks.close();
         if tokio::time::timeout(STOP_TIMEOUT, self.tasks.wait())
@@ -191,16 +218,19 @@ impl SessionWorkers {
     }
 
     /// Runs turns of a session until its queue is empty.
-    async fn work(&self, session: &str) {
+    async fn work(self: &Arc<Self>, session: &str) {
         let mut busy_delay = BUSY_RETRY_DELAY;
-        loop {
+        while !self.is_draining() {
             if let Some(worker) = self.lock_running().get_mut(session) {
                 worker.has_news = false;
             }
-            let step = match self.next_author(session).await {
+            let step = match self.stores.queues.next_author(session).await {
                 Ok(None) => Ok(HostedStep::Idle),
                 Ok(Some(author)) => {
-                    let _permit = self.permit(&author).await;
+                    let _permit = tokio::select! {
+                        permit = self.permit(&author) => permit,
+                        () = self.draining.cancelled() => return,
+                    };
                     Ok(self.run_turn(session).await)
                 }
                 Err(error) => Err(error),
@@ -219,18 +249,11 @@ impl SessionWorkers {
                     busy_delay = (busy_delay * 2).min(MAX_BUSY_DELAY);
                 }
                 Err(error) => {
-                    tracing::error!(session, error, "cannot run the queue");
+                    tracing::error!(session, %error, "cannot run the queue");
                     tokio::time::sleep(FAILURE_RETRY_DELAY).await;
                 }
             }
         }
-    }
-
-    /// Returns the author of the oldest message that is not answered.
-    async fn next_author(&self, session: &str) -> Result<Option<MessageAuthor>, String> {
-        let queue = SessionStore::queue(&*self.stores.sessions, session).await;
-        let queue = queue.map_err(|error| error.to_string())?;
-        Ok(queue.into_iter().next().map(|message| message.author))
     }
 
     /// Waits until another turn of this author may run. Messages of sessions need no permit: their
@@ -247,7 +270,7 @@ impl SessionWorkers {
         permits.acquire_owned().await.ok()
     }
 
-    async fn run_turn(&self, session: &str) -> HostedStep {
+    async fn run_turn(self: &Arc<Self>, session: &str) -> HostedStep {
         let cancel = CancellationToken::new();
         if let Some(worker) = self.lock_running().get_mut(session) {
             worker.turn = Some(cancel.clone());
@@ -260,6 +283,7 @@ impl SessionWorkers {
             approver: self.approvals.approver(session),
             cancel,
             client_tools: self.client_tools.get(session),
+            waker: self.waker(),
         };
         let step = self.host.run_next(session, turn).await;
         if step == Ok(HostedStep::Ended) {
