@@ -136,6 +136,24 @@ impl Session {
         if !self.has_open_turn() {
             return Ok(self);
         }
+        self.settle_open_calls().await?;
+        self.end_turn(Ok(TurnEnd::Interrupted), DelegatedUsage::default())
+            .await?;
+        Ok(self)
+    }
+
+    /// Records that a turn failed before its agent was set up: the open turn, or a new one with this
+    /// message.
+    pub async fn fail_turn(&mut self, message: &str, error: TurnError) -> Result<(), AgentError> {
+        match self.has_open_turn() {
+            true => self.settle_open_calls().await?,
+            false => self.begin_turn(message.into(), None).await?,
+        }
+        self.end_turn(Err(error), DelegatedUsage::default()).await
+    }
+
+    /// Records the outcomes of the last answer's calls as unknown.
+    async fn settle_open_calls(&mut self) -> Result<(), AgentError> {
         if let Some(step) = self.steps.last()
             && matches!(step.kind, SessionStepKind::Answer { .. })
         {
@@ -144,9 +162,7 @@ impl Session {
             self.add_step(SessionStepKind::Results, results.items, request_items)
                 .await?;
         }
-        self.end_turn(Ok(TurnEnd::Interrupted), DelegatedUsage::default())
-            .await?;
-        Ok(self)
+        Ok(())
     }
 
     /// Creates a session from its parsed steps.

@@ -1,25 +1,30 @@
 //! `selvedge serve`: the agent server.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_config::{ServeSettings, UserFile};
+use selvedge_config::{Config, JournalSettings, UserFile};
 use selvedge_http::{HttpBindError, TlsError, TlsSettings, TrustedProxies, host_of_url};
 use selvedge_protocol::{ApiTokenStore, since_epoch};
 use selvedge_server::{
     AgentServer, ServerLimits, ServerNetwork, ServerStores, TokenSecret, openapi_json,
 };
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::CliStatus;
+use crate::log::reopen_log;
 use crate::output::{print_line, print_text};
 use crate::problem::Problem;
 use crate::run::runtime;
 use crate::runs::open_user_journal;
 use crate::serve_args::{LoginArgs, ServeArgs, ServeCommand};
 use crate::serve_host::JournalHost;
+use crate::serve_memory::distill_idle_sessions;
 use crate::serve_tokens::{store_problem, tokens};
-use crate::setup::load_user_configuration;
+use crate::setup::{begin_retention_if_due, load_user_configuration};
 
 /// How long a login URL works.
 const LOGIN_TIME: Duration = Duration::from_secs(10 * 60);
@@ -27,6 +32,16 @@ const LOGIN_TIME: Duration = Duration::from_secs(10 * 60);
 const DEFAULT_URL: &str = "http://127.0.0.1:7420";
 /// Stack of a thread that runs turns, in bytes: as large as that of the main thread.
 const THREAD_STACK_BYTES: usize = 8 << 20;
+/// How often the server looks whether old runs are to be removed.
+const RETENTION_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// The certificate of the server, and the files it came from.
+#[cfg_attr(not(unix), allow(dead_code))]
+struct ServerTls {
+    settings: TlsSettings,
+    certificate: PathBuf,
+    key: PathBuf,
+}
 
 pub(crate) fn serve(mut args: ServeArgs) -> Result<CliStatus> {
     match args.command.take() {
@@ -46,9 +61,12 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
     })?;
     let config = load_user_configuration(Some(&home))?;
     let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => {
-            Some(TlsSettings::from_files(certificate, key).map_err(|error| tls_problem(&error))?)
-        }
+        (Some(certificate), Some(key)) => Some(ServerTls {
+            settings: TlsSettings::from_files(certificate, key)
+                .map_err(|error| tls_problem(&error))?,
+            certificate: certificate.clone(),
+            key: key.clone(),
+        }),
         _ => None,
     };
     let journal = crate::journal::open_waiting_journal(&home, &config.journal)?;
@@ -71,7 +89,8 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
         .build()?;
     let served = runtime.block_on(serve_until_stopped(
         args,
-        &config.serve,
+        &home,
+        &config,
         tls,
         stores,
         Arc::new(host),
@@ -88,11 +107,14 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
 
 async fn serve_until_stopped(
     args: &ServeArgs,
-    settings: &ServeSettings,
-    tls: Option<TlsSettings>,
+    home: &Path,
+    config: &Config,
+    tls: Option<ServerTls>,
     stores: ServerStores,
     host: Arc<JournalHost>,
 ) -> Result<()> {
+    let settings = &config.serve;
+    let journal_settings = config.journal.clone();
     let tokens = stores.tokens.clone();
     check_tokens(&*tokens).await?;
     let limits = ServerLimits {
@@ -127,23 +149,34 @@ async fn serve_until_stopped(
             .into());
     }
     let scheme = if tls.is_some() { "https" } else { "http" };
-    if let Some(tls) = tls {
-        server = server.with_tls(tls);
+    if let Some(tls) = &tls {
+        server = server.with_tls(tls.settings.clone());
     }
     // Signals are received before the address is printed, so that none is lost.
-    let stop_requested = stop_requested()?;
-    let reload_on_hangup = reload_on_hangup(host.clone())?;
+    let mut stop_signals = stop_signals()?;
+    let reload_on_hangup = reload_on_hangup(host.clone(), tls)?;
     let base = settings.public_url.clone();
     let base = base.unwrap_or_else(|| format!("{scheme}://{address}"));
     let login = login_url(&*tokens, &base).await?;
     eprint_line!("serving at {scheme}://{address}");
     let minutes = LOGIN_TIME.as_secs() / 60;
     eprint_line!("note: log in once within {minutes} minutes: {login}");
-    let reloading = tokio::spawn(reload_on_hangup);
-    let dropping = tokio::spawn(async move { host.drop_unused_workspaces().await });
-    server.run(stop_requested).await;
-    reloading.abort();
-    dropping.abort();
+    let unused = host.clone();
+    let background = [
+        tokio::spawn(reload_on_hangup),
+        tokio::spawn(async move { unused.drop_unused_workspaces().await }),
+        tokio::spawn(apply_retention_daily(home.to_owned(), journal_settings)),
+        tokio::spawn(distill_idle_sessions(host)),
+    ];
+    let drain_timeout = Duration::from_millis(settings.drain_timeout_ms.into());
+    let mut second_signal = stop_signals.clone();
+    let stopping = async {
+        let _ = stop_signals.wait_for(|count| *count > 0).await;
+        eprint_line!("note: stopping; turns that run have {drain_timeout:?} to end");
+    };
+    let stop_now = async { _ = second_signal.wait_for(|count| *count > 1).await };
+    server.run(stopping, drain_timeout, stop_now).await;
+    background.iter().for_each(JoinHandle::abort);
     eprint_line!("note: stopped; the next start continues open turns");
     Ok(())
 }
@@ -166,6 +199,27 @@ async fn login_url(store: &dyn ApiTokenStore, base: &str) -> Result<String, Prob
     created.map_err(|error| store_problem(&error))?;
     let base = base.trim_end_matches('/');
     Ok(format!("{base}/login?code={}", secret.reveal()))
+}
+
+/// Removes expired documents and old runs from the journal once a day, as other commands do when
+/// they end.
+async fn apply_retention_daily(home: PathBuf, settings: JournalSettings) {
+    loop {
+        let (home, settings) = (home.clone(), settings.clone());
+        let apply = move || {
+            if !begin_retention_if_due(&home) {
+                return Ok(());
+            }
+            // Its own handle, so that requests do not wait for it.
+            let journal = crate::journal::open_journal(&home, &settings)?;
+            journal.apply_retention_while_in_use(&settings.retention)?;
+            anyhow::Ok(())
+        };
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(apply).await {
+            tracing::error!(error = format!("{error:#}"), "cannot remove old runs");
+        }
+        tokio::time::sleep(RETENTION_CHECK_INTERVAL).await;
+    }
 }
 
 /// Fails if no token can be used, because the server would then refuse every request.
@@ -200,33 +254,49 @@ fn tls_problem(error: &TlsError) -> Problem {
     Problem::new(error.to_string()).hint(hint)
 }
 
-/// Receives SIGINT and SIGTERM from now on. The future waits for the first one.
+/// Receives SIGINT and SIGTERM from now on, and returns their number so far.
 #[cfg(unix)]
-fn stop_requested() -> std::io::Result<impl Future<Output = ()>> {
+fn stop_signals() -> std::io::Result<watch::Receiver<u32>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+    let (sender, count) = watch::channel(0);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            sender.send_modify(|count| *count += 1);
         }
-    })
+    });
+    Ok(count)
 }
 
-/// Returns a future that waits for an interrupt (Ctrl-C).
+/// Receives interrupts (Ctrl-C) from now on, and returns their number so far.
 #[cfg(not(unix))]
-fn stop_requested() -> std::io::Result<impl Future<Output = ()>> {
-    Ok(async { _ = tokio::signal::ctrl_c().await })
+fn stop_signals() -> std::io::Result<watch::Receiver<u32>> {
+    let (sender, count) = watch::channel(0);
+    tokio::spawn(async move {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            sender.send_modify(|count| *count += 1);
+        }
+    });
+    Ok(count)
 }
 
-/// Receives SIGHUP from now on. The future reads the configuration again after each one.
+/// Receives SIGHUP from now on. After each one, the future reads the configuration and the
+/// certificate again, and opens the log again.
 #[cfg(unix)]
-fn reload_on_hangup(host: Arc<JournalHost>) -> std::io::Result<impl Future<Output = ()>> {
+fn reload_on_hangup(
+    host: Arc<JournalHost>,
+    tls: Option<ServerTls>,
+) -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangups = signal(SignalKind::hangup())?;
     Ok(async move {
         while hangups.recv().await.is_some() {
+            reopen_log();
             match host.reload() {
                 Ok(()) => eprint_line!("note: new turns use the configuration as it is now"),
                 Err(error) => {
@@ -234,12 +304,20 @@ fn reload_on_hangup(host: Arc<JournalHost>) -> std::io::Result<impl Future<Outpu
                     eprint_line!("warning: the configuration stays as it was: {problem}");
                 }
             }
+            if let Some(tls) = &tls
+                && let Err(error) = tls.settings.reload(&tls.certificate, &tls.key)
+            {
+                eprint_line!("warning: the certificate stays as it was: {error}");
+            }
         }
     })
 }
 
 /// Does nothing: other systems have no such signal.
 #[cfg(not(unix))]
-fn reload_on_hangup(_: Arc<JournalHost>) -> std::io::Result<impl Future<Output = ()>> {
+fn reload_on_hangup(
+    _: Arc<JournalHost>,
+    _: Option<ServerTls>,
+) -> std::io::Result<impl Future<Output = ()>> {
     Ok(async {})
 }

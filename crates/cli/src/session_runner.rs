@@ -1,5 +1,5 @@
-//! Runs the turns that queued messages of a session start: for `selvedge sessions send --wait`, and
-//! for scripts that wait for another session.
+//! Runs the turns that queued messages of a session start: for the agent server, for `selvedge
+//! sessions send --wait`, and for scripts that wait for another session.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
 use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
-    ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy,
-    SessionError, SessionEventStore, SessionFolder, SessionFuture, SessionInfo, SessionRunner,
-    SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage, since_epoch,
+    ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, QueuedTurnFuture,
+    QueuedTurnRunner, SandboxPolicy, ServerStoreError, SessionError, SessionEventStore,
+    SessionFolder, SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd,
+    TurnPermissions, Usage, since_epoch,
 };
-use selvedge_server::{ClientTool, TurnPermit};
+use selvedge_server::{ClientTool, SessionWaker, TurnPermit};
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::{Approver, NoApprover};
-use serde_json::json;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
@@ -32,6 +33,9 @@ use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
 
 /// How often a waiting call looks whether another process has answered its message.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// First pause of a call that waits for a turn of the server. Each further one is twice as long, up
+/// to [`POLL_INTERVAL`].
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Stack of the thread that runs turns for a script, in bytes: as large as that of the main thread.
 const THREAD_STACK_BYTES: usize = 8 << 20;
 
@@ -84,6 +88,10 @@ impl SessionRunner for ThreadRunner {
             Ok(answered.message)
         })
     }
+
+    fn message_queued(&self, _: String) -> QueuedTurnFuture<'_> {
+        Box::pin(std::future::ready(QueuedTurnRunner::NextProcess))
+    }
 }
 
 /// Number of threads that run turns for scripts.
@@ -120,13 +128,22 @@ pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
 
 /// Which process runs a turn. It decides where turns run that a script waits for, and whose stored
 /// documents the turn reads.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) enum TurnPlace {
     /// A command of the user: on a thread of this process, with the documents of the user.
     Thread,
     /// The agent server, if it serves the folder of the session, else a thread; with the documents
-    /// of the folder only. The turn gives back its permit while it waits.
-    Server(TurnPermit),
+    /// of the folder only.
+    Server(ServedTurn),
+}
+
+/// What a turn gets from the agent server.
+#[derive(Clone)]
+pub(crate) struct ServedTurn {
+    /// Given back while the turn waits for the turn of another session.
+    pub(crate) permit: TurnPermit,
+    /// Starts turns of messages that the turn sends.
+    pub(crate) waker: SessionWaker,
 }
 
 /// What a turn of a message gets from the caller.
@@ -152,26 +169,34 @@ impl TurnSurroundings {
 /// Waits for turns that the agent server of this process runs, so that its clients see them.
 struct ServedRunner {
     journal: Arc<Journal>,
+    served: ServedTurn,
     /// Runs turns in folders that the server does not serve.
     thread: ThreadRunner,
-    permit: TurnPermit,
 }
 
 impl SessionRunner for ServedRunner {
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
         Box::pin(async move {
-            let info = SessionStore::get(&*self.journal, &session).await?;
-            let tokens = self.journal.tokens().await;
-            let tokens = tokens.map_err(|error| SessionError::NotRun(error.to_string()))?;
-            let now = since_epoch().as_millis() as i64;
-            let mut valid = tokens.iter().filter(|token| token.is_valid_at(now));
-            if !valid.any(|token| token.allows_directory(&info.directory)) {
+            if !self.is_served(&session).await? {
                 return self.thread.run_until_answered(session, number, run).await;
             }
-            let answered = self.permit.wait_without(self.answered(&session, number));
-            let message = answered.await?;
+            self.served.waker.wake(&session);
+            let answered = self.answered(&session, number);
+            let message = self.served.permit.wait_without(answered).await?;
             self.add_usage(&message, &run).await;
             Ok(message)
+        })
+    }
+
+    fn message_queued(&self, session: String) -> QueuedTurnFuture<'_> {
+        Box::pin(async move {
+            match self.is_served(&session).await {
+                Ok(true) => {
+                    self.served.waker.wake(&session);
+                    QueuedTurnRunner::Server
+                }
+                _ => QueuedTurnRunner::NextProcess,
+            }
         })
     }
 }
@@ -179,30 +204,59 @@ impl SessionRunner for ServedRunner {
 impl ServedRunner {
     /// Waits until a message is answered.
     async fn answered(&self, session: &str, number: u32) -> Result<InboxMessage, SessionError> {
+        let mut poll_interval = FIRST_POLL_INTERVAL;
         loop {
             let message = self.journal.message(session, number).await?;
             if matches!(message.state, InboxState::Answered | InboxState::Failed) {
                 return Ok(message);
             }
-            tokio::time::sleep(POLL_INTERVAL).await;
+            tokio::time::sleep(poll_interval).await;
+            poll_interval = (poll_interval * 2).min(POLL_INTERVAL);
         }
+    }
+
+    /// Returns whether the server runs turns of a session: a valid token reaches its folder.
+    async fn is_served(&self, session: &str) -> Result<bool, SessionError> {
+        let info = SessionStore::get(&*self.journal, session).await?;
+        let tokens = self.journal.tokens().await;
+        let tokens = tokens.map_err(|error| SessionError::NotRun(error.to_string()))?;
+        let now = since_epoch().as_millis() as i64;
+        let mut valid = tokens.iter().filter(|token| token.is_valid_at(now));
+        Ok(valid.any(|token| token.allows_directory(&info.directory)))
     }
 
     /// Charges the budget of a run with what the turn of a message used.
     async fn add_usage(&self, message: &InboxMessage, run: &str) {
-        let Some(agents) = &self.thread.agents else {
+        let (Some(agents), Some(turn)) = (&self.thread.agents, message.turn) else {
             return;
         };
         for kind in ["turn.completed", "turn.failed"] {
-            let end = self.journal.latest_event(&message.session, kind).await;
-            let Ok(Some(end)) = end else { continue };
-            if end.body["turn"] == json!(message.turn) {
-                let usage = serde_json::from_value(end.body["usage"].clone());
-                let cost = end.body["cost"].as_f64();
-                agents.add_usage(run, usage.unwrap_or_default(), cost);
-            }
+            let Ok(Some(end)) = turn_event(&*self.journal, &message.session, kind, turn).await
+            else {
+                continue;
+            };
+            let usage = serde_json::from_value(end["usage"].clone());
+            agents.add_usage(run, usage.unwrap_or_default(), end["cost"].as_f64());
         }
     }
+}
+
+/// Returns the newest event of a type that belongs to a turn. Later turns may have such events, too.
+async fn turn_event(
+    store: &dyn SessionEventStore,
+    session: &str,
+    kind: &str,
+    turn: u32,
+) -> Result<Option<Value>, ServerStoreError> {
+    let mut event = store.latest_event(session, kind).await?;
+    while let Some(found) = event {
+        match found.body["turn"].as_u64() {
+            Some(number) if number == u64::from(turn) => return Ok(Some(found.body)),
+            Some(number) if number < u64::from(turn) => return Ok(None),
+            _ => event = store.event_before(session, kind, found.number).await?,
+        }
+    }
+    Ok(None)
 }
 
 /// Runs the queued messages of a session until the one with this number is answered, and returns
@@ -523,10 +577,10 @@ impl CliSetup {
         };
         let runner: Arc<dyn SessionRunner> = match &self.turn_place {
             TurnPlace::Thread => Arc::new(thread),
-            TurnPlace::Server(permit) => Arc::new(ServedRunner {
+            TurnPlace::Server(served) => Arc::new(ServedRunner {
                 journal: store.clone(),
+                served: served.clone(),
                 thread,
-                permit: permit.clone(),
             }),
         };
         Some(SessionAccess {

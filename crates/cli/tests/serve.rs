@@ -21,8 +21,12 @@ mod faults;
 mod fixture;
 #[path = "serve/isolation.rs"]
 mod isolation;
+#[path = "serve/lifecycle.rs"]
+mod lifecycle;
 #[path = "serve/limits.rs"]
 mod limits;
+#[path = "serve/lists.rs"]
+mod lists;
 #[path = "serve/login.rs"]
 mod login;
 #[path = "serve/machine_faults.rs"]

@@ -135,6 +135,10 @@ pub struct ServeSettings {
     /// Largest body of a request, in bytes.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub max_request_bytes: u32,
+    /// How long running turns may take to end when the server stops, in milliseconds. Turns that
+    /// still run then stop where they are, and continue after the next start.
+    #[schemars(range(max = 600_000))]
+    pub drain_timeout_ms: u32,
 }
 
 impl Default for ServeSettings {
@@ -147,6 +151,7 @@ impl Default for ServeSettings {
             max_connections: 4096,
             trusted_proxies: Vec::new(),
             max_request_bytes: 4 << 20,
+            drain_timeout_ms: 10_000,
         }
     }
 }

@@ -12,10 +12,12 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
 /// How many connections a server has at once. Each number is at most a quarter of the files that
@@ -285,19 +287,49 @@ impl Drop for HttpConnectionInner {
     }
 }
 
-/// A stream that records on its connection that the client has sent something.
+/// A stream that records on its connection that the client has sent something, and fails if the
+/// client receives nothing for a while.
 pub(crate) struct ObservedStream {
     stream: TcpStream,
     /// `None` as soon as this is recorded.
     silent: Option<HttpConnection>,
+    write_timeout: Duration,
+    /// Ends when the client has received nothing for too long; `None` while it receives.
+    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl ObservedStream {
-    pub(crate) fn new(stream: TcpStream, connection: HttpConnection) -> Self {
+    pub(crate) fn new(
+        stream: TcpStream,
+        connection: HttpConnection,
+        write_timeout: Duration,
+    ) -> Self {
         Self {
             stream,
             silent: Some(connection),
+            write_timeout,
+            stalled: None,
         }
+    }
+
+    /// Returns the outcome of a write, or an error if none has succeeded for too long.
+    fn limit_stall(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let timeout = self.write_timeout;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        stalled.as_mut().poll(context).map(|()| {
+            let error = "the client receives nothing";
+            Err(io::Error::new(io::ErrorKind::TimedOut, error))
+        })
     }
 }
 
@@ -324,7 +356,8 @@ impl AsyncWrite for ObservedStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.limit_stall(context, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -340,7 +373,8 @@ impl AsyncWrite for ObservedStream {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        self.limit_stall(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -363,6 +397,8 @@ fn open_file_limit() -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+
+    use tokio::io::AsyncWriteExt;
 
     use super::*;
 
@@ -417,6 +453,32 @@ mod tests {
         let new = connections.add(address(1));
         let _flood: Vec<_> = (0..2).map(|_| started()).collect();
         assert!(!is_replaced(&new));
+    }
+
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn a_client_that_receives_nothing_is_disconnected() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let _client = TcpStream::connect(listener.local_addr().unwrap())
+                .await
+                .unwrap();
+            let (stream, address) = listener.accept().await.unwrap();
+            let connection = connections(2, 2).add(address.ip());
+            let timeout = Duration::from_millis(50);
+            let mut stream = ObservedStream::new(stream, connection, timeout);
+            let bytes = vec![0; 1 << 16];
+            let error = loop {
+                if let Err(error) = stream.write_all(&bytes).await {
+                    break error;
+                }
+            };
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        });
     }
 
     #[test]

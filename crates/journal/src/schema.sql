@@ -84,10 +84,14 @@ CREATE TABLE suspensions (
     written_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Requests to cancel a run that another process executes. That process polls this table.
+-- Requests to cancel a run, or to stop a turn of a session, that another process executes. That
+-- process polls this table.
 CREATE TABLE cancel_requests (
+    -- The id of the run or session.
     run TEXT PRIMARY KEY,
-    asked_ms INTEGER NOT NULL
+    asked_ms INTEGER NOT NULL,
+    -- The turn of the session; null for a run.
+    turn INTEGER
 ) WITHOUT ROWID;
 
 CREATE TABLE sessions (
@@ -182,7 +186,8 @@ CREATE TABLE session_events (
 ) WITHOUT ROWID;
 CREATE INDEX session_events_by_kind ON session_events (session, kind, number);
 
--- Answers to requests with an idempotency key. Without a status, the owner still handles it.
+-- Answers to requests with an idempotency key. Without a status, the owner still handles it. Rows
+-- are ordered by insertion, whatever the clock says.
 CREATE TABLE api_replies (
     token TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -193,7 +198,8 @@ CREATE TABLE api_replies (
     body BLOB,
     at_ms INTEGER NOT NULL,
     PRIMARY KEY (token, key)
-) WITHOUT ROWID;
+);
+CREATE INDEX api_replies_by_insertion ON api_replies (token);
 
 -- Which token decided about an approval request of a session.
 CREATE TABLE approval_deciders (
@@ -205,7 +211,12 @@ CREATE TABLE approval_deciders (
 ) WITHOUT ROWID;
 
 -- Sessions whose turn waits for the answer of another session, and the process that runs that turn.
-CREATE TABLE session_waits (waiter TEXT NOT NULL, target TEXT NOT NULL, owner TEXT NOT NULL);
+CREATE TABLE session_waits (
+    id TEXT PRIMARY KEY,
+    waiter TEXT NOT NULL,
+    target TEXT NOT NULL,
+    owner TEXT NOT NULL
+) WITHOUT ROWID;
 
 -- Channels. A name may end with the owner of the channel, as the keys of documents do.
 CREATE TABLE channels (

@@ -15,7 +15,8 @@ use crate::session_store::message_with_key;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-/// How long the answer to a request with an idempotency key is kept, in milliseconds.
+/// How long the answer to a request with an idempotency key is kept at least, in milliseconds,
+/// unless there are too many. Later it is removed with old runs.
 const REPLY_RETENTION_MS: i64 = 24 * 3600 * 1000;
 /// Most answers that are kept per token. The oldest ones are removed first.
 const MAX_REPLIES_PER_TOKEN: u32 = 1000;
@@ -205,6 +206,24 @@ impl SessionQueueStore for Journal {
         Ok(self.run_now_or_queue(read).await?)
     }
 
+    async fn next_message(
+        &self,
+        session: &str,
+    ) -> Result<Option<(u32, MessageAuthor)>, ServerStoreError> {
+        let session = session.to_owned();
+        let read = move |_: &Self, connection: &Connection| {
+            let mut read = connection.prepare_cached(
+                "SELECT number, author_kind, author FROM inbox
+                 WHERE session = ?1 AND ended_ms IS NULL ORDER BY number LIMIT 1",
+            )?;
+            let mut rows = read.query([&session])?;
+            let row = rows.next()?;
+            row.map(|row| Ok((row.get(0)?, read_author(row, 1)?)))
+                .transpose()
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
     async fn open_message_count(&self, author: &MessageAuthor) -> Result<u32, ServerStoreError> {
         let author = author.clone();
         let read = move |_: &Self, connection: &Connection| open_messages(connection, &author);
@@ -315,9 +334,6 @@ impl Journal {
         key: &str,
         digest: [u8; 32],
     ) -> Result<RepeatedRequest, JournalError> {
-        let now = now_ms();
-        let sql = "DELETE FROM api_replies WHERE at_ms < ?1";
-        execute(connection, sql, params![now - REPLY_RETENTION_MS])?;
         let earlier = {
             let mut read = connection.prepare_cached(
                 "SELECT digest, owner, status, body, content_type FROM api_replies
@@ -366,16 +382,24 @@ impl Journal {
             connection,
             "INSERT OR REPLACE INTO api_replies (token, key, digest, owner, at_ms)
              VALUES (?1, ?2, ?3, ?4, ?5)",
-            params![token, key, digest, self.owner.id, now],
+            params![token, key, digest, self.owner.id, now_ms()],
         )?;
         execute(
             connection,
-            "DELETE FROM api_replies WHERE token = ?1 AND status IS NOT NULL AND key IN
-                (SELECT key FROM api_replies WHERE token = ?1
-                 ORDER BY at_ms DESC, key LIMIT -1 OFFSET ?2)",
+            "DELETE FROM api_replies WHERE token = ?1 AND status IS NOT NULL AND rowid <=
+                (SELECT rowid FROM api_replies WHERE token = ?1
+                 ORDER BY rowid DESC LIMIT 1 OFFSET ?2)",
             params![token, MAX_REPLIES_PER_TOKEN],
         )?;
         Ok(RepeatedRequest::New)
+    }
+
+    /// Removes answers to requests that are older than a day.
+    pub(crate) fn remove_old_replies(&self) -> Result<(), JournalError> {
+        self.write(|connection| {
+            let sql = "DELETE FROM api_replies WHERE at_ms < ?1";
+            execute(connection, sql, params![now_ms() - REPLY_RETENTION_MS])
+        })
     }
 }
 
@@ -403,6 +427,15 @@ impl ApprovalDeciderStore for Journal {
             })
         };
         Ok(self.write_async(record).await?)
+    }
+
+    async fn remove_decider(&self, approval: &str) -> Result<(), ServerStoreError> {
+        let approval = approval.to_owned();
+        let remove = move |_: &Self, connection: &Connection| {
+            let sql = "DELETE FROM approval_deciders WHERE approval = ?1";
+            execute(connection, sql, params![approval])
+        };
+        Ok(self.write_async(remove).await?)
     }
 
     async fn decider(&self, approval: &str) -> Result<Option<ApprovalDecider>, ServerStoreError> {

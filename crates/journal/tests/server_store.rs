@@ -158,6 +158,38 @@ fn a_key_belongs_to_one_request_and_is_free_after_a_crash() {
 }
 
 #[test]
+fn the_oldest_answers_go_first_whatever_the_clock_says() {
+    let (dir, journal) = journal();
+    block_on(async {
+        let answer = async |key: &str| {
+            let begun = journal.begin_request("tok", key, [1; 32]).await;
+            assert_eq!(begun, Ok(RepeatedRequest::New), "{key}");
+            let reply = StoredReply {
+                content_type: "application/json".into(),
+                status: 200,
+                body: String::new(),
+            };
+            journal.end_request("tok", key, Some(reply)).await.unwrap();
+        };
+        for number in 0..1000 {
+            answer(&format!("old{number}")).await;
+        }
+        // As if the clock had been an hour ahead.
+        let other = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
+        let ahead = "UPDATE api_replies SET at_ms = at_ms + 3600000";
+        other.execute(ahead, []).unwrap();
+        for key in ["a", "b", "c"] {
+            answer(key).await;
+        }
+        for key in ["a", "b", "c", "old999"] {
+            let repeated = journal.begin_request("tok", key, [1; 32]).await;
+            let is_kept = matches!(repeated, Ok(RepeatedRequest::Answered(_)));
+            assert!(is_kept, "{key}: {repeated:?}");
+        }
+    });
+}
+
+#[test]
 fn the_first_decision_about_an_approval_counts() {
     let (_dir, journal) = journal();
     block_on(async {

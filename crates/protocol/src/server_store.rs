@@ -12,6 +12,8 @@ use crate::{InboxMessage, LedgerError, MessageAuthor};
 pub const MAX_TOKEN_NAME_CHARS: usize = 64;
 /// Most events that one read returns.
 pub const MAX_EVENT_READ: u32 = 500;
+/// Size of the events of one read, in bytes, after which it returns no further event.
+pub const MAX_EVENT_READ_BYTES: usize = 1 << 20;
 
 /// What a token may be used for.
 #[derive(
@@ -199,7 +201,8 @@ pub trait SessionEventStore: Send + Sync {
         session: &str,
         bodies: Vec<Value>,
     ) -> Result<u64, ServerStoreError>;
-    /// Returns up to `limit` events after a number, in order.
+    /// Returns up to `limit` events after a number, in order: at least one if there is one, and
+    /// fewer if they have more than [`MAX_EVENT_READ_BYTES`].
     async fn events_after(
         &self,
         session: &str,
@@ -211,6 +214,17 @@ pub trait SessionEventStore: Send + Sync {
         &self,
         session: &str,
         kind: &str,
+    ) -> Result<Option<SessionEvent>, ServerStoreError> {
+        // Numbers of SQL are signed.
+        self.event_before(session, kind, i64::MAX.unsigned_abs())
+            .await
+    }
+    /// Returns the newest event of a type before a number.
+    async fn event_before(
+        &self,
+        session: &str,
+        kind: &str,
+        before: u64,
     ) -> Result<Option<SessionEvent>, ServerStoreError>;
 }
 
@@ -243,6 +257,11 @@ pub enum RemovedMessage {
 pub trait SessionQueueStore: Send + Sync {
     /// Returns the sessions with messages that are not answered.
     async fn waiting_sessions(&self) -> Result<Vec<WaitingSession>, ServerStoreError>;
+    /// Returns the number and the author of the oldest message of a session that is not answered.
+    async fn next_message(
+        &self,
+        session: &str,
+    ) -> Result<Option<(u32, MessageAuthor)>, ServerStoreError>;
     /// Returns the number of messages of an author that are not answered.
     async fn open_message_count(&self, author: &MessageAuthor) -> Result<u32, ServerStoreError>;
     /// Returns the number of sessions that clients with a token of this name created.
@@ -285,8 +304,8 @@ pub enum RepeatedRequest {
     OtherRequest,
 }
 
-/// Stores the answers to requests with an idempotency key, for a day and a limited number of them
-/// per token.
+/// Stores the answers to requests with an idempotency key, for at least a day and a limited number
+/// of them per token: those of the newest requests.
 #[async_trait]
 pub trait IdempotencyStore: Send + Sync {
     /// Reserves a key for a request with this digest, unless it was used before.
@@ -335,6 +354,8 @@ pub trait ApprovalDeciderStore: Send + Sync {
         &self,
         decision: ApprovalDecider,
     ) -> Result<DecisionRace, ServerStoreError>;
+    /// Removes the decision about a request, because the turn did not receive it.
+    async fn remove_decider(&self, approval: &str) -> Result<(), ServerStoreError>;
     /// Returns the decision about a request.
     async fn decider(&self, approval: &str) -> Result<Option<ApprovalDecider>, ServerStoreError>;
 }

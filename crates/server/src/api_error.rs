@@ -216,6 +216,7 @@ impl From<HostError> for ApiError {
             HostErrorKind::NotFound => Self::new(StatusCode::NOT_FOUND, "not_found", error.message),
             HostErrorKind::Invalid => Self::invalid(error.message),
             HostErrorKind::Denied => Self::forbidden(error.message),
+            HostErrorKind::Busy => Self::conflict(error.message),
             HostErrorKind::Failed => Self::internal(error.message),
         };
         Self {

@@ -9,18 +9,18 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use selvedge_protocol::{ChannelStore, MAX_CHANNEL_READ, MAX_EVENT_READ, ReadFrom};
+use selvedge_protocol::{ChannelStore, MAX_CHANNEL_READ, ReadFrom};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-use crate::feed::{FeedEvent, SessionFeed};
+use crate::feed::{FeedEvent, LiveEvent, SessionFeed};
 use crate::metrics::{GaugeGuard, ServerMetrics};
 
 /// How often a comment is sent on a stream without events, so that proxies keep it open.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// How often a quiet stream looks for events that another server stored.
-const FOREIGN_POLL_INTERVAL: Duration = Duration::from_secs(3);
+const OTHER_SERVERS_POLL_INTERVAL: Duration = Duration::from_secs(3);
 /// How often a followed channel is read.
 const CHANNEL_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -40,7 +40,7 @@ struct SessionEventReader {
     sent: u64,
     ready: VecDeque<FeedEvent>,
     /// `None` until the client has caught up with the stored events.
-    live: Option<Receiver<FeedEvent>>,
+    live: Option<Receiver<LiveEvent>>,
     end: StreamEnd,
     stopping: CancellationToken,
     _open: GaugeGuard,
@@ -93,7 +93,7 @@ impl SessionEventReader {
             let received = tokio::select! {
                 received = live.recv() => received,
                 () = self.stopping.cancelled() => return None,
-                () = tokio::time::sleep(FOREIGN_POLL_INTERVAL) => {
+                () = tokio::time::sleep(OTHER_SERVERS_POLL_INTERVAL) => {
                     // The stream ends if the storage fails; the client connects again.
                     let stored = self.feed.stored_by_other_servers(self.sent, live).await.ok()?;
                     self.ready.extend(stored);
@@ -101,7 +101,11 @@ impl SessionEventReader {
                 }
             };
             match received {
-                Ok(event) => self.ready.push_back(event),
+                // Another server stored the events between.
+                Ok(event) if event.number().is_some_and(|number| number > self.sent + 1) => {
+                    self.live = None;
+                }
+                Ok(event) => self.ready.extend(self.feed.load(event).await.ok()?),
                 // The client was too slow: it gets the stored events again.
                 Err(RecvError::Lagged(_)) => self.live = None,
                 Err(RecvError::Closed) => return None,
@@ -114,8 +118,7 @@ impl SessionEventReader {
     async fn read_stored(&mut self) -> Option<()> {
         // The stream ends if the storage fails; the client connects again.
         let page = self.feed.stored_after(self.sent).await.ok()?;
-        let is_last = page.len() < MAX_EVENT_READ as usize;
-        if !is_last || !page.is_empty() {
+        if !page.is_empty() {
             self.ready.extend(page);
             return Some(());
         }
@@ -129,6 +132,18 @@ impl SessionEventReader {
     }
 }
 
+/// Reads the messages of a channel for one client.
+struct ChannelReader {
+    channels: Arc<dyn ChannelStore>,
+    name: String,
+    /// Number of the last message that was sent.
+    sent: u64,
+    /// Messages that were read, with their numbers.
+    ready: VecDeque<(u64, String)>,
+    stopping: CancellationToken,
+    _open: GaugeGuard,
+}
+
 /// Returns the messages of a channel after a number as Server-Sent Events.
 pub(crate) fn channel_messages(
     channels: Arc<dyn ChannelStore>,
@@ -137,31 +152,46 @@ pub(crate) fn channel_messages(
     metrics: &Arc<ServerMetrics>,
     stopping: CancellationToken,
 ) -> Response {
-    let open = metrics.open_streams.enter();
-    let state = (channels, name, after, VecDeque::new(), stopping, open);
-    let messages = unfold(state, async |mut state| {
-        let (channels, name, after, ready, stopping, _) = &mut state;
+    let reader = ChannelReader {
+        channels,
+        name,
+        sent: after,
+        ready: VecDeque::new(),
+        stopping,
+        _open: metrics.open_streams.enter(),
+    };
+    let messages = unfold(reader, async |mut reader| {
+        let (number, body) = reader.next().await?;
+        let event = Event::default().id(number.to_string());
+        Some((Ok(event.data(body)), reader))
+    });
+    event_response(messages)
+}
+
+impl ChannelReader {
+    /// Returns the next message with its number; `None` at the end of the stream.
+    async fn next(&mut self) -> Option<(u64, String)> {
         loop {
-            if let Some((number, body)) = ready.pop_front() {
-                *after = number;
-                let event = Event::default().id(u64::to_string(&number));
-                return Some((Ok(event.data(String::as_str(&body))), state));
+            if let Some((number, body)) = self.ready.pop_front() {
+                self.sent = number;
+                return Some((number, body));
             }
-            let read = channels.read(name, ReadFrom::After(*after), MAX_CHANNEL_READ);
+            let from = ReadFrom::After(self.sent);
+            let read = self.channels.read(&self.name, from, MAX_CHANNEL_READ);
+            // The stream ends if the storage fails; the client connects again.
             let messages = read.await.ok()?;
-            ready.extend(messages.iter().filter_map(|message| {
+            self.ready.extend(messages.iter().filter_map(|message| {
                 let body = serde_json::to_string(message).ok()?;
                 Some((message.number, body))
             }));
-            if ready.is_empty() {
+            if self.ready.is_empty() {
                 tokio::select! {
                     () = tokio::time::sleep(CHANNEL_POLL_INTERVAL) => {}
-                    () = stopping.cancelled() => return None,
+                    () = self.stopping.cancelled() => return None,
                 }
             }
         }
-    });
-    event_response(messages)
+    }
 }
 
 /// Returns a response that sends these events.

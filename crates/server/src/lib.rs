@@ -40,8 +40,8 @@ mod workers;
 pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
 pub use host::{
-    HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
-    SessionPlace,
+    HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep, HostedTurn,
+    SessionHost, SessionPlace, SessionWaker,
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};

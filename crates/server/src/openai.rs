@@ -198,8 +198,7 @@ pub(crate) async fn start_turn(
         }
     };
     let feed = state.feeds.feed(&id);
-    // Only what follows is of interest.
-    let live = feed.catch_up(i64::MAX.unsigned_abs()).await?.live;
+    let live = feed.follow().await;
     let queue = queue_message(state, caller, &id, conversation.prompt);
     let place = |message: &InboxMessage| (message.session.clone(), message.number);
     let message = state.client_tools.queue_with(tools, queue, place).await?;

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::api_error::ApiError;
 use crate::client_tools::ClientCall;
-use crate::feed::{FeedEvent, SessionFeed};
+use crate::feed::{FeedEvent, LiveEvent, SessionFeed};
 use crate::metrics::GaugeGuard;
 use crate::openai::{MESSAGE_SEPARATOR, text_of};
 use crate::state::SharedState;
@@ -72,7 +72,7 @@ struct ReturnedText {
 pub(crate) struct RunningAnswer {
     state: SharedState,
     feed: Arc<SessionFeed>,
-    live: Receiver<FeedEvent>,
+    live: Receiver<LiveEvent>,
     ready: VecDeque<FeedEvent>,
     pub(crate) session: String,
     pub(crate) number: u32,
@@ -127,7 +127,7 @@ impl RunningAnswer {
     pub(crate) fn follow(
         state: &SharedState,
         feed: Arc<SessionFeed>,
-        live: Receiver<FeedEvent>,
+        live: Receiver<LiveEvent>,
         message: &InboxMessage,
     ) -> Self {
         let (sender, client_calls) = unbounded_channel();
@@ -206,7 +206,7 @@ impl RunningAnswer {
     pub(crate) async fn next(&mut self) -> AnswerUpdate {
         loop {
             let event = match self.ready.pop_front() {
-                Some(event) => Ok(event),
+                Some(event) => Ok(LiveEvent::Event(event)),
                 // The text before a call comes first.
                 None if !self.ready_calls.is_empty() => match self.live.try_recv() {
                     Ok(event) => Ok(event),
@@ -232,7 +232,11 @@ impl RunningAnswer {
                 },
             };
             let event = match event {
-                Ok(event) => event,
+                Ok(event) => match self.feed.load(event).await {
+                    Ok(Some(event)) => event,
+                    Ok(None) => continue,
+                    Err(error) => return self.fail(error.to_string()),
+                },
                 Err(RecvError::Lagged(_)) => match self.feed.catch_up(self.last_event).await {
                     Ok(caught_up) => {
                         self.live = caught_up.live;
@@ -354,7 +358,7 @@ impl RunningAnswer {
                 None
             }
             // It may concern this message, or the turn before.
-            "error" => self.ended_message().await,
+            "error" | "turn.failed" => self.ended_message().await,
             _ => None,
         }
     }

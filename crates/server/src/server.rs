@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use selvedge_http::{
     AllowedHosts, HttpBindError, HttpConnectionLimits, HttpListener, TlsSettings, TrustedProxies,
@@ -75,9 +76,16 @@ impl AgentServer {
         self.listener.local_addr()
     }
 
-    /// Serves until `shutdown` resolves. Then running turns stop where they are; the next server
-    /// continues them. Returns when all events are stored.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+    /// Serves until `shutdown` resolves. Then no further turn starts, and running turns may end
+    /// within `drain_timeout` or until `stop_now` resolves; requests are still served. Turns that
+    /// run after that stop where they are; the next server continues them. Returns when all events
+    /// are stored.
+    pub async fn run(
+        self,
+        shutdown: impl Future<Output = ()>,
+        drain_timeout: Duration,
+        stop_now: impl Future<Output = ()>,
+    ) {
         let Self {
             listener,
             stores,
@@ -89,6 +97,14 @@ impl AgentServer {
         let state = ApiState::new(stores, host, limits, serves_tls);
         let hosts = AllowedHosts::new(listener.local_addr(), network.allowed_hosts);
         let watching = tokio::spawn(state.token_watch.clone().run(state.stopping.clone()));
+        let workers = state.workers.clone();
+        let shutdown = async move {
+            shutdown.await;
+            tokio::select! {
+                () = workers.drain(drain_timeout) => {}
+                () = stop_now => {}
+            }
+        };
         let polling = tokio::spawn(state.workers.clone().poll_queues());
         let stopping = state.stopping.clone();
         // Turns stop while open responses end.

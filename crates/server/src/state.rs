@@ -65,6 +65,8 @@ pub(crate) struct ApiState {
     pub(crate) client_tools: Arc<ClientTools>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) token_watch: Arc<TokenWatch>,
+    /// Locked while a message is counted against the limit of its token and stored.
+    pub(crate) queueing: tokio::sync::Mutex<()>,
     /// Cancelled when the server stops, which ends event streams.
     pub(crate) stopping: CancellationToken,
 }
@@ -103,6 +105,7 @@ impl ApiState {
             workers,
             client_tools,
             metrics,
+            queueing: tokio::sync::Mutex::default(),
             stopping: CancellationToken::new(),
         })
     }
@@ -133,6 +136,11 @@ impl ApiState {
             false => Err(ApiError::not_found("such workspace")
                 .hint("name one of GET /api/v1/workspaces, and select a folder in it with `path`")),
         }
+    }
+
+    /// Stops the running turn of a session, in this process or another. Returns whether one runs.
+    pub(crate) async fn stop_turn(&self, session: &str) -> Result<bool, ApiError> {
+        Ok(self.workers.interrupt(session) || self.host.request_stop(session).await?)
     }
 
     /// Returns a session that the caller can reach. Others do not exist for it.

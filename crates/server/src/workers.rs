@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{
-    ApiToken, AuthorKind, EventSink, InboxMessage, InboxState, MessageAuthor, RuntimeEvent,
-    ServerStoreError, SessionError, SessionStore, since_epoch,
+    ApiToken, AuthorKind, EventSink, InboxState, MessageAuthor, RuntimeEvent, ServerStoreError,
+    SessionError, SessionStore, since_epoch,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::approvals::PendingApprovals;
 use crate::client_tools::{ClientTools, SessionClientTools};
 use crate::feed::SessionFeeds;
-use crate::host::{HostedStep, HostedTurn, SessionHost};
+use crate::host::{HostedStep, HostedTurn, SessionHost, SessionWaker};
 use crate::metrics::ServerMetrics;
 use crate::state::{ServerLimits, ServerStores};
 use crate::turn_permits::{TurnPermit, TurnPermits};
@@ -44,6 +44,8 @@ pub(crate) struct SessionWorkers {
     next_worker: AtomicU64,
     permits: TurnPermits,
     tasks: TaskTracker,
+    /// Cancelled when no further turn starts.
+    draining: CancellationToken,
     stopping: CancellationToken,
 }
 
@@ -98,6 +100,7 @@ impl SessionWorkers {
             next_worker: AtomicU64::new(0),
             permits: TurnPermits::new(limits.concurrent_turns),
             tasks: TaskTracker::new(),
+            draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
         })
     }
@@ -108,7 +111,7 @@ impl SessionWorkers {
 
     /// Makes a worker look at the queue of a session.
     pub(crate) fn wake(self: &Arc<Self>, session: &str) {
-        if self.stopping.is_cancelled() {
+        if self.is_draining() {
             return;
         }
         let mut running = self.lock_running();
@@ -138,6 +141,16 @@ impl SessionWorkers {
         });
     }
 
+    /// Returns what tells the workers about new messages, as long as the server runs.
+    fn waker(self: &Arc<Self>) -> SessionWaker {
+        let workers = Arc::downgrade(self);
+        SessionWaker::new(move |session| {
+            if let Some(workers) = workers.upgrade() {
+                workers.wake(session);
+            }
+        })
+    }
+
     /// Interrupts the turn of a session. Returns whether one was running.
     pub(crate) fn interrupt(&self, session: &str) -> bool {
         let running = self.lock_running();
@@ -154,7 +167,7 @@ impl SessionWorkers {
             }
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
-                () = self.stopping.cancelled() => return,
+                () = self.draining.cancelled() => return,
             }
         }
     }
@@ -183,8 +196,22 @@ impl SessionWorkers {
         Ok(())
     }
 
+    /// Returns whether no further turn starts, because the server stops.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
+    /// Starts no further turn, and waits until the running ones have ended or the time has passed.
+    pub(crate) async fn drain(&self, timeout: Duration) {
+        self.draining.cancel();
+        self.tasks.close();
+        // Turns that still run then are stopped.
+        let _ = tokio::time::timeout(timeout, self.tasks.wait()).await;
+    }
+
     /// Stops all turns, and waits until they have stopped.
     pub(crate) async fn stop(&self) {
+        self.draining.cancel();
         self.stopping.cancel();
         self.tasks.close();
         if tokio::time::timeout(STOP_TIMEOUT, self.tasks.wait())
@@ -196,18 +223,20 @@ impl SessionWorkers {
     }
 
     /// Runs turns of a session until its queue is empty.
-    async fn work(&self, session: &str) {
+    async fn work(self: &Arc<Self>, session: &str) {
         let mut busy_delay = BUSY_RETRY_DELAY;
-        loop {
+        while !self.is_draining() {
             if let Some(worker) = self.lock_running().get_mut(session) {
                 worker.has_news = false;
             }
             let step = match self.next_message(session).await {
                 Ok(None) => Ok(HostedStep::Idle),
-                Ok(Some((message, sender))) => {
-                    let running = self.permits.acquire(&sender).await;
-                    self.run_turn(session, message.number, running.permit())
-                        .await
+                Ok(Some((number, sender))) => {
+                    let running = tokio::select! {
+                        running = self.permits.acquire(&sender) => running,
+                        () = self.draining.cancelled() => return,
+                    };
+                    self.run_turn(session, number, running.permit()).await
                 }
                 Err(error) => Err(error.to_string()),
             };
@@ -225,24 +254,19 @@ impl SessionWorkers {
                     busy_delay = (busy_delay * 2).min(MAX_BUSY_DELAY);
                 }
                 Err(error) => {
-                    tracing::error!(session, error, "cannot run the queue");
+                    tracing::error!(session, %error, "cannot run the queue");
                     tokio::time::sleep(FAILURE_RETRY_DELAY).await;
                 }
             }
         }
     }
 
-    /// Returns the oldest message that is not answered, and its sender.
-    async fn next_message(
-        &self,
-        session: &str,
-    ) -> Result<Option<(InboxMessage, String)>, SessionError> {
-        let queue = SessionStore::queue(&*self.stores.sessions, session).await?;
-        match queue.into_iter().next() {
-            Some(message) => {
-                let sender = self.sender(&message.author).await?;
-                Ok(Some((message, sender)))
-            }
+    /// Returns the number of the oldest message that is not answered, and its sender.
+    async fn next_message(&self, session: &str) -> Result<Option<(u32, String)>, SessionError> {
+        let next = self.stores.queues.next_message(session).await;
+        let next = next.map_err(|error| SessionError::NotRun(error.to_string()))?;
+        match next {
+            Some((number, author)) => Ok(Some((number, self.sender(&author).await?))),
             None => Ok(None),
         }
     }
@@ -280,7 +304,7 @@ impl SessionWorkers {
 
     /// Runs the turn of the oldest message, which has this number.
     async fn run_turn(
-        &self,
+        self: &Arc<Self>,
         session: &str,
         number: u32,
         permit: TurnPermit,
@@ -301,6 +325,7 @@ impl SessionWorkers {
                 tools: self.client_tools.clone(),
                 session: session.to_owned(),
             },
+            waker: self.waker(),
         };
         let step = self.host.run_next(session, turn).await;
         if step == Ok(HostedStep::Busy) {

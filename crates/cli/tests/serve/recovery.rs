@@ -8,9 +8,12 @@ use serde_json::{Value, json};
 
 use crate::answer_encoding::{block, text};
 use crate::fixture::{ServeFixture, config_text};
-use crate::server::Reply;
+use crate::server::{Asked, Reply};
 use crate::support::TEST_TIMEOUT;
 use crate::support::api::ApiClient;
+
+/// Configuration of a server that does not wait for turns when it stops.
+const NO_DRAIN: &str = "serve.drain_timeout_ms = 0";
 
 /// How a server ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,7 +62,7 @@ pub fn remaining_items(client: &ApiClient, session: &str) -> Vec<Value> {
 fn a_turn_continues_after(end: ServerEnd) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
-    let fixture = ServeFixture::new(move |_| match count.fetch_add(1, Ordering::SeqCst) {
+    let script = move |_: &Asked| match count.fetch_add(1, Ordering::SeqCst) {
         0 => vec![text(&block(
             "await tools.exec({ command: ['sh', '-c', 'echo x >> ran.txt'] }); return 'ran'",
         ))]
@@ -67,7 +70,8 @@ fn a_turn_continues_after(end: ServerEnd) {
         // The server ends while the model answers.
         1 => Reply::Hang(vec![text("lost answer")]),
         number => vec![text(&format!("answer {number}"))].into(),
-    });
+    };
+    let fixture = ServeFixture::with_config(NO_DRAIN, script);
     let (mut server, client) = fixture.start();
     let session = client.session(json!({"prompt": "go"}));
     let queued = client.message(&session, "and then");
@@ -104,7 +108,7 @@ fn a_turn_continues_after_a_graceful_stop() {
 #[test]
 fn a_script_that_ran_when_the_server_was_killed_is_resumed() {
     for end in [ServerEnd::Kill, ServerEnd::Terminate] {
-        let fixture = ServeFixture::new(|asked| match asked.number {
+        let fixture = ServeFixture::with_config(NO_DRAIN, |asked| match asked.number {
             0 => vec![text(&block(
                 "await tools.exec({ command: ['sh', '-c', 'echo 1 >> ran.txt'] }); \
                  await tools.exec({ command: ['sh', '-c', \
