@@ -348,8 +348,8 @@ async fn with_a_cost_limit_agents_cannot_use_models_without_prices() {
 /// The script's time limit is shorter than the time that the model takes.
 #[tokio::test]
 async fn waiting_for_agents_does_not_count_against_the_time_limit_of_a_script() {
-    const SLOW: Duration = Duration::from_millis(1200);
-    let waits = "// @exec: {\"timeout_ms\": 1000}\n\
+    const SLOW: Duration = Duration::from_millis(2600);
+    let waits = "// @exec: {\"timeout_ms\": 2500}\n\
                  const a = await tools.agents.llm.chat('slow question');\n\
                  const b = await tools.agents.launch.sync('slow task');\n\
                  const c = await tools.agents.launch.async('slow work');\n\

@@ -261,6 +261,8 @@ impl SessionHost for JournalHost {
         self.idle_sessions.begin_turn(session);
         let ended = self.run_claimed(open, &claimed, turn).await;
         self.idle_sessions.end_turn(session);
+        // Turns in many folders would otherwise keep the files of all of them open.
+        self.workspaces.drop_unused().await;
         ended.map(|()| HostedStep::Ended)
     }
 

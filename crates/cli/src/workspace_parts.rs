@@ -28,8 +28,9 @@ use crate::trust::TrustQuestion;
 /// How long the parts of a workspace are kept without a turn that uses them.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(600);
 
-/// Most folders whose parts are kept. Clients of the agent server choose the folders.
-const MAX_WORKSPACES: usize = 64;
+/// Most folders whose parts are kept. Clients of the agent server choose the folders, and each has
+/// about a dozen open files.
+const MAX_WORKSPACES: usize = 32;
 
 /// What the turns of one folder and environment share: the configuration, the index of documents,
 /// the memory, the clients of the model and of MCP servers, and what is derived from the specs of
