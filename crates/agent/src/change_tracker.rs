@@ -1,5 +1,7 @@
 //! [`ChangeTracker`]: reports the file changes of a turn.
 
+use std::path::PathBuf;
+
 use selvedge_protocol::TurnFileChanges;
 
 /// Tracks the files that a turn changes.
@@ -15,5 +17,11 @@ pub trait ChangeTracker: Send + Sync {
     /// a revert. May block.
     fn changed_files(&self) -> TurnFileChanges {
         TurnFileChanges::default()
+    }
+
+    /// Returns the files of [`ChangeTracker::changed_files`] that tools of the turn wrote. The
+    /// others may have been changed by another turn at the same time.
+    fn files_written_by_tools(&self) -> Vec<PathBuf> {
+        Vec::new()
     }
 }

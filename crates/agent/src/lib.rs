@@ -107,7 +107,9 @@ pub use selvedge_protocol::BlockOrder;
 pub use session::{Session, TurnInput};
 pub use session_record::{SessionStep, SessionStepKind};
 pub use small_model::SmallModelClient;
-pub use stop::{ChildSessions, is_turn_running, request_stop, wait_until_stopped};
+pub use stop::{
+    ChildSessions, TurnActivity, claim_between_turns, request_stop, wait_until_stopped,
+};
 pub use sub_agents::{BackgroundPolicy, SubAgents};
 pub use turn::{TurnOptions, TurnOutcome};
 pub use turn_hook::TurnHook;

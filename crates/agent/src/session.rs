@@ -25,8 +25,8 @@ pub struct Session {
     journal: Option<Arc<Journal>>,
     steps: Vec<SessionStep>,
     turn_number: u32,
-    /// Whether the last turn has ended.
-    turn_ended: bool,
+    /// How the last turn ended; `None` if it is open, or there is no turn.
+    turn_end: Option<Result<TurnEnd, TurnError>>,
     /// Tokens and cost of launched agents and sampling requests, of all turns.
     delegated: DelegatedUsage,
     /// The values that scripts of the session store.
@@ -136,6 +136,24 @@ impl Session {
         if !self.has_open_turn() {
             return Ok(self);
         }
+        self.settle_open_calls().await?;
+        self.end_turn(Ok(TurnEnd::Interrupted), DelegatedUsage::default())
+            .await?;
+        Ok(self)
+    }
+
+    /// Records that a turn failed before its agent was set up: the open turn, or a new one with this
+    /// message.
+    pub async fn fail_turn(&mut self, message: &str, error: TurnError) -> Result<(), AgentError> {
+        match self.has_open_turn() {
+            true => self.settle_open_calls().await?,
+            false => self.begin_turn(message.into(), None).await?,
+        }
+        self.end_turn(Err(error), DelegatedUsage::default()).await
+    }
+
+    /// Records the outcomes of the last answer's calls as unknown.
+    async fn settle_open_calls(&mut self) -> Result<(), AgentError> {
         if let Some(step) = self.steps.last()
             && matches!(step.kind, SessionStepKind::Answer { .. })
         {
@@ -144,9 +162,7 @@ impl Session {
             self.add_step(SessionStepKind::Results, results.items, request_items)
                 .await?;
         }
-        self.end_turn(Ok(TurnEnd::Interrupted), DelegatedUsage::default())
-            .await?;
-        Ok(self)
+        Ok(())
     }
 
     /// Creates a session from its parsed steps.
@@ -155,13 +171,12 @@ impl Session {
             Some(journal) => script::ScriptStore::new(Arc::new(journal.script_values(&id))),
             None => script::ScriptStore::default(),
         };
-        let ended = reader.turn_ended || reader.turn == 0;
         Self {
             id,
             journal,
             steps: reader.steps,
             turn_number: reader.turn,
-            turn_ended: ended,
+            turn_end: reader.turn_end,
             delegated: reader.delegated,
             script_store,
             start_note: reader.start_note,
@@ -194,7 +209,12 @@ impl Session {
 
     /// Returns whether the last turn has not ended. [`crate::Agent::run_open_turn`] continues it.
     pub fn has_open_turn(&self) -> bool {
-        !self.turn_ended
+        self.turn_number > 0 && self.turn_end.is_none()
+    }
+
+    /// Returns how the last turn ended. `None` if it is open, or there is no turn.
+    pub fn turn_end(&self) -> Option<&Result<TurnEnd, TurnError>> {
+        self.turn_end.as_ref()
     }
 
     /// Returns all steps of the session, oldest first.
@@ -253,7 +273,7 @@ impl Session {
         note: Option<String>,
     ) -> Result<(), AgentError> {
         self.turn_number += 1;
-        self.turn_ended = false;
+        self.turn_end = None;
         let item = ConversationItem::Message(Message {
             role: MessageRole::User,
             content: input.0,
@@ -327,11 +347,11 @@ impl Session {
         end: Result<TurnEnd, TurnError>,
         delegated: DelegatedUsage,
     ) -> Result<(), AgentError> {
-        let (finish_reason, error) = match end {
+        let (finish_reason, error) = match end.clone() {
             Ok(end) => (Some(end), None),
             Err(error) => (None, Some(error)),
         };
-        self.turn_ended = true;
+        self.turn_end = Some(end);
         let end = SessionRow::Mark(SessionMark::TurnEnd {
             finish_reason,
             error,
@@ -340,7 +360,7 @@ impl Session {
         let written = self.append_rows(&[end]).await;
         match written {
             Ok(()) => self.delegated.add(delegated),
-            Err(_) => self.turn_ended = false,
+            Err(_) => self.turn_end = None,
         }
         written
     }

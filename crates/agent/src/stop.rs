@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use selvedge_journal::Journal;
+use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
-    MAX_CREATED_SESSIONS, SessionError, SessionFilter, SessionState, SessionStore, now_ms,
+    InboxMessage, InboxState, MAX_CREATED_SESSIONS, SessionError, SessionFilter, SessionState,
+    SessionStore,
 };
 
 use crate::{AgentError, Session};
@@ -39,22 +40,16 @@ pub async fn request_stop(
     if children == ChildSessions::Stop {
         sessions.extend(created_sessions(journal, session).await?);
     }
-    let mut running = Vec::new();
+    let mut asked = Vec::new();
     for id in sessions {
-        if is_turn_running(journal, &id).await? {
-            running.push(id);
+        if let Some(turn) = running_turn(journal, &id).await? {
+            let session = id.clone();
+            let request = move |journal: &Journal| journal.request_stop(&session, turn);
+            journal.spawn_blocking(request).await?;
+            asked.push(id);
         }
     }
-    let asked = running.clone();
-    journal
-        .spawn_blocking(move |journal| {
-            asked
-                .iter()
-                .try_for_each(|id| journal.request_cancel(id))
-                .map_err(SessionError::from)
-        })
-        .await?;
-    Ok(running)
+    Ok(asked)
 }
 
 /// Waits until the turns of these sessions have stopped, and withdraws the requests. Returns the
@@ -69,7 +64,7 @@ pub async fn wait_until_stopped(
     loop {
         let mut left = Vec::new();
         for id in running {
-            if is_turn_running(journal, &id).await? {
+            if running_turn(journal, &id).await?.is_some() {
                 left.push(id);
                 continue;
             }
@@ -84,17 +79,48 @@ pub async fn wait_until_stopped(
     }
 }
 
-/// Whether a running process executes a turn of a session.
-pub async fn is_turn_running(journal: &Arc<Journal>, session: &str) -> Result<bool, SessionError> {
+/// Whether a turn of a session runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TurnActivity {
+    /// No turn runs.
+    Idle,
+    /// A turn runs, or begins.
+    Running,
+}
+
+/// Claims a session with a journal handle of its own, so that no turn begins until the handle is
+/// closed. Claims nothing if a turn runs, or if a chat has the session open between two turns.
+pub async fn claim_between_turns(
+    journal: &Arc<Journal>,
+    session: &str,
+) -> Result<TurnActivity, SessionError> {
+    let id = session.to_owned();
+    let claim = move |journal: &Journal| journal.claim_session(&id);
+    match journal.spawn_blocking(claim).await {
+        Ok(()) => return Ok(TurnActivity::Idle),
+        Err(JournalError::SessionInUse(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let queue = journal.queue(session).await?;
+    let is_claimed = |message: &InboxMessage| message.state == InboxState::Claimed;
+    let runs = queue.iter().any(is_claimed) || running_turn(journal, session).await?.is_some();
+    Ok(match runs {
+        true => TurnActivity::Running,
+        false => TurnActivity::Idle,
+    })
+}
+
+/// Returns the number of the turn of a session that a running process executes.
+async fn running_turn(journal: &Arc<Journal>, session: &str) -> Result<Option<u32>, SessionError> {
     if journal.get(session).await?.state == SessionState::Idle {
-        return Ok(false);
+        return Ok(None);
     }
     let opened = {
         let (journal, id) = (journal.clone(), session.to_owned());
         tokio::task::spawn_blocking(move || Session::open_read_only(&journal, &id))
     };
     match opened.await {
-        Ok(Ok(session)) => Ok(session.has_open_turn()),
+        Ok(Ok(session)) => Ok(session.has_open_turn().then(|| session.turn_number())),
         Ok(Err(AgentError::Journal(error))) => Err(error.into()),
         Ok(Err(error)) => Err(SessionError::NotRun(error.to_string())),
         Err(error) => Err(SessionError::NotRun(error.to_string())),
@@ -124,20 +150,22 @@ async fn created_sessions(
     Ok(found)
 }
 
-/// Completes when another process requests that the turn of a session is stopped, which begins
-/// now. Never completes without a journal.
+/// Completes when another process requests that the open turn of a session is stopped, and removes
+/// the request. Never completes without a journal.
 pub(crate) fn until_stop_requested(
     session: &Session,
 ) -> impl Future<Output = ()> + Send + 'static + use<> {
     let (journal, id) = (session.journal().cloned(), session.id().to_owned());
-    let since_ms = now_ms();
+    let turn = session.turn_number();
     async move {
         let Some(journal) = journal else {
             return std::future::pending().await;
         };
         tokio::time::sleep(FIRST_POLL_DELAY).await;
-        while !journal.is_stop_requested(&id, since_ms).await {
+        while !journal.is_stop_requested(&id, turn).await {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+        // The turn does not wait until the request is removed.
+        drop(journal.spawn_blocking(move |journal| journal.withdraw_cancel_request(&id)));
     }
 }

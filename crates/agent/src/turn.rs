@@ -1,5 +1,6 @@
 //! The turn loop: from the user's prompt to the model's last answer.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use futures_util::FutureExt;
@@ -231,15 +232,19 @@ impl Agent {
     }
 
     /// Emits the file changes of the turn as an event, and returns them. `None` without changes.
-    async fn emit_changes(&self, events: &EventSink) -> Option<TurnFileChanges> {
-        let changes = self.change_tracker.clone()?;
+    async fn emit_changes(&self, events: &EventSink) -> Option<FoundChanges> {
+        let tracker = self.change_tracker.clone()?;
         let find = move || {
-            let diff = changes.diff();
-            (!diff.is_empty()).then(|| (diff, changes.changed_files()))
+            let diff = tracker.diff();
+            let found = || FoundChanges {
+                files: tracker.changed_files(),
+                written_by_tools: tracker.files_written_by_tools(),
+            };
+            (!diff.is_empty()).then(|| (diff, found()))
         };
-        let (diff, files) = tokio::task::spawn_blocking(find).await.ok()??;
+        let (diff, found) = tokio::task::spawn_blocking(find).await.ok()??;
         events.emit(RuntimeEvent::DiffUpdated { diff });
-        Some(files)
+        Some(found)
     }
 
     /// Ends an interrupted turn before a new one begins. Its calls get their recorded results.
@@ -271,12 +276,27 @@ impl Agent {
     }
 }
 
+/// The files that changed during a turn.
+struct FoundChanges {
+    files: TurnFileChanges,
+    /// Those that tools of the turn wrote.
+    written_by_tools: Vec<PathBuf>,
+}
+
 /// Stores the file changes of a turn in the journal of its session. Without them, the turn cannot
 /// be reverted, but it is complete.
-async fn record_changes(session: &Session, turn: u32, changes: Option<TurnFileChanges>) {
-    let (Some(journal), Some(changes)) = (session.journal(), changes) else {
+async fn record_changes(session: &Session, turn: u32, changes: Option<FoundChanges>) {
+    let (Some(journal), Some(found)) = (session.journal(), changes) else {
         return;
     };
+    let mut changes = found.files;
+    // If this cannot be read, the changes count as shared.
+    if !matches!(
+        journal.is_folder_shared(session.id(), turn).await,
+        Ok(false)
+    ) {
+        changes.record_only(&found.written_by_tools);
+    }
     // The turn may have been suspended or interrupted before.
     let earlier = journal.recorded_changes(session.id(), Some(turn)).await;
     let changes = match earlier {

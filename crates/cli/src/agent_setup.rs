@@ -1,5 +1,6 @@
 //! Builds an agent from flags and configuration, for `exec` and the chat.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -396,6 +397,10 @@ impl ChangeTracker for WorkspaceChanges {
 
     fn changed_files(&self) -> TurnFileChanges {
         self.0.changed_files()
+    }
+
+    fn files_written_by_tools(&self) -> Vec<PathBuf> {
+        self.0.files_written_by_tools()
     }
 }
 

@@ -3,8 +3,10 @@
 //! are sent to a collector.
 
 use std::fs::File;
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -29,7 +31,7 @@ pub(crate) struct TracingGuard {
 
 /// Starts tracing to the end of this file, and to a collector if the environment names one.
 pub(crate) fn start_tracing(file: Option<&Path>) -> Result<TracingGuard> {
-    let file = file.map(open_log_file).transpose()?;
+    let file = file.map(LogFile::open).transpose()?;
     let lines = file.map(|file| {
         tracing_subscriber::fmt::layer()
             .json()
@@ -69,15 +71,56 @@ pub(crate) fn start_tracing(file: Option<&Path>) -> Result<TracingGuard> {
     }
 }
 
-fn open_log_file(file: &Path) -> Result<File> {
+/// Whether the log is to be opened again before the next line.
+static REOPEN_LOG: AtomicBool = AtomicBool::new(false);
+
+/// Opens the log again before the next line is written, because another program may have renamed
+/// the file.
+#[cfg_attr(not(unix), allow(dead_code))]
+pub(crate) fn reopen_log() {
+    REOPEN_LOG.store(true, Ordering::Relaxed);
+}
+
+/// The file of the log.
+struct LogFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl LogFile {
+    fn open(path: &Path) -> Result<Self> {
+        let opened = open_log_file(path);
+        let file = opened.map_err(|error| {
+            Problem::new(format!("cannot write {}: {error}", path.display()))
+                .hint("pass --log a file in a folder that exists and is writable")
+        })?;
+        // Later, the current folder may be another one.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Ok(Self { path, file })
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // If the file cannot be opened, the log continues in the one that is open.
+        if REOPEN_LOG.swap(false, Ordering::Relaxed)
+            && let Ok(file) = open_log_file(&self.path)
+        {
+            self.file = file;
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn open_log_file(file: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.create(true).append(true);
     // The log names tools and their arguments, so only the user may read it.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let opened = options.open(file);
-    Ok(opened.map_err(|error| {
-        Problem::new(format!("cannot write {}: {error}", file.display()))
-            .hint("pass --log a file in a folder that exists and is writable")
-    })?)
+    options.open(file)
 }

@@ -7,45 +7,49 @@ use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use selvedge_agent::{AgentError, Session, TurnOptions};
+use selvedge_agent::{AgentError, ChildSessions, Session, TurnActivity, TurnOptions, request_stop};
+use selvedge_config::UserFile;
 use selvedge_journal::{Journal, JournalError, RunFilter};
-use selvedge_mcp::ServerRequestHandlers;
-use selvedge_memory::{Level, Memory, MemoryError, MemoryQuery};
+use selvedge_memory::{Level, Memory, MemoryError, MemoryHit, MemoryQuery};
 use selvedge_protocol::{
-    CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, LimitSurface, RunStart,
+    CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, Ledger, LimitSurface, RunStart,
     RunStatus, RuntimeEvent, ScriptToolCallOutput, SessionStore, new_id,
 };
 use selvedge_server::{
-    HostError, HostErrorKind, HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost,
-    SessionPlace,
+    ClientTool, HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep,
+    HostedTurn, SessionHost, SessionPlace,
 };
 use selvedge_tools::{
-    NoApprover, OfferedTool, Scope, StructuredCall, StructuredOutput, ToolRouter,
+    NoApprover, OfferedTool, Orchestrator, Scope, StructuredCall, StructuredOutput, ToolRouter,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::agent_setup::add_sub_agents;
 use crate::args::ScriptLimitArgs;
 use crate::instructions::is_instructions_file;
 use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
 use crate::runs::{run_json, user_redactor};
+use crate::serve_failed_turn::fail_turn;
+use crate::serve_memory::IdleSessions;
 use crate::serve_recovery::reconcile_events;
 use crate::session_configuration::SessionConfiguration;
-use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
+use crate::session_runner::{ServedTurn, TurnPlace, TurnSurroundings, describe_end, run_message};
 use crate::sessions_stop::revert_turn;
-use crate::sessions_worktree::{apply_changes, discard_changes, session_diff};
+use crate::sessions_worktree::{apply_changes, claim_for_changes, discard_changes, session_diff};
 use crate::setup::{CliSetup, load_user_configuration};
 use crate::workspace_parts::WorkspaceCache;
 
 /// How often what no turn uses is looked for.
 const UNUSED_CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// How many runs are read to find those of some workspaces.
-const MAX_SEARCHED_RUNS: u32 = 10_000;
 
 /// Assembles agents for sessions of one journal.
 pub(crate) struct JournalHost {
+    /// Runs turns. Its writes wait while the disk is full.
     journal: Arc<Journal>,
+    /// Serves requests. Its writes fail if the disk is full.
+    requests: Arc<Journal>,
     /// Reads sessions. Its handle has no claims, so that reading a session does not release the
     /// claim of its running turn.
     reader: Arc<Journal>,
@@ -53,34 +57,59 @@ pub(crate) struct JournalHost {
     workspaces: WorkspaceCache,
     /// Opened by the first search.
     memory: Mutex<Option<Arc<Memory>>>,
+    /// The sessions whose turns are not distilled yet.
+    idle_sessions: IdleSessions,
 }
 
 impl JournalHost {
-    pub(crate) fn new(journal: Arc<Journal>, reader: Arc<Journal>) -> Self {
+    pub(crate) fn new(
+        journal: Arc<Journal>,
+        requests: Arc<Journal>,
+        reader: Arc<Journal>,
+        user_file: UserFile,
+    ) -> Self {
         Self {
-            workspaces: WorkspaceCache::new(journal.clone(), None),
+            workspaces: WorkspaceCache::for_server(journal.clone(), user_file),
             journal,
+            requests,
             reader,
             memory: Mutex::default(),
+            idle_sessions: IdleSessions::default(),
         }
     }
 
-    /// Runs work on the changed files of a session, on a thread that may block.
+    /// Changes files of a session between two turns, on a thread that may block. No turn of the
+    /// session begins meanwhile.
     async fn change_files<T: Send + 'static>(
         &self,
         session: &str,
         work: impl FnOnce(&Arc<Journal>, &str) -> Result<T> + Send + 'static,
     ) -> Result<T, HostError> {
-        let (reader, session) = (self.reader.clone(), session.to_owned());
-        let done = tokio::task::spawn_blocking(move || work(&reader, &session)).await;
-        done.map_err(failed)?.map_err(|error| invalid(&error))
+        let id = session.to_owned();
+        let change = move || {
+            // Its own handle, because the other one claims sessions for turns.
+            let journal = crate::runs::open_user_journal().map_err(HostError::failed)?;
+            let claimed = claim_for_changes(&journal, &id).map_err(HostError::failed)?;
+            match claimed.map_err(HostError::failed)? {
+                TurnActivity::Idle => work(&journal, &id).map_err(|error| invalid(&error)),
+                TurnActivity::Running => Err(HostError {
+                    kind: HostErrorKind::Busy,
+                    message: format!("a turn of session {id} is running"),
+                    hint: Some("POST /api/v1/sessions/{id}/stop stops it".to_owned()),
+                }),
+            }
+        };
+        let done = tokio::task::spawn_blocking(change).await;
+        done.map_err(HostError::failed)?
     }
 
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
     /// everything stays as it was.
     pub(crate) fn reload(&self) -> Result<()> {
-        load_user_configuration(selvedge_config::home().as_deref())?;
-        self.workspaces.reload();
+        let home = selvedge_config::home().unwrap_or_default();
+        let user_file = UserFile::read(&home)?;
+        load_user_configuration(Some(&home))?;
+        self.workspaces.reload(Some(user_file));
         Ok(())
     }
 
@@ -92,13 +121,23 @@ impl JournalHost {
         }
     }
 
+    /// Returns the folder that a session works in.
+    pub(crate) async fn session_directory(&self, session: &str) -> Result<String> {
+        Ok(SessionStore::get(&*self.journal, session).await?.directory)
+    }
+
+    /// Returns the sessions whose turns are not distilled yet.
+    pub(crate) fn idle_sessions(&self) -> &IdleSessions {
+        &self.idle_sessions
+    }
+
     /// Returns the configuration of a folder. Files of a project count if it is trusted.
-    fn configuration(&self, directory: &Path) -> Result<SessionConfiguration> {
+    pub(crate) fn configuration(&self, directory: &Path) -> Result<SessionConfiguration> {
         Ok(self.workspaces.get(directory, None)?.configuration())
     }
 
     /// Returns the memory of all sessions.
-    fn memory(&self) -> Result<Arc<Memory>, HostError> {
+    pub(crate) fn memory(&self) -> Result<Arc<Memory>, HostError> {
         let mut memory = lock(&self.memory);
         if let Some(open) = &*memory {
             return Ok(open.clone());
@@ -106,7 +145,7 @@ impl JournalHost {
         let home = selvedge_config::home();
         let open = load_user_configuration(home.as_deref())
             .and_then(|config| open_memory_in(&home.unwrap_or_default(), &config));
-        let open = Arc::new(open.map_err(|error| failed(format!("{error:#}")))?);
+        let open = Arc::new(open.map_err(|error| HostError::failed(format!("{error:#}")))?);
         *memory = Some(open.clone());
         Ok(open)
     }
@@ -121,7 +160,7 @@ impl JournalHost {
         let id = session.id().to_owned();
         if claimed.begun {
             let reconciled = reconcile_events(&*self.journal, &mut session, &turn.events);
-            reconciled.await.map_err(failed)?;
+            reconciled.await.map_err(HostError::failed)?;
         }
         if !claimed.begun && claimed.turn == 1 {
             turn.events.emit(RuntimeEvent::ThreadStarted {
@@ -136,8 +175,11 @@ impl JournalHost {
         let run = async {
             let surroundings = TurnSurroundings {
                 approver: Some(turn.approver),
-                place: TurnPlace::Server,
-                client_tools: turn.client_tools,
+                place: TurnPlace::Server(ServedTurn {
+                    permit: turn.permit,
+                    waker: turn.waker,
+                }),
+                client_tools: turn.client_tools.of_message(claimed.message.number).await,
             };
             let run = run_message(
                 &self.workspaces,
@@ -152,30 +194,23 @@ impl JournalHost {
         let (state, answer) = match run.await {
             Ok((session, outcome)) => describe_end(&session, outcome.as_ref()),
             Err(error) => {
-                let message = Problem::from_error(&error).to_string();
-                options.events.emit(RuntimeEvent::Error {
-                    message: message.clone(),
-                });
-                (InboxState::Failed, message)
+                let problem = Problem::from_error(&error);
+                let failed = fail_turn(&self.journal, &id, claimed, &problem, &options.events);
+                failed.await;
+                (InboxState::Failed, problem.to_string())
             }
         };
         // A message counts as answered only after the events of its turn are stored.
-        turn.flush.wait().await;
+        if !turn.flush.wait().await {
+            return Err(HostError::failed("the events of the turn cannot be stored"));
+        }
         let finished = self.journal.finish(&claimed.message, state, answer).await;
-        finished.map_err(failed)
+        finished.map_err(HostError::failed)
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn failed(error: impl std::fmt::Display) -> HostError {
-    HostError {
-        kind: HostErrorKind::Failed,
-        message: error.to_string(),
-        hint: None,
-    }
 }
 
 fn invalid(error: &anyhow::Error) -> HostError {
@@ -203,7 +238,7 @@ fn journal_failure(error: &JournalError) -> HostError {
 fn agent_failure(error: &AgentError) -> HostError {
     match error {
         AgentError::Journal(error) => journal_failure(error),
-        other => failed(other),
+        other => HostError::failed(other),
     }
 }
 
@@ -215,12 +250,40 @@ impl SessionHost for JournalHost {
             Err(AgentError::Journal(JournalError::SessionInUse(_))) => return Ok(HostedStep::Busy),
             Err(error) => return Err(agent_failure(&error)),
         };
-        let claimed = self.journal.claim_next(session).await.map_err(failed)?;
+        let claimed = self
+            .journal
+            .claim_next(session)
+            .await
+            .map_err(HostError::failed)?;
         let Some(claimed) = claimed else {
             return Ok(HostedStep::Busy);
         };
-        self.run_claimed(open, &claimed, turn).await?;
-        Ok(HostedStep::Ended)
+        self.idle_sessions.begin_turn(session);
+        let ended = self.run_claimed(open, &claimed, turn).await;
+        self.idle_sessions.end_turn(session);
+        ended.map(|()| HostedStep::Ended)
+    }
+
+    fn folder(&self, path: &str) -> Option<String> {
+        let folder = Path::new(path).canonicalize().ok()?;
+        folder.is_dir().then(|| folder.display().to_string())
+    }
+
+    async fn check_client_tools(
+        &self,
+        folder: &str,
+        tools: &[ClientTool],
+    ) -> Result<(), HostError> {
+        let names = || {
+            let mut setup = self.configuration(Path::new(folder))?.into_setup()?;
+            add_sub_agents(&mut setup);
+            let mut registry = setup.built_in_tools()?;
+            for tool in tools {
+                registry.register(tool.clone())?;
+            }
+            anyhow::Ok(())
+        };
+        names().map_err(|error| invalid(&error))
     }
 
     async fn session_place(
@@ -251,7 +314,7 @@ impl SessionHost for JournalHost {
         session: &str,
         turns: Vec<(String, String)>,
     ) -> Result<(), HostError> {
-        let open = Session::open(&self.journal, session).await;
+        let open = Session::open(&self.requests, session).await;
         let mut open = open.map_err(|error| agent_failure(&error))?;
         for (message, answer) in &turns {
             let added = open.add_past_turn(message, answer).await;
@@ -260,9 +323,21 @@ impl SessionHost for JournalHost {
         Ok(())
     }
 
+    async fn request_stop(&self, session: &str) -> Result<bool, HostError> {
+        let opened = tokio::task::spawn_blocking(crate::runs::open_user_journal).await;
+        let journal = opened
+            .map_err(HostError::failed)?
+            .map_err(HostError::failed)?;
+        let asked = request_stop(&journal, session, ChildSessions::KeepRunning).await;
+        Ok(!asked.map_err(HostError::failed)?.is_empty())
+    }
+
     async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError> {
-        self.change_files(session, move |journal, id| session_diff(journal, id, turn))
-            .await
+        let (reader, session) = (self.reader.clone(), session.to_owned());
+        let diff = move || session_diff(&reader, &session, turn);
+        let done = tokio::task::spawn_blocking(diff).await;
+        done.map_err(HostError::failed)?
+            .map_err(|error| invalid(&error))
     }
 
     async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError> {
@@ -283,18 +358,27 @@ impl SessionHost for JournalHost {
     }
 
     async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError> {
-        let fork = Session::fork(&self.journal, session, up_to_turn).await;
+        let fork = Session::fork(&self.requests, session, up_to_turn).await;
         let fork = fork.map_err(|error| agent_failure(&error))?;
         Ok(fork.id().to_owned())
     }
 
-    async fn items(&self, session: &str) -> Result<Vec<(u32, Value)>, HostError> {
+    async fn items(
+        &self,
+        session: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<HostedItems, HostError> {
         let (reader, id) = (self.reader.clone(), session.to_owned());
+        let after = usize::try_from(after).unwrap_or(usize::MAX);
         let read = move |_: &Journal| {
             let session = Session::open_read_only(&reader, &id)?;
-            let history = session.history().into_iter();
-            let items = history.map(|(turn, item)| (turn, json!(item.without_native())));
-            Ok::<_, AgentError>(items.collect())
+            let history = session.history();
+            let total = history.len() as u64;
+            let page = history.into_iter().skip(after).take(limit);
+            let items = page.map(|(turn, item)| (turn, json!(item.without_native())));
+            let items = items.collect();
+            Ok::<_, AgentError>(HostedItems { items, total })
         };
         let items = self.reader.spawn_blocking(read).await;
         items.map_err(|error| agent_failure(&error))
@@ -315,9 +399,9 @@ impl SessionHost for JournalHost {
         if let Some(path) = args["path"].as_str() {
             check_document(setup, tool, path)?;
         }
-        let output = call_tool(setup, tool, args)
+        let output = call_tool(setup, &self.requests, tool, args)
             .await
-            .map_err(|error| failed(format!("{error:#}")))?;
+            .map_err(|error| HostError::failed(format!("{error:#}")))?;
         let refusal = output
             .records
             .last()
@@ -335,21 +419,21 @@ impl SessionHost for JournalHost {
         }
     }
 
-    async fn runs(&self, workspaces: &[String], limit: u32) -> Result<Vec<HostedRun>, HostError> {
-        let workspaces = workspaces.to_vec();
+    async fn runs(
+        &self,
+        workspaces: &[String],
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<HostedRun>, HostError> {
+        let filter = RunFilter {
+            workspaces: Some(workspaces.to_vec()),
+            after: after.map(str::to_owned),
+            limit: Some(limit),
+            ..RunFilter::default()
+        };
         let read = move |journal: &Journal| {
-            let filter = RunFilter {
-                limit: Some(MAX_SEARCHED_RUNS),
-                ..RunFilter::default()
-            };
             let runs = journal.runs(&filter)?.into_iter();
-            let of_workspaces = runs.filter(|run| {
-                let directory = Path::new(&run.directory);
-                workspaces
-                    .iter()
-                    .any(|folder| directory.starts_with(folder))
-            });
-            let hosted = of_workspaces.take(limit as usize).map(|run| HostedRun {
+            let hosted = runs.map(|run| HostedRun {
                 directory: run.directory.clone(),
                 body: json!(run),
             });
@@ -361,42 +445,39 @@ impl SessionHost for JournalHost {
 
     async fn search_memory(
         &self,
+        workspaces: &[String],
         query: &str,
         limit: usize,
     ) -> Result<Vec<HostedMemoryHit>, HostError> {
         let (memory, query) = (self.memory()?, query.to_owned());
+        // Imported conversations belong to no workspace.
+        let sessions = self.journal.session_ids_in(workspaces.to_vec()).await;
+        let sessions = sessions.map_err(|error| journal_failure(&error))?;
         let search = move || {
             let query = MemoryQuery {
                 max_turns: limit,
+                sessions: Some(&sessions),
                 ..MemoryQuery::new(&query)
             };
-            memory.search(&query)
+            let read = |hit: MemoryHit| {
+                // Other levels are redacted; the raw one is not.
+                let text = memory.turn_at_level(&hit.session, hit.number, Level::Smoothed)?;
+                Ok(HostedMemoryHit {
+                    session: hit.session,
+                    turn: hit.number,
+                    score: hit.score,
+                    text: String::from_utf8_lossy(&text).into_owned(),
+                })
+            };
+            let hits = memory.search(&query)?.into_iter().map(read);
+            hits.collect::<Result<Vec<_>, MemoryError>>()
         };
         let hits = tokio::task::spawn_blocking(search).await;
-        let hits = hits.map_err(failed)?.map_err(failed)?;
-        let hits = hits.into_iter().map(|hit| HostedMemoryHit {
-            session: hit.session,
-            turn: hit.number,
-            score: hit.score,
-            text: String::new(),
-        });
-        Ok(hits.collect())
-    }
-
-    async fn read_memory(&self, mut hit: HostedMemoryHit) -> Result<HostedMemoryHit, HostError> {
-        let memory = self.memory()?;
-        let read = move || {
-            // Other levels are redacted; the raw one is not.
-            let text = memory.turn_at_level(&hit.session, hit.turn, Level::Smoothed)?;
-            hit.text = String::from_utf8_lossy(&text).into_owned();
-            Ok::<_, MemoryError>(hit)
-        };
-        let read = tokio::task::spawn_blocking(read).await;
-        read.map_err(failed)?.map_err(failed)
+        hits.map_err(HostError::failed)?.map_err(HostError::failed)
     }
 
     async fn run(&self, id: &str) -> Result<HostedRun, HostError> {
-        let redactor = user_redactor().map_err(|error| failed(format!("{error:#}")))?;
+        let redactor = user_redactor().map_err(|error| HostError::failed(format!("{error:#}")))?;
         let id = id.to_owned();
         let read = move |journal: &Journal| {
             let run = journal.run(&id)?;
@@ -465,8 +546,14 @@ fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result<(), HostEr
     })
 }
 
-/// Runs one call of a tool outside of a session, as a run of its own.
-async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<StructuredOutput> {
+/// Runs one call of a built-in tool outside of a session. A call that may change something is
+/// recorded as a run of its own.
+async fn call_tool(
+    setup: &CliSetup,
+    ledger: &Arc<Journal>,
+    tool: &str,
+    args: Value,
+) -> Result<StructuredOutput> {
     let approver = NoApprover {
         reason: "requests for documents never ask for approval".to_owned(),
     };
@@ -474,12 +561,18 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
     let harness = setup
         .harness(&limits, Some(Arc::new(approver)))
         .with_surface(LimitSurface::Exec);
-    let servers = setup.servers(ServerRequestHandlers::default())?;
-    let registry = servers.script_registry(&setup.built_in_tools()?);
-    let offered = registry.get(tool).map(|tool| OfferedTool::unmodified(tool));
-    let offered = offered.ok_or_else(|| Problem::new(format!("{tool} is not offered here")))?;
-    let orchestrator = harness.orchestrator().clone().with_registry(registry);
-    let ledger = orchestrator.ledger().cloned();
+    let registry = setup.built_in_tools()?;
+    let found = registry.get(tool);
+    let found = found.ok_or_else(|| Problem::new(format!("{tool} is not offered here")))?;
+    let (is_read_only, offered) = (found.spec.read_only, OfferedTool::unmodified(found));
+    let ledger = (!is_read_only).then_some(ledger);
+    let orchestrator = match ledger {
+        None => Orchestrator::new(registry).with_policy(setup.config.approval_policy),
+        Some(ledger) => {
+            let orchestrator = harness.orchestrator().clone().with_registry(registry);
+            orchestrator.with_ledger(ledger.clone())
+        }
+    };
     let router = ToolRouter::new(orchestrator, vec![offered]);
     let scope = Scope::new(
         new_id("trn"),
@@ -487,18 +580,18 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
         &CancellationToken::new(),
         EventSink::silent(),
     );
-    if let Some(ledger) = &ledger {
-        ledger
-            .record_run_start(RunStart {
-                id: &scope.id,
-                source: "// request of a client of `selvedge serve`",
-                directory: &setup.directory.display().to_string(),
-                session: "",
-                seed: "0",
-                resumes: None,
-                saved_config: "",
-            })
-            .await?;
+    if let Some(ledger) = ledger {
+        let directory = setup.directory.display().to_string();
+        let start = ledger.record_run_start(RunStart {
+            id: &scope.id,
+            source: "// request of a client of `selvedge serve`",
+            directory: &directory,
+            session: "",
+            seed: "0",
+            resumes: None,
+            saved_config: "",
+        });
+        start.await?;
     }
     let call = StructuredCall {
         call_id: "tool_1".to_owned(),
@@ -508,7 +601,7 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
     let output = router.route(&scope, vec![call]).await.pop();
     scope.end();
     let output = output.ok_or_else(|| Problem::new("the call was not run"))?;
-    if let Some(ledger) = &ledger {
+    if let Some(ledger) = ledger {
         let mut ended = ScriptToolCallOutput::new(&scope.id, "");
         let is_done = output.records.last().map(|call| call.status) == Some(CallStatus::Done);
         ended.status = match is_done {

@@ -1,5 +1,5 @@
-//! Runs the turns that queued messages of a session start: for `selvedge sessions send --wait`, and
-//! for scripts that wait for another session.
+//! Runs the turns that queued messages of a session start: for the agent server, for `selvedge
+//! sessions send --wait`, and for scripts that wait for another session.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
 use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
-    ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, SandboxPolicy,
-    SessionError, SessionEventStore, SessionFolder, SessionFuture, SessionInfo, SessionRunner,
-    SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage, since_epoch,
+    ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, QueuedTurnFuture,
+    QueuedTurnRunner, SandboxPolicy, ServerStoreError, SessionError, SessionEventStore,
+    SessionFolder, SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd,
+    TurnPermissions, Usage, since_epoch,
 };
-use selvedge_server::ClientTool;
+use selvedge_server::{ClientTool, SessionWaker, TurnPermit};
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::{Approver, NoApprover};
-use serde_json::json;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
@@ -32,6 +33,9 @@ use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
 
 /// How often a waiting call looks whether another process has answered its message.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// First pause of a call that waits for a turn of the server. Each further one is twice as long, up
+/// to [`POLL_INTERVAL`].
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Stack of the thread that runs turns for a script, in bytes: as large as that of the main thread.
 const THREAD_STACK_BYTES: usize = 8 << 20;
 
@@ -46,19 +50,20 @@ pub(crate) struct AnsweredMessage {
 /// not stop the turn.
 struct ThreadRunner {
     configuration: SessionConfiguration,
+    place: TurnPlace,
     /// Sub-agents of the turn whose budget pays; `None` outside of a turn.
     agents: Option<SubAgents>,
 }
 
 impl SessionRunner for ThreadRunner {
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
-        let configuration = self.configuration.clone();
+        let (configuration, place) = (self.configuration.clone(), self.place.clone());
         let (sender, answered) = tokio::sync::oneshot::channel();
         let running = RunningSession::begin();
         let work = move || {
             let run = async {
                 let options = TurnOptions::default();
-                run_queue(&configuration, &session, number, &options, || ()).await
+                run_queue(&configuration, &session, number, &options, place, || ()).await
             };
             let done = runtime().and_then(|runtime| runtime.block_on(run));
             drop(running);
@@ -82,6 +87,10 @@ impl SessionRunner for ThreadRunner {
             }
             Ok(answered.message)
         })
+    }
+
+    fn message_queued(&self, _: String) -> QueuedTurnFuture<'_> {
+        Box::pin(std::future::ready(QueuedTurnRunner::NextProcess))
     }
 }
 
@@ -117,13 +126,24 @@ pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
     }
 }
 
-/// Where turns run that a script waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which process runs a turn. It decides where turns run that a script waits for, and whose stored
+/// documents the turn reads.
+#[derive(Clone)]
 pub(crate) enum TurnPlace {
-    /// On a thread of this process.
+    /// A command of the user: on a thread of this process, with the documents of the user.
     Thread,
-    /// In the agent server of this process, if it serves the folder of the session.
-    Server,
+    /// The agent server, if it serves the folder of the session, else a thread; with the documents
+    /// of the folder only.
+    Server(ServedTurn),
+}
+
+/// What a turn gets from the agent server.
+#[derive(Clone)]
+pub(crate) struct ServedTurn {
+    /// Given back while the turn waits for the turn of another session.
+    pub(crate) permit: TurnPermit,
+    /// Starts turns of messages that the turn sends.
+    pub(crate) waker: SessionWaker,
 }
 
 /// What a turn of a message gets from the caller.
@@ -136,11 +156,11 @@ pub(crate) struct TurnSurroundings {
 }
 
 impl TurnSurroundings {
-    /// Returns those of a turn outside of a server.
-    fn thread() -> Self {
+    /// Returns those of a turn that runs on a thread, without a client.
+    fn thread(place: TurnPlace) -> Self {
         Self {
             approver: None,
-            place: TurnPlace::Thread,
+            place,
             client_tools: Vec::new(),
         }
     }
@@ -149,6 +169,7 @@ impl TurnSurroundings {
 /// Waits for turns that the agent server of this process runs, so that its clients see them.
 struct ServedRunner {
     journal: Arc<Journal>,
+    served: ServedTurn,
     /// Runs turns in folders that the server does not serve.
     thread: ThreadRunner,
 }
@@ -156,42 +177,86 @@ struct ServedRunner {
 impl SessionRunner for ServedRunner {
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
         Box::pin(async move {
-            let info = SessionStore::get(&*self.journal, &session).await?;
-            let tokens = self.journal.tokens().await;
-            let tokens = tokens.map_err(|error| SessionError::NotRun(error.to_string()))?;
-            let now = since_epoch().as_millis() as i64;
-            let mut valid = tokens.iter().filter(|token| token.is_valid_at(now));
-            if !valid.any(|token| token.allows_directory(&info.directory)) {
+            if !self.is_served(&session).await? {
                 return self.thread.run_until_answered(session, number, run).await;
             }
-            loop {
-                let message = self.journal.message(&session, number).await?;
-                if matches!(message.state, InboxState::Answered | InboxState::Failed) {
-                    self.add_usage(&message, &run).await;
-                    return Ok(message);
+            self.served.waker.wake(&session);
+            let answered = self.answered(&session, number);
+            let message = self.served.permit.wait_without(answered).await?;
+            self.add_usage(&message, &run).await;
+            Ok(message)
+        })
+    }
+
+    fn message_queued(&self, session: String) -> QueuedTurnFuture<'_> {
+        Box::pin(async move {
+            match self.is_served(&session).await {
+                Ok(true) => {
+                    self.served.waker.wake(&session);
+                    QueuedTurnRunner::Server
                 }
-                tokio::time::sleep(POLL_INTERVAL).await;
+                _ => QueuedTurnRunner::NextProcess,
             }
         })
     }
 }
 
 impl ServedRunner {
+    /// Waits until a message is answered.
+    async fn answered(&self, session: &str, number: u32) -> Result<InboxMessage, SessionError> {
+        let mut poll_interval = FIRST_POLL_INTERVAL;
+        loop {
+            let message = self.journal.message(session, number).await?;
+            if matches!(message.state, InboxState::Answered | InboxState::Failed) {
+                return Ok(message);
+            }
+            tokio::time::sleep(poll_interval).await;
+            poll_interval = (poll_interval * 2).min(POLL_INTERVAL);
+        }
+    }
+
+    /// Returns whether the server runs turns of a session: a valid token reaches its folder.
+    async fn is_served(&self, session: &str) -> Result<bool, SessionError> {
+        let info = SessionStore::get(&*self.journal, session).await?;
+        let tokens = self.journal.tokens().await;
+        let tokens = tokens.map_err(|error| SessionError::NotRun(error.to_string()))?;
+        let now = since_epoch().as_millis() as i64;
+        let mut valid = tokens.iter().filter(|token| token.is_valid_at(now));
+        Ok(valid.any(|token| token.allows_directory(&info.directory)))
+    }
+
     /// Charges the budget of a run with what the turn of a message used.
     async fn add_usage(&self, message: &InboxMessage, run: &str) {
-        let Some(agents) = &self.thread.agents else {
+        let (Some(agents), Some(turn)) = (&self.thread.agents, message.turn) else {
             return;
         };
         for kind in ["turn.completed", "turn.failed"] {
-            let end = self.journal.latest_event(&message.session, kind).await;
-            let Ok(Some(end)) = end else { continue };
-            if end.body["turn"] == json!(message.turn) {
-                let usage = serde_json::from_value(end.body["usage"].clone());
-                let cost = end.body["cost"].as_f64();
-                agents.add_usage(run, usage.unwrap_or_default(), cost);
-            }
+            let Ok(Some(end)) = turn_event(&*self.journal, &message.session, kind, turn).await
+            else {
+                continue;
+            };
+            let usage = serde_json::from_value(end["usage"].clone());
+            agents.add_usage(run, usage.unwrap_or_default(), end["cost"].as_f64());
         }
     }
+}
+
+/// Returns the newest event of a type that belongs to a turn. Later turns may have such events, too.
+async fn turn_event(
+    store: &dyn SessionEventStore,
+    session: &str,
+    kind: &str,
+    turn: u32,
+) -> Result<Option<Value>, ServerStoreError> {
+    let mut event = store.latest_event(session, kind).await?;
+    while let Some(found) = event {
+        match found.body["turn"].as_u64() {
+            Some(number) if number == u64::from(turn) => return Ok(Some(found.body)),
+            Some(number) if number < u64::from(turn) => return Ok(None),
+            _ => event = store.event_before(session, kind, found.number).await?,
+        }
+    }
+    Ok(None)
 }
 
 /// Runs the queued messages of a session until the one with this number is answered, and returns
@@ -201,6 +266,7 @@ pub(crate) async fn run_queue(
     session: &str,
     number: u32,
     options: &TurnOptions,
+    place: TurnPlace,
     on_busy: impl FnOnce(),
 ) -> Result<AnsweredMessage> {
     let home =
@@ -208,7 +274,16 @@ pub(crate) async fn run_queue(
     let settings = configuration.config.journal.clone();
     let journal = crate::journal::open_journal(&home, &settings)?;
     let workspaces = WorkspaceCache::new(journal.clone(), Some(configuration.clone()));
-    let answered = answer_queue(&workspaces, &journal, session, number, options, on_busy).await;
+    let answered = answer_queue(
+        &workspaces,
+        &journal,
+        session,
+        number,
+        options,
+        &place,
+        on_busy,
+    );
+    let answered = answered.await;
     workspaces.stop().await;
     answered
 }
@@ -219,6 +294,7 @@ async fn answer_queue(
     session: &str,
     number: u32,
     options: &TurnOptions,
+    place: &TurnPlace,
     on_busy: impl FnOnce(),
 ) -> Result<AnsweredMessage> {
     let (mut usage, mut cost) = (Usage::default(), None);
@@ -243,7 +319,7 @@ async fn answer_queue(
                         session,
                         &claimed,
                         options,
-                        TurnSurroundings::thread(),
+                        TurnSurroundings::thread(place.clone()),
                     );
                     let (session, outcome) = run.await?;
                     if let Some(outcome) = &outcome {
@@ -314,13 +390,19 @@ pub(crate) async fn run_message(
     let worktree = session_worktree(&info).await?;
     let shared = workspaces.get(folder, info.environment.as_deref())?;
     let mut setup = setup_for_session(&shared, worktree, &permissions, journal)?;
+    if let TurnPlace::Server(_) = surroundings.place {
+        setup.toolbox.cabinet = journal.documents_of(&info.directory);
+    }
     let running = setup.sub_agents.as_ref();
     let _running = running.map(|agents| shared.running_turns.add(agents));
     setup.turn_place = surroundings.place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
-        max_cost: permissions.iter().map(|one| one.max_cost).fold(None, least),
+        max_cost: permissions
+            .iter()
+            .map(|one| one.max_cost)
+            .fold(claimed.max_cost, least),
         ..TurnLimitArgs::default()
     };
     let never_asks = || {
@@ -360,6 +442,9 @@ pub(crate) async fn run_message(
             agent.run_turn(&mut session, text, options).await
         }
     };
+    if let Some(cost) = outcome.cost {
+        journal.add_spending(&claimed.message, cost).await?;
+    }
     if let Some(agents) = &setup.sub_agents {
         agents.end().await;
     }
@@ -375,9 +460,12 @@ pub(crate) fn describe_end(
     session: &Session,
     outcome: Option<&TurnOutcome>,
 ) -> (InboxState, String) {
-    let answer = || session.last_message().unwrap_or_default();
-    match outcome.map(|outcome| &outcome.end) {
-        None | Some(Ok(TurnEnd::Stop | TurnEnd::Length)) => (InboxState::Answered, answer()),
+    let end = outcome.map(|outcome| &outcome.end).or(session.turn_end());
+    match end {
+        None | Some(Ok(TurnEnd::Stop | TurnEnd::Length)) => (
+            InboxState::Answered,
+            session.last_message().unwrap_or_default(),
+        ),
         Some(Ok(end)) => (
             InboxState::Failed,
             format!("the turn ended early: {}", end.as_str()),
@@ -416,7 +504,7 @@ fn setup_for_session(
     let mut setup = CliSetup::from_config(loaded.config, directory.clone(), loaded.project)?;
     check_folder(&directory, setup.toolbox.workspace.root())?;
     if is_shared_folder {
-        setup.toolbox.documents = shared.setup.toolbox.documents.clone();
+        setup.toolbox.documents = shared.documents.clone();
     }
     setup.tool_cache.clone_from(&shared.setup.tool_cache);
     setup.instruction_use = loaded.instruction_use;
@@ -484,12 +572,14 @@ impl CliSetup {
         });
         let thread = ThreadRunner {
             configuration,
+            place: self.turn_place.clone(),
             agents: self.sub_agents.clone(),
         };
-        let runner: Arc<dyn SessionRunner> = match self.turn_place {
+        let runner: Arc<dyn SessionRunner> = match &self.turn_place {
             TurnPlace::Thread => Arc::new(thread),
-            TurnPlace::Server => Arc::new(ServedRunner {
+            TurnPlace::Server(served) => Arc::new(ServedRunner {
                 journal: store.clone(),
+                served: served.clone(),
                 thread,
             }),
         };

@@ -62,7 +62,10 @@ pub(crate) fn stop(journal: &Arc<Journal>, args: &SessionsStopArgs) -> Result<Cl
 }
 
 pub(crate) fn revert(journal: &Arc<Journal>, args: &SessionsRevertArgs) -> Result<CliStatus> {
-    let (turn, paths) = revert_turn(journal, &args.session, args.turn)?;
+    let session = journal.session(&args.session);
+    let session = session.map_err(|error| session_problem(&error))?.id;
+    refuse_running_turn(journal, &session)?;
+    let (turn, paths) = revert_turn(journal, &session, args.turn)?;
     if args.json {
         return print_json(&json!({"turn": turn, "reverted": paths}));
     }
@@ -76,16 +79,14 @@ pub(crate) fn revert(journal: &Arc<Journal>, args: &SessionsRevertArgs) -> Resul
 }
 
 /// Restores the files that a turn changed; without a number, of the last turn that changed files.
-/// Returns the number of the turn, and the restored files. Blocks.
+/// Returns the number of the turn, and the restored files. The caller has claimed the session.
+/// Blocks.
 pub(crate) fn revert_turn(
     journal: &Arc<Journal>,
-    named: &str,
+    session: &str,
     turn: Option<u32>,
 ) -> Result<(u32, Vec<String>)> {
-    let session = journal.session(named);
-    let session = session.map_err(|error| session_problem(&error))?.id;
-    refuse_running_turn(journal, &session)?;
-    let Some((turn, changes)) = recorded_changes(journal, &session, turn)? else {
+    let Some((turn, changes)) = recorded_changes(journal, session, turn)? else {
         let which = match turn {
             Some(turn) => format!("turn {turn} of session {session}"),
             None => format!("session {session}"),

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use selvedge_agent::is_turn_running;
+use selvedge_agent::{TurnActivity, claim_between_turns};
 use selvedge_journal::{Journal, SessionSummary};
+use selvedge_protocol::SessionError;
 use selvedge_toolbox::{
     SessionWorktree, WorktreeError, changes_diff, remove_session_worktree, worktrees_folder,
 };
@@ -50,7 +51,10 @@ pub(crate) fn session_diff(
 }
 
 pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<CliStatus> {
-    let paths = apply_changes(journal, &args.session)?;
+    let session = journal.session(&args.session);
+    let session = session.map_err(|error| session_problem(&error))?.id;
+    refuse_running_turn(journal, &session)?;
+    let paths = apply_changes(journal, &session)?;
     if args.json {
         return print_json(&json!({"changed": paths}));
     }
@@ -64,10 +68,9 @@ pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<
 }
 
 /// Merges what a session changed in its worktree into its folder, and returns the changed files.
-/// Blocks.
-pub(crate) fn apply_changes(journal: &Arc<Journal>, named: &str) -> Result<Vec<String>> {
-    let (session, worktree) = find(journal, named)?;
-    refuse_running_turn(journal, &session.id)?;
+/// The caller has claimed the session. Blocks.
+pub(crate) fn apply_changes(journal: &Arc<Journal>, session: &str) -> Result<Vec<String>> {
+    let (_, worktree) = find(journal, session)?;
     let changed = worktree.apply().map_err(|error| {
         let problem = Problem::new(error.to_string());
         match &error {
@@ -86,17 +89,15 @@ pub(crate) fn apply_changes(journal: &Arc<Journal>, named: &str) -> Result<Vec<S
     Ok(paths.collect())
 }
 
-/// Deletes the worktree of a session with its changes. Blocks.
-pub(crate) fn discard_changes(journal: &Arc<Journal>, named: &str) -> Result<()> {
-    let (session, worktree) = find(journal, named)?;
-    refuse_running_turn(journal, &session.id)?;
+/// Deletes the worktree of a session with its changes. The caller has claimed the session. Blocks.
+pub(crate) fn discard_changes(journal: &Arc<Journal>, session: &str) -> Result<()> {
+    let (_, worktree) = find(journal, session)?;
     let discarded = worktree.discard();
     Ok(discarded.map_err(|error| worktree_problem(&error))?)
 }
 
 pub(crate) fn discard(journal: &Arc<Journal>, args: &SessionsDiscardArgs) -> Result<CliStatus> {
     let (session, worktree) = find(journal, &args.session)?;
-    refuse_running_turn(journal, &session.id)?;
     if !args.yes {
         let question = format!(
             "Delete the worktree {} with all changes of {}?\n",
@@ -114,6 +115,7 @@ pub(crate) fn discard(journal: &Arc<Journal>, args: &SessionsDiscardArgs) -> Res
             }
         }
     }
+    refuse_running_turn(journal, &session.id)?;
     discard_changes(journal, &session.id)?;
     Ok(CliStatus::Success)
 }
@@ -180,18 +182,26 @@ fn find(journal: &Journal, named: &str) -> Result<(SessionSummary, SessionWorktr
     Ok((session, worktree))
 }
 
-/// Fails if a process runs a turn of the session.
+/// Claims a session, so that no turn begins until this process ends. Fails if one runs.
 pub(crate) fn refuse_running_turn(journal: &Arc<Journal>, session: &str) -> Result<()> {
-    let running = runtime()?.block_on(is_turn_running(journal, session));
-    if running.map_err(|error| store_problem(&error))? {
-        let problem = Problem::new(format!("a turn of session {session} is running"));
-        return Err(problem
-            .hint(format!(
-                "wait for it, or run `selvedge sessions stop {session}`"
-            ))
-            .into());
+    match claim_for_changes(journal, session)? {
+        Ok(TurnActivity::Idle) => Ok(()),
+        Ok(TurnActivity::Running) => {
+            let problem = Problem::new(format!("a turn of session {session} is running"));
+            let hint = format!("wait for it, or run `selvedge sessions stop {session}`");
+            Err(problem.hint(hint).into())
+        }
+        Err(error) => Err(store_problem(&error).into()),
     }
-    Ok(())
+}
+
+/// Claims a session with a journal handle that nothing else uses, so that no turn begins until the
+/// handle is closed. Blocks.
+pub(crate) fn claim_for_changes(
+    journal: &Arc<Journal>,
+    session: &str,
+) -> Result<Result<TurnActivity, SessionError>> {
+    Ok(runtime()?.block_on(claim_between_turns(journal, session)))
 }
 
 fn worktree_problem(error: &WorktreeError) -> Problem {

@@ -104,8 +104,11 @@ pub(crate) fn load_configuration_with_diagnostics(
         home.as_deref(),
         workspace,
     )?;
-    let (config, mut diagnostics) =
-        selvedge_config::load(home.as_deref(), decision.project.as_ref());
+    let project = decision.project.as_ref();
+    let (config, mut diagnostics) = match &workspace.user_file {
+        Some(user) => selvedge_config::load_with(user, project),
+        None => selvedge_config::load(home.as_deref(), project),
+    };
     diagnostics.extend(refused.into_iter().map(Diagnostic::from));
     let configuration = LoadedConfiguration {
         config,
@@ -320,7 +323,8 @@ impl CliSetup {
             self.toolbox.commands.keep_open_while_running(lock);
         }
         if let Some(journal) = &journal {
-            self.toolbox.cabinet = journal.clone();
+            let folder = self.directory.display().to_string();
+            self.toolbox.cabinet = journal.user_documents_in(&folder);
         }
         self.journal = journal;
         self
@@ -334,26 +338,13 @@ impl CliSetup {
     /// Waits for pending writes to the journal. Once a day, also removes expired documents and runs
     /// beyond the retention limits. A failure of that is ignored; the next attempt is a day later.
     pub(crate) fn flush_journal_and_apply_retention(&self) -> Result<(), Problem> {
-        const RETENTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
         let (Some(journal), Some(home)) = (&self.journal, &self.home) else {
             return Ok(());
         };
         journal
             .flush()
             .map_err(|error| crate::runs::journal_error_problem(&error))?;
-        let marker = home.join("last-retention");
-        let is_fresh = |path: &Path| {
-            Some(
-                path.metadata()
-                    .ok()?
-                    .modified()
-                    .ok()?
-                    .elapsed()
-                    .unwrap_or_default()
-                    < RETENTION_INTERVAL,
-            )
-        };
-        if is_fresh(&marker) != Some(true) && std::fs::write(&marker, "").is_ok() {
+        if begin_retention_if_due(home) {
             let _ = journal.apply_retention(&self.config.journal.retention);
         }
         Ok(())
@@ -577,4 +568,15 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
         })),
         support: None,
     }
+}
+
+/// Returns whether a day has passed since old runs were last removed from the journal, and records
+/// that it happens now.
+pub(crate) fn begin_retention_if_due(home: &Path) -> bool {
+    const INTERVAL: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+    let marker = home.join("last-retention");
+    let modified = marker.metadata().and_then(|file| file.modified());
+    // A time in the future, after the clock was changed, is no reason to wait.
+    let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+    age.is_none_or(|age| age >= INTERVAL) && std::fs::write(&marker, "").is_ok()
 }

@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use selvedge_config::{Config, EnvironmentSettings};
+use selvedge_config::{Config, EnvironmentSettings, UserFile};
 use selvedge_journal::Journal;
 use selvedge_mcp::{ServerRequestHandlers, Servers};
 use selvedge_memory::{Memory, SmallModel};
 use selvedge_models::ModelClient;
+use selvedge_toolbox::WorkspaceDocuments;
 use selvedge_tools::ToolCache;
 use tokio::sync::OnceCell;
 
@@ -27,12 +28,18 @@ use crate::trust::TrustQuestion;
 /// How long the parts of a workspace are kept without a turn that uses them.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(600);
 
+/// Most folders whose parts are kept. Clients of the agent server choose the folders.
+const MAX_WORKSPACES: usize = 64;
+
 /// What the turns of one folder and environment share: the configuration, the index of documents,
 /// the memory, the clients of the model and of MCP servers, and what is derived from the specs of
 /// tools. Each turn has its own tools, permissions, budget and approver.
 pub(crate) struct WorkspaceParts {
-    /// The tools of the folder without a session, with the settings of the environment.
+    /// The tools of the folder without a session, with the settings of the environment. They read
+    /// documents of the folder only.
     pub(crate) setup: CliSetup,
+    /// The documents for the tools of a session.
+    pub(crate) documents: WorkspaceDocuments,
     /// The model that the environment names.
     pub(crate) model: ModelChoiceArgs,
     /// The turns that may be asked to answer a request of an MCP server.
@@ -90,8 +97,11 @@ impl WorkspaceParts {
             .into_setup()?
             .with_open_journal(Some(journal.clone()));
         setup.tool_cache = Some(Arc::<ToolCache>::default());
+        let documents = setup.toolbox.documents.clone();
+        setup.toolbox.documents = documents.clone().confined();
         Ok(Self {
             setup,
+            documents,
             model,
             running_turns: Arc::default(),
             folder,
@@ -164,6 +174,8 @@ pub(crate) struct WorkspaceCache {
     journal: Arc<Journal>,
     /// A configuration that is used for its folder; those of other folders are read from files.
     given: Option<SessionConfiguration>,
+    /// The user's file, as it was when it had no errors. `None` reads it for each folder.
+    user_file: Mutex<Option<UserFile>>,
     workspaces: Mutex<CachedWorkspaces>,
 }
 
@@ -179,7 +191,16 @@ impl WorkspaceCache {
         Self {
             journal,
             given,
+            user_file: Mutex::default(),
             workspaces: Mutex::default(),
+        }
+    }
+
+    /// Creates the cache of an agent server, which reads the user's file once.
+    pub(crate) fn for_server(journal: Arc<Journal>, user_file: UserFile) -> Self {
+        Self {
+            user_file: Mutex::new(Some(user_file)),
+            ..Self::new(journal, None)
         }
     }
 
@@ -205,17 +226,20 @@ impl WorkspaceCache {
             _ => load_configuration(&WorkspaceArgs {
                 directory: Some(directory.to_owned()),
                 trust_question: TrustQuestion::Never,
+                user_file: lock(&self.user_file).clone(),
                 ..WorkspaceArgs::default()
             })?
             .into(),
         };
         let parts = Arc::new(WorkspaceParts::new(loaded, environment, &self.journal)?);
         workspaces.current.insert(key, parts.clone());
+        workspaces.retire_oldest();
         Ok(parts)
     }
 
     /// Lets new turns get parts from the configuration as it is now.
-    pub(crate) fn reload(&self) {
+    pub(crate) fn reload(&self, user_file: Option<UserFile>) {
+        *lock(&self.user_file) = user_file;
         let mut workspaces = self.lock();
         let replaced: Vec<_> = workspaces.current.drain().map(|(_, parts)| parts).collect();
         workspaces.retired.extend(replaced);
@@ -244,7 +268,7 @@ impl WorkspaceCache {
 
     /// Ends the processes of all MCP servers.
     pub(crate) async fn stop(&self) {
-        self.reload();
+        self.reload(None);
         let retired = std::mem::take(&mut self.lock().retired);
         for parts in retired {
             parts.stop().await;
@@ -252,17 +276,35 @@ impl WorkspaceCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, CachedWorkspaces> {
-        self.workspaces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.workspaces)
     }
 }
 
+impl CachedWorkspaces {
+    /// Removes the parts that were used least recently, if there are too many.
+    fn retire_oldest(&mut self) {
+        while self.current.len() > MAX_WORKSPACES {
+            let oldest = self
+                .current
+                .iter()
+                .min_by_key(|(_, parts)| *lock_time(parts));
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else {
+                return;
+            };
+            let oldest = self.current.remove(&key);
+            // Without connections there is nothing to stop.
+            let has_connections = |parts: &Arc<WorkspaceParts>| parts.connections.initialized();
+            self.retired.extend(oldest.filter(has_connections));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn lock_time(parts: &WorkspaceParts) -> MutexGuard<'_, Instant> {
-    parts
-        .last_used
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
+    lock(&parts.last_used)
 }
 
 #[cfg(test)]
@@ -289,7 +331,7 @@ mod tests {
         let first = cache.get(&folder, None).unwrap();
         assert!(Arc::ptr_eq(&first, &cache.get(&folder, None).unwrap()));
         assert!(cache.get(&folder, Some("none")).is_err());
-        cache.reload();
+        cache.reload(None);
         let second = cache.get(&folder, None).unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
         std::fs::rename(&folder, folder.with_file_name("old")).unwrap();
@@ -310,5 +352,20 @@ mod tests {
         drop(third);
         cache.drop_unused().await;
         assert!(idle.upgrade().is_none());
+    }
+
+    #[test]
+    fn parts_of_many_folders_are_not_kept() {
+        let (work, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = work.path().canonicalize().unwrap();
+        let cache = cache_of(&folder, home.path());
+        let first = Arc::downgrade(&cache.get(&folder, None).unwrap());
+        for number in 0..MAX_WORKSPACES {
+            let folder = folder.join(number.to_string());
+            std::fs::create_dir(&folder).unwrap();
+            cache.get(&folder, None).unwrap();
+        }
+        assert!(first.upgrade().is_none());
+        assert_eq!(cache.lock().current.len(), MAX_WORKSPACES);
     }
 }

@@ -21,6 +21,8 @@ const MAX_HEADER_BYTES: usize = 32 << 10;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a client may take for the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may receive nothing of a response before it is disconnected.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long responses may take to end when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after the system cannot accept a connection, for example because of too many open files.
@@ -100,13 +102,14 @@ impl HttpListener {
             let _ = stream.set_nodelay(true);
             let connection = connections.add(address.ip());
             let router = router.clone().layer(Extension(connection.clone()));
-            let stream = ObservedStream::new(stream, connection.clone());
+            let stream = ObservedStream::new(stream, connection.clone(), WRITE_TIMEOUT);
             let (tls, stopping) = (self.tls.clone(), stopping.clone());
             open.spawn(async move {
-                let Some(TlsSettings(acceptor)) = tls else {
+                let Some(tls) = tls else {
                     return serve_connection(stream, router, connection, stopping).await;
                 };
-                let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+                let accepting = tls.acceptor().accept(stream);
+                let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepting);
                 tokio::select! {
                     // A client that breaks the connection is not an error of the server.
                     done = handshake => if let Ok(Ok(stream)) = done {

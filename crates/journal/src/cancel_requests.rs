@@ -14,11 +14,20 @@ use crate::{Journal, JournalError};
 /// The minimum time between two polls of the table by a process, for all its runs together.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The runs and sessions whose cancellation was requested, and when, as of the last poll.
+/// The runs and sessions whose cancellation was requested, as of the last poll.
 #[derive(Debug, Default)]
 pub(crate) struct CancelRequests {
     polled_at: Option<Instant>,
-    asked_ms: HashMap<String, i64>,
+    requests: HashMap<String, CancelRequest>,
+}
+
+/// What a row of the table requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CancelRequest {
+    /// Cancel a run.
+    Run,
+    /// Stop the turn of a session with this number.
+    Turn(u32),
 }
 
 impl CancelRequests {
@@ -44,7 +53,17 @@ impl Journal {
         })
     }
 
-    /// Withdraws the cancel request of a run, which has ended or may continue.
+    /// Requests that the process that executes a turn of a session stops it. Has no effect on other
+    /// turns of the session.
+    pub fn request_stop(&self, session: &str, turn: u32) -> Result<(), JournalError> {
+        self.write(|connection| {
+            let ask = "INSERT OR REPLACE INTO cancel_requests (run, asked_ms, turn)
+                VALUES (?1, ?2, ?3)";
+            execute(connection, ask, params![session, now_ms(), turn])
+        })
+    }
+
+    /// Withdraws the request about a run or session, which has ended or may continue.
     pub fn withdraw_cancel_request(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             execute(
@@ -60,31 +79,33 @@ impl Journal {
         &self,
         run: &str,
     ) -> Result<bool, JournalError> {
-        Ok(self.cancel_requested_ms(run).await?.is_some())
+        Ok(self.cancel_request(run).await?.is_some())
     }
 
-    /// Returns whether another process has requested to stop the turn of a session that began at
-    /// `since_ms`. The request is `request_cancel` with the id of the session; an older one meant
-    /// an earlier turn.
-    pub async fn is_stop_requested(&self, session: &str, since_ms: i64) -> bool {
+    /// Returns whether [`Journal::request_stop`] was called for this turn of a session.
+    pub async fn is_stop_requested(&self, session: &str, turn: u32) -> bool {
         // If the request cannot be read, the turn continues.
-        let asked_ms = self.cancel_requested_ms(session).await;
-        asked_ms.is_ok_and(|asked_ms| asked_ms.is_some_and(|asked_ms| asked_ms >= since_ms))
+        let request = self.cancel_request(session).await;
+        request.is_ok_and(|request| request == Some(CancelRequest::Turn(turn)))
     }
 
-    /// Returns when the cancellation was requested, as of the last poll.
-    async fn cancel_requested_ms(&self, id: &str) -> Result<Option<i64>, JournalError> {
+    /// Returns what was requested for a run or session, as of the last poll.
+    async fn cancel_request(&self, id: &str) -> Result<Option<CancelRequest>, JournalError> {
         if self.lock_cancel_requests().begin_poll_if_due() {
             let read = |_: &Self, connection: &Connection| {
-                let sql = "SELECT run, asked_ms FROM cancel_requests";
+                let sql = "SELECT run, turn FROM cancel_requests";
                 let mut read = connection.prepare_cached(sql)?;
-                let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-                Ok(rows.collect::<Result<HashMap<String, i64>, _>>()?)
+                let rows = read.query_map([], |row| {
+                    let turn: Option<u32> = row.get(1)?;
+                    let request = turn.map_or(CancelRequest::Run, CancelRequest::Turn);
+                    Ok((row.get(0)?, request))
+                })?;
+                Ok(rows.collect::<Result<HashMap<String, CancelRequest>, _>>()?)
             };
-            let asked_ms = self.run_now_or_queue(read).await?;
-            self.lock_cancel_requests().asked_ms = asked_ms;
+            let requests = self.run_now_or_queue(read).await?;
+            self.lock_cancel_requests().requests = requests;
         }
-        Ok(self.lock_cancel_requests().asked_ms.get(id).copied())
+        Ok(self.lock_cancel_requests().requests.get(id).copied())
     }
 
     fn lock_cancel_requests(&self) -> MutexGuard<'_, CancelRequests> {
@@ -93,10 +114,11 @@ impl Journal {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes cancel requests of runs that have ended.
+    /// Removes requests about runs that have ended and sessions that no process has claimed.
     pub(crate) fn remove_stale_cancel_requests(&self) -> Result<(), JournalError> {
         self.write(|connection| {
-            let open = "SELECT id FROM runs WHERE ended_ms IS NULL";
+            let open = "SELECT id FROM runs WHERE ended_ms IS NULL
+                UNION SELECT id FROM sessions WHERE owner IS NOT NULL";
             connection.execute(
                 &format!("DELETE FROM cancel_requests WHERE run NOT IN ({open})"),
                 [],

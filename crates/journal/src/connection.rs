@@ -121,3 +121,12 @@ pub(crate) fn query_first<T: FromSql>(
     let mut read = connection.prepare_cached(sql)?;
     Ok(read.query_row(params, |row| row.get(0)).optional()?)
 }
+
+/// Returns the SQL condition that a column with a folder is one of some folders, or lies below.
+/// `folders` is a parameter with a list as JSON.
+pub(crate) fn in_folders_condition(column: &str, folders: &str) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM json_each({folders}) WHERE {column} = value
+            OR substr({column}, 1, length(rtrim(value, '/')) + 1) = rtrim(value, '/') || '/')"
+    )
+}

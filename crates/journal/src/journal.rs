@@ -30,6 +30,7 @@ pub struct Journal {
     /// closed with the next write for the run.
     pub(crate) inherited_approvals: Mutex<HashMap<String, Vec<String>>>,
     pub(crate) durability: Durability,
+    pub(crate) waits_for_space: bool,
     pub(crate) write_behind: Arc<WriteBehind>,
     pub(crate) cancel_requests: Mutex<CancelRequests>,
 }
@@ -42,6 +43,8 @@ pub struct JournalOptions {
     /// The key that encrypts payloads; `None` stores them unencrypted. Names of tools, times and
     /// states are never encrypted.
     pub encryption_key: Option<[u8; 32]>,
+    /// Whether async writes wait for space if the disk is full, instead of failing.
+    pub waits_for_space: bool,
 }
 
 impl Journal {
@@ -89,6 +92,7 @@ impl Journal {
             payloads: Payloads::new(options.encryption_key),
             inherited_approvals: Mutex::default(),
             durability: options.durability,
+            waits_for_space: options.waits_for_space,
             write_behind: Arc::default(),
             cancel_requests: Mutex::default(),
         })
@@ -135,7 +139,6 @@ impl Drop for Journal {
     }
 }
 
-/// Runs `work` in a transaction, which is rolled back if `work` fails.
 /// Prepares the statements that insert runs, calls and items, so that a file with other columns is
 /// refused before anything runs. The statements stay in the cache for the first writes.
 fn check_columns(connection: &Connection) -> Result<(), JournalError> {
@@ -149,6 +152,7 @@ fn check_columns(connection: &Connection) -> Result<(), JournalError> {
     Ok(())
 }
 
+/// Runs `work` in a transaction, which is rolled back if `work` fails.
 pub(crate) fn in_transaction<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,

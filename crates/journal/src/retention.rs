@@ -54,8 +54,36 @@ const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 12] = [
 
 impl Journal {
     /// Removes expired documents, runs that are older than the limit, and the oldest runs beyond
-    /// the size limit. Runs that have not ended and sessions are never removed.
+    /// the size limit. Runs that have not ended and sessions are never removed. Then the file
+    /// becomes smaller, which keeps other processes from writing for a while.
     pub fn apply_retention(&self, retention: &Retention) -> Result<RetentionReport, JournalError> {
+        let (removed, unused_blobs) = self.remove_expired(retention)?;
+        if removed.runs + unused_blobs > 0 {
+            // Returns free pages to the file system. If other processes write, a later call does
+            // it.
+            let connection = self.flushed_connection();
+            let _ = connection.execute_batch(
+                "PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);",
+            );
+        }
+        Ok(removed)
+    }
+
+    /// Like [`Journal::apply_retention`], while other processes or threads write: each transaction
+    /// is small, and free pages stay in the file for later rows.
+    pub fn apply_retention_while_in_use(
+        &self,
+        retention: &Retention,
+    ) -> Result<RetentionReport, JournalError> {
+        Ok(self.remove_expired(retention)?.0)
+    }
+
+    /// Removes what is beyond the limits. Returns it with the number of payloads that were unused
+    /// before.
+    fn remove_expired(
+        &self,
+        retention: &Retention,
+    ) -> Result<(RetentionReport, usize), JournalError> {
         let oldest = now_ms() - i64::from(retention.days) * 24 * 3600 * 1000;
         let mut removed = RetentionReport {
             documents: self.remove_expired_documents()?,
@@ -65,7 +93,8 @@ impl Journal {
         let swept = self.write(remove_unused_blobs)?;
         self.end_dead_runs(oldest)?;
         self.remove_stale_cancel_requests()?;
-        removed.runs += self.remove_runs("ended_ms < ?1", oldest)?;
+        self.remove_old_replies()?;
+        removed.runs += self.remove_old_runs(oldest)?;
         if removed.runs > 0 {
             self.write(remove_unused_blobs)?;
         }
@@ -75,16 +104,28 @@ impl Journal {
                 runs => removed.runs += runs,
             }
         }
-        if removed.runs + swept > 0 {
-            // Returns free pages to the file system. If other processes write, a later call does
-            // it.
-            let connection = self.flushed_connection();
-            let _ = connection.execute_batch(
-                "PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);",
-            );
-        }
         self.remove_stale_lock_files();
-        Ok(removed)
+        Ok((removed, swept))
+    }
+
+    /// Removes the runs that ended before a time, in milliseconds since 1970.
+    fn remove_old_runs(&self, oldest: i64) -> Result<usize, JournalError> {
+        let count = format!("SELECT count(*) FROM runs WHERE ended_ms < {oldest}");
+        let old: i64 = self
+            .flushed_connection()
+            .query_row(&count, [], |row| row.get(0))?;
+        let which = format!(
+            "id IN (SELECT id FROM runs WHERE ended_ms < {oldest} ORDER BY started_ms LIMIT ?1)"
+        );
+        let (mut removed, mut window) = (0, MAX_RUNS_PER_WRITE);
+        loop {
+            match self.remove_runs(&which, window)? {
+                // All runs of the window are kept for others that resumed them.
+                0 if window < old => window *= 2,
+                0 => return Ok(removed),
+                runs => removed += runs,
+            }
+        }
     }
 
     /// Marks old runs as ended if their process is dead, except suspended runs.

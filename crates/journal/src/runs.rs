@@ -10,7 +10,7 @@ use selvedge_protocol::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::connection::{query_column, query_first};
+use crate::connection::{in_folders_condition, query_column, query_first};
 use crate::payloads::Payloads;
 use crate::run_call_counts::called_tool_condition;
 use crate::{Journal, JournalError};
@@ -177,6 +177,10 @@ pub struct RunFilter {
     pub since_ms: Option<i64>,
     /// Only runs that called the tool with this canonical name.
     pub tool: Option<String>,
+    /// Only runs in one of these folders or below; `None` for all.
+    pub workspaces: Option<Vec<String>>,
+    /// Only runs that follow the run with this id in the list.
+    pub after: Option<String>,
     /// The maximum number of runs; `None` returns all.
     pub limit: Option<u32>,
 }
@@ -186,15 +190,22 @@ const SELECT_RUN_SUMMARY: &str =
     ifnull(calls, (SELECT count(*) FROM calls WHERE run = runs.id)),
     (SELECT ifnull(claimed_by, '') FROM suspensions WHERE run = runs.id), session FROM runs";
 
-/// Returns the SQL of a list. `?1` is the earliest start, `?2` the limit, and `?3` the tool if the
-/// filter has one.
+/// Returns the SQL of a list. Its named parameters are the fields of the filter that are set.
 fn list_runs_sql(filter: &RunFilter) -> String {
-    let of_tool = filter.tool.as_ref().map_or_else(String::new, |_| {
-        format!("AND {}", called_tool_condition("?3"))
-    });
-    format!(
-        "{SELECT_RUN_SUMMARY} WHERE started_ms >= ?1 {of_tool} ORDER BY started_ms DESC, id LIMIT ?2"
-    )
+    let mut conditions = String::from("started_ms >= :since");
+    if filter.tool.is_some() {
+        conditions += &format!(" AND {}", called_tool_condition(":tool"));
+    }
+    if filter.workspaces.is_some() {
+        conditions += &format!(" AND {}", in_folders_condition("directory", ":workspaces"));
+    }
+    if filter.after.is_some() {
+        // A row value cannot compare one column in descending and one in ascending order.
+        let after = "(SELECT started_ms FROM runs WHERE id = :after)";
+        conditions +=
+            &format!(" AND started_ms <= {after} AND (started_ms < {after} OR id > :after)");
+    }
+    format!("{SELECT_RUN_SUMMARY} WHERE {conditions} ORDER BY started_ms DESC, id LIMIT :limit")
 }
 
 impl Journal {
@@ -203,8 +214,21 @@ impl Journal {
         let connection = self.flushed_connection();
         let since = filter.since_ms.unwrap_or(i64::MIN);
         let limit = filter.limit.unwrap_or(u32::MAX);
-        let mut values: Vec<&dyn ToSql> = vec![&since, &limit];
-        values.extend(filter.tool.as_ref().map(|tool| tool as &dyn ToSql));
+        let workspaces = filter.workspaces.as_ref().map(serde_json::to_string);
+        let workspaces = workspaces.transpose()?;
+        let mut values: Vec<(&str, &dyn ToSql)> = vec![(":since", &since), (":limit", &limit)];
+        values.extend(filter.tool.iter().map(|tool| (":tool", tool as &dyn ToSql)));
+        values.extend(
+            workspaces
+                .iter()
+                .map(|all| (":workspaces", all as &dyn ToSql)),
+        );
+        values.extend(
+            filter
+                .after
+                .iter()
+                .map(|after| (":after", after as &dyn ToSql)),
+        );
         let mut read = connection.prepare_cached(&list_runs_sql(filter))?;
         let mut rows = read.query(&values[..])?;
         let mut runs = Vec::new();

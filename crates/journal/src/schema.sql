@@ -84,10 +84,14 @@ CREATE TABLE suspensions (
     written_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Requests to cancel a run that another process executes. That process polls this table.
+-- Requests to cancel a run, or to stop a turn of a session, that another process executes. That
+-- process polls this table.
 CREATE TABLE cancel_requests (
+    -- The id of the run or session.
     run TEXT PRIMARY KEY,
-    asked_ms INTEGER NOT NULL
+    asked_ms INTEGER NOT NULL,
+    -- The turn of the session; null for a run.
+    turn INTEGER
 ) WITHOUT ROWID;
 
 CREATE TABLE sessions (
@@ -110,8 +114,11 @@ CREATE TABLE sessions (
     -- What turns of the session may do at most, if a script created it (`TurnPermissions`).
     permissions TEXT,
     -- 1 if the session works in a git worktree of its own.
-    worktree INTEGER NOT NULL DEFAULT 0
+    worktree INTEGER NOT NULL DEFAULT 0,
+    -- The name of the token whose client created the session.
+    client TEXT
 ) WITHOUT ROWID;
+CREATE INDEX sessions_by_client ON sessions (client) WHERE client IS NOT NULL;
 CREATE INDEX sessions_by_time ON sessions (touched_ms DESC);
 CREATE INDEX sessions_by_creator ON sessions (creator) WHERE creator IS NOT NULL;
 
@@ -139,6 +146,8 @@ CREATE TABLE inbox (
     ended_ms INTEGER,
     -- The same for every attempt to send the message.
     idempotency_key TEXT,
+    -- The name of the token whose client led to the message, and pays for its turn.
+    payer TEXT,
     PRIMARY KEY (session, number)
 ) WITHOUT ROWID;
 CREATE INDEX open_inbox ON inbox (session, number) WHERE ended_ms IS NULL;
@@ -156,8 +165,14 @@ CREATE TABLE api_tokens (
     workspaces TEXT NOT NULL,
     created_ms INTEGER NOT NULL,
     expires_ms INTEGER,
-    revoked_ms INTEGER
+    revoked_ms INTEGER,
+    -- Money: the limit, and what turns have cost, in the currency of the prices of models.
+    max_cost REAL,
+    spent REAL NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
+
+-- One-time secrets with which a browser gets a token of its own.
+CREATE TABLE api_logins (secret_hash BLOB PRIMARY KEY, expires_ms INTEGER NOT NULL) WITHOUT ROWID;
 
 -- Completed items and state changes of sessions that the agent server runs, for its clients.
 CREATE TABLE session_events (
@@ -171,17 +186,20 @@ CREATE TABLE session_events (
 ) WITHOUT ROWID;
 CREATE INDEX session_events_by_kind ON session_events (session, kind, number);
 
--- Answers to requests with an idempotency key. Without a status, the owner still handles it.
+-- Answers to requests with an idempotency key. Without a status, the owner still handles it. Rows
+-- are ordered by insertion, whatever the clock says.
 CREATE TABLE api_replies (
     token TEXT NOT NULL,
     key TEXT NOT NULL,
     digest BLOB NOT NULL,
     owner TEXT NOT NULL,
     status INTEGER,
+    content_type TEXT,
     body BLOB,
     at_ms INTEGER NOT NULL,
     PRIMARY KEY (token, key)
-) WITHOUT ROWID;
+);
+CREATE INDEX api_replies_by_insertion ON api_replies (token);
 
 -- Which token decided about an approval request of a session.
 CREATE TABLE approval_deciders (
@@ -193,7 +211,12 @@ CREATE TABLE approval_deciders (
 ) WITHOUT ROWID;
 
 -- Sessions whose turn waits for the answer of another session, and the process that runs that turn.
-CREATE TABLE session_waits (waiter TEXT NOT NULL, target TEXT NOT NULL, owner TEXT NOT NULL);
+CREATE TABLE session_waits (
+    id TEXT PRIMARY KEY,
+    waiter TEXT NOT NULL,
+    target TEXT NOT NULL,
+    owner TEXT NOT NULL
+) WITHOUT ROWID;
 
 -- Channels. A name may end with the owner of the channel, as the keys of documents do.
 CREATE TABLE channels (

@@ -3,7 +3,9 @@
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
-use selvedge_protocol::{MAX_EVENT_READ, ServerStoreError, SessionEvent, SessionEventStore};
+use selvedge_protocol::{
+    MAX_EVENT_READ, MAX_EVENT_READ_BYTES, ServerStoreError, SessionEvent, SessionEventStore,
+};
 use serde_json::{Value, json};
 
 use crate::connection::{execute, query_column, query_first};
@@ -50,48 +52,51 @@ impl SessionEventStore for Journal {
                  ORDER BY number LIMIT ?3",
             )?;
             let mut rows = read.query(params![session, after, limit.min(MAX_EVENT_READ)])?;
-            let mut events = Vec::new();
-            while let Some(row) = rows.next()? {
-                events.push(journal.read_event(connection, row)?);
+            let (mut events, mut bytes) = (Vec::new(), 0);
+            while bytes < MAX_EVENT_READ_BYTES
+                && let Some(row) = rows.next()?
+            {
+                let payload = row.get_ref(1)?;
+                let body = journal.payloads.require_bytes(connection, payload)?;
+                bytes += body.len();
+                events.push(SessionEvent {
+                    number: event_number(row)?,
+                    body: serde_json::from_slice(&body)?,
+                });
             }
             Ok(events)
         };
         Ok(self.run_now_or_queue(read).await?)
     }
 
-    async fn latest_event(
+    async fn event_before(
         &self,
         session: &str,
         kind: &str,
+        before: u64,
     ) -> Result<Option<SessionEvent>, ServerStoreError> {
         let (session, kind) = (session.to_owned(), kind.to_owned());
+        let before = i64::try_from(before).unwrap_or(i64::MAX);
         let read = move |journal: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
-                "SELECT number, body FROM session_events WHERE session = ?1 AND kind = ?2
+                "SELECT number, body FROM session_events
+                 WHERE session = ?1 AND kind = ?2 AND number < ?3
                  ORDER BY number DESC LIMIT 1",
             )?;
-            let mut rows = read.query(params![session, kind])?;
-            let row = rows.next()?;
-            row.map(|row| journal.read_event(connection, row))
-                .transpose()
+            let mut rows = read.query(params![session, kind, before])?;
+            let Some(row) = rows.next()? else {
+                return Ok(None);
+            };
+            Ok(Some(SessionEvent {
+                number: event_number(row)?,
+                body: journal.payloads.require_json(connection, row.get_ref(1)?)?,
+            }))
         };
         Ok(self.run_now_or_queue(read).await?)
     }
 }
 
 impl Journal {
-    fn read_event(
-        &self,
-        connection: &Connection,
-        row: &Row<'_>,
-    ) -> Result<SessionEvent, JournalError> {
-        Ok(SessionEvent {
-            // Numbers begin at 1.
-            number: row.get::<_, i64>(0)?.unsigned_abs(),
-            body: self.payloads.require_json(connection, row.get_ref(1)?)?,
-        })
-    }
-
     /// Replaces the events of a session in a time range by events without content, so that the
     /// numbers have no gap.
     pub(crate) fn clear_events(
@@ -113,4 +118,9 @@ impl Journal {
         }
         Ok(())
     }
+}
+
+/// Returns the number of an event from its first column. Numbers begin at 1.
+fn event_number(row: &Row<'_>) -> Result<u64, JournalError> {
+    Ok(row.get::<_, i64>(0)?.unsigned_abs())
 }

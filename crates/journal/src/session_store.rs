@@ -1,14 +1,17 @@
 //! Sessions that scripts create, messages to sessions, and which session waits for which.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use selvedge_protocol::{
     AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_HOPS,
     MAX_INBOX_MESSAGE_BYTES, MAX_SESSION_DEPTH, MAX_TITLE_CHARS, NewInboxMessage, NewSession,
-    SessionError, SessionFilter, SessionFolder, SessionInfo, SessionState, SessionStore, new_id,
+    SessionError, SessionFilter, SessionFolder, SessionInfo, SessionState, SessionStore,
+    SessionWait, new_id,
 };
 
-use crate::connection::{execute, query_column, query_first};
+use crate::connection::{execute, in_folders_condition, query_column, query_first};
 use crate::inbox::QueueRefusal;
 use crate::sessions::insert_session;
 use crate::time::now_ms;
@@ -16,7 +19,8 @@ use crate::{Journal, JournalError};
 
 const SELECT_SESSION: &str = "SELECT id, ifnull(title, name), environment, directory, creator,
     owner, permissions, worktree,
-    (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL) FROM sessions";
+    (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL), touched_ms
+    FROM sessions";
 
 /// What a transaction returns: an error that is not one of the storage rolls nothing back, because
 /// it is returned before the first write.
@@ -91,19 +95,15 @@ impl SessionStore for Journal {
         Ok(self.write_async(finish).await?)
     }
 
-    async fn begin_wait(&self, waiter: &str, target: &str) -> Result<(), SessionError> {
-        let (waiter, target) = (waiter.to_owned(), target.to_owned());
-        self.write_async(move |journal, connection| {
-            journal.begin_wait_in(connection, &waiter, &target)
-        })
-        .await?
+    async fn begin_wait(&self, wait: SessionWait) -> Result<(), SessionError> {
+        self.write_async(move |journal, connection| journal.begin_wait_in(connection, &wait))
+            .await?
     }
 
-    async fn end_wait(&self, waiter: &str, target: &str) -> Result<(), SessionError> {
-        let (waiter, target) = (waiter.to_owned(), target.to_owned());
-        let end = move |journal: &Self, connection: &Connection| {
-            let sql = "DELETE FROM session_waits WHERE waiter = ?1 AND target = ?2 AND owner = ?3";
-            execute(connection, sql, params![waiter, target, journal.owner.id])
+    async fn end_wait(&self, id: &str) -> Result<(), SessionError> {
+        let id = id.to_owned();
+        let end = move |_: &Self, connection: &Connection| {
+            execute(connection, "DELETE FROM session_waits WHERE id = ?1", [&id])
         };
         Ok(self.write_async(end).await?)
     }
@@ -147,7 +147,7 @@ impl Journal {
         execute(
             connection,
             "UPDATE sessions SET title = ?2, environment = ?3, creator = ?4, depth = ?5,
-                permissions = ?6, worktree = ?7 WHERE id = ?1",
+                permissions = ?6, worktree = ?7, client = ?8 WHERE id = ?1",
             params![
                 id,
                 title.filter(|title| !title.is_empty()),
@@ -160,6 +160,7 @@ impl Journal {
                     .map(serde_json::to_string)
                     .transpose()?,
                 session.folder == SessionFolder::Worktree,
+                Some(&session.creator.id).filter(|_| session.creator.kind == AuthorKind::Client),
             ],
         )?;
         if let Some(prompt) = &session.prompt {
@@ -200,7 +201,7 @@ impl Journal {
             // The workspace was allowed when the session was created.
             permissions.workspace.clone_from(&session.directory);
         }
-        if message.author.kind != AuthorKind::Person {
+        if !message.author.kind.is_person() {
             message.text = format!(
                 "Message from {} {}:\n\n{}",
                 message.author.kind.as_str(),
@@ -215,6 +216,8 @@ impl Journal {
             }
             Err(QueueRefusal::Full) => Ok(Err(SessionError::QueueFull(session.id))),
             Err(QueueRefusal::OtherWorkspace) => Ok(Err(SessionError::OtherWorkspace(session.id))),
+            // Only messages of channels have this limit.
+            Err(QueueRefusal::TooManyOpen(_)) => Ok(Err(SessionError::QueueFull(session.id))),
         }
     }
 
@@ -224,7 +227,7 @@ impl Journal {
         let mut read = connection.prepare_cached(&sql)?;
         let mut rows = read.query(params![id])?;
         match rows.next()? {
-            Some(row) => self.read_session_info(row),
+            Some(row) => read_session_info(row, |owner| self.is_owner_alive(owner)),
             None => Err(JournalError::SessionNotFound(id.to_owned())),
         }
     }
@@ -234,9 +237,10 @@ impl Journal {
         connection: &Connection,
         filter: &SessionFilter,
     ) -> Result<Vec<SessionInfo>, JournalError> {
+        let in_workspaces = in_folders_condition("directory", "?1");
         let sql = format!(
-            "{SELECT_SESSION} WHERE parent IS NULL
-             AND (?1 IS NULL OR directory = ?1 OR substr(directory, 1, length(?1) + 1) = ?1 || '/')
+            "{SELECT_SESSION} WHERE parent IS NULL AND touched_ms < ?5
+             AND (?1 = '[]' OR {in_workspaces})
              AND (?2 IS NULL OR instr(lower(ifnull(title, ifnull(name, ''))), lower(?2)) > 0)
              AND (?3 IS NULL OR environment = ?3)
              AND (?4 IS NULL OR creator = ?4)
@@ -244,47 +248,35 @@ impl Journal {
         );
         let mut read = connection.prepare_cached(&sql)?;
         let mut rows = read.query(params![
-            filter.workspace,
+            serde_json::to_string(&filter.workspaces)?,
             filter.title,
             filter.environment,
-            filter.creator
+            filter.creator,
+            filter.touched_before_ms.unwrap_or(i64::MAX)
         ])?;
         let mut sessions = Vec::new();
-        while let Some(row) = rows.next()? {
-            let session = self.read_session_info(row)?;
+        // Each process is checked once, because it may have many sessions.
+        let mut alive: HashMap<String, bool> = HashMap::new();
+        while sessions.len() < filter.limit as usize
+            && let Some(row) = rows.next()?
+        {
+            let session = read_session_info(row, |owner| match alive.get(owner) {
+                Some(known) => *known,
+                None => {
+                    let is_alive = self.is_owner_alive(owner);
+                    alive.insert(owner.to_owned(), is_alive);
+                    is_alive
+                }
+            })?;
             if filter.state.is_none_or(|state| state == session.state) {
                 sessions.push(session);
-            }
-            if sessions.len() >= filter.limit as usize {
-                break;
             }
         }
         Ok(sessions)
     }
 
-    fn read_session_info(&self, row: &Row<'_>) -> Result<SessionInfo, JournalError> {
-        let (owner, permissions): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
-        let permissions = permissions.map(|json| serde_json::from_str(&json));
-        Ok(SessionInfo {
-            id: row.get(0)?,
-            title: row.get(1)?,
-            environment: row.get(2)?,
-            directory: row.get(3)?,
-            creator: row.get(4)?,
-            state: match owner.is_some_and(|owner| self.is_owner_alive(&owner)) {
-                true => SessionState::Busy,
-                false => SessionState::Idle,
-            },
-            queued: row.get(8)?,
-            folder: match row.get(7)? {
-                true => SessionFolder::Worktree,
-                false => SessionFolder::Shared,
-            },
-            permissions: permissions.transpose()?,
-        })
-    }
-
-    fn begin_wait_in(&self, connection: &Connection, waiter: &str, target: &str) -> Checked<()> {
+    fn begin_wait_in(&self, connection: &Connection, wait: &SessionWait) -> Checked<()> {
+        let SessionWait { id, waiter, target } = wait;
         let sql = "SELECT DISTINCT owner FROM session_waits";
         let owners: Vec<String> = query_column(connection, sql, [])?;
         for owner in owners.iter().filter(|owner| !self.is_owner_alive(owner)) {
@@ -300,16 +292,43 @@ impl Journal {
             .prepare_cached(sql)?
             .exists(params![target, waiter])?;
         if is_circular {
-            return Ok(Err(SessionError::Circular(target.to_owned())));
+            return Ok(Err(SessionError::Circular(target.clone())));
         }
-        let sql = "INSERT INTO session_waits (waiter, target, owner) VALUES (?1, ?2, ?3)";
-        execute(connection, sql, params![waiter, target, self.owner.id])?;
+        let sql = "INSERT INTO session_waits (id, waiter, target, owner) VALUES (?1, ?2, ?3, ?4)";
+        execute(connection, sql, params![id, waiter, target, self.owner.id])?;
         Ok(Ok(()))
     }
 }
 
+/// Reads a session from a row of [`SELECT_SESSION`].
+fn read_session_info(
+    row: &Row<'_>,
+    is_alive: impl FnOnce(&str) -> bool,
+) -> Result<SessionInfo, JournalError> {
+    let (owner, permissions): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
+    let permissions = permissions.map(|json| serde_json::from_str(&json));
+    Ok(SessionInfo {
+        id: row.get(0)?,
+        title: row.get(1)?,
+        environment: row.get(2)?,
+        directory: row.get(3)?,
+        creator: row.get(4)?,
+        state: match owner.is_some_and(|owner| is_alive(&owner)) {
+            true => SessionState::Busy,
+            false => SessionState::Idle,
+        },
+        queued: row.get(8)?,
+        folder: match row.get(7)? {
+            true => SessionFolder::Worktree,
+            false => SessionFolder::Shared,
+        },
+        permissions: permissions.transpose()?,
+        touched_ms: row.get(9)?,
+    })
+}
+
 /// Returns session and number of the message that was sent with this idempotency key.
-fn message_with_key(
+pub(crate) fn message_with_key(
     connection: &Connection,
     key: Option<&str>,
 ) -> Result<Option<(String, u32)>, JournalError> {

@@ -1,11 +1,11 @@
 //! Sessions and their items. They are stored unredacted and do not expire.
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row, ToSql, params};
 use selvedge_protocol::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::connection::{execute, query_first};
+use crate::connection::{execute, in_folders_condition, query_column, query_first};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -152,24 +152,37 @@ impl Journal {
     /// Finds a session by its id, a prefix of its id, or its name.
     pub fn session(&self, id: &str) -> Result<SessionSummary, JournalError> {
         let connection = self.flushed_connection();
-        let sql = format!(
-            "{SELECT_SESSION_SUMMARY} WHERE id = ?1 OR name = ?1 OR substr(id, 1, length(?1)) = ?1 LIMIT 3"
-        );
-        let mut read = connection.prepare_cached(&sql)?;
-        let mut found: Vec<SessionSummary> = read
-            .query_map(params![id], read_session_summary)?
-            .collect::<Result<_, _>>()?;
-        if let Some(exact) = found
-            .iter()
-            .position(|session| session.id == id || session.name.as_deref() == Some(id))
-        {
-            return Ok(found.swap_remove(exact));
+        // No id contains the last character of Unicode.
+        let after = format!("{id}{}", char::MAX);
+        // Separate reads, because each of them uses an index.
+        let reads: [(&str, &[&dyn ToSql]); 3] = [
+            ("id = ?1", &[&id]),
+            ("name = ?1", &[&id]),
+            ("id > ?1 AND id < ?2", &[&id, &after]),
+        ];
+        for (condition, values) in reads {
+            let sql = format!("{SELECT_SESSION_SUMMARY} WHERE {condition} LIMIT 2");
+            let mut read = connection.prepare_cached(&sql)?;
+            let mut found: Vec<SessionSummary> = read
+                .query_map(values, read_session_summary)?
+                .collect::<Result<_, _>>()?;
+            match found.len() {
+                0 => {}
+                1 => return Ok(found.swap_remove(0)),
+                _ => return Err(JournalError::AmbiguousId(id.to_owned())),
+            }
         }
-        match found.len() {
-            0 => Err(JournalError::SessionNotFound(id.to_owned())),
-            1 => Ok(found.swap_remove(0)),
-            _ => Err(JournalError::AmbiguousId(id.to_owned())),
-        }
+        Err(JournalError::SessionNotFound(id.to_owned()))
+    }
+
+    /// Returns the ids of all sessions that work in one of these folders or below, in order.
+    pub async fn session_ids_in(&self, folders: Vec<String>) -> Result<Vec<String>, JournalError> {
+        let read = move |_: &Self, connection: &Connection| {
+            let in_folders = in_folders_condition("directory", "?1");
+            let sql = format!("SELECT id FROM sessions WHERE {in_folders} ORDER BY id");
+            query_column(connection, &sql, [serde_json::to_string(&folders)?])
+        };
+        self.run_now_or_queue(read).await
     }
 
     /// Names a session. Fails if another session has the name.
@@ -200,7 +213,11 @@ impl Journal {
             let directory =
                 directory.ok_or_else(|| JournalError::SessionNotFound(id.to_owned()))?;
             insert_session(connection, &fork, &directory, now_ms(), Some(id))?;
-            let sql = "UPDATE sessions SET worktree = (SELECT worktree FROM sessions WHERE id = ?2)
+            // A fork may do no more than its origin.
+            let sql = "UPDATE sessions SET
+                    (worktree, environment, creator, depth, permissions) =
+                    (SELECT worktree, environment, creator, depth, permissions
+                     FROM sessions WHERE id = ?2)
                  WHERE id = ?1";
             execute(connection, sql, params![fork, id])?;
             connection.execute(

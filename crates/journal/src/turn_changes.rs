@@ -50,6 +50,32 @@ impl TurnChangeStore for Journal {
 }
 
 impl Journal {
+    /// Returns whether another session worked in the folder of a session since one of its turns
+    /// began: it added items since, or one of its messages is being answered. Sessions of launched
+    /// agents belong to the session that launched them.
+    pub async fn is_folder_shared(&self, session: &str, turn: u32) -> Result<bool, SessionError> {
+        let session = session.to_owned();
+        let read = move |_: &Self, connection: &Connection| {
+            let mut read = connection.prepare_cached(
+                "SELECT 1 FROM sessions AS own JOIN sessions AS other
+                 WHERE own.id = ?1 AND other.id <> ?1 AND other.parent IS NULL
+                    AND own.worktree = 0 AND other.worktree = 0
+                    AND (own.directory = other.directory
+                        OR substr(own.directory, 1, length(other.directory) + 1)
+                            = other.directory || '/'
+                        OR substr(other.directory, 1, length(own.directory) + 1)
+                            = own.directory || '/')
+                    AND (other.touched_ms >= (SELECT min(at_ms) FROM items
+                            WHERE session = ?1 AND turn = ?2)
+                        OR EXISTS (SELECT 1 FROM inbox WHERE session = other.id
+                            AND ended_ms IS NULL AND state = 'claimed'))
+                 LIMIT 1",
+            )?;
+            Ok(read.exists(params![session, turn])?)
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
     fn record_changes_in(
         &self,
         connection: &Connection,

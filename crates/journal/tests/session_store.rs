@@ -10,7 +10,7 @@ use selvedge_journal::Journal;
 use selvedge_protocol::{
     ApprovalPolicy, AuthorKind, InboxState, MAX_CREATED_SESSIONS, MAX_SESSION_DEPTH, MessageAuthor,
     NewInboxMessage, NewSession, SandboxPolicy, SessionError, SessionFilter, SessionFolder,
-    SessionInfo, SessionStore, TurnPermissions,
+    SessionInfo, SessionStore, SessionWait, TurnPermissions,
 };
 use serde_json::json;
 use support::WaitForResult;
@@ -89,15 +89,25 @@ fn a_created_session_has_its_origin_and_its_first_message() {
             .collect::<Vec<_>>()
     };
     let in_workspace = SessionFilter {
-        workspace: Some("/w".to_owned()),
+        workspaces: vec!["/w".to_owned()],
         ..SessionFilter::default()
     };
     assert_eq!(list(in_workspace), [session.id.clone(), parent.clone()]);
     let elsewhere = SessionFilter {
-        workspace: Some("/w/s".to_owned()),
+        workspaces: vec!["/w/s".to_owned(), "/x".to_owned()],
         ..SessionFilter::default()
     };
     assert_eq!(list(elsewhere), [""; 0]);
+    let everywhere = SessionFilter {
+        workspaces: vec!["/x".to_owned(), "/".to_owned()],
+        ..SessionFilter::default()
+    };
+    assert_eq!(list(everywhere), [session.id.clone(), parent.clone()]);
+    let next_page = SessionFilter {
+        touched_before_ms: Some(session.touched_ms),
+        ..SessionFilter::default()
+    };
+    assert_eq!(list(next_page), [parent.clone()]);
     let by_title = SessionFilter {
         title: Some("LOGIN".to_owned()),
         creator: Some(parent),
@@ -196,15 +206,42 @@ fn waiting_in_a_circle_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     let other = Journal::open(dir.path()).unwrap();
-    journal.begin_wait("ses_a", "ses_b").wait().unwrap();
-    other.begin_wait("ses_b", "ses_c").wait().unwrap();
-    let circle = |waiter: &str, target: &str| journal.begin_wait(waiter, target).wait();
+    let wait = |id: &str, waiter: &str, target: &str| SessionWait {
+        id: id.to_owned(),
+        waiter: waiter.to_owned(),
+        target: target.to_owned(),
+    };
+    journal
+        .begin_wait(wait("one", "ses_a", "ses_b"))
+        .wait()
+        .unwrap();
+    other
+        .begin_wait(wait("two", "ses_b", "ses_c"))
+        .wait()
+        .unwrap();
+    let next = std::cell::Cell::new(0_u32);
+    let circle = |waiter: &str, target: &str| {
+        next.set(next.get() + 1);
+        let wait = wait(&next.get().to_string(), waiter, target);
+        journal.begin_wait(wait).wait()
+    };
     let error = Err(SessionError::Circular("ses_a".to_owned()));
     assert_eq!(circle("ses_c", "ses_a"), error);
     assert_eq!(circle("ses_a", "ses_a"), error);
     // A process that is gone waits for nothing.
     drop(other);
     assert_eq!(circle("ses_c", "ses_a"), Ok(()));
-    journal.end_wait("ses_c", "ses_a").wait().unwrap();
+    let first = next.get().to_string();
+    // Of two waits for the same session, one ends.
+    assert_eq!(circle("ses_c", "ses_a"), Ok(()));
+    journal.end_wait(&first).wait().unwrap();
+    assert_eq!(
+        circle("ses_b", "ses_c"),
+        Err(SessionError::Circular("ses_c".to_owned()))
+    );
+    journal
+        .end_wait(&next.get().saturating_sub(1).to_string())
+        .wait()
+        .unwrap();
     assert_eq!(circle("ses_b", "ses_c"), Ok(()));
 }

@@ -87,13 +87,21 @@ fn forgotten_turns_and_sessions_leave_no_changes() {
 }
 
 #[test]
-fn a_request_to_stop_concerns_turns_that_began_before_it() {
+fn a_request_to_stop_concerns_one_turn_and_survives_retention() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     let other = Journal::open(dir.path()).unwrap();
-    let before = selvedge_protocol::now_ms();
-    other.request_cancel("ses_1").unwrap();
-    assert!(journal.is_stop_requested("ses_1", before).wait());
-    assert!(!journal.is_stop_requested("ses_1", before + 60_000).wait());
-    assert!(!journal.is_stop_requested("ses_2", before).wait());
+    let id = journal.begin_session("/w", None).unwrap();
+    other.request_stop(&id, 2).unwrap();
+    let retention = selvedge_journal::Retention::default();
+    other.apply_retention_while_in_use(&retention).unwrap();
+    assert!(journal.is_stop_requested(&id, 2).wait());
+    assert!(!journal.is_stop_requested(&id, 1).wait());
+    assert!(!journal.is_stop_requested(&id, 3).wait());
+    assert!(!journal.is_stop_requested("ses_2", 2).wait());
+    // Without a process that uses the session, there is nothing to stop.
+    journal.release_session(&id).wait().unwrap();
+    other.apply_retention_while_in_use(&retention).unwrap();
+    let reader = Journal::open(dir.path()).unwrap();
+    assert!(!reader.is_stop_requested(&id, 2).wait());
 }

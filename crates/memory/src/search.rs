@@ -20,6 +20,9 @@ pub struct MemoryQuery<'a> {
     pub text: &'a str,
     /// The session to search; `None` for all.
     pub session: Option<&'a str>,
+    /// Names of the sessions whose turns can be found; `None` for all. Turns of other sessions still
+    /// count for how common a word is.
+    pub sessions: Option<&'a [String]>,
     /// The maximum number of turns.
     pub max_turns: usize,
     /// The maximum tokens of all turns, tags included. Turns that do not fit in full get a lower
@@ -35,6 +38,7 @@ impl<'a> MemoryQuery<'a> {
         Self {
             text,
             session: None,
+            sessions: None,
             max_turns: 10,
             budget: None,
             weights: RankWeights::default(),
@@ -265,13 +269,29 @@ impl SearchScope {
             return Ok(Vec::new());
         }
         let scores = rank::score_turns(&self.turns, &rank_query, &query.weights);
-        let related = |at: usize| scores[at] > 0.0 && self.turns.metrics[at].words > 0;
+        let wanted = query.sessions.map(|names| {
+            let names: HashSet<&str> = names.iter().map(String::as_str).collect();
+            let is_wanted = |session: &SearchedSession| names.contains(session.name.as_str());
+            self.sessions.iter().map(is_wanted).collect::<Vec<_>>()
+        });
+        let related = |at: usize| {
+            let is_wanted = |wanted: &Vec<bool>| wanted[self.session_at(at)];
+            scores[at] > 0.0
+                && self.turns.metrics[at].words > 0
+                && wanted.as_ref().is_none_or(is_wanted)
+        };
         // A turn takes at least the tokens of its tags, which limits how many can fit.
         let max_turns = query
             .budget
             .map_or(usize::MAX, |budget| budget as usize / 12 + 1);
         let best = rank::top_k(&scores, related, query.max_turns.min(max_turns));
         self.hits_within_budget(connection, query, &scores, &best)
+    }
+
+    /// Returns the index of the session with the turn at this index.
+    fn session_at(&self, turn: usize) -> usize {
+        let is_before = |session: &SearchedSession| session.offset <= turn;
+        self.sessions.partition_point(is_before) - 1
     }
 
     /// Builds the hits for the best turns, and drops those that do not fit into the budget.
@@ -288,10 +308,7 @@ impl SearchScope {
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
         for at in best {
-            let after = self
-                .sessions
-                .partition_point(|session| session.offset <= *at);
-            let session = &self.sessions[after - 1];
+            let session = &self.sessions[self.session_at(*at)];
             let number = (at - session.offset + 1) as u32;
             let tokens = metrics_rows.get(connection, session.id, number)?.tokens;
             candidates.push(BudgetCandidate { number, tokens });

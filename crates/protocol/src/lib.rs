@@ -57,15 +57,15 @@ pub use limits::{
 pub use permissions::{TurnBudgets, TurnPermissions};
 pub use server_store::{
     ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, IdempotencyStore,
-    MAX_EVENT_READ, MAX_TOKEN_NAME_CHARS, NewApiToken, RemovedMessage, RepeatedRequest,
-    ServerStoreError, SessionEvent, SessionEventStore, SessionQueueStore, StoredReply, TokenScope,
-    WaitingSession,
+    MAX_EVENT_READ, MAX_EVENT_READ_BYTES, MAX_TOKEN_NAME_CHARS, NewApiToken, RemovedMessage,
+    RepeatedRequest, ServerStoreError, SessionEvent, SessionEventStore, SessionQueueStore,
+    StoredReply, TokenScope, WaitingSession,
 };
 pub use session_store::{
     ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_INBOX_MESSAGE_BYTES,
     MAX_QUEUED_MESSAGES, MAX_SESSION_DEPTH, MAX_TITLE_CHARS, NewInboxMessage, NewSession,
-    SessionError, SessionFilter, SessionFolder, SessionFuture, SessionInfo, SessionRunner,
-    SessionState, SessionStore,
+    QueuedTurnFuture, QueuedTurnRunner, SessionError, SessionFilter, SessionFolder, SessionFuture,
+    SessionInfo, SessionRunner, SessionState, SessionStore, SessionWait,
 };
 pub use settings::{
     BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables,

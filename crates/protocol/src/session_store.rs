@@ -49,11 +49,11 @@ pub trait SessionStore: Send + Sync {
         state: InboxState,
         answer: String,
     ) -> Result<(), SessionError>;
-    /// Records that a turn of the session `waiter` waits for `target`. Fails if `target` waits for
-    /// `waiter`, directly or through others.
-    async fn begin_wait(&self, waiter: &str, target: &str) -> Result<(), SessionError>;
-    /// Removes what [`begin_wait`](Self::begin_wait) recorded.
-    async fn end_wait(&self, waiter: &str, target: &str) -> Result<(), SessionError>;
+    /// Records that a turn of one session waits for another session. Fails if the other one waits
+    /// for this one, directly or through others.
+    async fn begin_wait(&self, wait: SessionWait) -> Result<(), SessionError>;
+    /// Removes the wait with this id, if [`begin_wait`](Self::begin_wait) recorded it.
+    async fn end_wait(&self, id: &str) -> Result<(), SessionError>;
 }
 
 /// Future of a [`SessionRunner`].
@@ -65,6 +65,21 @@ pub trait SessionRunner: Send + Sync {
     /// Runs the queued messages of a session up to this one, and returns it with its answer. Waits
     /// while another process runs turns of the session. The budget of the run `run` pays.
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_>;
+    /// Tells that a message was queued which the caller does not wait for. Returns what runs its
+    /// turn.
+    fn message_queued(&self, session: String) -> QueuedTurnFuture<'_>;
+}
+
+/// Future of [`SessionRunner::message_queued`].
+pub type QueuedTurnFuture<'a> = Pin<Box<dyn Future<Output = QueuedTurnRunner> + Send + 'a>>;
+
+/// What runs the turn of a queued message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueuedTurnRunner {
+    /// The agent server of this process, as soon as the turns before have ended.
+    Server,
+    /// The next server, chat or command that runs turns of the session.
+    NextProcess,
 }
 
 /// A session to create.
@@ -111,6 +126,20 @@ pub struct SessionInfo {
     /// What its turns may do at most. `None` if a person began it.
     #[serde(skip)]
     pub permissions: Option<TurnPermissions>,
+    /// When an item was last appended, in milliseconds since 1970.
+    #[serde(skip)]
+    pub touched_ms: i64,
+}
+
+/// A turn of a session that waits for the answer of another session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionWait {
+    /// Id of the wait.
+    pub id: String,
+    /// Id of the session that waits.
+    pub waiter: String,
+    /// Id of the session that it waits for.
+    pub target: String,
 }
 
 /// Where a session changes files.
@@ -137,8 +166,8 @@ pub enum SessionState {
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionFilter {
-    /// Only sessions that work in this folder or below.
-    pub workspace: Option<String>,
+    /// Only sessions that work in one of these folders or below. Empty for all.
+    pub workspaces: Vec<String>,
     /// Only sessions whose title contains this text, in any case.
     pub title: Option<String>,
     /// Only sessions of this environment.
@@ -147,6 +176,9 @@ pub struct SessionFilter {
     pub creator: Option<String>,
     /// Only sessions in this state.
     pub state: Option<SessionState>,
+    /// Only sessions that were last touched before this time, in milliseconds since 1970. No two
+    /// sessions have the same, so a list continues after the last session of the list before.
+    pub touched_before_ms: Option<i64>,
     /// Maximum number of sessions.
     pub limit: u32,
 }
@@ -323,4 +355,6 @@ pub struct ClaimedMessage {
     pub turn: u32,
     /// Whether the turn has begun already, in a process that was killed.
     pub begun: bool,
+    /// What is left of the spending limit of the token that pays. `None` without a limit.
+    pub max_cost: Option<f64>,
 }

@@ -155,6 +155,8 @@ pub enum TurnErrorKind {
     DiskFull,
     /// A run that belongs to the turn is still active in another process.
     InUse,
+    /// The agent could not be set up, for example because of its configuration.
+    Setup,
     /// A request to the model failed.
     #[serde(untagged)]
     Model(ModelErrorKind),
@@ -167,6 +169,7 @@ impl TurnErrorKind {
             Self::Journal => "journal",
             Self::DiskFull => "disk_full",
             Self::InUse => "in_use",
+            Self::Setup => "setup",
             Self::Model(kind) => kind.as_str(),
         }
     }
@@ -239,8 +242,9 @@ mod tests {
             .iter()
             .copied()
             .map(TurnErrorKind::Model);
-        use TurnErrorKind::{DiskFull, InUse, Journal};
-        for kind in [Journal, DiskFull, InUse].into_iter().chain(model_kinds) {
+        use TurnErrorKind::{DiskFull, InUse, Journal, Setup};
+        let own_kinds = [Journal, DiskFull, InUse, Setup].into_iter();
+        for kind in own_kinds.chain(model_kinds) {
             let value = serde_json::to_value(kind).unwrap();
             assert_eq!(value, json!(kind.as_str()));
             assert_eq!(

@@ -38,11 +38,19 @@ pub struct TurnFileChanges {
     pub directory: PathBuf,
     /// The changed files.
     pub files: Vec<TurnFileChange>,
-    /// Changed files whose content is not recorded, for example because they are too large.
+    /// Changed files whose content is not recorded, because they are too large, or because another
+    /// session may have changed them.
     pub unrecorded: Vec<PathBuf>,
 }
 
 impl TurnFileChanges {
+    /// Keeps the contents of these files only. The others stay as files that are not recorded.
+    pub fn record_only(&mut self, paths: &[PathBuf]) {
+        let is_kept = |change: &mut TurnFileChange| paths.contains(&change.path);
+        let other = self.files.extract_if(.., |change| !is_kept(change));
+        self.unrecorded.extend(other.map(|change| change.path));
+    }
+
     /// Adds changes that were made after these ones, in the same turn. A file that is as it was
     /// before both is no change.
     pub fn followed_by(mut self, later: Self) -> Self {

@@ -1,13 +1,16 @@
 //! Routes of approvals: list and follow the requests that wait, and decide.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::unfold;
-use selvedge_protocol::{ApprovalDecider, CallDecision, DecisionRace, TokenScope};
+use selvedge_protocol::{
+    ApprovalDecider, ApprovalDeciderStore, CallDecision, DecisionRace, TokenScope,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::Receiver;
@@ -17,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::approvals::{ApprovalChange, WaitingApproval};
+use crate::approvals::{ApprovalChange, ApprovalDecision, WaitingApproval};
 use crate::caller::{ApiJson, ApiQuery, Caller};
 use crate::event_stream::event_response;
 use crate::metrics::GaugeGuard;
@@ -209,7 +212,8 @@ pub(crate) struct DecidedApproval {
 
 /// Decide about an approval request
 ///
-/// Of several decisions about a request the first one counts; the others get status 409.
+/// Of several decisions about a request the first one counts; the others get status 409. The token
+/// must also reach each `folder` that the calls give access to.
 #[utoipa::path(
     post, path = "/approvals/{id}", tag = "approvals", params(("id" = String, Path)),
     request_body = DecideApproval,
@@ -235,6 +239,16 @@ async fn decide_approval(
     if state.session(&caller, &approval.session).await.is_err() {
         return Err(ApiError::not_found(format!("approval request `{id}`")));
     }
+    let mut folders = approval
+        .request
+        .calls
+        .iter()
+        .filter_map(|call| call.folder.as_ref());
+    if let Some(folder) = folders.find(|folder| !caller.token.allows_directory(folder)) {
+        return Err(ApiError::forbidden(format!(
+            "the calls give access to {folder}, which the token cannot reach"
+        )));
+    }
     let decider = ApprovalDecider {
         approval: id.clone(),
         session: approval.session,
@@ -244,9 +258,7 @@ async fn decide_approval(
             .unwrap_or_default()
             .to_owned(),
     };
-    if state.stores.deciders.record_decider(decider).await? == DecisionRace::Lost {
-        return Err(decided());
-    }
+    let right = state.approvals.begin_decision(&id).ok_or_else(decided)?;
     let decision = match request.decision {
         ApprovalChoice::Once => CallDecision::Once,
         ApprovalChoice::SimilarCalls => CallDecision::SimilarCalls,
@@ -254,14 +266,36 @@ async fn decide_approval(
         ApprovalChoice::Deny => CallDecision::Deny(request.reason),
     };
     let decisions = vec![decision; approval.request.calls.len()];
-    match state.approvals.answer(&id, decisions) {
-        true => Ok(Json(DecidedApproval {
-            id,
-            decision: request.decision,
-        })),
-        // The time limit was reached, or the turn was stopped meanwhile.
-        false => Err(ApiError::conflict(
-            "the turn no longer waits for the decision",
-        )),
+    // A task of its own: a client that disconnects does not stop it.
+    let store = store_and_deliver(state.stores.deciders.clone(), decider, right, decisions);
+    let done = tokio::spawn(store).await;
+    done.map_err(|error| ApiError::internal(error.to_string()))??;
+    Ok(Json(DecidedApproval {
+        id,
+        decision: request.decision,
+    }))
+}
+
+/// Stores a decision and passes it to the turn. A decision that the turn does not receive is not
+/// kept.
+async fn store_and_deliver(
+    deciders: Arc<dyn ApprovalDeciderStore>,
+    decider: ApprovalDecider,
+    right: ApprovalDecision,
+    decisions: Vec<CallDecision>,
+) -> Result<(), ApiError> {
+    let id = decider.approval.clone();
+    if deciders.record_decider(decider).await? == DecisionRace::Lost {
+        return Err(ApiError::conflict(
+            "the approval request is decided already",
+        ));
     }
+    if right.deliver(decisions) {
+        return Ok(());
+    }
+    // The time limit was reached, or the turn was stopped meanwhile.
+    deciders.remove_decider(&id).await?;
+    Err(ApiError::conflict(
+        "the turn no longer waits for the decision",
+    ))
 }

@@ -36,7 +36,34 @@ struct PendingApproval {
     request: ApprovalRequest,
     asked_ms: i64,
     reply: oneshot::Sender<ApprovalResponse>,
+    /// Whether a decision is being stored.
+    is_deciding: bool,
     _counted: GaugeGuard,
+}
+
+/// The right to decide about a request. Without a decision, another client may decide.
+pub(crate) struct ApprovalDecision {
+    approvals: Arc<PendingApprovals>,
+    id: String,
+}
+
+impl ApprovalDecision {
+    /// Passes decisions to the turn that waits. Returns whether it still waited.
+    pub(crate) fn deliver(self, decisions: Vec<CallDecision>) -> bool {
+        let pending = self.approvals.remove(&self.id);
+        pending.is_some_and(|pending| {
+            let response = ApprovalResponse::Decided(decisions);
+            pending.reply.send(response).is_ok()
+        })
+    }
+}
+
+impl Drop for ApprovalDecision {
+    fn drop(&mut self) {
+        if let Some(pending) = self.approvals.lock().get_mut(&self.id) {
+            pending.is_deciding = false;
+        }
+    }
 }
 
 /// An approval request that waits.
@@ -101,12 +128,14 @@ impl PendingApprovals {
         Some(removed)
     }
 
-    /// Passes decisions to the turn that waits. Returns whether it still waited.
-    pub(crate) fn answer(&self, id: &str, decisions: Vec<CallDecision>) -> bool {
-        let pending = self.remove(id);
-        pending.is_some_and(|pending| {
-            let response = ApprovalResponse::Decided(decisions);
-            pending.reply.send(response).is_ok()
+    /// Begins to decide about a request. `None` if it does not wait, or another client decides.
+    pub(crate) fn begin_decision(self: &Arc<Self>, id: &str) -> Option<ApprovalDecision> {
+        let mut pending = self.lock();
+        let approval = pending.get_mut(id).filter(|one| !one.is_deciding)?;
+        approval.is_deciding = true;
+        Some(ApprovalDecision {
+            approvals: self.clone(),
+            id: id.to_owned(),
         })
     }
 
@@ -154,6 +183,7 @@ impl Approver for ApiApprover {
                 request: request.clone(),
                 asked_ms: since_epoch().as_millis() as i64,
                 reply,
+                is_deciding: false,
                 _counted: self.approvals.metrics.pending_approvals.enter(),
             };
             self.approvals.add(pending);

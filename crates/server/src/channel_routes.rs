@@ -1,12 +1,12 @@
-//! Routes of channels: list, read, post and follow.
+//! Routes of channels: list, read, post, follow, and the sessions that follow.
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use selvedge_protocol::{
-    ChannelInfo, ChannelMessage, MAX_CHANNEL_READ, NewChannelMessage, ReadFrom, TokenScope,
-    check_channel_name,
+    ChannelInfo, ChannelMessage, Following, MAX_CHANNEL_READ, NewChannelMessage, ReadFrom,
+    TokenScope, check_channel_name,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -17,7 +17,7 @@ use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiQuery, Caller};
 use crate::event_stream::channel_messages;
 use crate::session_routes::last_event_id;
-use crate::state::SharedState;
+use crate::state::{ApiState, SharedState};
 
 /// Messages that a request reads without `limit`.
 const DEFAULT_READ: u32 = 50;
@@ -27,6 +27,7 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
         .routes(routes!(list_channels))
         .routes(routes!(read_channel, post_to_channel))
         .routes(routes!(follow_channel))
+        .routes(routes!(add_follower, remove_follower))
 }
 
 /// A channel with its size.
@@ -38,7 +39,7 @@ pub(crate) struct ChannelView {
     messages: u64,
     /// When the newest message was posted, in milliseconds since 1970.
     time: i64,
-    /// Ids of the sessions that follow the channel.
+    /// Ids of the token's sessions that follow the channel.
     followers: Vec<String>,
 }
 
@@ -118,7 +119,7 @@ pub(crate) struct PostedMessage {
     message: PostView,
     /// Ids of the sessions for which it is queued.
     queued: Vec<String>,
-    /// Mentioned followers that do not get it, each with the reason.
+    /// Mentioned sessions of the token that do not get it, each with the reason.
     refused: Vec<String>,
 }
 
@@ -133,8 +134,26 @@ async fn list_channels(
 ) -> Result<Json<ChannelsResponse>, ApiError> {
     caller.require(TokenScope::Channels)?;
     let channels = state.stores.channels.list().await?;
-    let channels = channels.into_iter().map(ChannelView::from).collect();
+    let mut channels: Vec<ChannelView> = channels.into_iter().map(ChannelView::from).collect();
+    for channel in &mut channels {
+        channel.followers = usable_sessions(&state, &caller, &channel.followers).await;
+    }
     Ok(Json(ChannelsResponse { channels }))
+}
+
+/// Returns the texts that begin with the id of a session that the caller can use. Others do not
+/// exist for it.
+async fn usable_sessions(state: &SharedState, caller: &Caller, texts: &[String]) -> Vec<String> {
+    let mut usable = Vec::new();
+    if caller.require(TokenScope::Sessions).is_ok() {
+        for text in texts {
+            let id = text.split(':').next().unwrap_or_default();
+            if state.session(caller, id).await.is_ok() {
+                usable.push(text.clone());
+            }
+        }
+    }
+    usable
 }
 
 /// Which messages to read.
@@ -187,6 +206,7 @@ async fn post_to_channel(
         text: request.text,
         idempotency_key: caller.message_key(),
         permissions: Some(caller.mention_permissions()),
+        max_open_messages: Some(state.limits.queued_turns),
     };
     let receipt = state.stores.channels.post(message).await?;
     for session in &receipt.queued {
@@ -195,9 +215,57 @@ async fn post_to_channel(
     let posted = PostedMessage {
         message: receipt.message.into(),
         queued: receipt.queued,
-        refused: receipt.refused,
+        refused: usable_sessions(&state, &caller, &receipt.refused).await,
     };
     Ok((StatusCode::CREATED, Json(posted)))
+}
+
+/// Make a session follow a channel: a post that mentions it becomes its next message
+///
+/// Needs the scopes `channels` and `sessions`.
+#[utoipa::path(
+    put, path = "/channels/{name}/followers/{session}", tag = "channels",
+    params(("name" = String, Path), ("session" = String, Path)),
+    responses((status = 204), (status = "4XX", body = ErrorBody)),
+)]
+async fn add_follower(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path((name, session)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    set_following(&state, &caller, &name, &session, Following::On).await
+}
+
+/// Make a session no longer follow a channel
+///
+/// Needs the scopes `channels` and `sessions`.
+#[utoipa::path(
+    delete, path = "/channels/{name}/followers/{session}", tag = "channels",
+    params(("name" = String, Path), ("session" = String, Path)),
+    responses((status = 204), (status = "4XX", body = ErrorBody)),
+)]
+async fn remove_follower(
+    State(state): State<SharedState>,
+    caller: Caller,
+    Path((name, session)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    set_following(&state, &caller, &name, &session, Following::Off).await
+}
+
+async fn set_following(
+    state: &ApiState,
+    caller: &Caller,
+    channel: &str,
+    session: &str,
+    following: Following,
+) -> Result<StatusCode, ApiError> {
+    caller.require(TokenScope::Channels)?;
+    caller.require(TokenScope::Sessions)?;
+    check_channel_name(channel)?;
+    let session = state.session(caller, session).await?.id;
+    let channels = &state.stores.channels;
+    channels.follow(channel, &session, following).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Where to begin.

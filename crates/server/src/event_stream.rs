@@ -9,18 +9,18 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use selvedge_protocol::{ChannelStore, MAX_CHANNEL_READ, MAX_EVENT_READ, ReadFrom};
+use selvedge_protocol::{ChannelStore, MAX_CHANNEL_READ, ReadFrom};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-use crate::feed::{FeedEvent, SessionFeed};
+use crate::feed::{FeedEvent, LiveEvent, SessionFeed};
 use crate::metrics::{GaugeGuard, ServerMetrics};
 
 /// How often a comment is sent on a stream without events, so that proxies keep it open.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// How often a quiet stream looks for events that another server stored.
-const FOREIGN_POLL_INTERVAL: Duration = Duration::from_secs(3);
+const OTHER_SERVERS_POLL_INTERVAL: Duration = Duration::from_secs(3);
 /// How often a followed channel is read.
 const CHANNEL_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -40,7 +40,7 @@ struct SessionEventReader {
     sent: u64,
     ready: VecDeque<FeedEvent>,
     /// `None` until the client has caught up with the stored events.
-    live: Option<Receiver<FeedEvent>>,
+    live: Option<Receiver<LiveEvent>>,
     end: StreamEnd,
     stopping: CancellationToken,
     _open: GaugeGuard,
@@ -92,8 +92,12 @@ impl SessionEventReader {
             };
             let received = tokio::select! {
                 received = live.recv() => received,
-                () = self.stopping.cancelled() => return None,
-                () = tokio::time::sleep(FOREIGN_POLL_INTERVAL) => {
+                () = self.stopping.cancelled() => {
+                    // The client still gets the end of a turn that ended before the stop.
+                    (self.live, self.end) = (None, StreamEnd::AfterStored);
+                    continue;
+                }
+                () = tokio::time::sleep(OTHER_SERVERS_POLL_INTERVAL) => {
                     // The stream ends if the storage fails; the client connects again.
                     let stored = self.feed.stored_by_other_servers(self.sent, live).await.ok()?;
                     self.ready.extend(stored);
@@ -101,7 +105,11 @@ impl SessionEventReader {
                 }
             };
             match received {
-                Ok(event) => self.ready.push_back(event),
+                // Another server stored the events between.
+                Ok(event) if event.number().is_some_and(|number| number > self.sent + 1) => {
+                    self.live = None;
+                }
+                Ok(event) => self.ready.extend(self.feed.load(event).await.ok()?),
                 // The client was too slow: it gets the stored events again.
                 Err(RecvError::Lagged(_)) => self.live = None,
                 Err(RecvError::Closed) => return None,
@@ -114,8 +122,7 @@ impl SessionEventReader {
     async fn read_stored(&mut self) -> Option<()> {
         // The stream ends if the storage fails; the client connects again.
         let page = self.feed.stored_after(self.sent).await.ok()?;
-        let is_last = page.len() < MAX_EVENT_READ as usize;
-        if !is_last || !page.is_empty() {
+        if !page.is_empty() {
             self.ready.extend(page);
             return Some(());
         }
@@ -129,6 +136,18 @@ impl SessionEventReader {
     }
 }
 
+/// Reads the messages of a channel for one client.
+struct ChannelReader {
+    channels: Arc<dyn ChannelStore>,
+    name: String,
+    /// Number of the last message that was sent.
+    sent: u64,
+    /// Messages that were read, with their numbers.
+    ready: VecDeque<(u64, String)>,
+    stopping: CancellationToken,
+    _open: GaugeGuard,
+}
+
 /// Returns the messages of a channel after a number as Server-Sent Events.
 pub(crate) fn channel_messages(
     channels: Arc<dyn ChannelStore>,
@@ -137,31 +156,46 @@ pub(crate) fn channel_messages(
     metrics: &Arc<ServerMetrics>,
     stopping: CancellationToken,
 ) -> Response {
-    let open = metrics.open_streams.enter();
-    let state = (channels, name, after, VecDeque::new(), stopping, open);
-    let messages = unfold(state, async |mut state| {
-        let (channels, name, after, ready, stopping, _) = &mut state;
+    let reader = ChannelReader {
+        channels,
+        name,
+        sent: after,
+        ready: VecDeque::new(),
+        stopping,
+        _open: metrics.open_streams.enter(),
+    };
+    let messages = unfold(reader, async |mut reader| {
+        let (number, body) = reader.next().await?;
+        let event = Event::default().id(number.to_string());
+        Some((Ok(event.data(body)), reader))
+    });
+    event_response(messages)
+}
+
+impl ChannelReader {
+    /// Returns the next message with its number; `None` at the end of the stream.
+    async fn next(&mut self) -> Option<(u64, String)> {
         loop {
-            if let Some((number, body)) = ready.pop_front() {
-                *after = number;
-                let event = Event::default().id(u64::to_string(&number));
-                return Some((Ok(event.data(String::as_str(&body))), state));
+            if let Some((number, body)) = self.ready.pop_front() {
+                self.sent = number;
+                return Some((number, body));
             }
-            let read = channels.read(name, ReadFrom::After(*after), MAX_CHANNEL_READ);
+            let from = ReadFrom::After(self.sent);
+            let read = self.channels.read(&self.name, from, MAX_CHANNEL_READ);
+            // The stream ends if the storage fails; the client connects again.
             let messages = read.await.ok()?;
-            ready.extend(messages.iter().filter_map(|message| {
+            self.ready.extend(messages.iter().filter_map(|message| {
                 let body = serde_json::to_string(message).ok()?;
                 Some((message.number, body))
             }));
-            if ready.is_empty() {
+            if self.ready.is_empty() {
                 tokio::select! {
                     () = tokio::time::sleep(CHANNEL_POLL_INTERVAL) => {}
-                    () = stopping.cancelled() => return None,
+                    () = self.stopping.cancelled() => return None,
                 }
             }
         }
-    });
-    event_response(messages)
+    }
 }
 
 /// Returns a response that sends these events.
@@ -175,4 +209,109 @@ pub(crate) fn event_response(
     // Proxies must not collect events.
     headers.insert("x-accel-buffering", no);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use selvedge_protocol::{RuntimeEvent, ServerStoreError, SessionEvent, SessionEventStore};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::feed::SessionFeeds;
+
+    /// Events of one session in memory.
+    #[derive(Default)]
+    struct StoredEvents(Mutex<Vec<Value>>);
+
+    #[async_trait]
+    impl SessionEventStore for StoredEvents {
+        async fn append_events(
+            &self,
+            _: &str,
+            bodies: Vec<Value>,
+        ) -> Result<u64, ServerStoreError> {
+            let mut events = self.0.lock().unwrap();
+            let first = events.len() as u64 + 1;
+            events.extend(bodies);
+            Ok(first)
+        }
+
+        async fn events_after(
+            &self,
+            _: &str,
+            after: u64,
+            limit: u32,
+        ) -> Result<Vec<SessionEvent>, ServerStoreError> {
+            let numbered = (1..).zip(self.0.lock().unwrap().clone());
+            let events = numbered.map(|(number, body)| SessionEvent { number, body });
+            let events = events.skip(after as usize).take(limit as usize);
+            Ok(events.collect())
+        }
+
+        async fn event_before(
+            &self,
+            _: &str,
+            _: &str,
+            _: u64,
+        ) -> Result<Option<SessionEvent>, ServerStoreError> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn a_reader_gets_events_of_other_servers_in_order_and_large_events_from_the_storage() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (store, metrics) = (Arc::<StoredEvents>::default(), Arc::default());
+            let feeds = SessionFeeds::new(store.clone(), Arc::clone(&metrics));
+            let feed = feeds.feed("ses_1");
+            let mut reader = SessionEventReader {
+                feed: feed.clone(),
+                sent: 0,
+                ready: VecDeque::new(),
+                live: None,
+                end: StreamEnd::Never,
+                stopping: CancellationToken::new(),
+                _open: metrics.open_streams.enter(),
+            };
+            let (events, flush) = feed.sink();
+            events.emit(RuntimeEvent::TurnStarted { turn: 1 });
+            flush.wait().await;
+            assert_eq!(reader.next().await.unwrap().number, Some(1));
+            // The reader waits for live events.
+            events.emit(RuntimeEvent::TurnStarted { turn: 2 });
+            flush.wait().await;
+            assert_eq!(reader.next().await.unwrap().number, Some(2));
+            // Another server stores an event.
+            let body = json!({"type": "turn.started", "turn": 3});
+            store.append_events("ses_1", vec![body]).await.unwrap();
+            let message = "x".repeat(100_000);
+            events.emit(RuntimeEvent::Error { message });
+            flush.wait().await;
+            let next = reader.next().await.unwrap();
+            assert_eq!(next.number, Some(3));
+            assert!(next.body.contains("\"turn\":3"), "{}", next.body);
+            let next = reader.next().await.unwrap();
+            assert_eq!((next.number, next.body.len() > 100_000), (Some(4), true));
+            let message = "y".repeat(100_000);
+            events.emit(RuntimeEvent::Error { message });
+            flush.wait().await;
+            let next = reader.next().await.unwrap();
+            assert_eq!((next.number, next.body.len() > 100_000), (Some(5), true));
+            // A stop ends the stream after the stored events.
+            events.emit(RuntimeEvent::TurnStarted { turn: 4 });
+            flush.wait().await;
+            reader.stopping.cancel();
+            assert_eq!(reader.next().await.unwrap().number, Some(6));
+            assert_eq!(reader.next().await, None);
+        });
+    }
 }

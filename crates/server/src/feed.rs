@@ -19,10 +19,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::metrics::ServerMetrics;
 
-/// Most events that wait for one client. A slower client reads the stored events again.
-const MAX_WAITING_EVENTS: usize = 256;
-/// Most events that are stored in one transaction.
-const MAX_BATCH: usize = 256;
+/// Most events that wait for one client. A slower client reads the stored events again. The memory
+/// for as many is taken for each session that is followed.
+const MAX_WAITING_EVENTS: usize = 64;
+/// Largest stored event that waits for clients, in bytes. They read larger ones from the storage.
+const MAX_WAITING_EVENT_BYTES: usize = 16 << 10;
+/// Most events that are stored in one transaction, and sent at once.
+const MAX_BATCH: usize = MAX_WAITING_EVENTS;
 /// How often a failed write is tried again.
 const MAX_WRITE_RETRIES: u32 = 5;
 /// Pause before a failed write is tried again.
@@ -35,6 +38,32 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct FeedEvent {
     pub(crate) number: Option<u64>,
     pub(crate) body: Arc<str>,
+}
+
+/// An event that waits for a client.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum LiveEvent {
+    /// The event itself.
+    Event(FeedEvent),
+    /// The number of a stored event that is too large to wait.
+    Large(u64),
+}
+
+impl LiveEvent {
+    fn new(event: FeedEvent) -> Self {
+        match event.number {
+            Some(number) if event.body.len() > MAX_WAITING_EVENT_BYTES => Self::Large(number),
+            _ => Self::Event(event),
+        }
+    }
+
+    /// Returns the number of the event if it is stored.
+    pub(crate) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Event(event) => event.number,
+            Self::Large(number) => Some(*number),
+        }
+    }
 }
 
 impl From<SessionEvent> for FeedEvent {
@@ -106,7 +135,7 @@ pub(crate) struct SessionFeed {
     /// Locked while events are stored and sent, and while a client catches up with them.
     publishing: tokio::sync::Mutex<()>,
     open_items: Mutex<Vec<OpenItem>>,
-    live: Sender<FeedEvent>,
+    live: Sender<LiveEvent>,
 }
 
 /// An item that is not complete, with its text so far.
@@ -120,8 +149,8 @@ struct OpenItem {
 /// What the task that publishes events receives.
 enum FeedInput {
     Event(Box<RuntimeEvent>),
-    /// Sent back when all events before it are stored.
-    Flush(oneshot::Sender<()>),
+    /// Answered when all events before it are stored, with whether that succeeded.
+    Flush(oneshot::Sender<bool>),
 }
 
 /// Waits until the events of a turn are stored.
@@ -129,13 +158,12 @@ enum FeedInput {
 pub struct EventFlush(UnboundedSender<FeedInput>);
 
 impl EventFlush {
-    /// Waits until all events are stored that were emitted before, or cannot be stored.
-    pub async fn wait(&self) {
+    /// Waits until all events are stored that were emitted before. Returns `false` if one of them
+    /// cannot be stored; then no event after it was stored or sent.
+    pub async fn wait(&self) -> bool {
         let (sender, stored) = oneshot::channel();
-        // If the task has ended, it has stored everything.
-        if self.0.send(FeedInput::Flush(sender)).is_ok() {
-            let _ = stored.await;
-        }
+        // The task runs as long as there is a sender.
+        self.0.send(FeedInput::Flush(sender)).is_ok() && stored.await.unwrap_or(false)
     }
 }
 
@@ -144,7 +172,7 @@ pub(crate) struct CaughtUp {
     /// The rest of the stored events, then the open items with their text so far.
     pub(crate) events: Vec<FeedEvent>,
     /// All later events.
-    pub(crate) live: Receiver<FeedEvent>,
+    pub(crate) live: Receiver<LiveEvent>,
 }
 
 impl SessionFeed {
@@ -163,6 +191,7 @@ impl SessionFeed {
 
     async fn publish_all(self: Arc<Self>, mut receiver: UnboundedReceiver<FeedInput>) {
         let mut inputs = Vec::new();
+        let mut all_stored = true;
         while receiver.recv_many(&mut inputs, MAX_BATCH).await > 0 {
             let (mut events, mut flushes) = (Vec::new(), Vec::new());
             for input in inputs.drain(..) {
@@ -171,24 +200,29 @@ impl SessionFeed {
                     FeedInput::Flush(flush) => flushes.push(flush),
                 }
             }
-            self.publish(events).await;
+            // After an event that is missing, later ones would hide the gap.
+            all_stored = all_stored && self.publish(events).await;
             for flush in flushes {
-                let _ = flush.send(());
+                let _ = flush.send(all_stored);
             }
         }
     }
 
-    /// Stores the events that are to be stored, and sends all of them in order.
-    async fn publish(&self, events: Vec<RuntimeEvent>) {
+    /// Stores the events that are to be stored, and sends all of them in order. If they cannot be
+    /// stored, sends none and returns `false`.
+    async fn publish(&self, events: Vec<RuntimeEvent>) -> bool {
         let stored = events.iter().filter(|event| is_stored(event));
         let stored: Vec<Value> = stored
             .filter_map(|event| serde_json::to_value(event).ok())
             .collect();
         let _publishing = self.publishing.lock().await;
-        let mut next = match stored.is_empty() {
-            true => None,
-            false => self.store_events(stored).await,
-        };
+        let mut next = None;
+        if !stored.is_empty() {
+            next = self.store_events(stored).await;
+            if next.is_none() {
+                return false;
+            }
+        }
         for event in events {
             let Ok(body) = serde_json::to_string(&event) else {
                 continue;
@@ -200,8 +234,9 @@ impl SessionFeed {
             let body: Arc<str> = body.into();
             self.track_open_item(&event, &body);
             // Without a client there is nothing to send to.
-            let _ = self.live.send(FeedEvent { number, body });
+            let _ = self.live.send(LiveEvent::new(FeedEvent { number, body }));
         }
+        true
     }
 
     /// Stores events, and returns the number of the first one; `None` if that failed repeatedly.
@@ -266,12 +301,35 @@ impl SessionFeed {
         Ok(read.await?.into_iter().map(FeedEvent::from).collect())
     }
 
+    /// Returns an event that waited, `None` if it was removed meanwhile.
+    pub(crate) async fn load(
+        &self,
+        event: LiveEvent,
+    ) -> Result<Option<FeedEvent>, ServerStoreError> {
+        let number = match event {
+            LiveEvent::Event(event) => return Ok(Some(event)),
+            LiveEvent::Large(number) => number,
+        };
+        let read = self
+            .store
+            .events_after(&self.session, number - 1, 1)
+            .await?;
+        let found = read.into_iter().find(|event| event.number == number);
+        Ok(found.map(FeedEvent::from))
+    }
+
+    /// Returns a receiver for all events that follow.
+    pub(crate) async fn follow(&self) -> Receiver<LiveEvent> {
+        let _publishing = self.publishing.lock().await;
+        self.live.subscribe()
+    }
+
     /// Returns stored events after a number that another process stored. Returns none if this
     /// process has sent events that `live` has not received.
     pub(crate) async fn stored_by_other_servers(
         &self,
         after: u64,
-        live: &Receiver<FeedEvent>,
+        live: &Receiver<LiveEvent>,
     ) -> Result<Vec<FeedEvent>, ServerStoreError> {
         let _publishing = self.publishing.lock().await;
         match live.is_empty() {

@@ -30,7 +30,7 @@ async fn healthz() -> &'static str {
     responses((status = 200, body = String), (status = 503, body = ErrorBody)),
 )]
 async fn readyz(State(state): State<SharedState>) -> Result<&'static str, ApiError> {
-    if state.stopping.is_cancelled() {
+    if state.workers.is_draining() {
         return Err(ApiError::unavailable("the server is stopping"));
     }
     match state.stores.tokens.tokens().await {

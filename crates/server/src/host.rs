@@ -8,8 +8,9 @@ use selvedge_tools::Approver;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::client_tools::ClientTool;
+use crate::client_tools::{ClientTool, SessionClientTools};
 use crate::feed::EventFlush;
+use crate::turn_permits::TurnPermit;
 
 /// Runs turns of sessions and calls of tools, with the configuration of their workspaces.
 #[async_trait]
@@ -17,6 +18,11 @@ pub trait SessionHost: Send + Sync {
     /// Claims the oldest message of a session that is not answered, and runs its turn. If the
     /// future is dropped, the turn stays open and a later call continues it.
     async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError>;
+    /// Returns a folder without links; `None` if it does not exist. Reads nothing else.
+    fn folder(&self, path: &str) -> Option<String>;
+    /// Fails if the agent of a folder has tools with the same names as these.
+    async fn check_client_tools(&self, folder: &str, tools: &[ClientTool])
+    -> Result<(), HostError>;
     /// Returns where a session of an environment works. `worktree` overrides the environment.
     async fn session_place(
         &self,
@@ -26,6 +32,9 @@ pub trait SessionHost: Send + Sync {
     ) -> Result<SessionPlace, HostError>;
     /// Returns the names of the environments of a workspace.
     async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError>;
+    /// Requests that the turn of a session stops, which runs in another process. Returns whether
+    /// one runs.
+    async fn request_stop(&self, session: &str) -> Result<bool, HostError>;
     /// Returns a unified diff of what a session changed in its worktree, or of what a turn changed.
     async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError>;
     /// Merges what a session changed in its worktree into its folder: all files or none. Returns
@@ -48,22 +57,32 @@ pub trait SessionHost: Send + Sync {
     ) -> Result<(), HostError>;
     /// Creates a session with the turns of another up to `up_to_turn`, or all. Returns its id.
     async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError>;
-    /// Returns the items of a session with the numbers of their turns.
-    async fn items(&self, session: &str) -> Result<Vec<(u32, Value)>, HostError>;
+    /// Returns up to `limit` items of a session after the first `after` ones.
+    async fn items(
+        &self,
+        session: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<HostedItems, HostError>;
     /// Runs one call of a tool in a workspace, through its policy and gate. A call that needs
     /// approval is denied.
     async fn call_tool(&self, workspace: &str, tool: &str, args: Value)
     -> Result<Value, HostError>;
-    /// Returns the newest runs of some workspaces.
-    async fn runs(&self, workspaces: &[String], limit: u32) -> Result<Vec<HostedRun>, HostError>;
-    /// Returns the remembered turns that match, the best first, without their texts.
+    /// Returns runs of some workspaces, the newest first; those before the run `after` if it names
+    /// one.
+    async fn runs(
+        &self,
+        workspaces: &[String],
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<HostedRun>, HostError>;
+    /// Returns the remembered turns of sessions in some workspaces that match, the best first.
     async fn search_memory(
         &self,
+        workspaces: &[String],
         query: &str,
         limit: usize,
     ) -> Result<Vec<HostedMemoryHit>, HostError>;
-    /// Returns a remembered turn with its text.
-    async fn read_memory(&self, hit: HostedMemoryHit) -> Result<HostedMemoryHit, HostError>;
     /// Returns a run with its calls.
     async fn run(&self, id: &str) -> Result<HostedRun, HostError>;
 }
@@ -78,8 +97,27 @@ pub struct HostedTurn {
     pub approver: Arc<dyn Approver>,
     /// Ends the turn as interrupted.
     pub cancel: CancellationToken,
-    /// Tools of the client, which the agent can call besides its own.
-    pub client_tools: Vec<ClientTool>,
+    /// Lets the turn run. It is given back while the turn waits for the turn of another session.
+    pub permit: TurnPermit,
+    /// Tools of clients, which the agent can call besides its own.
+    pub client_tools: SessionClientTools,
+    /// Tells the server about messages that the turn queues for other sessions.
+    pub waker: SessionWaker,
+}
+
+/// Tells the server that a message was queued for a session, so that its turn starts at once.
+#[derive(Clone)]
+pub struct SessionWaker(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl SessionWaker {
+    pub(crate) fn new(wake: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wake))
+    }
+
+    /// Makes the server look at the queue of a session.
+    pub fn wake(&self, session: &str) {
+        (self.0)(session);
+    }
 }
 
 /// What [`SessionHost::run_next`] has done.
@@ -93,6 +131,15 @@ pub enum HostedStep {
     Ended,
 }
 
+/// Items of a session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostedItems {
+    /// Items with the numbers of their turns.
+    pub items: Vec<(u32, Value)>,
+    /// Number of all items of the session.
+    pub total: u64,
+}
+
 /// A remembered turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostedMemoryHit {
@@ -102,7 +149,7 @@ pub struct HostedMemoryHit {
     pub turn: u32,
     /// Relevance, comparable within one search only.
     pub score: f64,
-    /// Short form of the turn. Empty until it is read.
+    /// Short form of the turn.
     pub text: String,
 }
 
@@ -144,8 +191,21 @@ pub enum HostErrorKind {
     Invalid,
     /// The policy does not allow it.
     Denied,
+    /// A turn of the session runs.
+    Busy,
     /// The server failed.
     Failed,
+}
+
+impl HostError {
+    /// The server failed, for a reason of one line.
+    pub fn failed(message: impl std::fmt::Display) -> Self {
+        Self {
+            kind: HostErrorKind::Failed,
+            message: message.to_string(),
+            hint: None,
+        }
+    }
 }
 
 impl std::fmt::Display for HostError {

@@ -17,8 +17,6 @@ use crate::state::SharedState;
 const MAX_FOUND_TURNS: usize = 50;
 /// Turns that a request returns without `limit`.
 const DEFAULT_FOUND_TURNS: usize = 10;
-/// Most turns that are searched for those of the token's workspaces.
-const MAX_SEARCHED_TURNS: usize = 500;
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new().routes(routes!(search_memory))
@@ -81,20 +79,12 @@ async fn search_memory(
         .limit
         .unwrap_or(DEFAULT_FOUND_TURNS)
         .min(MAX_FOUND_TURNS);
-    let hits = state
-        .host
-        .search_memory(&query.query, MAX_SEARCHED_TURNS)
-        .await?;
-    let mut turns = Vec::new();
-    for hit in hits {
-        if turns.len() == limit {
-            break;
-        }
-        // Imported conversations belong to no workspace.
-        if state.session(&caller, &hit.session).await.is_ok() {
-            let hit = state.host.read_memory(hit).await?;
-            turns.push(MemoryTurnView::from(hit));
-        }
-    }
+    let workspaces = &caller.token.workspaces;
+    let search = state.host.search_memory(workspaces, &query.query, limit);
+    let turns = search
+        .await?
+        .into_iter()
+        .map(MemoryTurnView::from)
+        .collect();
     Ok(Json(MemoryResponse { turns }))
 }

@@ -93,6 +93,8 @@ async fn send_message(
 ) -> Result<(StatusCode, Json<MessageView>), ApiError> {
     caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
+    // Held until the message is stored, so that requests at the same time do not exceed the limit.
+    let _queueing = state.queueing.lock().await;
     check_queue_limit(&state, &caller).await?;
     let message = queue_message(&state, &caller, &session.id, request.text).await?;
     Ok((StatusCode::ACCEPTED, Json(message.into())))

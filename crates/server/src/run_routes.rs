@@ -38,7 +38,9 @@ pub(crate) struct RunList {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListRuns {
-    /// Maximum number of runs, up to 500.
+    /// List the runs after this one, the last of an earlier response.
+    after: Option<String>,
+    /// Maximum number of runs, up to 500. Defaults to 50.
     limit: Option<u32>,
 }
 
@@ -57,7 +59,8 @@ async fn list_runs(
         .limit
         .unwrap_or(DEFAULT_LISTED_RUNS)
         .min(MAX_LISTED_RUNS);
-    let runs = state.host.runs(&caller.token.workspaces, limit).await?;
+    let (workspaces, after) = (&caller.token.workspaces, query.after.as_deref());
+    let runs = state.host.runs(workspaces, after, limit).await?;
     Ok(Json(RunList {
         runs: runs.into_iter().map(|run| run.body).collect(),
     }))

@@ -18,6 +18,8 @@ use crate::state::{ApiState, SharedState};
 
 /// Most sessions that one request lists.
 const MAX_LISTED_SESSIONS: u32 = 500;
+/// Most items that one request lists.
+const MAX_LISTED_ITEMS: usize = 1000;
 /// Sessions that a request lists without `limit`.
 const DEFAULT_LISTED_SESSIONS: u32 = 50;
 
@@ -52,6 +54,8 @@ pub(crate) struct SessionView {
     state: String,
     /// Number of messages that are not answered yet.
     queued: u32,
+    /// When it was last used, in milliseconds since 1970.
+    used_ms: i64,
 }
 
 impl From<SessionInfo> for SessionView {
@@ -68,6 +72,7 @@ impl From<SessionInfo> for SessionView {
             }
             .to_owned(),
             queued: session.queued,
+            used_ms: session.touched_ms,
         }
     }
 }
@@ -77,6 +82,20 @@ impl From<SessionInfo> for SessionView {
 pub(crate) struct SessionsResponse {
     /// The sessions, the last used one first.
     sessions: Vec<SessionView>,
+    /// Pass it as `after` to list further sessions. Missing at the end of the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<i64>,
+}
+
+impl SessionsResponse {
+    /// Returns a page of a list. If it has fewer sessions than the limit, it is the last one.
+    fn page(sessions: Vec<SessionInfo>, limit: u32) -> Self {
+        let last = sessions.last().map(|session| session.touched_ms);
+        Self {
+            next: last.filter(|_| sessions.len() == limit as usize),
+            sessions: sessions.into_iter().map(SessionView::from).collect(),
+        }
+    }
 }
 
 /// Workspaces of a token.
@@ -132,6 +151,9 @@ async fn create_session(
         let message = "the environment works in a folder that the token cannot reach";
         return Err(ApiError::forbidden(message));
     }
+    check_session_limit(&state, &caller).await?;
+    // Held until the message is stored, so that requests at the same time do not exceed the limit.
+    let _queueing = state.queueing.lock().await;
     if request.prompt.is_some() {
         check_queue_limit(&state, &caller).await?;
     }
@@ -150,8 +172,30 @@ async fn create_session(
     Ok((StatusCode::CREATED, Json(session.into())))
 }
 
-/// Fails if as many messages of the token wait as may.
+/// Fails if the clients of the token have created as many sessions as they may.
+pub(crate) async fn check_session_limit(state: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+    let sessions = state
+        .stores
+        .queues
+        .session_count(&caller.token.name)
+        .await?;
+    match sessions >= state.limits.sessions {
+        false => Ok(()),
+        true => Err(
+            ApiError::over_limit(format!("this token has created {sessions} sessions"))
+                .hint("continue a session, or set `serve.max_sessions` in config.toml"),
+        ),
+    }
+}
+
+/// Fails if as many messages of the token wait as may, or its money is spent.
 pub(crate) async fn check_queue_limit(state: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+    let token = &caller.token;
+    if let (true, Some(limit)) = (token.has_spent_all(), token.max_cost) {
+        let message = format!("this token has spent {:.2} of {limit:.2}", token.spent);
+        return Err(ApiError::over_limit(message)
+            .hint("run `selvedge serve token create --max-cost AMOUNT` for another token"));
+    }
     let queues = &state.stores.queues;
     let open = queues.open_message_count(&caller.author()).await?;
     match open >= state.limits.queued_turns {
@@ -174,7 +218,9 @@ pub(crate) struct ListSessions {
     title: Option<String>,
     /// Only sessions of this environment.
     environment: Option<String>,
-    /// Maximum number of sessions, up to 500.
+    /// List the sessions after those of an earlier response: its `next`.
+    after: Option<i64>,
+    /// Maximum number of sessions, up to 500. Defaults to 50.
     limit: Option<u32>,
 }
 
@@ -194,27 +240,21 @@ async fn list_sessions(
         None => caller.token.workspaces.clone(),
     };
     let limit = query.limit.unwrap_or(DEFAULT_LISTED_SESSIONS);
-    let limit = limit.min(MAX_LISTED_SESSIONS);
-    let mut sessions: Vec<SessionInfo> = Vec::new();
-    for workspace in workspaces {
+    let limit = limit.clamp(1, MAX_LISTED_SESSIONS);
+    let mut sessions = Vec::new();
+    // Without a workspace, a filter would select all sessions.
+    if !workspaces.is_empty() {
         let filter = SessionFilter {
-            workspace: Some(workspace),
-            title: query.title.clone(),
-            environment: query.environment.clone(),
+            workspaces,
+            title: query.title,
+            environment: query.environment,
+            touched_before_ms: query.after,
             limit,
             ..SessionFilter::default()
         };
-        let found = state.stores.sessions.list(filter).await?;
-        // Workspaces may lie inside each other.
-        for session in found {
-            if !sessions.iter().any(|known| known.id == session.id) {
-                sessions.push(session);
-            }
-        }
+        sessions = state.stores.sessions.list(filter).await?;
     }
-    sessions.truncate(limit as usize);
-    let sessions = sessions.into_iter().map(SessionView::from).collect();
-    Ok(Json(SessionsResponse { sessions }))
+    Ok(Json(SessionsResponse::page(sessions, limit)))
 }
 
 /// Show a session
@@ -234,6 +274,8 @@ async fn get_session(
 /// An item of a session.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ItemView {
+    /// Position in the session, counted from 1.
+    number: u64,
     /// Number of the turn that it belongs to.
     turn: u32,
     /// The item, as in events.
@@ -244,28 +286,48 @@ pub(crate) struct ItemView {
 /// Items of a session.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ItemList {
-    /// The items of all turns, in order.
+    /// The items, in order.
     items: Vec<ItemView>,
+    /// Number of items of the session.
+    total: u64,
+}
+
+/// Which items to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListItems {
+    /// List the items after this number.
+    after: Option<u64>,
+    /// Maximum number of items, up to 1000, which is the default.
+    limit: Option<usize>,
 }
 
 /// List the items of a session: messages, reasoning, scripts, calls and results
 #[utoipa::path(
-    get, path = "/sessions/{id}/items", tag = "sessions", params(("id" = String, Path)),
+    get, path = "/sessions/{id}/items", tag = "sessions",
+    params(("id" = String, Path), ListItems),
     responses((status = 200, body = ItemList), (status = "4XX", body = ErrorBody)),
 )]
 async fn get_items(
     State(state): State<SharedState>,
     caller: Caller,
     Path(id): Path<String>,
+    ApiQuery(query): ApiQuery<ListItems>,
 ) -> Result<Json<ItemList>, ApiError> {
     caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
-    let items = state.host.items(&session.id).await?;
-    let items = items
-        .into_iter()
-        .map(|(turn, item)| ItemView { turn, item });
+    let after = query.after.unwrap_or(0);
+    let limit = query
+        .limit
+        .unwrap_or(MAX_LISTED_ITEMS)
+        .min(MAX_LISTED_ITEMS);
+    let listed = state.host.items(&session.id, after, limit).await?;
+    let numbered = (after + 1..).zip(listed.items);
+    let items = numbered.map(|(number, (turn, item))| ItemView { number, turn, item });
     Ok(Json(ItemList {
         items: items.collect(),
+        total: listed.total,
     }))
 }
 
@@ -291,32 +353,77 @@ async fn fork_session(
 ) -> Result<(StatusCode, Json<SessionView>), ApiError> {
     caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
+    check_session_limit(&state, &caller).await?;
     let fork = state.host.fork(&session.id, request.up_to_turn).await?;
+    let queues = &state.stores.queues;
+    queues.count_session(&fork, &caller.token.name).await?;
     let fork = state.session(&caller, &fork).await?;
     Ok((StatusCode::CREATED, Json(fork.into())))
 }
 
-/// Whether a turn was running.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct StoppedTurn {
-    /// Whether a turn was running, which now ends as `interrupted`.
-    stopped: bool,
+/// What to stop.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StopSession {
+    /// Whether the turns of sessions stop as well that this session created, directly or through
+    /// others.
+    #[serde(default)]
+    children: bool,
 }
 
-/// Stop the running turn of a session. Queued messages stay
+/// The turns that stop.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StoppedTurns {
+    /// Whether a turn of the session was running, which now ends as `interrupted`.
+    stopped: bool,
+    /// Ids of the other sessions whose turns were running.
+    children: Vec<String>,
+}
+
+/// Stop the running turn of a session, in whatever process. Queued messages stay
 #[utoipa::path(
     post, path = "/sessions/{id}/stop", tag = "sessions", params(("id" = String, Path)),
-    responses((status = 200, body = StoppedTurn), (status = "4XX", body = ErrorBody)),
+    request_body = StopSession,
+    responses((status = 200, body = StoppedTurns), (status = "4XX", body = ErrorBody)),
 )]
 async fn stop_session(
     State(state): State<SharedState>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<StoppedTurn>, ApiError> {
+    ApiJson(request): ApiJson<StopSession>,
+) -> Result<Json<StoppedTurns>, ApiError> {
     caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
-    let stopped = state.workers.interrupt(&session.id);
-    Ok(Json(StoppedTurn { stopped }))
+    let stopped = state.stop_turn(&session.id).await?;
+    let (mut children, mut creators) = (Vec::new(), Vec::new());
+    if request.children {
+        creators.push(session.id);
+    }
+    while let Some(creator) = creators.pop() {
+        for child in reachable_children(&state, &caller, creator).await? {
+            if state.stop_turn(&child.id).await? {
+                children.push(child.id.clone());
+            }
+            creators.push(child.id);
+        }
+    }
+    Ok(Json(StoppedTurns { stopped, children }))
+}
+
+/// Returns the sessions that scripts of a session created, as far as the token can reach them.
+async fn reachable_children(
+    state: &ApiState,
+    caller: &Caller,
+    creator: String,
+) -> Result<Vec<SessionInfo>, ApiError> {
+    let filter = SessionFilter {
+        creator: Some(creator),
+        limit: MAX_LISTED_SESSIONS,
+        ..SessionFilter::default()
+    };
+    let mut children = state.stores.sessions.list(filter).await?;
+    children.retain(|child| caller.token.allows_directory(&child.directory));
+    Ok(children)
 }
 
 /// Which events to send.
@@ -425,16 +532,6 @@ async fn get_children(
 ) -> Result<Json<SessionsResponse>, ApiError> {
     caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
-    let filter = SessionFilter {
-        creator: Some(session.id),
-        limit: MAX_LISTED_SESSIONS,
-        ..SessionFilter::default()
-    };
-    let children = state.stores.sessions.list(filter).await?;
-    let children = children
-        .into_iter()
-        .filter(|child| caller.token.allows_directory(&child.directory));
-    Ok(Json(SessionsResponse {
-        sessions: children.map(SessionView::from).collect(),
-    }))
+    let children = reachable_children(&state, &caller, session.id).await?;
+    Ok(Json(SessionsResponse::page(children, MAX_LISTED_SESSIONS)))
 }

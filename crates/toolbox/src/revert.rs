@@ -15,7 +15,11 @@ use crate::preview::file_diff;
 #[non_exhaustive]
 pub enum RevertError {
     /// The contents of these files are not recorded.
-    #[error("not recorded, because too large or unreadable: {}", display_paths(.0))]
+    #[error(
+        "not recorded, because too large, unreadable, or changed by a command while another \
+         session worked in the folder: {}",
+        display_paths(.0)
+    )]
     NotRecorded(Vec<PathBuf>),
     /// A file changed since the turn, or cannot be written.
     #[error(transparent)]

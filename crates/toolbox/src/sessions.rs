@@ -9,9 +9,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     ApprovalPolicy, AuthorKind, CallReach, CallTimeout, InboxMessage, InboxState, MessageAuthor,
-    NewInboxMessage, NewSession, Preview, PreviewContent, ResultView, SandboxPolicy, SessionError,
-    SessionFilter, SessionFolder, SessionInfo, SessionRunner, SessionState, SessionStore, ToolSpec,
-    TurnBudgets, TurnPermissions,
+    NewInboxMessage, NewSession, Preview, PreviewContent, QueuedTurnRunner, ResultView,
+    SandboxPolicy, SessionError, SessionFilter, SessionFolder, SessionInfo, SessionRunner,
+    SessionState, SessionStore, SessionWait, ToolSpec, TurnBudgets, TurnPermissions, new_id,
 };
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, parse_args, typed_call};
 use serde::{Deserialize, Serialize};
@@ -173,6 +173,11 @@ impl Tool for SessionCreate {
         }
     }
 
+    fn granted_folder(&self, args: &Value) -> Option<String> {
+        let args = parse_args::<SessionCreateArgs>(args.clone()).ok()?;
+        self.0.as_ref()?.folder_beyond_script(&args)
+    }
+
     fn preview(&self, args: &Value) -> Preview {
         let Ok(args) = parse_args::<SessionCreateArgs>(args.clone()) else {
             return Preview::default();
@@ -221,7 +226,11 @@ impl Tool for SessionCreate {
                 prompt: args.prompt,
                 idempotency_key: Some(call.idempotency_key.clone()),
             };
+            let has_prompt = session.prompt.is_some();
             let session = access.store.create(session).await.map_err(tool_error)?;
+            if has_prompt {
+                access.runner.message_queued(session.id.clone()).await;
+            }
             Ok(SessionHandle { session, send: () })
         };
         typed_call(args, run, |output: &SessionHandle| {
@@ -249,16 +258,17 @@ impl Tool for SessionList {
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let run = async move |args: SessionListArgs| {
             let access = require(&self.0)?;
-            let (workspace, creator) = match args.created {
-                true => (None, Some(access.author_of(&call).id)),
-                false => (Some(access.permissions.workspace.clone()), None),
+            let (workspaces, creator) = match args.created {
+                true => (Vec::new(), Some(access.author_of(&call).id)),
+                false => (vec![access.permissions.workspace.clone()], None),
             };
             let filter = SessionFilter {
-                workspace,
+                workspaces,
                 title: args.title,
                 environment: args.env,
                 creator,
                 state: args.state,
+                touched_before_ms: None,
                 limit: args.limit,
             };
             let sessions = access.store.list(filter).await.map_err(tool_error)?;
@@ -329,7 +339,8 @@ impl Tool for SessionSend {
             };
             let queued = access.store.send(message).await.map_err(tool_error)?;
             if !args.wait {
-                return Ok(SessionSendOutput::queued(&queued));
+                let runner = access.runner.message_queued(session).await;
+                return Ok(SessionSendOutput::queued(&queued, runner));
             }
             let run = call.scope_id.clone();
             let answered = tokio::select! {
@@ -349,16 +360,21 @@ impl Tool for SessionSend {
 }
 
 impl SessionSendOutput {
-    fn queued(message: &InboxMessage) -> Self {
+    fn queued(message: &InboxMessage, runner: QueuedTurnRunner) -> Self {
         let id = &message.session;
+        let note = match runner {
+            QueuedTurnRunner::Server => "queued: this server runs it".to_owned(),
+            QueuedTurnRunner::NextProcess => format!(
+                "queued: runs with the next server or chat in this session, or \
+                 `selvedge sessions send {id} --wait`"
+            ),
+        };
         Self {
             id: id.clone(),
             number: message.number,
             state: InboxState::Queued.as_str().to_owned(),
             answer: None,
-            note: Some(format!(
-                "queued: runs with the next chat in this session or `selvedge sessions send {id} --wait`"
-            )),
+            note: Some(note),
         }
     }
 
@@ -409,14 +425,20 @@ impl SessionAccess {
         })
     }
 
+    /// Returns the folder outside of the workspace of scripts that a session would work in.
+    fn folder_beyond_script(&self, args: &SessionCreateArgs) -> Option<String> {
+        let environment = self.environments.get(args.env.as_deref()?)?;
+        let directory = environment.directory.as_ref()?;
+        let is_beyond = !self.permissions.allows_workspace(directory);
+        is_beyond.then(|| directory.clone())
+    }
+
     /// Returns what a session would be allowed beyond this script; `None` if nothing.
     fn wider_than_script(&self, args: &SessionCreateArgs) -> Option<String> {
         let name = args.env.as_deref()?;
         let environment = self.environments.get(name)?;
         let mut more = Vec::new();
-        if let Some(directory) = &environment.directory
-            && !self.permissions.allows_workspace(directory)
-        {
+        if let Some(directory) = self.folder_beyond_script(args) {
             more.push(format!("the folder {directory}"));
         }
         let sandbox = environment.sandbox;
@@ -454,8 +476,7 @@ impl SessionAccess {
 /// The record that one session waits for another. Removed when it is dropped.
 struct WaitRecord {
     store: Arc<dyn SessionStore>,
-    waiter: String,
-    target: String,
+    id: String,
 }
 
 impl WaitRecord {
@@ -464,12 +485,18 @@ impl WaitRecord {
         waiter: &str,
         target: &str,
     ) -> Result<Self, SessionError> {
-        store.begin_wait(waiter, target).await?;
-        Ok(Self {
-            store: store.clone(),
+        let wait = SessionWait {
+            id: new_id("wai"),
             waiter: waiter.to_owned(),
             target: target.to_owned(),
-        })
+        };
+        // Exists before the wait is stored, so that it is also removed if this future is dropped.
+        let record = Self {
+            store: store.clone(),
+            id: wait.id.clone(),
+        };
+        store.begin_wait(wait).await?;
+        Ok(record)
     }
 }
 
@@ -477,9 +504,8 @@ impl Drop for WaitRecord {
     fn drop(&mut self) {
         // Outside of a runtime, the record ends with the process.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let store = self.store.clone();
-            let (waiter, target) = (self.waiter.clone(), self.target.clone());
-            runtime.spawn(async move { store.end_wait(&waiter, &target).await });
+            let (store, id) = (self.store.clone(), self.id.clone());
+            runtime.spawn(async move { store.end_wait(&id).await });
         }
     }
 }

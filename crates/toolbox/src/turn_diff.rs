@@ -10,7 +10,7 @@ mod recorded;
 mod renames;
 mod unified;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,6 +81,8 @@ struct DiffStartState {
     /// Files that tools reported before writing them; `None` if the file did not exist. They take
     /// precedence over the baseline, which may contain what a tool wrote before it was taken.
     recorded_files: BTreeMap<OsString, Option<Arc<TrackedFile>>>,
+    /// Files that tools reported, also those that the baseline has.
+    written_files: BTreeSet<OsString>,
     baseline: BaselineState,
 }
 
@@ -146,6 +148,7 @@ impl TurnDiffTracker {
                     && !self.workspace.is_secret(&entry)
                 {
                     before.record_file(&self.workspace, name);
+                    before.written_files.insert(name.as_os_str().to_owned());
                 }
             }
         }
@@ -168,6 +171,14 @@ impl TurnDiffTracker {
         };
         let (changes, _) = changes::find_changes(&self.workspace, &before);
         recorded::record_contents(self.workspace.root(), changes)
+    }
+
+    /// Returns the files that tools wrote since the start of the turn, relative to the workspace.
+    /// All other changed files were changed by commands, of this turn or of another one.
+    pub fn files_written_by_tools(&self) -> Vec<PathBuf> {
+        let turn = lock_state(&self.turn_start);
+        let written = turn.iter().flat_map(|turn| &turn.written_files);
+        written.map(PathBuf::from).collect()
     }
 
     fn diff_since(&self, before: &Mutex<Option<DiffStartState>>) -> WorkspaceDiff {

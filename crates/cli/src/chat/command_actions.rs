@@ -246,9 +246,8 @@ impl Chat {
         let session = self.session_id.clone().unwrap_or_default();
         let theme = self.theme;
         let filter = RunFilter {
-            since_ms: None,
-            tool: None,
             limit: Some(500),
+            ..RunFilter::default()
         };
         let read = move |journal: &Journal| journal.runs(&filter);
         self.read_journal(read, move |chat, runs| {

@@ -20,6 +20,7 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliSta
         since_ms: since.map(|since| since.as_millis() as i64),
         tool: args.tool.as_deref().map(journal_tool_name),
         limit: Some(args.limit),
+        ..RunFilter::default()
     };
     let runs = journal.runs(&filter)?;
     if args.json {
