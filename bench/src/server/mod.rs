@@ -6,6 +6,8 @@ mod load;
 mod scripted_model;
 mod target;
 
+use std::time::Duration;
+
 use anyhow::Result;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -21,7 +23,9 @@ const NO_PEER: &str = "opencode-ai is not installed";
 /// Sessions that stream at once.
 const STREAMING_SESSIONS: usize = 500;
 /// Numbers of streaming sessions that are tried with the peer, until it takes one.
-const PEER_SESSIONS: [usize; 5] = [200, 100, 50, 20, 10];
+const PEER_SESSIONS: [usize; 5] = [500, 200, 100, 50, 20];
+/// How long a load on the peer may take with one of these numbers.
+const PEER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Sessions that are followed and do nothing.
 const IDLE_SESSIONS: usize = 5000;
 /// Sessions whose turns call a tool at [`TURNS_PER_SECOND`].
@@ -181,12 +185,14 @@ async fn measure_beside_peer(table: &mut BenchTable) -> Result<()> {
     }
     let mut taken = None;
     for sessions in PEER_SESSIONS {
-        match run_load(ServerKind::Opencode, sessions, Load::Stream).await {
-            Ok(peer) => {
+        let load = run_load(ServerKind::Opencode, sessions, Load::Stream);
+        match tokio::time::timeout(PEER_TIMEOUT, load).await {
+            Ok(Ok(peer)) => {
                 taken = Some((sessions, peer));
                 break;
             }
-            Err(error) => eprintln!("  opencode serve with {sessions} sessions: {error:#}"),
+            Ok(Err(error)) => eprintln!("  opencode serve with {sessions} sessions: {error:#}"),
+            Err(_) => eprintln!("  opencode serve with {sessions} sessions takes too long"),
         }
     }
     let Some((sessions, peer)) = taken else {
