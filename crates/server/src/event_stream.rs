@@ -92,7 +92,11 @@ impl SessionEventReader {
             };
             let received = tokio::select! {
                 received = live.recv() => received,
-                () = self.stopping.cancelled() => return None,
+                () = self.stopping.cancelled() => {
+                    // The client still gets the end of a turn that ended before the stop.
+                    (self.live, self.end) = (None, StreamEnd::AfterStored);
+                    continue;
+                }
                 () = tokio::time::sleep(OTHER_SERVERS_POLL_INTERVAL) => {
                     // The stream ends if the storage fails; the client connects again.
                     let stored = self.feed.stored_by_other_servers(self.sent, live).await.ok()?;
@@ -205,4 +209,109 @@ pub(crate) fn event_response(
     // Proxies must not collect events.
     headers.insert("x-accel-buffering", no);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use selvedge_protocol::{RuntimeEvent, ServerStoreError, SessionEvent, SessionEventStore};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::feed::SessionFeeds;
+
+    /// Events of one session in memory.
+    #[derive(Default)]
+    struct StoredEvents(Mutex<Vec<Value>>);
+
+    #[async_trait]
+    impl SessionEventStore for StoredEvents {
+        async fn append_events(
+            &self,
+            _: &str,
+            bodies: Vec<Value>,
+        ) -> Result<u64, ServerStoreError> {
+            let mut events = self.0.lock().unwrap();
+            let first = events.len() as u64 + 1;
+            events.extend(bodies);
+            Ok(first)
+        }
+
+        async fn events_after(
+            &self,
+            _: &str,
+            after: u64,
+            limit: u32,
+        ) -> Result<Vec<SessionEvent>, ServerStoreError> {
+            let numbered = (1..).zip(self.0.lock().unwrap().clone());
+            let events = numbered.map(|(number, body)| SessionEvent { number, body });
+            let events = events.skip(after as usize).take(limit as usize);
+            Ok(events.collect())
+        }
+
+        async fn event_before(
+            &self,
+            _: &str,
+            _: &str,
+            _: u64,
+        ) -> Result<Option<SessionEvent>, ServerStoreError> {
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn a_reader_gets_events_of_other_servers_in_order_and_large_events_from_the_storage() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (store, metrics) = (Arc::<StoredEvents>::default(), Arc::default());
+            let feeds = SessionFeeds::new(store.clone(), Arc::clone(&metrics));
+            let feed = feeds.feed("ses_1");
+            let mut reader = SessionEventReader {
+                feed: feed.clone(),
+                sent: 0,
+                ready: VecDeque::new(),
+                live: None,
+                end: StreamEnd::Never,
+                stopping: CancellationToken::new(),
+                _open: metrics.open_streams.enter(),
+            };
+            let (events, flush) = feed.sink();
+            events.emit(RuntimeEvent::TurnStarted { turn: 1 });
+            flush.wait().await;
+            assert_eq!(reader.next().await.unwrap().number, Some(1));
+            // The reader waits for live events.
+            events.emit(RuntimeEvent::TurnStarted { turn: 2 });
+            flush.wait().await;
+            assert_eq!(reader.next().await.unwrap().number, Some(2));
+            // Another server stores an event.
+            let body = json!({"type": "turn.started", "turn": 3});
+            store.append_events("ses_1", vec![body]).await.unwrap();
+            let message = "x".repeat(100_000);
+            events.emit(RuntimeEvent::Error { message });
+            flush.wait().await;
+            let next = reader.next().await.unwrap();
+            assert_eq!(next.number, Some(3));
+            assert!(next.body.contains("\"turn\":3"), "{}", next.body);
+            let next = reader.next().await.unwrap();
+            assert_eq!((next.number, next.body.len() > 100_000), (Some(4), true));
+            let message = "y".repeat(100_000);
+            events.emit(RuntimeEvent::Error { message });
+            flush.wait().await;
+            let next = reader.next().await.unwrap();
+            assert_eq!((next.number, next.body.len() > 100_000), (Some(5), true));
+            // A stop ends the stream after the stored events.
+            events.emit(RuntimeEvent::TurnStarted { turn: 4 });
+            flush.wait().await;
+            reader.stopping.cancel();
+            assert_eq!(reader.next().await.unwrap().number, Some(6));
+            assert_eq!(reader.next().await, None);
+        });
+    }
 }

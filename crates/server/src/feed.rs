@@ -21,11 +21,11 @@ use crate::metrics::ServerMetrics;
 
 /// Most events that wait for one client. A slower client reads the stored events again. The memory
 /// for as many is taken for each session that is followed.
-const MAX_WAITING_EVENTS: usize = 32;
+const MAX_WAITING_EVENTS: usize = 64;
 /// Largest stored event that waits for clients, in bytes. They read larger ones from the storage.
 const MAX_WAITING_EVENT_BYTES: usize = 16 << 10;
-/// Most events that are stored in one transaction.
-const MAX_BATCH: usize = 256;
+/// Most events that are stored in one transaction, and sent at once.
+const MAX_BATCH: usize = MAX_WAITING_EVENTS;
 /// How often a failed write is tried again.
 const MAX_WRITE_RETRIES: u32 = 5;
 /// Pause before a failed write is tried again.

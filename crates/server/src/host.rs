@@ -26,8 +26,8 @@ pub trait SessionHost: Send + Sync {
     ) -> Result<SessionPlace, HostError>;
     /// Returns the names of the environments of a workspace.
     async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError>;
-    /// Requests that the turn of a session stops, which runs in another process. Returns whether one
-    /// runs.
+    /// Requests that the turn of a session stops, which runs in another process. Returns whether
+    /// one runs.
     async fn request_stop(&self, session: &str) -> Result<bool, HostError>;
     /// Returns a unified diff of what a session changed in its worktree, or of what a turn changed.
     async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError>;

@@ -189,6 +189,8 @@ pub(crate) async fn start_turn(
 ) -> Result<RunningAnswer, ApiError> {
     let (sender, client_calls) = unbounded_channel();
     let tools = ClientTool::parse_all(tools, &sender)?;
+    // Held until the message is stored, so that requests at the same time do not exceed the limit.
+    let _queueing = state.queueing.lock().await;
     check_queue_limit(state, caller).await?;
     let (id, is_new) = match session {
         ClientSession::Existing(id) => (state.session(caller, &id).await?.id, false),
