@@ -13,6 +13,7 @@ mod peers;
 mod sandbox;
 mod scripts;
 mod search;
+mod server;
 mod table;
 mod tokens;
 
@@ -21,7 +22,7 @@ use anyhow::Result;
 type MeasureFn = fn(&mut table::BenchTable) -> Result<()>;
 
 /// The groups of measurements, by their names for `--only`.
-const BENCHMARKS: [(&str, MeasureFn); 8] = [
+const BENCHMARKS: [(&str, MeasureFn); 9] = [
     ("sandbox", sandbox::measure),
     ("scripts", scripts::measure),
     ("commands", commands::measure),
@@ -30,6 +31,7 @@ const BENCHMARKS: [(&str, MeasureFn); 8] = [
     ("mcp", mcp::measure),
     ("models", models::measure),
     ("agent", agent::measure),
+    ("server", server::measure),
 ];
 
 fn main() -> Result<()> {
@@ -37,11 +39,13 @@ fn main() -> Result<()> {
     let (file, only) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => (None, None),
         ["tokens"] => return tokens::main(),
+        ["server", load] => return server::main(load, None),
+        ["server", load, sessions] => return server::main(load, Some(sessions)),
         ["--write", file] => (Some(file), None),
         ["--only", part] if BENCHMARKS.iter().any(|(name, _)| *name == part) => (None, Some(part)),
         _ => anyhow::bail!(
-            "usage: selvedge-bench [tokens | --write FILE | \
-             --only sandbox|scripts|commands|search|documents|mcp|models|agent]"
+            "usage: selvedge-bench [tokens | server LOAD [SESSIONS] | --write FILE | \
+             --only sandbox|scripts|commands|search|documents|mcp|models|agent|server]"
         ),
     };
     let mut table = table::BenchTable::default();

@@ -1,4 +1,4 @@
-//! Time samples with their quantiles, and the memory of this process.
+//! Time samples with their quantiles, and the memory of processes.
 
 use std::time::Instant;
 
@@ -47,7 +47,13 @@ pub(crate) struct ResidentMemory {
 
 /// Returns the resident memory of this process.
 pub(crate) fn resident_mb() -> ResidentMemory {
-    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    resident_mb_of("self")
+}
+
+/// Returns the resident memory of a process, by its id.
+pub(crate) fn resident_mb_of(process: &str) -> ResidentMemory {
+    let rollup = format!("/proc/{process}/smaps_rollup");
+    let rollup = std::fs::read_to_string(rollup).unwrap_or_default();
     let read = |name: &str| {
         let line = rollup
             .lines()

@@ -1,6 +1,6 @@
 //! [`Agent`]: a model, the tools it may use, and its options.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use selvedge_journal::Journal;
 use selvedge_models::{Model, ModelClient, ModelTool, Provider};
@@ -29,7 +29,6 @@ pub struct Agent {
     pub(crate) client: ModelClient,
     pub(crate) model: Model,
     pub(crate) harness: Harness,
-    pub(crate) router: ToolRouter,
     pub(crate) options: AgentOptions,
     pub(crate) strategy: Arc<dyn HistoryStrategy>,
     pub(crate) turn_hook: Option<Arc<dyn TurnHook>>,
@@ -41,23 +40,30 @@ pub struct Agent {
     /// Finds the models that scripts name.
     pub(crate) model_lookup: Arc<ModelLookup>,
     offer: Arc<OfferToolsFn>,
+    /// Shared by clones until one of them changes.
+    request_parts: Arc<RequestParts>,
+}
+
+/// The parts of requests that depend on the agent alone, each made on first use: an agent is
+/// changed several times before its first turn, and most modes are never used.
+#[derive(Default)]
+struct RequestParts {
+    router: OnceLock<ToolRouter>,
     /// The tools of requests in which the model may write scripts.
-    tools_with_scripts: Vec<ModelTool>,
+    tools_with_scripts: OnceLock<Vec<ModelTool>>,
     /// The tools of requests without scripts.
-    tools_without_scripts: Vec<ModelTool>,
+    tools_without_scripts: OnceLock<Vec<ModelTool>>,
     /// The system prompt of each mode, by [`mode_index`].
-    system_prompts: Arc<[String; 3]>,
+    system_prompts: [OnceLock<String>; 3],
 }
 
 impl Agent {
     /// Creates an agent that asks this model and runs its scripts with this harness.
     pub fn new(client: ModelClient, model: Model, harness: Harness, options: AgentOptions) -> Self {
-        let router = ToolRouter::new(harness.orchestrator().clone(), Vec::new());
-        let agent = Self {
+        Self {
             client,
             model,
             harness,
-            router,
             options,
             strategy: Arc::new(RegularHistory),
             turn_hook: None,
@@ -72,11 +78,8 @@ impl Agent {
                 let tools = offerable_tools(registry);
                 tools.map(OfferedTool::unmodified).collect()
             }),
-            tools_with_scripts: Vec::new(),
-            tools_without_scripts: Vec::new(),
-            system_prompts: Arc::default(),
-        };
-        agent.rebuild_prompts_and_tools()
+            request_parts: Arc::default(),
+        }
     }
 
     /// Sets the function that chooses the tools offered for structured calls. By default every tool
@@ -86,7 +89,7 @@ impl Agent {
         offer: impl Fn(&Registry, &Model, &Provider) -> Vec<OfferedTool> + Send + Sync + 'static,
     ) -> Self {
         self.offer = Arc::new(offer);
-        self.rebuild_prompts_and_tools()
+        self.reset_request_parts()
     }
 
     /// Sets the strategy that chooses which earlier turns a prompt contains.
@@ -98,7 +101,7 @@ impl Agent {
     /// Sets the hook that is called before and after each turn.
     pub fn with_turn_hook(mut self, hook: Arc<dyn TurnHook>) -> Self {
         self.turn_hook = Some(hook);
-        self.rebuild_prompts_and_tools()
+        self.reset_request_parts()
     }
 
     /// Sets the tracker that reports the file changes of each turn.
@@ -123,7 +126,7 @@ impl Agent {
             ..self.clone()
         };
         (template.turn_hook, template.change_tracker) = (None, None);
-        agents.set_template(template.rebuild_prompts_and_tools(), journal);
+        agents.set_template(template.reset_request_parts(), journal);
         self.sub_agents = agents.clone();
         self
     }
@@ -146,7 +149,7 @@ impl Agent {
     /// Sets another model for later turns.
     pub fn with_model(mut self, client: ModelClient, model: Model) -> Self {
         (self.client, self.model) = (client, model);
-        self.rebuild_prompts_and_tools()
+        self.reset_request_parts()
     }
 
     /// Sets the lookup for models that scripts name when they launch agents or ask questions. Its
@@ -183,8 +186,23 @@ impl Agent {
     /// Returns the tools that requests define in a mode. Other offered tools can be called as well.
     pub fn request_tools(&self, mode: ScriptMode) -> &[ModelTool] {
         match mode {
-            ScriptMode::Disabled => &self.tools_without_scripts,
-            ScriptMode::DryRun | ScriptMode::Enabled => &self.tools_with_scripts,
+            ScriptMode::Disabled => {
+                let make = || prompt::tools_without_scripts(&self.options, self.router().offered());
+                self.request_parts.tools_without_scripts.get_or_init(make)
+            }
+            ScriptMode::DryRun | ScriptMode::Enabled => {
+                let make = || {
+                    prompt::tools_with_scripts(
+                        &self.options,
+                        self.router().offered(),
+                        self.harness.orchestrator().registry(),
+                        self.harness.limits(),
+                        self.client.provider().wire_api,
+                        self.model.freeform_tools,
+                    )
+                };
+                self.request_parts.tools_with_scripts.get_or_init(make)
+            }
         }
     }
 
@@ -207,7 +225,24 @@ impl Agent {
 
     /// Returns the system prompt for a mode, without what a session states when it begins.
     pub fn system_prompt(&self, mode: ScriptMode) -> String {
-        self.system_prompts[mode_index(mode)].clone()
+        let make = || {
+            let hook = self.turn_hook.as_ref();
+            let note = hook.and_then(|hook| hook.memory_section());
+            let registry = self.harness.orchestrator().registry();
+            prompt::system_prompt(&self.options, registry, mode, self.harness.limits(), note)
+        };
+        let prompt = self.request_parts.system_prompts[mode_index(mode)].get_or_init(make);
+        prompt.clone()
+    }
+
+    /// Returns the router of structured calls, with the tools that the model is offered.
+    pub(crate) fn router(&self) -> &ToolRouter {
+        self.request_parts.router.get_or_init(|| {
+            let orchestrator = self.harness.orchestrator();
+            let registry = orchestrator.registry();
+            let offered = (self.offer)(registry, &self.model, self.client.provider());
+            ToolRouter::new(orchestrator.clone(), offered).with_result_hint(recall_hint)
+        })
     }
 
     /// Returns the estimated number of tokens of a session's next request.
@@ -249,47 +284,17 @@ impl Agent {
     /// Sets another orchestrator, and with it other tools.
     fn with_orchestrator(mut self, orchestrator: Orchestrator) -> Self {
         self.harness = self.harness.with_orchestrator(orchestrator);
-        self.rebuild_prompts_and_tools()
+        self.reset_request_parts()
     }
 
-    /// Rebuilds the system prompts and the offered tools after a change of the agent.
-    fn rebuild_prompts_and_tools(mut self) -> Self {
-        let orchestrator = self.harness.orchestrator();
-        let offered = (self.offer)(orchestrator.registry(), &self.model, self.client.provider());
-        self.router = ToolRouter::new(orchestrator.clone(), offered).with_result_hint(recall_hint);
-        let wire = self.client.provider().wire_api;
-        let offered = self.router.offered();
-        self.tools_with_scripts = prompt::tools_with_scripts(
-            &self.options,
-            offered,
-            orchestrator.registry(),
-            self.harness.limits(),
-            wire,
-            self.model.freeform_tools,
-        );
-        self.tools_without_scripts = prompt::tools_without_scripts(&self.options, offered);
-        let note = self
-            .turn_hook
-            .as_ref()
-            .and_then(|hook| hook.memory_section());
-        let limits = self.harness.limits();
-        let system = |mode| {
-            let registry = orchestrator.registry();
-            prompt::system_prompt(&self.options, registry, mode, limits, note)
-        };
-        self.system_prompts = Arc::new(
-            [
-                ScriptMode::Disabled,
-                ScriptMode::DryRun,
-                ScriptMode::Enabled,
-            ]
-            .map(system),
-        );
+    /// Forgets the parts of requests after a change of the agent.
+    fn reset_request_parts(mut self) -> Self {
+        self.request_parts = Arc::default();
         self
     }
 }
 
-/// Returns the index of a mode in `Agent::system_prompts`.
+/// Returns the index of a mode in `RequestParts::system_prompts`.
 fn mode_index(mode: ScriptMode) -> usize {
     match mode {
         ScriptMode::Disabled => 0,

@@ -375,7 +375,10 @@ impl AgentTurn<'_> {
             if known.is_none() {
                 structured.push(StructuredCall {
                     call_id,
-                    name: crate::prompt::resolve_tool_name(&call.name, self.agent.router.offered()),
+                    name: crate::prompt::resolve_tool_name(
+                        &call.name,
+                        self.agent.router().offered(),
+                    ),
                     arguments: call.arguments.clone(),
                 });
             }
@@ -388,7 +391,7 @@ impl AgentTurn<'_> {
         if !structured.is_empty() {
             let scope = self.structured_scope().await;
             let span = tracing::info_span!("calls", run = scope.id, count = structured.len());
-            let calls = self.agent.router.route(&scope, structured);
+            let calls = self.agent.router().route(&scope, structured);
             new_outputs = calls.instrument(span).await;
         }
         let mut new_outputs = new_outputs.into_iter();

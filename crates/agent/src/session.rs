@@ -25,8 +25,8 @@ pub struct Session {
     journal: Option<Arc<Journal>>,
     steps: Vec<SessionStep>,
     turn_number: u32,
-    /// Whether the last turn has ended.
-    turn_ended: bool,
+    /// How the last turn ended; `None` if it is open, or there is no turn.
+    turn_end: Option<Result<TurnEnd, TurnError>>,
     /// Tokens and cost of launched agents and sampling requests, of all turns.
     delegated: DelegatedUsage,
     /// The values that scripts of the session store.
@@ -171,13 +171,12 @@ impl Session {
             Some(journal) => script::ScriptStore::new(Arc::new(journal.script_values(&id))),
             None => script::ScriptStore::default(),
         };
-        let ended = reader.turn_ended || reader.turn == 0;
         Self {
             id,
             journal,
             steps: reader.steps,
             turn_number: reader.turn,
-            turn_ended: ended,
+            turn_end: reader.turn_end,
             delegated: reader.delegated,
             script_store,
             start_note: reader.start_note,
@@ -210,7 +209,12 @@ impl Session {
 
     /// Returns whether the last turn has not ended. [`crate::Agent::run_open_turn`] continues it.
     pub fn has_open_turn(&self) -> bool {
-        !self.turn_ended
+        self.turn_number > 0 && self.turn_end.is_none()
+    }
+
+    /// Returns how the last turn ended. `None` if it is open, or there is no turn.
+    pub fn turn_end(&self) -> Option<&Result<TurnEnd, TurnError>> {
+        self.turn_end.as_ref()
     }
 
     /// Returns all steps of the session, oldest first.
@@ -269,7 +273,7 @@ impl Session {
         note: Option<String>,
     ) -> Result<(), AgentError> {
         self.turn_number += 1;
-        self.turn_ended = false;
+        self.turn_end = None;
         let item = ConversationItem::Message(Message {
             role: MessageRole::User,
             content: input.0,
@@ -343,11 +347,11 @@ impl Session {
         end: Result<TurnEnd, TurnError>,
         delegated: DelegatedUsage,
     ) -> Result<(), AgentError> {
-        let (finish_reason, error) = match end {
+        let (finish_reason, error) = match end.clone() {
             Ok(end) => (Some(end), None),
             Err(error) => (None, Some(error)),
         };
-        self.turn_ended = true;
+        self.turn_end = Some(end);
         let end = SessionRow::Mark(SessionMark::TurnEnd {
             finish_reason,
             error,
@@ -356,7 +360,7 @@ impl Session {
         let written = self.append_rows(&[end]).await;
         match written {
             Ok(()) => self.delegated.add(delegated),
-            Err(_) => self.turn_ended = false,
+            Err(_) => self.turn_end = None,
         }
         written
     }

@@ -152,8 +152,8 @@ pub(crate) struct SessionReader {
     /// Items whose mark has not been read yet.
     pending_items: Vec<TurnItem>,
     pub(crate) turn: u32,
-    /// Whether the last turn has ended.
-    pub(crate) turn_ended: bool,
+    /// How the last turn ended; `None` if it is open.
+    pub(crate) turn_end: Option<Result<TurnEnd, TurnError>>,
     pub(crate) delegated: DelegatedUsage,
     pub(crate) start_note: Option<String>,
 }
@@ -161,7 +161,7 @@ pub(crate) struct SessionReader {
 impl SessionReader {
     pub(crate) fn push_row(&mut self, turn: u32, row: SessionRow) {
         if turn != self.turn {
-            (self.turn, self.turn_ended) = (turn, false);
+            (self.turn, self.turn_end) = (turn, None);
         }
         match row {
             SessionRow::Item(TurnItem::Conversation(ConversationItem::Message(message)))
@@ -199,8 +199,13 @@ impl SessionReader {
                 self.push_step(SessionStepKind::Compaction, Vec::new(), Some(request_items))
             }
             SessionRow::Mark(SessionMark::Opening { note }) => self.start_note = Some(note),
-            SessionRow::Mark(SessionMark::TurnEnd { delegated, .. }) => {
-                self.turn_ended = true;
+            SessionRow::Mark(SessionMark::TurnEnd {
+                finish_reason,
+                error,
+                delegated,
+            }) => {
+                let end = error.map_or(Ok(finish_reason.unwrap_or(TurnEnd::Stop)), Err);
+                self.turn_end = Some(end);
                 self.delegated.add(delegated);
             }
         }

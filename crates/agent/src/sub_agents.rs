@@ -124,6 +124,11 @@ impl SubAgents {
         lock(&self.0.session_budgets).get(session).cloned()
     }
 
+    /// Returns whether a run belongs to a turn that runs now.
+    pub fn has_run(&self, run: &str) -> bool {
+        self.active_turn(run).is_some()
+    }
+
     /// Returns the template of sub-agents and the context of the turn that a run belongs to.
     pub(crate) fn active_turn(&self, run: &str) -> Option<(Arc<SubAgentTemplate>, TurnContext)> {
         self.0.active_turn(run)

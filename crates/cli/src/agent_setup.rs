@@ -28,6 +28,7 @@ use crate::sampling::TurnSampler;
 use crate::servers::{wait_for_servers, warn_of_start_failures};
 use crate::sessions_worktree::refuse_other_folder;
 use crate::setup::CliSetup;
+use crate::workspace_parts::WorkspaceParts;
 
 /// How long the start of an agent waits until a server on this machine tells its context window.
 const LOCAL_WINDOW_TIMEOUT: Duration = Duration::from_millis(100);
@@ -102,6 +103,8 @@ pub(crate) struct AssembledAgent {
 #[derive(Clone)]
 pub(crate) struct AgentParts {
     pub(crate) choice: ModelChoice,
+    /// Client of the chosen provider.
+    pub(crate) client: ModelClient,
     /// Servers, whose catalogues may still be loading.
     pub(crate) servers: Servers,
     pub(crate) memory: Option<AgentMemory>,
@@ -116,33 +119,11 @@ pub(crate) async fn assemble_agent(
     let choice = providers::choose_model(&setup.config, options.model).await?;
     check_cost_limits(setup, options.turn_limits, &choice)?;
     let session = open_session(setup, &options.session).await?;
-    assemble(setup, workspace, options, choice, session).await
-}
-
-/// Starts the MCP servers, and builds an agent for a session that is already open. Asks nothing.
-pub(crate) async fn assemble_in_session(
-    setup: &mut CliSetup,
-    workspace: &WorkspaceArgs,
-    options: AgentBuildOptions<'_>,
-    session: Session,
-) -> Result<AssembledAgent> {
-    let choice = providers::choose_model_without_asking(&setup.config, options.model).await?;
-    check_cost_limits(setup, options.turn_limits, &choice)?;
-    setup.session = session.id().to_owned();
-    assemble(setup, workspace, options, choice, session).await
-}
-
-async fn assemble(
-    setup: &mut CliSetup,
-    workspace: &WorkspaceArgs,
-    options: AgentBuildOptions<'_>,
-    choice: ModelChoice,
-    session: Session,
-) -> Result<AssembledAgent> {
+    let client = choice.client()?;
     let memory = match open_memory(setup)? {
         Some(memory) => {
             let small = small_model(&setup.config).await?;
-            let window = context_window(&choice).await?;
+            let window = context_window(&client, &choice).await;
             Some(memory_for_agent(&setup.config, memory, window, small))
         }
         None => None,
@@ -151,13 +132,54 @@ async fn assemble(
         setup,
         options.elicitation_handler.clone(),
     ))?;
-    wait_for_servers(&servers, servers.ensure_all_catalogues()).await;
-    warn_of_start_failures(&servers.start_failures());
     let parts = AgentParts {
         choice,
-        servers: servers.clone(),
+        client,
+        servers,
         memory,
     };
+    assemble(setup, workspace, options, parts, session).await
+}
+
+/// Builds an agent for a session that is already open, from what the turns of its workspace share.
+/// Asks nothing.
+pub(crate) async fn assemble_in_session(
+    setup: &mut CliSetup,
+    shared: &WorkspaceParts,
+    options: AgentBuildOptions<'_>,
+    session: Session,
+) -> Result<AssembledAgent> {
+    let connections = shared.connections().await?;
+    check_cost_limits(setup, options.turn_limits, &connections.choice)?;
+    setup.session = session.id().to_owned();
+    setup.memory = shared.memory().await?;
+    let memory = setup.memory.clone().map(|memory| {
+        let small = connections.small_model.clone();
+        memory_for_agent(&setup.config, memory, connections.context_window, small)
+    });
+    let parts = AgentParts {
+        choice: connections.choice.clone(),
+        client: connections.client.clone(),
+        servers: connections
+            .servers
+            .clone()
+            .with_filter(setup.tool_filter()?),
+        memory,
+    };
+    assemble(setup, &WorkspaceArgs::default(), options, parts, session).await
+}
+
+/// Starts the MCP servers without a catalogue, and builds an agent.
+async fn assemble(
+    setup: &mut CliSetup,
+    workspace: &WorkspaceArgs,
+    options: AgentBuildOptions<'_>,
+    parts: AgentParts,
+    session: Session,
+) -> Result<AssembledAgent> {
+    let servers = parts.servers.clone();
+    wait_for_servers(&servers, servers.ensure_all_catalogues()).await;
+    warn_of_start_failures(&servers.start_failures());
     let agent = build_agent(setup, workspace, options, parts)?;
     Ok(AssembledAgent {
         agent,
@@ -218,6 +240,7 @@ pub(crate) fn build_agent(
             model,
             effort,
         },
+        client,
         servers,
         memory,
     } = parts;
@@ -280,8 +303,6 @@ pub(crate) fn build_agent(
         .harness(options.script_limits, options.approver)
         .with_surface(options.surface);
     let harness = harness.with_tools(servers.script_registry(&setup.built_in_tools()?));
-    let client = ModelClient::new(provider.clone());
-    let client = client.map_err(|error| Problem::new(error.to_string()))?;
     client.start_window_query(&model);
     let mut agent = Agent::new(client, model, harness, settings).with_offer(offer);
     agent = agent.with_change_tracker(Arc::new(WorkspaceChanges(setup.toolbox.turn_diff.clone())));
@@ -312,16 +333,14 @@ fn with_failed_servers(instructions: Option<String>, servers: &Servers) -> Optio
 
 /// Returns the context window of a model. Asks its server, but waits only for a server on this
 /// machine, which answers at once.
-pub(crate) async fn context_window(choice: &ModelChoice) -> Result<u64> {
-    let client = ModelClient::new(choice.provider.clone());
-    let client = client.map_err(|error| Problem::new(error.to_string()))?;
+pub(crate) async fn context_window(client: &ModelClient, choice: &ModelChoice) -> u64 {
     client.start_window_query(&choice.model);
     if choice.provider.is_local() {
         client
             .wait_for_window(&choice.model, LOCAL_WINDOW_TIMEOUT)
             .await;
     }
-    Ok(client.context_window(&choice.model))
+    client.context_window(&choice.model)
 }
 
 /// Returns what the system prompt says about the sandbox and the project.

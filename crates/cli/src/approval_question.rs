@@ -169,6 +169,7 @@ mod tests {
             context: None,
             line: Some(1),
             snippet: None,
+            folder: None,
             preview: Preview {
                 view,
                 rule: rule.map(str::to_owned),

@@ -288,6 +288,10 @@ pub(crate) struct WorkspaceArgs {
 
     #[arg(skip)]
     pub(crate) trust_question: TrustQuestion,
+
+    /// The user's file as it was read before; `None` reads it.
+    #[arg(skip)]
+    pub(crate) user_file: Option<selvedge_config::UserFile>,
 }
 
 #[derive(Debug, Args)]

@@ -276,6 +276,7 @@ mod tests {
             context: Some("harmless\n> 1".into()),
             line: Some(1),
             snippet: Some(format!("> 1 | {}", "y".repeat(50))),
+            folder: None,
             preview: Preview {
                 view: Some(PreviewContent::Text(script)),
                 rule: None,

@@ -55,6 +55,7 @@ async fn post(channels: &dyn ChannelStore, args: ChannelsPostArgs) -> Result<Cli
         text,
         idempotency_key: None,
         permissions: None,
+        max_open_messages: None,
     };
     let receipt = channels.post(message).await;
     let receipt = receipt.map_err(|error| channel_problem(&error))?;

@@ -13,6 +13,16 @@ pub(crate) fn open_journal(home: &Path, config: &JournalSettings) -> Result<Arc<
         .map_err(|error| crate::runs::journal_error_problem(&error))?)
 }
 
+/// Opens the journal for turns of the agent server: they wait while the disk is full.
+pub(crate) fn open_waiting_journal(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
+    let options = JournalOptions {
+        waits_for_space: true,
+        ..journal_options(config)?
+    };
+    Ok(Journal::open_with(home, &options)
+        .map_err(|error| crate::runs::journal_error_problem(&error))?)
+}
+
 /// Whether a command can work without the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JournalNeed {
@@ -58,5 +68,6 @@ fn journal_options(config: &JournalSettings) -> Result<JournalOptions> {
     Ok(JournalOptions {
         durability: config.durability,
         encryption_key: key,
+        waits_for_space: false,
     })
 }

@@ -73,6 +73,7 @@ mod tools;
 mod trust;
 mod units;
 mod web;
+mod workspace_parts;
 
 use std::process::ExitCode;
 

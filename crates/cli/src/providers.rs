@@ -5,7 +5,8 @@ use selvedge_config::{
     Config, ModelProvider, ModelScriptSettings, ModelSettings, ProviderOrigin, SavedRules,
 };
 use selvedge_models::{
-    DiscoveredServer, Effort, KeySource, Model, Provider, Secret, WindowSource, discover_servers,
+    DiscoveredServer, Effort, KeySource, Model, ModelClient, Provider, Secret, WindowSource,
+    discover_servers,
 };
 use selvedge_protocol::{ModelErrorKind, WireApi};
 
@@ -25,6 +26,14 @@ pub(crate) struct ModelChoice {
     pub(crate) provider: Provider,
     pub(crate) model: Model,
     pub(crate) effort: Option<Effort>,
+}
+
+impl ModelChoice {
+    /// Creates a client of the provider.
+    pub(crate) fn client(&self) -> Result<ModelClient, Problem> {
+        let client = ModelClient::new(self.provider.clone());
+        client.map_err(|error| Problem::new(error.to_string()))
+    }
 }
 
 /// Returns the provider and the model that flags and configuration name. Without them, returns the

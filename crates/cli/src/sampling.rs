@@ -1,5 +1,8 @@
 //! Answers sampling requests of MCP servers with the model of the current turn.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::{SubAgents, TurnSamplingRequest};
@@ -7,7 +10,7 @@ use selvedge_mcp::{
     McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason, SamplingHandler,
     ServerRequestError,
 };
-use selvedge_protocol::FinishReason;
+use selvedge_protocol::{FinishReason, new_id};
 
 /// The model of the turn whose script called the server.
 pub(crate) struct TurnSampler(pub(crate) SubAgents);
@@ -38,6 +41,58 @@ impl SamplingHandler for TurnSampler {
                 model: answer.model,
                 stop_reason: end,
             })
+        }
+        .boxed()
+    }
+}
+
+/// The turns that share the MCP servers of a workspace. A request is answered by the turn whose
+/// script called the server.
+#[derive(Default)]
+pub(crate) struct RunningTurns(Mutex<HashMap<String, SubAgents>>);
+
+/// A turn that answers requests until this is dropped.
+pub(crate) struct RunningTurnGuard {
+    turns: Arc<RunningTurns>,
+    id: String,
+}
+
+impl RunningTurns {
+    /// Adds a turn with its sub-agents.
+    pub(crate) fn add(self: &Arc<Self>, agents: &SubAgents) -> RunningTurnGuard {
+        let id = new_id("trn");
+        self.lock().insert(id.clone(), agents.clone());
+        RunningTurnGuard {
+            turns: self.clone(),
+            id,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, SubAgents>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RunningTurnGuard {
+    fn drop(&mut self) {
+        self.turns.lock().remove(&self.id);
+    }
+}
+
+impl SamplingHandler for RunningTurns {
+    fn sample<'a>(
+        &'a self,
+        request: &'a McpSamplingRequest,
+    ) -> BoxFuture<'a, Result<McpSamplingResponse, ServerRequestError>> {
+        async move {
+            let turns: Vec<SubAgents> = self.lock().values().cloned().collect();
+            let turn = turns
+                .into_iter()
+                .find(|turn| turn.has_run(&request.scope_id));
+            let turn = turn.ok_or_else(|| {
+                ServerRequestError::Failed("the run belongs to no running turn".to_owned())
+            })?;
+            TurnSampler(turn).sample(request).await
         }
         .boxed()
     }

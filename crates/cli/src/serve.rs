@@ -5,23 +5,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_config::{Config, JournalSettings};
-use selvedge_http::{HttpBindError, TlsError, TlsSettings, host_of_url};
-use selvedge_journal::Journal;
+use selvedge_config::{Config, JournalSettings, UserFile};
+use selvedge_http::{HttpBindError, TlsError, TlsSettings, TrustedProxies, host_of_url};
 use selvedge_protocol::{ApiTokenStore, since_epoch};
-use selvedge_server::{AgentServer, ServerLimits, ServerStores, openapi_json};
+use selvedge_server::{
+    AgentServer, ServerLimits, ServerNetwork, ServerStores, TokenSecret, openapi_json,
+};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::CliStatus;
 use crate::log::reopen_log;
-use crate::output::print_text;
+use crate::output::{print_line, print_text};
 use crate::problem::Problem;
-use crate::serve_args::{ServeArgs, ServeCommand};
+use crate::run::runtime;
+use crate::runs::open_user_journal;
+use crate::serve_args::{LoginArgs, ServeArgs, ServeCommand};
 use crate::serve_host::JournalHost;
 use crate::serve_memory::distill_idle_sessions;
 use crate::serve_tokens::{store_problem, tokens};
 use crate::setup::{begin_retention_if_due, load_user_configuration};
 
+/// How long a login URL works.
+const LOGIN_TIME: Duration = Duration::from_secs(10 * 60);
+/// Address of a server that was started without flags.
+const DEFAULT_URL: &str = "http://127.0.0.1:7420";
 /// Stack of a thread that runs turns, in bytes: as large as that of the main thread.
 const THREAD_STACK_BYTES: usize = 8 << 20;
 /// How often the server looks whether old runs are to be removed.
@@ -38,6 +46,7 @@ struct ServerTls {
 pub(crate) fn serve(mut args: ServeArgs) -> Result<CliStatus> {
     match args.command.take() {
         Some(ServeCommand::Token(command)) => tokens(command),
+        Some(ServeCommand::Login(args)) => print_login(&args),
         Some(ServeCommand::Openapi) => {
             print_text(&openapi_json())?;
             Ok(CliStatus::Success)
@@ -60,20 +69,38 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
         }),
         _ => None,
     };
-    let journal = crate::journal::open_journal(&home, &config.journal)?;
+    let journal = crate::journal::open_waiting_journal(&home, &config.journal)?;
+    let requests = crate::journal::open_journal(&home, &config.journal)?;
     let reader = crate::journal::open_journal_read_only(&home, &config.journal)?;
-    let host = Arc::new(JournalHost::new(journal.clone(), reader));
+    let stores = ServerStores {
+        events: journal.clone(),
+        sessions: requests.clone(),
+        queues: requests.clone(),
+        channels: requests.clone(),
+        tokens: requests.clone(),
+        replies: requests.clone(),
+        deciders: requests.clone(),
+    };
+    let user_file = UserFile::read(&home)?;
+    let host = JournalHost::new(journal.clone(), requests.clone(), reader, user_file);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_stack_size(THREAD_STACK_BYTES)
         .enable_all()
         .build()?;
     let served = runtime.block_on(serve_until_stopped(
-        args, &home, &config, tls, &journal, host,
+        args,
+        &home,
+        &config,
+        tls,
+        stores,
+        Arc::new(host),
     ));
     runtime.shutdown_background();
-    journal
-        .flush()
-        .map_err(|error| crate::runs::journal_error_problem(&error))?;
+    for journal in [journal, requests] {
+        journal
+            .flush()
+            .map_err(|error| crate::runs::journal_error_problem(&error))?;
+    }
     served?;
     Ok(CliStatus::Success)
 }
@@ -83,34 +110,36 @@ async fn serve_until_stopped(
     home: &Path,
     config: &Config,
     tls: Option<ServerTls>,
-    journal: &Arc<Journal>,
+    stores: ServerStores,
     host: Arc<JournalHost>,
 ) -> Result<()> {
     let settings = &config.serve;
     let journal_settings = config.journal.clone();
-    check_tokens(journal).await?;
-    let stores = ServerStores {
-        sessions: journal.clone(),
-        queues: journal.clone(),
-        events: journal.clone(),
-        channels: journal.clone(),
-        tokens: journal.clone(),
-        replies: journal.clone(),
-        deciders: journal.clone(),
-    };
+    let tokens = stores.tokens.clone();
+    check_tokens(&*tokens).await?;
     let limits = ServerLimits {
         concurrent_turns: settings.max_concurrent_turns as usize,
         queued_turns: settings.max_queued_turns,
+        sessions: settings.max_sessions,
+        connections: settings.max_connections as usize,
         request_bytes: settings.max_request_bytes as usize,
     };
-    let hosts = match &settings.public_url {
+    let allowed_hosts = match &settings.public_url {
         Some(url) => vec![host_of_url(url).ok_or_else(|| {
             Problem::new(format!("serve.public_url is not a URL: {url}"))
                 .hint("set it to a URL such as https://agents.example")
         })?],
         None => Vec::new(),
     };
-    let server = AgentServer::bind(&args.addr, hosts, stores, host.clone(), limits).await;
+    let proxies = settings.trusted_proxies.iter().map(String::as_str);
+    let network = ServerNetwork {
+        allowed_hosts,
+        trusted_proxies: TrustedProxies::parse(proxies).map_err(|error| {
+            Problem::new(format!("serve.trusted_proxies: {error}"))
+                .hint("set it to addresses such as [\"10.0.0.1\", \"10.1.0.0/16\"]")
+        })?,
+    };
+    let server = AgentServer::bind(&args.addr, network, stores, host.clone(), limits).await;
     let mut server = server.map_err(|error| bind_problem(&error))?;
     let address = server.local_addr();
     if !address.ip().is_loopback() && tls.is_none() && !args.insecure {
@@ -123,21 +152,53 @@ async fn serve_until_stopped(
     if let Some(tls) = &tls {
         server = server.with_tls(tls.settings.clone());
     }
+    // Signals are received before the address is printed, so that none is lost.
+    let mut stop_signals = stop_signals()?;
+    let reload_on_hangup = reload_on_hangup(host.clone(), tls)?;
+    let base = settings.public_url.clone();
+    let base = base.unwrap_or_else(|| format!("{scheme}://{address}"));
+    let login = login_url(&*tokens, &base).await?;
     eprint_line!("serving at {scheme}://{address}");
+    let minutes = LOGIN_TIME.as_secs() / 60;
+    eprint_line!("note: log in once within {minutes} minutes: {login}");
+    let unused = host.clone();
     let background = [
-        tokio::spawn(reload_on_hangup(host.clone(), tls)),
+        tokio::spawn(reload_on_hangup),
+        tokio::spawn(async move { unused.drop_unused_workspaces().await }),
         tokio::spawn(apply_retention_daily(home.to_owned(), journal_settings)),
         tokio::spawn(distill_idle_sessions(host)),
     ];
     let drain_timeout = Duration::from_millis(settings.drain_timeout_ms.into());
+    let mut second_signal = stop_signals.clone();
     let stopping = async {
-        stop_requested().await;
+        let _ = stop_signals.wait_for(|count| *count > 0).await;
         eprint_line!("note: stopping; turns that run have {drain_timeout:?} to end");
     };
-    server.run(stopping, drain_timeout, stop_requested()).await;
+    let stop_now = async { _ = second_signal.wait_for(|count| *count > 1).await };
+    server.run(stopping, drain_timeout, stop_now).await;
     background.iter().for_each(JoinHandle::abort);
     eprint_line!("note: stopped; the next start continues open turns");
     Ok(())
+}
+
+/// Prints a URL with which a browser can log in once at a running server.
+fn print_login(args: &LoginArgs) -> Result<CliStatus> {
+    let config = load_user_configuration(selvedge_config::home().as_deref())?;
+    let base = args.url.clone().or(config.serve.public_url);
+    let base = base.unwrap_or_else(|| DEFAULT_URL.to_owned());
+    let journal = open_user_journal()?;
+    print_line(&runtime()?.block_on(login_url(&*journal, &base))?)?;
+    Ok(CliStatus::Success)
+}
+
+/// Returns a URL with which a browser can log in once, within [`LOGIN_TIME`].
+async fn login_url(store: &dyn ApiTokenStore, base: &str) -> Result<String, Problem> {
+    let secret = TokenSecret::random().map_err(|error| Problem::new(error.to_string()))?;
+    let expires = (since_epoch() + LOGIN_TIME).as_millis() as i64;
+    let created = store.create_login(secret.hash(), expires).await;
+    created.map_err(|error| store_problem(&error))?;
+    let base = base.trim_end_matches('/');
+    Ok(format!("{base}/login?code={}", secret.reveal()))
 }
 
 /// Removes expired documents and old runs from the journal once a day, as other commands do when
@@ -162,9 +223,9 @@ async fn apply_retention_daily(home: PathBuf, settings: JournalSettings) {
 }
 
 /// Fails if no token can be used, because the server would then refuse every request.
-async fn check_tokens(journal: &Journal) -> Result<(), Problem> {
+async fn check_tokens(store: &dyn ApiTokenStore) -> Result<(), Problem> {
     let now = since_epoch().as_millis() as i64;
-    let tokens = journal.tokens().await;
+    let tokens = store.tokens().await;
     let tokens = tokens.map_err(|error| store_problem(&error))?;
     match tokens.iter().any(|token| token.is_valid_at(now)) {
         true => Ok(()),
@@ -193,52 +254,70 @@ fn tls_problem(error: &TlsError) -> Problem {
     Problem::new(error.to_string()).hint(hint)
 }
 
-/// Waits for SIGINT or SIGTERM.
+/// Receives SIGINT and SIGTERM from now on, and returns their number so far.
 #[cfg(unix)]
-async fn stop_requested() {
+fn stop_signals() -> std::io::Result<watch::Receiver<u32>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let received = |kind: SignalKind| async move {
-        match signal(kind) {
-            Ok(mut signal) => _ = signal.recv().await,
-            Err(_) => std::future::pending().await,
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let (sender, count) = watch::channel(0);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            sender.send_modify(|count| *count += 1);
         }
-    };
-    tokio::select! {
-        () = received(SignalKind::interrupt()) => {}
-        () = received(SignalKind::terminate()) => {}
-    }
+    });
+    Ok(count)
 }
 
-/// Waits for an interrupt (Ctrl-C).
+/// Receives interrupts (Ctrl-C) from now on, and returns their number so far.
 #[cfg(not(unix))]
-async fn stop_requested() {
-    let _ = tokio::signal::ctrl_c().await;
+fn stop_signals() -> std::io::Result<watch::Receiver<u32>> {
+    let (sender, count) = watch::channel(0);
+    tokio::spawn(async move {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            sender.send_modify(|count| *count += 1);
+        }
+    });
+    Ok(count)
 }
 
-/// Reads the configuration and the certificate again after each SIGHUP, and opens the log again.
+/// Receives SIGHUP from now on. After each one, the future reads the configuration and the
+/// certificate again, and opens the log again.
 #[cfg(unix)]
-async fn reload_on_hangup(host: Arc<JournalHost>, tls: Option<ServerTls>) {
+fn reload_on_hangup(
+    host: Arc<JournalHost>,
+    tls: Option<ServerTls>,
+) -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut hangups) = signal(SignalKind::hangup()) else {
-        return;
-    };
-    while hangups.recv().await.is_some() {
-        reopen_log();
-        match host.reload() {
-            Ok(()) => eprint_line!("note: new turns use the configuration as it is now"),
-            Err(error) => {
-                let problem = Problem::from_error(&error);
-                eprint_line!("warning: the configuration stays as it was: {problem}");
+    let mut hangups = signal(SignalKind::hangup())?;
+    Ok(async move {
+        while hangups.recv().await.is_some() {
+            reopen_log();
+            match host.reload() {
+                Ok(()) => eprint_line!("note: new turns use the configuration as it is now"),
+                Err(error) => {
+                    let problem = Problem::from_error(&error);
+                    eprint_line!("warning: the configuration stays as it was: {problem}");
+                }
+            }
+            if let Some(tls) = &tls
+                && let Err(error) = tls.settings.reload(&tls.certificate, &tls.key)
+            {
+                eprint_line!("warning: the certificate stays as it was: {error}");
             }
         }
-        if let Some(tls) = &tls
-            && let Err(error) = tls.settings.reload(&tls.certificate, &tls.key)
-        {
-            eprint_line!("warning: the certificate stays as it was: {error}");
-        }
-    }
+    })
 }
 
 /// Does nothing: other systems have no such signal.
 #[cfg(not(unix))]
-async fn reload_on_hangup(_: Arc<JournalHost>, _: Option<ServerTls>) {}
+fn reload_on_hangup(
+    _: Arc<JournalHost>,
+    _: Option<ServerTls>,
+) -> std::io::Result<impl Future<Output = ()>> {
+    Ok(async {})
+}

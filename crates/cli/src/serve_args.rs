@@ -37,8 +37,17 @@ pub(crate) enum ServeCommand {
     /// Create, list and revoke the tokens of clients
     #[command(subcommand)]
     Token(ServeTokenCommand),
+    /// Print a URL with which a browser can log in once, within 10 minutes
+    Login(LoginArgs),
     /// Print the OpenAPI document of the API
     Openapi,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LoginArgs {
+    /// URL of the server [default: serve.public_url, else http://127.0.0.1:7420]
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -67,6 +76,10 @@ pub(crate) struct TokenCreateArgs {
     /// Let the token expire after this time, such as 12h or 30d [default: never]
     #[arg(long, value_parser = units::time_limit, value_name = "TIME")]
     pub(crate) expires: Option<Duration>,
+
+    /// Let turns of the token cost at most this much in all [default: no limit]
+    #[arg(long, value_parser = units::money, value_name = "AMOUNT")]
+    pub(crate) max_cost: Option<f64>,
 
     /// Print the token as JSON
     #[arg(long)]

@@ -1,22 +1,23 @@
 //! Runs turns and tools for the agent server, from the journal and the configuration of each
 //! workspace.
 
-use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
 use selvedge_agent::{AgentError, ChildSessions, Session, TurnActivity, TurnOptions, request_stop};
+use selvedge_config::UserFile;
 use selvedge_journal::{Journal, JournalError, RunFilter};
 use selvedge_memory::{Level, Memory, MemoryError, MemoryHit, MemoryQuery};
 use selvedge_protocol::{
-    CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, LimitSurface, RunStart,
+    CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, Ledger, LimitSurface, RunStart,
     RunStatus, RuntimeEvent, ScriptToolCallOutput, SessionStore, new_id,
 };
 use selvedge_server::{
-    HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep, HostedTurn,
-    SessionHost, SessionPlace,
+    ClientTool, HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep,
+    HostedTurn, SessionHost, SessionPlace,
 };
 use selvedge_tools::{
     NoApprover, OfferedTool, Orchestrator, Scope, StructuredCall, StructuredOutput, ToolRouter,
@@ -24,7 +25,8 @@ use selvedge_tools::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::agent_setup::add_sub_agents;
+use crate::args::ScriptLimitArgs;
 use crate::instructions::is_instructions_file;
 use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
@@ -33,22 +35,26 @@ use crate::serve_failed_turn::fail_turn;
 use crate::serve_memory::IdleSessions;
 use crate::serve_recovery::reconcile_events;
 use crate::session_configuration::SessionConfiguration;
-use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
+use crate::session_runner::{ServedTurn, TurnPlace, TurnSurroundings, describe_end, run_message};
 use crate::sessions_stop::revert_turn;
 use crate::sessions_worktree::{apply_changes, claim_for_changes, discard_changes, session_diff};
-use crate::setup::{CliSetup, load_configuration, load_user_configuration};
-use crate::trust::TrustQuestion;
+use crate::setup::{CliSetup, load_user_configuration};
+use crate::workspace_parts::WorkspaceCache;
+
+/// How often what no turn uses is looked for.
+const UNUSED_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Assembles agents for sessions of one journal.
 pub(crate) struct JournalHost {
+    /// Runs turns. Its writes wait while the disk is full.
     journal: Arc<Journal>,
+    /// Serves requests. Its writes fail if the disk is full.
+    requests: Arc<Journal>,
     /// Reads sessions. Its handle has no claims, so that reading a session does not release the
     /// claim of its running turn.
     reader: Arc<Journal>,
-    /// Configurations by folder, until they are reloaded.
-    configurations: Mutex<HashMap<PathBuf, SessionConfiguration>>,
-    /// Tools for documents by folder, which keep the index of the documents.
-    document_setups: Mutex<HashMap<PathBuf, Arc<CliSetup>>>,
+    /// What the turns of each workspace share.
+    workspaces: WorkspaceCache,
     /// Opened by the first search.
     memory: Mutex<Option<Arc<Memory>>>,
     /// The sessions whose turns are not distilled yet.
@@ -56,12 +62,17 @@ pub(crate) struct JournalHost {
 }
 
 impl JournalHost {
-    pub(crate) fn new(journal: Arc<Journal>, reader: Arc<Journal>) -> Self {
+    pub(crate) fn new(
+        journal: Arc<Journal>,
+        requests: Arc<Journal>,
+        reader: Arc<Journal>,
+        user_file: UserFile,
+    ) -> Self {
         Self {
+            workspaces: WorkspaceCache::for_server(journal.clone(), user_file),
             journal,
+            requests,
             reader,
-            configurations: Mutex::default(),
-            document_setups: Mutex::default(),
             memory: Mutex::default(),
             idle_sessions: IdleSessions::default(),
         }
@@ -77,9 +88,9 @@ impl JournalHost {
         let id = session.to_owned();
         let change = move || {
             // Its own handle, because the other one claims sessions for turns.
-            let journal = crate::runs::open_user_journal().map_err(|error| failed(&error))?;
-            let claimed = claim_for_changes(&journal, &id).map_err(|error| failed(&error))?;
-            match claimed.map_err(failed)? {
+            let journal = crate::runs::open_user_journal().map_err(HostError::failed)?;
+            let claimed = claim_for_changes(&journal, &id).map_err(HostError::failed)?;
+            match claimed.map_err(HostError::failed)? {
                 TurnActivity::Idle => work(&journal, &id).map_err(|error| invalid(&error)),
                 TurnActivity::Running => Err(HostError {
                     kind: HostErrorKind::Busy,
@@ -89,16 +100,25 @@ impl JournalHost {
             }
         };
         let done = tokio::task::spawn_blocking(change).await;
-        done.map_err(failed)?
+        done.map_err(HostError::failed)?
     }
 
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
     /// everything stays as it was.
     pub(crate) fn reload(&self) -> Result<()> {
-        load_user_configuration(selvedge_config::home().as_deref())?;
-        lock(&self.configurations).clear();
-        lock(&self.document_setups).clear();
+        let home = selvedge_config::home().unwrap_or_default();
+        let user_file = UserFile::read(&home)?;
+        load_user_configuration(Some(&home))?;
+        self.workspaces.reload(Some(user_file));
         Ok(())
+    }
+
+    /// Drops what no turn of a workspace has used for some time, again and again.
+    pub(crate) async fn drop_unused_workspaces(&self) {
+        loop {
+            tokio::time::sleep(UNUSED_CHECK_INTERVAL).await;
+            self.workspaces.drop_unused().await;
+        }
     }
 
     /// Returns the folder that a session works in.
@@ -113,17 +133,7 @@ impl JournalHost {
 
     /// Returns the configuration of a folder. Files of a project count if it is trusted.
     pub(crate) fn configuration(&self, directory: &Path) -> Result<SessionConfiguration> {
-        if let Some(known) = lock(&self.configurations).get(directory) {
-            return Ok(known.clone());
-        }
-        let workspace = WorkspaceArgs {
-            directory: Some(directory.to_owned()),
-            trust_question: TrustQuestion::Never,
-            ..WorkspaceArgs::default()
-        };
-        let loaded = SessionConfiguration::from(load_configuration(&workspace)?);
-        lock(&self.configurations).insert(directory.to_owned(), loaded.clone());
-        Ok(loaded)
+        Ok(self.workspaces.get(directory, None)?.configuration())
     }
 
     /// Returns the memory of all sessions.
@@ -135,20 +145,9 @@ impl JournalHost {
         let home = selvedge_config::home();
         let open = load_user_configuration(home.as_deref())
             .and_then(|config| open_memory_in(&home.unwrap_or_default(), &config));
-        let open = Arc::new(open.map_err(|error| failed(format!("{error:#}")))?);
+        let open = Arc::new(open.map_err(|error| HostError::failed(format!("{error:#}")))?);
         *memory = Some(open.clone());
         Ok(open)
-    }
-
-    /// Returns the tools of a folder for calls outside of a session.
-    fn document_setup(&self, directory: &Path) -> Result<Arc<CliSetup>> {
-        if let Some(known) = lock(&self.document_setups).get(directory) {
-            return Ok(known.clone());
-        }
-        let setup = self.configuration(directory)?.into_setup()?;
-        let setup = Arc::new(setup.with_open_journal(Some(self.journal.clone())));
-        lock(&self.document_setups).insert(directory.to_owned(), setup.clone());
-        Ok(setup)
     }
 
     /// Runs the turn of a claimed message, and stores how it ended.
@@ -161,7 +160,7 @@ impl JournalHost {
         let id = session.id().to_owned();
         if claimed.begun {
             let reconciled = reconcile_events(&*self.journal, &mut session, &turn.events);
-            reconciled.await.map_err(failed)?;
+            reconciled.await.map_err(HostError::failed)?;
         }
         if !claimed.begun && claimed.turn == 1 {
             turn.events.emit(RuntimeEvent::ThreadStarted {
@@ -174,15 +173,16 @@ impl JournalHost {
             ..TurnOptions::default()
         };
         let run = async {
-            let info = SessionStore::get(&*self.journal, &id).await?;
-            let configuration = self.configuration(Path::new(&info.directory))?;
             let surroundings = TurnSurroundings {
                 approver: Some(turn.approver),
-                place: TurnPlace::Server(turn.waker),
-                client_tools: turn.client_tools,
+                place: TurnPlace::Server(ServedTurn {
+                    permit: turn.permit,
+                    waker: turn.waker,
+                }),
+                client_tools: turn.client_tools.of_message(claimed.message.number).await,
             };
             let run = run_message(
-                &configuration,
+                &self.workspaces,
                 &self.journal,
                 session,
                 claimed,
@@ -201,22 +201,16 @@ impl JournalHost {
             }
         };
         // A message counts as answered only after the events of its turn are stored.
-        turn.flush.wait().await;
+        if !turn.flush.wait().await {
+            return Err(HostError::failed("the events of the turn cannot be stored"));
+        }
         let finished = self.journal.finish(&claimed.message, state, answer).await;
-        finished.map_err(failed)
+        finished.map_err(HostError::failed)
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn failed(error: impl std::fmt::Display) -> HostError {
-    HostError {
-        kind: HostErrorKind::Failed,
-        message: error.to_string(),
-        hint: None,
-    }
 }
 
 fn invalid(error: &anyhow::Error) -> HostError {
@@ -244,7 +238,7 @@ fn journal_failure(error: &JournalError) -> HostError {
 fn agent_failure(error: &AgentError) -> HostError {
     match error {
         AgentError::Journal(error) => journal_failure(error),
-        other => failed(other),
+        other => HostError::failed(other),
     }
 }
 
@@ -256,7 +250,11 @@ impl SessionHost for JournalHost {
             Err(AgentError::Journal(JournalError::SessionInUse(_))) => return Ok(HostedStep::Busy),
             Err(error) => return Err(agent_failure(&error)),
         };
-        let claimed = self.journal.claim_next(session).await.map_err(failed)?;
+        let claimed = self
+            .journal
+            .claim_next(session)
+            .await
+            .map_err(HostError::failed)?;
         let Some(claimed) = claimed else {
             return Ok(HostedStep::Busy);
         };
@@ -264,6 +262,28 @@ impl SessionHost for JournalHost {
         let ended = self.run_claimed(open, &claimed, turn).await;
         self.idle_sessions.end_turn(session);
         ended.map(|()| HostedStep::Ended)
+    }
+
+    fn folder(&self, path: &str) -> Option<String> {
+        let folder = Path::new(path).canonicalize().ok()?;
+        folder.is_dir().then(|| folder.display().to_string())
+    }
+
+    async fn check_client_tools(
+        &self,
+        folder: &str,
+        tools: &[ClientTool],
+    ) -> Result<(), HostError> {
+        let names = || {
+            let mut setup = self.configuration(Path::new(folder))?.into_setup()?;
+            add_sub_agents(&mut setup);
+            let mut registry = setup.built_in_tools()?;
+            for tool in tools {
+                registry.register(tool.clone())?;
+            }
+            anyhow::Ok(())
+        };
+        names().map_err(|error| invalid(&error))
     }
 
     async fn session_place(
@@ -294,7 +314,7 @@ impl SessionHost for JournalHost {
         session: &str,
         turns: Vec<(String, String)>,
     ) -> Result<(), HostError> {
-        let open = Session::open(&self.journal, session).await;
+        let open = Session::open(&self.requests, session).await;
         let mut open = open.map_err(|error| agent_failure(&error))?;
         for (message, answer) in &turns {
             let added = open.add_past_turn(message, answer).await;
@@ -305,16 +325,19 @@ impl SessionHost for JournalHost {
 
     async fn request_stop(&self, session: &str) -> Result<bool, HostError> {
         let opened = tokio::task::spawn_blocking(crate::runs::open_user_journal).await;
-        let journal = opened.map_err(failed)?.map_err(|error| failed(&error))?;
+        let journal = opened
+            .map_err(HostError::failed)?
+            .map_err(HostError::failed)?;
         let asked = request_stop(&journal, session, ChildSessions::KeepRunning).await;
-        Ok(!asked.map_err(failed)?.is_empty())
+        Ok(!asked.map_err(HostError::failed)?.is_empty())
     }
 
     async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError> {
         let (reader, session) = (self.reader.clone(), session.to_owned());
         let diff = move || session_diff(&reader, &session, turn);
         let done = tokio::task::spawn_blocking(diff).await;
-        done.map_err(failed)?.map_err(|error| invalid(&error))
+        done.map_err(HostError::failed)?
+            .map_err(|error| invalid(&error))
     }
 
     async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError> {
@@ -335,7 +358,7 @@ impl SessionHost for JournalHost {
     }
 
     async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError> {
-        let fork = Session::fork(&self.journal, session, up_to_turn).await;
+        let fork = Session::fork(&self.requests, session, up_to_turn).await;
         let fork = fork.map_err(|error| agent_failure(&error))?;
         Ok(fork.id().to_owned())
     }
@@ -371,15 +394,14 @@ impl SessionHost for JournalHost {
         if let Some(path) = args["path"].as_str() {
             check_inside(workspace, path)?;
         }
-        let setup = self
-            .document_setup(workspace)
-            .map_err(|error| invalid(&error))?;
+        let shared = self.workspaces.get(workspace, None);
+        let setup = &shared.as_ref().map_err(invalid)?.setup;
         if let Some(path) = args["path"].as_str() {
-            check_document(&setup, tool, path)?;
+            check_document(setup, tool, path)?;
         }
-        let output = call_tool(&setup, tool, args)
+        let output = call_tool(setup, &self.requests, tool, args)
             .await
-            .map_err(|error| failed(format!("{error:#}")))?;
+            .map_err(|error| HostError::failed(format!("{error:#}")))?;
         let refusal = output
             .records
             .last()
@@ -451,11 +473,11 @@ impl SessionHost for JournalHost {
             hits.collect::<Result<Vec<_>, MemoryError>>()
         };
         let hits = tokio::task::spawn_blocking(search).await;
-        hits.map_err(failed)?.map_err(failed)
+        hits.map_err(HostError::failed)?.map_err(HostError::failed)
     }
 
     async fn run(&self, id: &str) -> Result<HostedRun, HostError> {
-        let redactor = user_redactor().map_err(|error| failed(format!("{error:#}")))?;
+        let redactor = user_redactor().map_err(|error| HostError::failed(format!("{error:#}")))?;
         let id = id.to_owned();
         let read = move |journal: &Journal| {
             let run = journal.run(&id)?;
@@ -526,7 +548,12 @@ fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result<(), HostEr
 
 /// Runs one call of a built-in tool outside of a session. A call that may change something is
 /// recorded as a run of its own.
-async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<StructuredOutput> {
+async fn call_tool(
+    setup: &CliSetup,
+    ledger: &Arc<Journal>,
+    tool: &str,
+    args: Value,
+) -> Result<StructuredOutput> {
     let approver = NoApprover {
         reason: "requests for documents never ask for approval".to_owned(),
     };
@@ -538,11 +565,14 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
     let found = registry.get(tool);
     let found = found.ok_or_else(|| Problem::new(format!("{tool} is not offered here")))?;
     let (is_read_only, offered) = (found.spec.read_only, OfferedTool::unmodified(found));
-    let orchestrator = match is_read_only {
-        true => Orchestrator::new(registry).with_policy(setup.config.approval_policy),
-        false => harness.orchestrator().clone().with_registry(registry),
+    let ledger = (!is_read_only).then_some(ledger);
+    let orchestrator = match ledger {
+        None => Orchestrator::new(registry).with_policy(setup.config.approval_policy),
+        Some(ledger) => {
+            let orchestrator = harness.orchestrator().clone().with_registry(registry);
+            orchestrator.with_ledger(ledger.clone())
+        }
     };
-    let ledger = orchestrator.ledger().cloned();
     let router = ToolRouter::new(orchestrator, vec![offered]);
     let scope = Scope::new(
         new_id("trn"),
@@ -550,18 +580,18 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
         &CancellationToken::new(),
         EventSink::silent(),
     );
-    if let Some(ledger) = &ledger {
-        ledger
-            .record_run_start(RunStart {
-                id: &scope.id,
-                source: "// request of a client of `selvedge serve`",
-                directory: &setup.directory.display().to_string(),
-                session: "",
-                seed: "0",
-                resumes: None,
-                saved_config: "",
-            })
-            .await?;
+    if let Some(ledger) = ledger {
+        let directory = setup.directory.display().to_string();
+        let start = ledger.record_run_start(RunStart {
+            id: &scope.id,
+            source: "// request of a client of `selvedge serve`",
+            directory: &directory,
+            session: "",
+            seed: "0",
+            resumes: None,
+            saved_config: "",
+        });
+        start.await?;
     }
     let call = StructuredCall {
         call_id: "tool_1".to_owned(),
@@ -571,7 +601,7 @@ async fn call_tool(setup: &CliSetup, tool: &str, args: Value) -> Result<Structur
     let output = router.route(&scope, vec![call]).await.pop();
     scope.end();
     let output = output.ok_or_else(|| Problem::new("the call was not run"))?;
-    if let Some(ledger) = &ledger {
+    if let Some(ledger) = ledger {
         let mut ended = ScriptToolCallOutput::new(&scope.id, "");
         let is_done = output.records.last().map(|call| call.status) == Some(CallStatus::Done);
         ended.status = match is_done {

@@ -7,7 +7,7 @@
 use selvedge_agent::{Session, SessionStepKind};
 use selvedge_protocol::{
     ConversationItem, EventSink, MAX_EVENT_READ, MessageRole, RuntimeEvent, ServerStoreError,
-    SessionEvent, SessionEventStore, TurnEnd, TurnItem, Usage,
+    SessionEvent, SessionEventStore, TurnEnd, TurnError, TurnItem, Usage,
 };
 use serde_json::{Value, json};
 
@@ -25,34 +25,32 @@ pub(crate) async fn reconcile_events(
     let Some(stored) = events_of_open_turn(store, session.id(), turn).await? else {
         return Ok(());
     };
-    let emitted = emitted_items(&stored);
     let recorded: Vec<TurnItem> = session
         .turn_items(turn)
         .into_iter()
         .filter(is_emitted)
         .map(|item| item.without_native())
         .collect();
-    let bodies: Vec<Value> = recorded.iter().map(|item| json!(item)).collect();
-    let kept = emitted.iter().rposition(|(_, item)| bodies.contains(item));
-    for (item_id, _) in emitted.iter().skip(kept.map_or(0, |kept| kept + 1)) {
-        events.emit(RuntimeEvent::ItemDropped {
-            item_id: item_id.clone(),
-        });
+    // Items that are equal are counted: each event stands for one of them.
+    let mut missing: Vec<(Value, TurnItem)> = recorded
+        .into_iter()
+        .map(|item| (json!(item), item))
+        .collect();
+    for (item_id, body) in emitted_items(&stored) {
+        match missing.iter().position(|(other, _)| *other == body) {
+            Some(index) => _ = missing.remove(index),
+            None => events.emit(RuntimeEvent::ItemDropped { item_id }),
+        }
     }
-    let has_event = |body: &Value| emitted.iter().any(|(_, item)| item == body);
-    let complete = bodies.iter().rposition(has_event);
     let mut next_id = next_item_id(&stored);
-    for item in recorded.iter().skip(complete.map_or(0, |last| last + 1)) {
+    for (_, item) in missing {
         let item_id = format!("{ITEM_ID_PREFIX}{next_id}");
         next_id += 1;
-        events.emit(RuntimeEvent::ItemCompleted {
-            item_id,
-            item: item.clone(),
-        });
+        events.emit(RuntimeEvent::ItemCompleted { item_id, item });
     }
     session.continue_item_ids(next_id);
-    if !session.has_open_turn() {
-        events.emit(turn_completed(session, turn));
+    if let Some(end) = session.turn_end().cloned() {
+        events.emit(end_event(session, turn, end));
     }
     Ok(())
 }
@@ -122,8 +120,8 @@ fn is_emitted(item: &TurnItem) -> bool {
     }
 }
 
-/// Returns the end of a turn whose end is recorded.
-fn turn_completed(session: &Session, turn: u32) -> RuntimeEvent {
+/// Returns the event of a turn whose end is recorded.
+fn end_event(session: &Session, turn: u32, end: Result<TurnEnd, TurnError>) -> RuntimeEvent {
     let (mut usage, mut cost) = (Usage::default(), None);
     for step in session.steps().iter().filter(|step| step.turn == turn) {
         if let SessionStepKind::Answer {
@@ -136,10 +134,19 @@ fn turn_completed(session: &Session, turn: u32) -> RuntimeEvent {
             cost = cost.into_iter().chain(*paid).reduce(|a, b| a + b);
         }
     }
-    RuntimeEvent::TurnCompleted {
-        turn,
-        finish_reason: TurnEnd::Stop,
-        usage,
-        cost,
+    match end {
+        Ok(finish_reason) => RuntimeEvent::TurnCompleted {
+            turn,
+            finish_reason,
+            usage,
+            cost,
+        },
+        Err(error) => RuntimeEvent::TurnFailed {
+            turn,
+            error,
+            hint: None,
+            usage,
+            cost,
+        },
     }
 }

@@ -64,6 +64,7 @@ async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
         scopes,
         workspaces,
         expires_ms: expires.map(|time| time.as_millis() as i64),
+        max_cost: args.max_cost,
     };
     let token = journal.create_token(token).await;
     let token = token.map_err(|error| store_problem(&error))?;
@@ -116,7 +117,12 @@ async fn list(journal: &Journal, as_json: bool) -> Result<CliStatus> {
 
 fn describe(token: &ApiToken) -> String {
     let scopes: Vec<&str> = token.scopes.iter().map(|scope| scope.as_str()).collect();
-    format!("{} in {}", scopes.join(", "), token.workspaces.join(", "))
+    let cost = match token.max_cost {
+        Some(limit) => format!("; spent {:.2} of {limit:.2}", token.spent),
+        None => String::new(),
+    };
+    let workspaces = token.workspaces.join(", ");
+    format!("{} in {workspaces}{cost}", scopes.join(", "))
 }
 
 pub(crate) fn store_problem(error: &ServerStoreError) -> Problem {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
-use selvedge_config::{Config, EnvironmentSettings};
+use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
     ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, QueuedTurnFuture,
@@ -16,20 +16,20 @@ use selvedge_protocol::{
     SessionFolder, SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd,
     TurnPermissions, Usage, since_epoch,
 };
-use selvedge_server::{ClientTool, SessionWaker};
+use selvedge_server::{ClientTool, SessionWaker, TurnPermit};
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::{Approver, NoApprover};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
-use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
+use crate::args::{ScriptLimitArgs, TurnLimitArgs};
 use crate::problem::Problem;
 use crate::run::runtime;
-use crate::session_configuration::{SessionConfiguration, no_environment};
+use crate::session_configuration::SessionConfiguration;
 use crate::sessions_worktree::prepare_worktree;
-use crate::setup::{CliSetup, load_configuration};
-use crate::trust::TrustQuestion;
+use crate::setup::CliSetup;
+use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
 
 /// How often a waiting call looks whether another process has answered its message.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -50,19 +50,20 @@ pub(crate) struct AnsweredMessage {
 /// not stop the turn.
 struct ThreadRunner {
     configuration: SessionConfiguration,
+    place: TurnPlace,
     /// Sub-agents of the turn whose budget pays; `None` outside of a turn.
     agents: Option<SubAgents>,
 }
 
 impl SessionRunner for ThreadRunner {
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
-        let configuration = self.configuration.clone();
+        let (configuration, place) = (self.configuration.clone(), self.place.clone());
         let (sender, answered) = tokio::sync::oneshot::channel();
         let running = RunningSession::begin();
         let work = move || {
             let run = async {
                 let options = TurnOptions::default();
-                run_queue(&configuration, &session, number, &options, || ()).await
+                run_queue(&configuration, &session, number, &options, place, || ()).await
             };
             let done = runtime().and_then(|runtime| runtime.block_on(run));
             drop(running);
@@ -125,13 +126,24 @@ pub(crate) async fn finish_running_sessions(cancel: &CancellationToken) {
     }
 }
 
-/// Where turns run that a script waits for.
+/// Which process runs a turn. It decides where turns run that a script waits for, and whose stored
+/// documents the turn reads.
 #[derive(Clone)]
 pub(crate) enum TurnPlace {
-    /// On a thread of this process.
+    /// A command of the user: on a thread of this process, with the documents of the user.
     Thread,
-    /// In the agent server of this process, if it serves the folder of the session.
-    Server(SessionWaker),
+    /// The agent server, if it serves the folder of the session, else a thread; with the documents
+    /// of the folder only.
+    Server(ServedTurn),
+}
+
+/// What a turn gets from the agent server.
+#[derive(Clone)]
+pub(crate) struct ServedTurn {
+    /// Given back while the turn waits for the turn of another session.
+    pub(crate) permit: TurnPermit,
+    /// Starts turns of messages that the turn sends.
+    pub(crate) waker: SessionWaker,
 }
 
 /// What a turn of a message gets from the caller.
@@ -144,11 +156,11 @@ pub(crate) struct TurnSurroundings {
 }
 
 impl TurnSurroundings {
-    /// Returns those of a turn outside of a server.
-    fn thread() -> Self {
+    /// Returns those of a turn that runs on a thread, without a client.
+    fn thread(place: TurnPlace) -> Self {
         Self {
             approver: None,
-            place: TurnPlace::Thread,
+            place,
             client_tools: Vec::new(),
         }
     }
@@ -157,7 +169,7 @@ impl TurnSurroundings {
 /// Waits for turns that the agent server of this process runs, so that its clients see them.
 struct ServedRunner {
     journal: Arc<Journal>,
-    waker: SessionWaker,
+    served: ServedTurn,
     /// Runs turns in folders that the server does not serve.
     thread: ThreadRunner,
 }
@@ -168,17 +180,11 @@ impl SessionRunner for ServedRunner {
             if !self.is_served(&session).await? {
                 return self.thread.run_until_answered(session, number, run).await;
             }
-            self.waker.wake(&session);
-            let mut poll_interval = FIRST_POLL_INTERVAL;
-            loop {
-                let message = self.journal.message(&session, number).await?;
-                if matches!(message.state, InboxState::Answered | InboxState::Failed) {
-                    self.add_usage(&message, &run).await;
-                    return Ok(message);
-                }
-                tokio::time::sleep(poll_interval).await;
-                poll_interval = (poll_interval * 2).min(POLL_INTERVAL);
-            }
+            self.served.waker.wake(&session);
+            let answered = self.answered(&session, number);
+            let message = self.served.permit.wait_without(answered).await?;
+            self.add_usage(&message, &run).await;
+            Ok(message)
         })
     }
 
@@ -186,7 +192,7 @@ impl SessionRunner for ServedRunner {
         Box::pin(async move {
             match self.is_served(&session).await {
                 Ok(true) => {
-                    self.waker.wake(&session);
+                    self.served.waker.wake(&session);
                     QueuedTurnRunner::Server
                 }
                 _ => QueuedTurnRunner::NextProcess,
@@ -196,6 +202,19 @@ impl SessionRunner for ServedRunner {
 }
 
 impl ServedRunner {
+    /// Waits until a message is answered.
+    async fn answered(&self, session: &str, number: u32) -> Result<InboxMessage, SessionError> {
+        let mut poll_interval = FIRST_POLL_INTERVAL;
+        loop {
+            let message = self.journal.message(session, number).await?;
+            if matches!(message.state, InboxState::Answered | InboxState::Failed) {
+                return Ok(message);
+            }
+            tokio::time::sleep(poll_interval).await;
+            poll_interval = (poll_interval * 2).min(POLL_INTERVAL);
+        }
+    }
+
     /// Returns whether the server runs turns of a session: a valid token reaches its folder.
     async fn is_served(&self, session: &str) -> Result<bool, SessionError> {
         let info = SessionStore::get(&*self.journal, session).await?;
@@ -248,12 +267,37 @@ pub(crate) async fn run_queue(
     session: &str,
     number: u32,
     options: &TurnOptions,
+    place: TurnPlace,
     on_busy: impl FnOnce(),
 ) -> Result<AnsweredMessage> {
     let home =
         selvedge_config::home().ok_or_else(|| Problem::new("cannot find the home folder"))?;
     let settings = configuration.config.journal.clone();
     let journal = crate::journal::open_journal(&home, &settings)?;
+    let workspaces = WorkspaceCache::new(journal.clone(), Some(configuration.clone()));
+    let answered = answer_queue(
+        &workspaces,
+        &journal,
+        session,
+        number,
+        options,
+        &place,
+        on_busy,
+    );
+    let answered = answered.await;
+    workspaces.stop().await;
+    answered
+}
+
+async fn answer_queue(
+    workspaces: &WorkspaceCache,
+    journal: &Arc<Journal>,
+    session: &str,
+    number: u32,
+    options: &TurnOptions,
+    place: &TurnPlace,
+    on_busy: impl FnOnce(),
+) -> Result<AnsweredMessage> {
     let (mut usage, mut cost) = (Usage::default(), None);
     let mut on_busy = Some(on_busy);
     loop {
@@ -265,18 +309,18 @@ pub(crate) async fn run_queue(
                 cost,
             });
         }
-        match Session::open(&journal, session).await {
+        match Session::open(journal, session).await {
             Ok(open) => {
                 let mut open = Some(open);
                 while let Some(claimed) = journal.claim_next(session).await? {
                     let Some(session) = open.take() else { break };
                     let run = run_message(
-                        configuration,
-                        &journal,
+                        workspaces,
+                        journal,
                         session,
                         &claimed,
                         options,
-                        TurnSurroundings::thread(),
+                        TurnSurroundings::thread(place.clone()),
                     );
                     let (session, outcome) = run.await?;
                     if let Some(outcome) = &outcome {
@@ -323,7 +367,7 @@ fn stopped_problem(session: &str) -> Problem {
 /// Runs the turn of a message. Returns the session, and the outcome; `None` if the turn had ended
 /// before. Without an approver, and if a script sent the message, the turn never asks.
 pub(crate) async fn run_message(
-    configuration: &SessionConfiguration,
+    workspaces: &WorkspaceCache,
     journal: &Arc<Journal>,
     session: Session,
     claimed: &ClaimedMessage,
@@ -345,13 +389,21 @@ pub(crate) async fn run_message(
         .map_err(|error| Problem::new(format!("cannot open {}: {error}", folder.display())))?;
     check_folder(folder, &real)?;
     let worktree = session_worktree(&info).await?;
-    let (mut setup, model) =
-        setup_for_session(configuration, &info, worktree, &permissions, journal)?;
+    let shared = workspaces.get(folder, info.environment.as_deref())?;
+    let mut setup = setup_for_session(&shared, worktree, &permissions, journal)?;
+    if let TurnPlace::Server(_) = surroundings.place {
+        setup.toolbox.cabinet = journal.documents_of(&info.directory);
+    }
+    let running = setup.sub_agents.as_ref();
+    let _running = running.map(|agents| shared.running_turns.add(agents));
     setup.turn_place = surroundings.place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
-        max_cost: permissions.iter().map(|one| one.max_cost).fold(None, least),
+        max_cost: permissions
+            .iter()
+            .map(|one| one.max_cost)
+            .fold(claimed.max_cost, least),
         ..TurnLimitArgs::default()
     };
     let never_asks = || {
@@ -362,7 +414,7 @@ pub(crate) async fn run_message(
     let approver = surroundings.approver;
     let approver = approver.filter(|_| claimed.message.permissions.is_none());
     let build = AgentBuildOptions {
-        model: &model,
+        model: &shared.model,
         script_limits: &ScriptLimitArgs::default(),
         surface: LimitSurface::Exec,
         turn_limits: &turn_limits,
@@ -371,12 +423,11 @@ pub(crate) async fn run_message(
         instructions: None,
         session: SessionChoice::New,
     };
-    let workspace = WorkspaceArgs::default();
-    let assembled = agent_setup::assemble_in_session(&mut setup, &workspace, build, session);
+    let assembled = agent_setup::assemble_in_session(&mut setup, &shared, build, session);
     let AssembledAgent {
         mut agent,
         mut session,
-        servers,
+        ..
     } = assembled.await?;
     if !surroundings.client_tools.is_empty() {
         let mut registry = agent.harness().orchestrator().registry().clone();
@@ -392,7 +443,9 @@ pub(crate) async fn run_message(
             agent.run_turn(&mut session, text, options).await
         }
     };
-    servers.stop().await;
+    if let Some(cost) = outcome.cost {
+        journal.add_spending(&claimed.message, cost).await?;
+    }
     if let Some(agents) = &setup.sub_agents {
         agents.end().await;
     }
@@ -408,9 +461,12 @@ pub(crate) fn describe_end(
     session: &Session,
     outcome: Option<&TurnOutcome>,
 ) -> (InboxState, String) {
-    let answer = || session.last_message().unwrap_or_default();
-    match outcome.map(|outcome| &outcome.end) {
-        None | Some(Ok(TurnEnd::Stop | TurnEnd::Length)) => (InboxState::Answered, answer()),
+    let end = outcome.map(|outcome| &outcome.end).or(session.turn_end());
+    match end {
+        None | Some(Ok(TurnEnd::Stop | TurnEnd::Length)) => (
+            InboxState::Answered,
+            session.last_message().unwrap_or_default(),
+        ),
         Some(Ok(end)) => (
             InboxState::Failed,
             format!("the turn ended early: {}", end.as_str()),
@@ -432,41 +488,26 @@ async fn session_worktree(session: &SessionInfo) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Sets up the tools of a session with its environment, and at most with these permissions. The
-/// configuration is that of the session's folder; tools work in its worktree if it has one.
+/// Sets up the tools of a turn with at most these permissions, from what the turns of its workspace
+/// share. They work in the worktree of the session if it has one.
 fn setup_for_session(
-    configuration: &SessionConfiguration,
-    session: &SessionInfo,
+    shared: &WorkspaceParts,
     worktree: Option<PathBuf>,
     permissions: &[&TurnPermissions],
     journal: &Arc<Journal>,
-) -> Result<(CliSetup, ModelChoiceArgs)> {
-    let directory = PathBuf::from(&session.directory);
-    let mut loaded = match configuration.directory == directory {
-        true => configuration.clone(),
-        false => {
-            let workspace = WorkspaceArgs {
-                directory: Some(directory),
-                trust_question: TrustQuestion::Never,
-                ..WorkspaceArgs::default()
-            };
-            load_configuration(&workspace)?.into()
-        }
-    };
-    let mut model = ModelChoiceArgs::default();
-    if let Some(name) = &session.environment {
-        let environment = loaded.config.environments.get(name).cloned();
-        let environment = environment.ok_or_else(|| no_environment(name))?;
-        apply_environment(&mut loaded.config, &environment);
-        model.model = environment.model;
-        model.provider = environment.model_provider;
-    }
+) -> Result<CliSetup> {
+    let mut loaded = shared.configuration();
     for permission in permissions {
         restrict_config(&mut loaded.config, permission);
     }
+    let is_shared_folder = worktree.is_none();
     let directory = worktree.unwrap_or(loaded.directory);
     let mut setup = CliSetup::from_config(loaded.config, directory.clone(), loaded.project)?;
     check_folder(&directory, setup.toolbox.workspace.root())?;
+    if is_shared_folder {
+        setup.toolbox.documents = shared.documents.clone();
+    }
+    setup.tool_cache.clone_from(&shared.setup.tool_cache);
     setup.instruction_use = loaded.instruction_use;
     let packs = permissions.iter().flat_map(|one| &one.tool_packs);
     setup.required_packs = packs.cloned().collect();
@@ -477,7 +518,7 @@ fn setup_for_session(
     });
     let mut setup = setup.with_open_journal(Some(journal.clone()));
     agent_setup::add_sub_agents(&mut setup);
-    Ok((setup, model))
+    Ok(setup)
 }
 
 /// Fails if the folder of a session is not `root`, the folder that the tools would work in: another
@@ -491,18 +532,6 @@ fn check_folder(stored: &Path, root: &Path) -> Result<(), Problem> {
         "the folder {stored} of the session now leads to {root}"
     ))
     .hint("restore the folder, or create a session in the other one"))
-}
-
-fn apply_environment(config: &mut Config, environment: &EnvironmentSettings) {
-    config.sandbox_mode = environment.sandbox_mode.unwrap_or(config.sandbox_mode);
-    config.approval_policy = environment
-        .approval_policy
-        .unwrap_or(config.approval_policy);
-    if environment.tool_pack.is_some() {
-        config.tool_pack.clone_from(&environment.tool_pack);
-    }
-    let limits = std::mem::take(&mut config.script_harness.limits);
-    config.script_harness.limits = environment.limits.apply(limits);
 }
 
 fn restrict_config(config: &mut Config, permissions: &TurnPermissions) {
@@ -544,13 +573,14 @@ impl CliSetup {
         });
         let thread = ThreadRunner {
             configuration,
+            place: self.turn_place.clone(),
             agents: self.sub_agents.clone(),
         };
         let runner: Arc<dyn SessionRunner> = match &self.turn_place {
             TurnPlace::Thread => Arc::new(thread),
-            TurnPlace::Server(waker) => Arc::new(ServedRunner {
+            TurnPlace::Server(served) => Arc::new(ServedRunner {
                 journal: store.clone(),
-                waker: waker.clone(),
+                served: served.clone(),
                 thread,
             }),
         };

@@ -17,7 +17,7 @@ use crate::output::{print_json, print_line, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::run::{SignalTokens, run_with_signals, runtime};
-use crate::session_runner::{finish_running_sessions, run_queue};
+use crate::session_runner::{TurnPlace, finish_running_sessions, run_queue};
 use crate::sessions::session_problem;
 use crate::sessions_args::SessionsSendArgs;
 use crate::setup::load_configuration;
@@ -70,8 +70,8 @@ pub(crate) fn send(journal: &Arc<Journal>, args: SessionsSendArgs) -> Result<Cli
     };
     let on_busy = || eprint_line!("note: another process uses the session; waiting for it");
     let work = async {
-        let (id, number) = (&session.id, queued.number);
-        let answered = run_queue(&configuration, id, number, &options, on_busy).await;
+        let (id, number, place) = (&session.id, queued.number, TurnPlace::Thread);
+        let answered = run_queue(&configuration, id, number, &options, place, on_busy).await;
         finish_running_sessions(&options.cancel).await;
         answered
     };

@@ -15,7 +15,7 @@ use selvedge_toolbox::{
     CommandRules, CommandSettings, Toolbox, Workspace, WorkspacePaths, command_tasks,
     refused_ignore_files,
 };
-use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
+use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet, ToolCache};
 use std::sync::Arc;
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
@@ -64,6 +64,8 @@ pub(crate) struct CliSetup {
     pub(crate) allowed_tools: Option<Vec<String>>,
     /// Runs the turns that scripts wait for.
     pub(crate) turn_place: TurnPlace,
+    /// What the turns of a workspace share about tools; `None` in commands with one turn at a time.
+    pub(crate) tool_cache: Option<Arc<ToolCache>>,
 }
 
 /// The configuration, and the folder that it applies to.
@@ -102,8 +104,11 @@ pub(crate) fn load_configuration_with_diagnostics(
         home.as_deref(),
         workspace,
     )?;
-    let (config, mut diagnostics) =
-        selvedge_config::load(home.as_deref(), decision.project.as_ref());
+    let project = decision.project.as_ref();
+    let (config, mut diagnostics) = match &workspace.user_file {
+        Some(user) => selvedge_config::load_with(user, project),
+        None => selvedge_config::load(home.as_deref(), project),
+    };
     diagnostics.extend(refused.into_iter().map(Diagnostic::from));
     let configuration = LoadedConfiguration {
         config,
@@ -214,6 +219,7 @@ impl CliSetup {
             required_packs: Vec::new(),
             allowed_tools: None,
             turn_place: TurnPlace::Thread,
+            tool_cache: None,
         })
     }
 
@@ -234,7 +240,10 @@ impl CliSetup {
     /// Returns all built-in tools. `Servers::script_registry` adds the tools of MCP servers and
     /// removes the tools that [`Self::tool_filter`] excludes.
     pub(crate) fn built_in_tools(&self) -> Result<Registry> {
-        let mut all = Registry::new();
+        let mut all = match &self.tool_cache {
+            Some(cache) => Registry::with_cache(cache),
+            None => Registry::new(),
+        };
         let mut toolbox = self.toolbox.clone();
         toolbox.channels = self.channel_access();
         toolbox.sessions = self.session_access();
@@ -314,7 +323,8 @@ impl CliSetup {
             self.toolbox.commands.keep_open_while_running(lock);
         }
         if let Some(journal) = &journal {
-            self.toolbox.cabinet = journal.clone();
+            let folder = self.directory.display().to_string();
+            self.toolbox.cabinet = journal.user_documents_in(&folder);
         }
         self.journal = journal;
         self

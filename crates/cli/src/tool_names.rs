@@ -79,7 +79,7 @@ fn known_names(setup: &CliSetup) -> Result<Vec<String>> {
     SubAgents::default().register(&mut all)?;
     command_tasks().register(&mut all)?;
     let turn = selvedge_memory::get_turn_spec();
-    let specs = all.iter().map(|tool| &tool.spec).chain([&turn]);
+    let specs = all.iter().map(|tool| &*tool.spec).chain([&turn]);
     let names = specs.flat_map(|spec| [spec.name.clone(), spec.js_name.clone()]);
     Ok(names.chain(OTHER_TOOLS.map(str::to_owned)).collect())
 }

@@ -104,7 +104,7 @@ fn all_tools(registry: &Registry, setup: &mut CliSetup) -> Result<Vec<ListedTool
     let is_included = setup.tool_filter()?;
     let is_new = |spec: &ToolSpec| registry.get(&spec.name).is_none() && is_included(spec);
     let specs = |registry: &Registry| -> Vec<ToolSpec> {
-        registry.iter().map(|tool| tool.spec.clone()).collect()
+        registry.iter().map(|tool| (*tool.spec).clone()).collect()
     };
     let mut listed = Vec::new();
     let mut add = |specs: Vec<ToolSpec>, available| {

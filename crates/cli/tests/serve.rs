@@ -19,10 +19,18 @@ mod clients;
 mod faults;
 #[path = "serve/fixture.rs"]
 mod fixture;
+#[path = "serve/isolation.rs"]
+mod isolation;
 #[path = "serve/lifecycle.rs"]
 mod lifecycle;
+#[path = "serve/limits.rs"]
+mod limits;
 #[path = "serve/lists.rs"]
 mod lists;
+#[path = "serve/login.rs"]
+mod login;
+#[path = "serve/machine_faults.rs"]
+mod machine_faults;
 #[path = "serve/openai.rs"]
 mod openai;
 #[path = "serve/recovery.rs"]
@@ -32,3 +40,5 @@ mod resources;
 #[path = "serve/sessions.rs"]
 mod sessions;
 mod support;
+#[path = "serve/workspaces.rs"]
+mod workspaces;

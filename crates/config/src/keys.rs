@@ -123,6 +123,15 @@ pub struct ServeSettings {
     /// Most messages of one token that are not answered. Further ones are refused with status 429.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_queued_turns: u32,
+    /// Most sessions that clients with one token create.
+    #[schemars(range(min = 1))]
+    pub max_sessions: u32,
+    /// Most connections of one token. It also never has more than are still free.
+    #[schemars(range(min = 1))]
+    pub max_connections: u32,
+    /// Addresses of proxies, such as `10.0.0.1` or `10.0.0.0/8`, whose `X-Forwarded-For`,
+    /// `X-Forwarded-Proto` and `X-Forwarded-Host` are believed.
+    pub trusted_proxies: Vec<String>,
     /// Largest body of a request, in bytes.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub max_request_bytes: u32,
@@ -138,6 +147,9 @@ impl Default for ServeSettings {
             public_url: None,
             max_concurrent_turns: 8,
             max_queued_turns: 100,
+            max_sessions: 10_000,
+            max_connections: 4096,
+            trusted_proxies: Vec::new(),
             max_request_bytes: 4 << 20,
             drain_timeout_ms: 10_000,
         }

@@ -25,7 +25,7 @@ pub use keys::{
     ModelSettings, ProviderOrigin, ScriptHarnessSettings, ServeSettings, WebAccessSettings,
     WorkspaceSettings, WorkspaceWriteSettings,
 };
-pub use load::{ConfigError, home, load, place_of_key};
+pub use load::{ConfigError, UserFile, home, load, load_with, place_of_key};
 pub use mcp::{project_servers, servers_in_project_config};
 pub use project::{PROJECT_FILES, Project};
 pub use rules::{

@@ -97,16 +97,33 @@ pub fn home() -> Option<PathBuf> {
 /// A missing file sets nothing. A file with an error is ignored, so that the result is always
 /// valid; the caller decides whether to continue without it.
 pub fn load(home: Option<&Path>, project: Option<&Project>) -> (Config, Vec<Diagnostic>) {
+    let user = home.map_or(Ok(UserFile::default()), UserFile::read);
+    let (user, refused) = match user {
+        Ok(user) => (user, None),
+        Err(error) => (UserFile::default(), Some(error.into())),
+    };
+    let (config, mut diagnostics) = load_with(&user, project);
+    diagnostics.splice(0..0, refused);
+    (config, diagnostics)
+}
+
+/// The user's `config.toml` as it was read, for programs that read it once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UserFile(Option<(PathBuf, String)>);
+
+impl UserFile {
+    /// Reads the file. A missing file sets nothing.
+    pub fn read(home: &Path) -> Result<Self, ConfigError> {
+        let path = home.join("config.toml");
+        let text = read_user_text(&path, MAX_CONFIG_BYTES)?;
+        Ok(Self(text.map(|text| (path, text))))
+    }
+}
+
+/// Loads the configuration like [`load`], with a user's file that was read before.
+pub fn load_with(user: &UserFile, project: Option<&Project>) -> (Config, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
-    let user = home.map(|home| home.join("config.toml")).and_then(|path| {
-        match read_user_text(&path, MAX_CONFIG_BYTES) {
-            Ok(text) => Some((path, text?)),
-            Err(refusal) => {
-                diagnostics.push(ConfigError::from(refusal).into());
-                None
-            }
-        }
-    });
+    let user = user.0.clone();
     let project = project.and_then(|project| {
         Some((
             project.folder.join(PROJECT_FILES[0]),

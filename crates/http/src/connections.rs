@@ -3,9 +3,10 @@
 //! A connection is pending until its client has sent a request that was accepted. The number of
 //! pending connections is limited, in all and per address. At the limit a new connection replaces
 //! an old pending one, so that connections on which nothing is sent do not keep other clients out.
-//! An accepted connection takes one of a limited number of permits.
+//! An accepted connection takes one of a limited number of permits. The connections of one client
+//! are at most as many as are still free, so that one client leaves some to others.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -27,6 +28,8 @@ pub struct HttpConnectionLimits {
     pub max_pending: usize,
     /// Maximum number of accepted connections.
     pub max_accepted: usize,
+    /// Maximum number of accepted connections of one client.
+    pub max_per_client: usize,
 }
 
 impl Default for HttpConnectionLimits {
@@ -34,6 +37,7 @@ impl Default for HttpConnectionLimits {
         Self {
             max_pending: 256,
             max_accepted: 1024,
+            max_per_client: usize::MAX,
         }
     }
 }
@@ -43,6 +47,9 @@ pub(crate) struct HttpConnections {
     pending: Mutex<PendingConnections>,
     max_pending: usize,
     accepted: Arc<Semaphore>,
+    max_per_client: usize,
+    /// Number of accepted connections by client.
+    clients: Mutex<HashMap<String, usize>>,
 }
 
 #[derive(Default)]
@@ -83,30 +90,46 @@ pub struct HttpConnection(Arc<HttpConnectionInner>);
 struct HttpConnectionInner {
     connections: Arc<HttpConnections>,
     id: u64,
+    address: IpAddr,
     replaced: CancellationToken,
     /// Set when the connection is accepted.
-    permit: Mutex<Option<OwnedSemaphorePermit>>,
+    accepted: Mutex<Option<AcceptedConnection>>,
 }
 
-/// All permits for accepted connections are taken.
+/// What an accepted connection takes.
+struct AcceptedConnection {
+    _permit: OwnedSemaphorePermit,
+    /// The client whose request was the last one; `None` if the server does not tell them apart.
+    client: Option<String>,
+}
+
+/// Why a connection is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooManyConnections;
+pub enum TooManyConnections {
+    /// All permits are taken.
+    OfServer,
+    /// The client has as many connections as it may.
+    OfClient,
+}
 
 impl HttpConnections {
     /// Creates the limits.
     pub(crate) fn new(limits: HttpConnectionLimits) -> Arc<Self> {
         let share = open_file_limit().map_or(usize::MAX, |limit| limit / 4);
-        Self::with_limits(
-            limits.max_pending.min(share),
-            limits.max_accepted.min(share),
-        )
+        Self::with_limits(HttpConnectionLimits {
+            max_pending: limits.max_pending.min(share),
+            max_accepted: limits.max_accepted.min(share),
+            ..limits
+        })
     }
 
-    fn with_limits(max_pending: usize, max_accepted: usize) -> Arc<Self> {
+    fn with_limits(limits: HttpConnectionLimits) -> Arc<Self> {
         Arc::new(Self {
             pending: Mutex::default(),
-            max_pending: max_pending.max(2),
-            accepted: Arc::new(Semaphore::new(max_accepted.max(1))),
+            max_pending: limits.max_pending.max(2),
+            accepted: Arc::new(Semaphore::new(limits.max_accepted.max(1))),
+            max_per_client: limits.max_per_client,
+            clients: Mutex::default(),
         })
     }
 
@@ -144,9 +167,33 @@ impl HttpConnections {
         HttpConnection(Arc::new(HttpConnectionInner {
             connections: self.clone(),
             id,
+            address,
             replaced,
-            permit: Mutex::default(),
+            accepted: Mutex::default(),
         }))
+    }
+
+    /// Counts a connection for a client, unless it has as many as are free, or as the limit allows.
+    fn add_to_client(&self, client: &str) -> Result<(), TooManyConnections> {
+        let mut clients = self.lock_clients();
+        let own = clients.get(client).copied().unwrap_or(0);
+        if own > 0 && own >= self.accepted.available_permits().min(self.max_per_client) {
+            return Err(TooManyConnections::OfClient);
+        }
+        clients.insert(client.to_owned(), own + 1);
+        Ok(())
+    }
+
+    fn remove_from_client(&self, client: &str) {
+        let mut clients = self.lock_clients();
+        match clients.get_mut(client) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => _ = clients.remove(client),
+        }
+    }
+
+    fn lock_clients(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_pending(&self) -> MutexGuard<'_, PendingConnections> {
@@ -155,21 +202,42 @@ impl HttpConnections {
 }
 
 impl HttpConnection {
-    /// Records that a request of the client was accepted. Has no effect on later requests of the
-    /// same connection.
+    /// Records that a request was accepted. Has no effect on later requests of the same connection.
     pub fn accept(&self) -> Result<(), TooManyConnections> {
-        let inner = &self.0;
-        let mut permit = inner.permit.lock().unwrap_or_else(PoisonError::into_inner);
-        if permit.is_none() {
-            let accepted = inner.connections.accepted.clone();
-            *permit = Some(
-                accepted
-                    .try_acquire_owned()
-                    .map_err(|_| TooManyConnections)?,
-            );
-            inner.leave_pending();
+        let mut accepted = self.0.lock_accepted();
+        if accepted.is_none() {
+            *accepted = Some(self.0.take_permit()?);
+            self.0.leave_pending();
         }
         Ok(())
+    }
+
+    /// Records that a request of a client was accepted. The connection counts for the client of its
+    /// last request, because a proxy may use one for several clients. A connection that is refused
+    /// stays pending.
+    pub fn accept_from(&self, client: &str) -> Result<(), TooManyConnections> {
+        let connections = &self.0.connections;
+        let mut accepted = self.0.lock_accepted();
+        if let Some(accepted) = &mut *accepted {
+            if accepted.client.as_deref() != Some(client) {
+                connections.add_to_client(client)?;
+                if let Some(last) = accepted.client.replace(client.to_owned()) {
+                    connections.remove_from_client(&last);
+                }
+            }
+            return Ok(());
+        }
+        let mut new = self.0.take_permit()?;
+        connections.add_to_client(client)?;
+        new.client = Some(client.to_owned());
+        *accepted = Some(new);
+        self.0.leave_pending();
+        Ok(())
+    }
+
+    /// Returns the address from which the connection came.
+    pub fn peer_address(&self) -> IpAddr {
+        self.0.address
     }
 
     /// Records that the client has sent something.
@@ -195,11 +263,27 @@ impl HttpConnectionInner {
         let mut pending = self.connections.lock_pending();
         pending.list.retain(|other| other.id != self.id);
     }
+
+    fn take_permit(&self) -> Result<AcceptedConnection, TooManyConnections> {
+        let permit = self.connections.accepted.clone().try_acquire_owned();
+        Ok(AcceptedConnection {
+            _permit: permit.map_err(|_| TooManyConnections::OfServer)?,
+            client: None,
+        })
+    }
+
+    fn lock_accepted(&self) -> MutexGuard<'_, Option<AcceptedConnection>> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for HttpConnectionInner {
     fn drop(&mut self) {
         self.leave_pending();
+        let accepted = self.lock_accepted().take();
+        if let Some(client) = accepted.and_then(|accepted| accepted.client) {
+            self.connections.remove_from_client(&client);
+        }
     }
 }
 
@@ -322,13 +406,21 @@ mod tests {
         Ipv4Addr::new(192, 0, 2, last).into()
     }
 
+    fn connections(max_pending: usize, max_accepted: usize) -> Arc<HttpConnections> {
+        HttpConnections::with_limits(HttpConnectionLimits {
+            max_pending,
+            max_accepted,
+            max_per_client: usize::MAX,
+        })
+    }
+
     fn is_replaced(connection: &HttpConnection) -> bool {
         connection.0.replaced.is_cancelled()
     }
 
     #[test]
     fn a_new_connection_replaces_the_oldest_of_a_crowded_address() {
-        let connections = HttpConnections::with_limits(4, 4);
+        let connections = connections(4, 4);
         let other = connections.add(address(1));
         let crowd = [2; 3].map(|last| connections.add(address(last)));
         assert_eq!(crowd.each_ref().map(is_replaced), [true, false, false]);
@@ -341,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_slow_request_survives_a_flood_of_silent_connections() {
-        let connections = HttpConnections::with_limits(8, 4);
+        let connections = connections(8, 4);
         let slow = connections.add(address(1));
         slow.mark_as_sending();
         let silent: Vec<_> = (0..100).map(|_| connections.add(address(1))).collect();
@@ -351,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_new_connection_survives_a_flood_of_started_requests() {
-        let connections = HttpConnections::with_limits(8, 4);
+        let connections = connections(8, 4);
         let started = || {
             let connection = connections.add(address(1));
             connection.mark_as_sending();
@@ -376,7 +468,7 @@ mod tests {
                 .await
                 .unwrap();
             let (stream, address) = listener.accept().await.unwrap();
-            let connection = HttpConnections::with_limits(2, 2).add(address.ip());
+            let connection = connections(2, 2).add(address.ip());
             let timeout = Duration::from_millis(50);
             let mut stream = ObservedStream::new(stream, connection, timeout);
             let bytes = vec![0; 1 << 16];
@@ -391,15 +483,42 @@ mod tests {
 
     #[test]
     fn an_accepted_connection_is_not_replaced_and_holds_a_permit() {
-        let connections = HttpConnections::with_limits(2, 1);
+        let connections = connections(2, 1);
         let accepted = connections.add(address(1));
         assert_eq!((accepted.accept(), accepted.accept()), (Ok(()), Ok(())));
         let pending = [1; 3].map(|last| connections.add(address(last)));
         assert!(!is_replaced(&accepted));
-        assert_eq!(pending[2].accept(), Err(TooManyConnections));
+        let refused = pending[2].accept();
+        assert_eq!(refused, Err(TooManyConnections::OfServer));
         drop(accepted);
         assert_eq!(pending[2].accept(), Ok(()));
         drop(pending);
         assert_eq!(connections.lock_pending().list.len(), 0);
+    }
+
+    #[test]
+    fn one_client_leaves_connections_to_others() {
+        let connections = connections(32, 16);
+        let open = |client: &str| {
+            let connection = connections.add(address(1));
+            connection.accept_from(client).map(|()| connection)
+        };
+        let take_all = |client: &str| {
+            let all = std::iter::from_fn(|| open(client).ok());
+            all.collect::<Vec<_>>()
+        };
+        let mut first = take_all("a");
+        assert_eq!(first.len(), 8);
+        let second = take_all("b");
+        assert_eq!(second.len(), 4);
+        assert!(open("c").is_ok());
+        // A connection counts for the client that used it last.
+        assert_eq!(first[0].accept_from("b"), Err(TooManyConnections::OfClient));
+        assert_eq!(first[0].accept_from("c"), Ok(()));
+        first.clear();
+        assert_eq!(connections.lock_clients().get("a"), None);
+        assert!(open("b").is_ok());
+        drop(second);
+        assert_eq!(connections.lock_clients().len(), 0);
     }
 }

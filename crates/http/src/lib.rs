@@ -7,10 +7,12 @@ mod bearer;
 mod connections;
 mod hosts;
 mod listener;
+mod proxies;
 mod tls;
 
 pub use bearer::{bearer_token, constant_time_eq};
 pub use connections::{HttpConnection, HttpConnectionLimits, TooManyConnections};
 pub use hosts::{AllowedHosts, HostRefusal, host_of_url};
 pub use listener::{HttpBindError, HttpListener};
+pub use proxies::{ProxyAddressError, RequestOrigin, TrustedProxies};
 pub use tls::{TlsError, TlsSettings};

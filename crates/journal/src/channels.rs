@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::connection::{execute, query_column, query_first};
 use crate::document_store::OWNER_SEPARATOR;
-use crate::inbox::{CausalPosition, read_author};
+use crate::inbox::{CausalPosition, QueueRefusal, read_author};
+use crate::server_store::open_messages;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -143,7 +144,8 @@ impl Journal {
                 refused: Vec::new(),
             }));
         }
-        let CausalPosition { hops, cause } = self.causal_position(connection, &message.author)?;
+        let position = self.causal_position(connection, &message.author)?;
+        let CausalPosition { hops, cause, payer } = position;
         if hops > MAX_HOPS {
             return Ok(Err(ChannelError::TooManyHops));
         }
@@ -188,7 +190,7 @@ impl Journal {
             hops,
             cause,
         };
-        self.queue_for_followers(connection, message, stored, channel)
+        self.queue_for_followers(connection, message, stored, channel, payer)
             .map(Ok)
     }
 
@@ -200,6 +202,7 @@ impl Journal {
         posted: &NewChannelMessage,
         message: ChannelMessage,
         channel: &str,
+        payer: Option<String>,
     ) -> Result<PostReceipt, JournalError> {
         let mut receipt = PostReceipt {
             message,
@@ -220,6 +223,7 @@ impl Journal {
                 "{}#{}",
                 receipt.message.channel, receipt.message.number
             )),
+            payer,
         };
         while let Some(row) = rows.next()? {
             let (id, name, title): (String, Option<String>, Option<String>) =
@@ -239,7 +243,14 @@ impl Journal {
                 permissions: posted.permissions.clone(),
                 idempotency_key: None,
             };
-            match self.queue_message(connection, &delivered, &position)? {
+            let limit = posted.max_open_messages;
+            let queued = match limit {
+                Some(limit) if open_messages(connection, &posted.author)? >= limit => {
+                    Err(QueueRefusal::TooManyOpen(limit))
+                }
+                _ => self.queue_message(connection, &delivered, &position)?,
+            };
+            match queued {
                 Ok(_) => receipt.queued.push(id),
                 Err(refusal) => receipt.refused.push(format!("{id}: {refusal}")),
             }

@@ -71,10 +71,11 @@ pub(crate) const OWNER_SEPARATOR: char = '@';
 #[derive(Debug, Clone, Default)]
 struct DocumentOwner(String);
 
-/// The documents of one owner.
+/// The documents of one owner. Keys that it does not have are looked up among those of `also`.
 struct OwnedDocuments {
     journal: Arc<Journal>,
     owner: DocumentOwner,
+    also: Option<DocumentOwner>,
 }
 
 impl DocumentStore for OwnedDocuments {
@@ -87,7 +88,11 @@ impl DocumentStore for OwnedDocuments {
     }
 
     fn get(&self, key: &str) -> Result<Option<Document>, LedgerError> {
-        self.journal.get_document(key, &self.owner)
+        let own = self.journal.get_document(key, &self.owner)?;
+        match (own, &self.also) {
+            (None, Some(also)) => self.journal.get_document(key, also),
+            (own, _) => Ok(own),
+        }
     }
 
     fn find_latest(
@@ -116,6 +121,17 @@ impl Journal {
         Arc::new(OwnedDocuments {
             journal: self.clone(),
             owner: DocumentOwner(self.owner_suffix(owner)),
+            also: None,
+        })
+    }
+
+    /// Returns the store of the user in a folder: its own documents, and for reading those that the
+    /// agent server's sessions in this folder saved.
+    pub fn user_documents_in(self: &Arc<Self>, folder: &str) -> Arc<dyn DocumentStore> {
+        Arc::new(OwnedDocuments {
+            journal: self.clone(),
+            owner: DocumentOwner::default(),
+            also: Some(DocumentOwner(self.owner_suffix(folder))),
         })
     }
 

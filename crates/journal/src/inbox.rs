@@ -7,17 +7,29 @@ use selvedge_protocol::{
 };
 
 use crate::connection::{execute, query_first};
+use crate::server_store::token_by_name;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
 const SELECT_MESSAGE: &str = "SELECT session, number, author_kind, author, text, hops, cause,
-    permissions, state, turn, answer, owner FROM inbox";
+    permissions, state, turn, answer, owner, payer FROM inbox";
 
 /// Where a message stands in the chain of messages that sessions sent because of each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CausalPosition {
     pub(crate) hops: u32,
     pub(crate) cause: Option<String>,
+    /// Name of the token whose client led to it.
+    pub(crate) payer: Option<String>,
+}
+
+/// A message that is not answered.
+struct OpenMessage {
+    message: InboxMessage,
+    /// The process that claimed it.
+    owner: Option<String>,
+    /// Name of the token that pays for its turn.
+    payer: Option<String>,
 }
 
 /// Why a message cannot be queued for a session.
@@ -25,6 +37,7 @@ pub(crate) struct CausalPosition {
 pub(crate) enum QueueRefusal {
     Full,
     OtherWorkspace,
+    TooManyOpen(u32),
 }
 
 impl std::fmt::Display for QueueRefusal {
@@ -34,22 +47,33 @@ impl std::fmt::Display for QueueRefusal {
             Self::OtherWorkspace => f.write_str(
                 "it works outside of the workspace of the script; only a person can send to it",
             ),
+            Self::TooManyOpen(limit) => {
+                write!(f, "{limit} messages of this author are not answered yet")
+            }
         }
     }
 }
 
 impl Journal {
     /// Claims the oldest message of a session that is not answered. Returns `None` if there is
-    /// none, or a running process has claimed it.
+    /// none, or another running process has claimed it. The caller has claimed the session, so a
+    /// claim of this process is left from an attempt that failed. Messages of a token that may not
+    /// be used any more fail.
     pub(crate) fn claim_message_in(
         &self,
         connection: &Connection,
         session: &str,
     ) -> Result<Option<ClaimedMessage>, JournalError> {
         let last_turn = last_turn(connection, session)?;
-        while let Some((mut message, owner)) = self.oldest_open_message(connection, session)? {
+        while let Some(open) = self.oldest_open_message(connection, session)? {
+            let OpenMessage {
+                mut message,
+                owner,
+                payer,
+            } = open;
             let is_claimed = message.state == InboxState::Claimed;
-            if is_claimed && owner.is_some_and(|owner| self.is_owner_alive(&owner)) {
+            let is_other = |owner: &String| *owner != self.owner.id && self.is_owner_alive(owner);
+            if is_claimed && owner.as_ref().is_some_and(is_other) {
                 return Ok(None);
             }
             let claimed_turn = message.turn.filter(|_| is_claimed);
@@ -57,6 +81,15 @@ impl Journal {
                 // A later turn has begun, so the turn of the message was interrupted.
                 let end = "the turn was interrupted";
                 self.end_message(connection, &message, InboxState::Failed, end)?;
+                continue;
+            }
+            let payer = payer
+                .map(|name| token_by_name(connection, &name))
+                .transpose()?;
+            if let Some(payer) = &payer
+                && let Some(refusal) = payer.refusal_at(now_ms())
+            {
+                self.end_message(connection, &message, InboxState::Failed, &refusal)?;
                 continue;
             }
             let begun = claimed_turn == Some(last_turn);
@@ -72,24 +105,29 @@ impl Journal {
                 message,
                 turn,
                 begun,
+                max_cost: payer.and_then(|payer| Some(payer.max_cost? - payer.spent)),
             }));
         }
         Ok(None)
     }
 
-    /// Returns the oldest message that is not answered, and the process that claimed it.
+    /// Returns the oldest message that is not answered.
     fn oldest_open_message(
         &self,
         connection: &Connection,
         session: &str,
-    ) -> Result<Option<(InboxMessage, Option<String>)>, JournalError> {
+    ) -> Result<Option<OpenMessage>, JournalError> {
         let sql = format!(
             "{SELECT_MESSAGE} WHERE session = ?1 AND ended_ms IS NULL ORDER BY number LIMIT 1"
         );
         let mut read = connection.prepare_cached(&sql)?;
         let mut rows = read.query(params![session])?;
         match rows.next()? {
-            Some(row) => Ok(Some((self.read_message(connection, row)?, row.get(11)?))),
+            Some(row) => Ok(Some(OpenMessage {
+                message: self.read_message(connection, row)?,
+                owner: row.get(11)?,
+                payer: row.get(12)?,
+            })),
             None => Ok(None),
         }
     }
@@ -177,8 +215,8 @@ impl Journal {
         execute(
             connection,
             "INSERT INTO inbox (session, number, author_kind, author, text, hops, cause,
-                permissions, state, queued_ms, idempotency_key)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'queued', ?9, ?10)",
+                permissions, state, queued_ms, idempotency_key, payer)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'queued', ?9, ?10, ?11)",
             params![
                 session,
                 number,
@@ -190,6 +228,7 @@ impl Journal {
                 permissions,
                 now_ms(),
                 message.idempotency_key,
+                position.payer,
             ],
         )?;
         Ok(Ok(number))
@@ -202,12 +241,18 @@ impl Journal {
         connection: &Connection,
         author: &MessageAuthor,
     ) -> Result<CausalPosition, JournalError> {
-        let first_hop = |cause| CausalPosition { hops: 1, cause };
+        let first_hop = |cause| CausalPosition {
+            hops: 1,
+            cause,
+            payer: None,
+        };
         match author.kind {
-            AuthorKind::Person => {
+            AuthorKind::Person | AuthorKind::Client => {
+                let is_client = author.kind == AuthorKind::Client;
                 return Ok(CausalPosition {
                     hops: 0,
                     cause: None,
+                    payer: is_client.then(|| author.id.clone()),
                 });
             }
             AuthorKind::Run => return Ok(first_hop(Some(author.id.clone()))),
@@ -216,16 +261,21 @@ impl Journal {
         let turn = last_turn(connection, &author.id)?;
         let this_turn = || Some(format!("{}/T-{turn}", author.id));
         let mut read = connection.prepare_cached(
-            "SELECT hops, cause FROM inbox
+            "SELECT hops, cause, payer FROM inbox
              WHERE session = ?1 AND turn = ?2 AND ended_ms IS NULL",
         )?;
         let trigger = read.query_row(params![author.id, turn], |row| {
-            Ok((row.get::<_, u32>(0)?, row.get::<_, Option<String>>(1)?))
+            Ok(CausalPosition {
+                hops: row.get(0)?,
+                cause: row.get(1)?,
+                payer: row.get(2)?,
+            })
         });
         Ok(match trigger.optional()? {
-            Some((hops, cause)) => CausalPosition {
-                hops: hops + 1,
-                cause: cause.or_else(this_turn),
+            Some(trigger) => CausalPosition {
+                hops: trigger.hops + 1,
+                cause: trigger.cause.or_else(this_turn),
+                payer: trigger.payer,
             },
             None => first_hop(this_turn()),
         })

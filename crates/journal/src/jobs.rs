@@ -20,9 +20,14 @@ use rusqlite::Connection;
 use selvedge_protocol::Durability;
 use tokio::sync::oneshot;
 
+#[cfg(doc)]
+use crate::JournalOptions;
 use crate::connection::BUSY_TIMEOUT;
 use crate::journal::in_transaction;
 use crate::{Journal, JournalError};
+
+/// How long to wait before a write that found no space is repeated.
+const SPACE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs some work, and returns the function that sends the result to the caller.
 type JournalJob = Box<dyn FnOnce(&Journal) -> JournalJobReply + Send>;
@@ -73,15 +78,26 @@ impl Drop for NonWaitingConnection<'_> {
 }
 
 impl Journal {
-    /// Writes in one transaction for an async caller.
+    /// Writes in one transaction for an async caller. If the disk is full, the write fails, or is
+    /// repeated until there is space ([`JournalOptions::waits_for_space`]).
     pub(crate) async fn write_async<T: Send + 'static>(
         &self,
-        work: impl Fn(&Self, &Connection) -> Result<T, JournalError> + Send + 'static,
+        work: impl Fn(&Self, &Connection) -> Result<T, JournalError> + Send + Sync + 'static,
     ) -> Result<T, JournalError> {
-        let write = move |journal: &Self, connection: &Connection| {
-            in_transaction(connection, |connection| work(journal, connection))
-        };
-        self.run_now_or_queue(write).await
+        let work = Arc::new(work);
+        loop {
+            let work = work.clone();
+            let write = move |journal: &Self, connection: &Connection| {
+                in_transaction(connection, |connection| work(journal, connection))
+            };
+            match self.run_now_or_queue(write).await {
+                Err(error) if self.waits_for_space && error.is_disk_full() => {
+                    tracing::error!(%error, "waiting for space");
+                    tokio::time::sleep(SPACE_RETRY_INTERVAL).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Reads or writes for an async caller: on its thread, or through [`Journal::spawn_blocking`]

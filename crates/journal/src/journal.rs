@@ -30,6 +30,7 @@ pub struct Journal {
     /// closed with the next write for the run.
     pub(crate) inherited_approvals: Mutex<HashMap<String, Vec<String>>>,
     pub(crate) durability: Durability,
+    pub(crate) waits_for_space: bool,
     pub(crate) write_behind: Arc<WriteBehind>,
     pub(crate) cancel_requests: Mutex<CancelRequests>,
 }
@@ -42,6 +43,8 @@ pub struct JournalOptions {
     /// The key that encrypts payloads; `None` stores them unencrypted. Names of tools, times and
     /// states are never encrypted.
     pub encryption_key: Option<[u8; 32]>,
+    /// Whether async writes wait for space if the disk is full, instead of failing.
+    pub waits_for_space: bool,
 }
 
 impl Journal {
@@ -89,6 +92,7 @@ impl Journal {
             payloads: Payloads::new(options.encryption_key),
             inherited_approvals: Mutex::default(),
             durability: options.durability,
+            waits_for_space: options.waits_for_space,
             write_behind: Arc::default(),
             cancel_requests: Mutex::default(),
         })

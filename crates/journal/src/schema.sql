@@ -114,8 +114,11 @@ CREATE TABLE sessions (
     -- What turns of the session may do at most, if a script created it (`TurnPermissions`).
     permissions TEXT,
     -- 1 if the session works in a git worktree of its own.
-    worktree INTEGER NOT NULL DEFAULT 0
+    worktree INTEGER NOT NULL DEFAULT 0,
+    -- The name of the token whose client created the session.
+    client TEXT
 ) WITHOUT ROWID;
+CREATE INDEX sessions_by_client ON sessions (client) WHERE client IS NOT NULL;
 CREATE INDEX sessions_by_time ON sessions (touched_ms DESC);
 CREATE INDEX sessions_by_creator ON sessions (creator) WHERE creator IS NOT NULL;
 
@@ -143,6 +146,8 @@ CREATE TABLE inbox (
     ended_ms INTEGER,
     -- The same for every attempt to send the message.
     idempotency_key TEXT,
+    -- The name of the token whose client led to the message, and pays for its turn.
+    payer TEXT,
     PRIMARY KEY (session, number)
 ) WITHOUT ROWID;
 CREATE INDEX open_inbox ON inbox (session, number) WHERE ended_ms IS NULL;
@@ -160,8 +165,14 @@ CREATE TABLE api_tokens (
     workspaces TEXT NOT NULL,
     created_ms INTEGER NOT NULL,
     expires_ms INTEGER,
-    revoked_ms INTEGER
+    revoked_ms INTEGER,
+    -- Money: the limit, and what turns have cost, in the currency of the prices of models.
+    max_cost REAL,
+    spent REAL NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
+
+-- One-time secrets with which a browser gets a token of its own.
+CREATE TABLE api_logins (secret_hash BLOB PRIMARY KEY, expires_ms INTEGER NOT NULL) WITHOUT ROWID;
 
 -- Completed items and state changes of sessions that the agent server runs, for its clients.
 CREATE TABLE session_events (
@@ -183,6 +194,7 @@ CREATE TABLE api_replies (
     digest BLOB NOT NULL,
     owner TEXT NOT NULL,
     status INTEGER,
+    content_type TEXT,
     body BLOB,
     at_ms INTEGER NOT NULL,
     PRIMARY KEY (token, key)

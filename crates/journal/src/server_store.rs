@@ -5,12 +5,13 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use selvedge_protocol::{
     ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, IdempotencyStore,
-    MessageAuthor, NewApiToken, RemovedMessage, RepeatedRequest, ServerStoreError,
+    InboxMessage, MessageAuthor, NewApiToken, RemovedMessage, RepeatedRequest, ServerStoreError,
     SessionQueueStore, StoredReply, WaitingSession, new_id,
 };
 
-use crate::connection::{execute, query_first};
+use crate::connection::{execute, query_column, query_first};
 use crate::inbox::read_author;
+use crate::session_store::message_with_key;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -20,8 +21,12 @@ const REPLY_RETENTION_MS: i64 = 24 * 3600 * 1000;
 /// Most answers that are kept per token. The oldest ones are removed first.
 const MAX_REPLIES_PER_TOKEN: u32 = 1000;
 
-const SELECT_TOKEN: &str = "SELECT id, name, scopes, workspaces, created_ms, expires_ms, revoked_ms
-    FROM api_tokens";
+/// Most requests with an idempotency key that are handled at once per token.
+const MAX_OPEN_REQUESTS: u32 = 100;
+
+const SELECT_TOKEN: &str =
+    "SELECT id, name, scopes, workspaces, created_ms, expires_ms, revoked_ms,
+    max_cost, spent FROM api_tokens";
 
 #[async_trait]
 impl ApiTokenStore for Journal {
@@ -36,7 +41,7 @@ impl ApiTokenStore for Journal {
             execute(
                 connection,
                 "INSERT INTO api_tokens (id, name, secret_hash, scopes, workspaces, created_ms,
-                    expires_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                    expires_ms, max_cost) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                 params![
                     id,
                     token.name,
@@ -45,6 +50,7 @@ impl ApiTokenStore for Journal {
                     serde_json::to_string(&token.workspaces)?,
                     now_ms(),
                     token.expires_ms,
+                    token.max_cost,
                 ],
             )?;
             first_token(connection, &format!("{SELECT_TOKEN} WHERE id = ?1"), &id)
@@ -87,6 +93,68 @@ impl ApiTokenStore for Journal {
         let revoked = self.write_async(revoke).await?;
         revoked.ok_or_else(|| ServerStoreError::TokenNotFound(name.to_owned()))
     }
+
+    async fn create_login(&self, hash: [u8; 32], expires_ms: i64) -> Result<(), ServerStoreError> {
+        let create = move |_: &Self, connection: &Connection| {
+            let sql = "DELETE FROM api_logins WHERE expires_ms <= ?1";
+            execute(connection, sql, params![now_ms()])?;
+            let sql = "INSERT INTO api_logins (secret_hash, expires_ms) VALUES (?1, ?2)";
+            execute(connection, sql, params![hash, expires_ms])
+        };
+        Ok(self.write_async(create).await?)
+    }
+
+    async fn take_login(&self, hash: [u8; 32]) -> Result<bool, ServerStoreError> {
+        let take = move |_: &Self, connection: &Connection| {
+            let sql = "DELETE FROM api_logins WHERE secret_hash = ?1 AND expires_ms > ?2";
+            let taken = connection
+                .prepare_cached(sql)?
+                .execute(params![hash, now_ms()])?;
+            Ok(taken > 0)
+        };
+        Ok(self.write_async(take).await?)
+    }
+}
+
+impl Journal {
+    /// Charges the token that pays for a message with what its turn cost, unless a turn that waits
+    /// for the answer pays.
+    pub async fn add_spending(
+        &self,
+        message: &InboxMessage,
+        cost: f64,
+    ) -> Result<(), JournalError> {
+        let (session, number) = (message.session.clone(), message.number);
+        let waiter = message.author.id.clone();
+        self.write_async(move |_, connection| {
+            execute(
+                connection,
+                "UPDATE api_tokens SET spent = spent + ?3 WHERE name =
+                    (SELECT payer FROM inbox WHERE session = ?1 AND number = ?2)
+                 AND NOT EXISTS
+                    (SELECT 1 FROM session_waits WHERE waiter = ?4 AND target = ?1)",
+                params![session, number, cost, waiter],
+            )
+        })
+        .await
+    }
+}
+
+/// Returns the token with this name. Tokens are never deleted.
+pub(crate) fn token_by_name(connection: &Connection, name: &str) -> Result<ApiToken, JournalError> {
+    let found = first_token(connection, &format!("{SELECT_TOKEN} WHERE name = ?1"), name)?;
+    found.ok_or_else(|| JournalError::Damaged(format!("the token `{name}` is missing")))
+}
+
+/// Returns the number of messages of an author that are not answered.
+pub(crate) fn open_messages(
+    connection: &Connection,
+    author: &MessageAuthor,
+) -> Result<u32, JournalError> {
+    let sql = "SELECT count(*) FROM inbox
+        WHERE author_kind = ?1 AND author = ?2 AND ended_ms IS NULL";
+    let count = query_first(connection, sql, params![author.kind.as_str(), author.id])?;
+    Ok(count.unwrap_or(0))
 }
 
 fn first_token(
@@ -108,6 +176,8 @@ fn read_token(row: &Row<'_>) -> Result<ApiToken, JournalError> {
         created_ms: row.get(4)?,
         expires_ms: row.get(5)?,
         revoked_ms: row.get(6)?,
+        max_cost: row.get(7)?,
+        spent: row.get(8)?,
     })
 }
 
@@ -116,8 +186,8 @@ impl SessionQueueStore for Journal {
     async fn waiting_sessions(&self) -> Result<Vec<WaitingSession>, ServerStoreError> {
         let read = |_: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
-                "SELECT session, directory, author_kind, author
-                 FROM (SELECT session, author_kind, author, min(number) FROM inbox
+                "SELECT session, directory, author_kind, author, payer
+                 FROM (SELECT session, author_kind, author, payer, min(number) FROM inbox
                     WHERE ended_ms IS NULL GROUP BY session)
                  JOIN sessions ON sessions.id = session",
             )?;
@@ -128,6 +198,7 @@ impl SessionQueueStore for Journal {
                     id: row.get(0)?,
                     directory: row.get(1)?,
                     author: read_author(row, 2)?,
+                    payer: row.get(4)?,
                 });
             }
             Ok(waiting)
@@ -135,26 +206,56 @@ impl SessionQueueStore for Journal {
         Ok(self.run_now_or_queue(read).await?)
     }
 
-    async fn next_author(&self, session: &str) -> Result<Option<MessageAuthor>, ServerStoreError> {
+    async fn next_message(
+        &self,
+        session: &str,
+    ) -> Result<Option<(u32, MessageAuthor)>, ServerStoreError> {
         let session = session.to_owned();
         let read = move |_: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
-                "SELECT author_kind, author FROM inbox
+                "SELECT number, author_kind, author FROM inbox
                  WHERE session = ?1 AND ended_ms IS NULL ORDER BY number LIMIT 1",
             )?;
             let mut rows = read.query([&session])?;
-            rows.next()?.map(|row| read_author(row, 0)).transpose()
+            let row = rows.next()?;
+            row.map(|row| Ok((row.get(0)?, read_author(row, 1)?)))
+                .transpose()
         };
         Ok(self.run_now_or_queue(read).await?)
     }
 
     async fn open_message_count(&self, author: &MessageAuthor) -> Result<u32, ServerStoreError> {
         let author = author.clone();
+        let read = move |_: &Self, connection: &Connection| open_messages(connection, &author);
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn session_count(&self, token: &str) -> Result<u32, ServerStoreError> {
+        let token = token.to_owned();
         let read = move |_: &Self, connection: &Connection| {
-            let sql = "SELECT count(*) FROM inbox
-                WHERE author_kind = ?1 AND author = ?2 AND ended_ms IS NULL";
-            let count = query_first(connection, sql, params![author.kind.as_str(), author.id])?;
-            Ok(count.unwrap_or(0))
+            let sql = "SELECT count(*) FROM sessions WHERE client = ?1";
+            Ok(query_first(connection, sql, params![token])?.unwrap_or(0))
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn count_session(&self, session: &str, token: &str) -> Result<(), ServerStoreError> {
+        let (session, token) = (session.to_owned(), token.to_owned());
+        let count = move |_: &Self, connection: &Connection| {
+            let sql = "UPDATE sessions SET client = ?2 WHERE id = ?1";
+            execute(connection, sql, params![session, token])
+        };
+        Ok(self.write_async(count).await?)
+    }
+
+    async fn message_by_key(&self, key: &str) -> Result<Option<InboxMessage>, ServerStoreError> {
+        let key = key.to_owned();
+        let read = move |journal: &Self, connection: &Connection| match message_with_key(
+            connection,
+            Some(&key),
+        )? {
+            Some((session, number)) => journal.inbox_message(connection, &session, number),
+            None => Ok(None),
         };
         Ok(self.run_now_or_queue(read).await?)
     }
@@ -209,9 +310,11 @@ impl IdempotencyStore for Journal {
         let end = move |journal: &Self, connection: &Connection| match &reply {
             Some(reply) => {
                 let body = journal.payloads.put(connection, reply.body.as_bytes())?;
-                let sql = "UPDATE api_replies SET status = ?3, body = ?4, at_ms = ?5
+                let sql = "UPDATE api_replies
+                    SET status = ?3, body = ?4, at_ms = ?5, content_type = ?6
                     WHERE token = ?1 AND key = ?2";
-                let row = params![token, key, reply.status, body, now_ms()];
+                let kind = &reply.content_type;
+                let row = params![token, key, reply.status, body, now_ms(), kind];
                 execute(connection, sql, row)
             }
             None => {
@@ -233,7 +336,7 @@ impl Journal {
     ) -> Result<RepeatedRequest, JournalError> {
         let earlier = {
             let mut read = connection.prepare_cached(
-                "SELECT digest, owner, status, body FROM api_replies
+                "SELECT digest, owner, status, body, content_type FROM api_replies
                  WHERE token = ?1 AND key = ?2",
             )?;
             let mut rows = read.query(params![token, key])?;
@@ -243,20 +346,37 @@ impl Journal {
                     let body = self.payloads.get(connection, row.get_ref(3)?)?;
                     let digest: [u8; 32] = row.get(0)?;
                     let (owner, status): (String, Option<u16>) = (row.get(1)?, row.get(2)?);
-                    Some((digest, owner, status, body))
+                    let content_type: Option<String> = row.get(4)?;
+                    let reply = status.map(|status| (status, content_type, body));
+                    Some((digest, owner, reply))
                 }
             }
         };
         match earlier {
             Some((other, ..)) if other != digest => return Ok(RepeatedRequest::OtherRequest),
-            Some((_, _, Some(status), body)) => {
-                let body = String::from_utf8(body.unwrap_or_default())?;
-                return Ok(RepeatedRequest::Answered(StoredReply { status, body }));
+            Some((_, _, Some((status, content_type, body)))) => {
+                return Ok(RepeatedRequest::Answered(StoredReply {
+                    status,
+                    content_type: content_type.unwrap_or_default(),
+                    body: String::from_utf8(body.unwrap_or_default())?,
+                }));
             }
-            Some((_, owner, None, _)) if self.is_owner_alive(&owner) => {
+            Some((_, owner, None)) if self.is_owner_alive(&owner) => {
                 return Ok(RepeatedRequest::InProgress);
             }
             _ => {}
+        }
+        let sql = "SELECT owner FROM api_replies WHERE token = ?1 AND status IS NULL";
+        let open: Vec<String> = query_column(connection, sql, params![token])?;
+        if open.len() >= MAX_OPEN_REQUESTS as usize {
+            for owner in open.iter().filter(|owner| !self.is_owner_alive(owner)) {
+                let sql = "DELETE FROM api_replies
+                    WHERE token = ?1 AND owner = ?2 AND status IS NULL";
+                execute(connection, sql, params![token, owner])?;
+            }
+            if open.iter().all(|owner| self.is_owner_alive(owner)) {
+                return Ok(RepeatedRequest::TooMany);
+            }
         }
         execute(
             connection,

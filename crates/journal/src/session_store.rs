@@ -147,7 +147,7 @@ impl Journal {
         execute(
             connection,
             "UPDATE sessions SET title = ?2, environment = ?3, creator = ?4, depth = ?5,
-                permissions = ?6, worktree = ?7 WHERE id = ?1",
+                permissions = ?6, worktree = ?7, client = ?8 WHERE id = ?1",
             params![
                 id,
                 title.filter(|title| !title.is_empty()),
@@ -160,6 +160,7 @@ impl Journal {
                     .map(serde_json::to_string)
                     .transpose()?,
                 session.folder == SessionFolder::Worktree,
+                Some(&session.creator.id).filter(|_| session.creator.kind == AuthorKind::Client),
             ],
         )?;
         if let Some(prompt) = &session.prompt {
@@ -200,7 +201,7 @@ impl Journal {
             // The workspace was allowed when the session was created.
             permissions.workspace.clone_from(&session.directory);
         }
-        if message.author.kind != AuthorKind::Person {
+        if !message.author.kind.is_person() {
             message.text = format!(
                 "Message from {} {}:\n\n{}",
                 message.author.kind.as_str(),
@@ -215,6 +216,8 @@ impl Journal {
             }
             Err(QueueRefusal::Full) => Ok(Err(SessionError::QueueFull(session.id))),
             Err(QueueRefusal::OtherWorkspace) => Ok(Err(SessionError::OtherWorkspace(session.id))),
+            // Only messages of channels have this limit.
+            Err(QueueRefusal::TooManyOpen(_)) => Ok(Err(SessionError::QueueFull(session.id))),
         }
     }
 
@@ -325,7 +328,7 @@ fn read_session_info(
 }
 
 /// Returns session and number of the message that was sent with this idempotency key.
-fn message_with_key(
+pub(crate) fn message_with_key(
     connection: &Connection,
     key: Option<&str>,
 ) -> Result<Option<(String, u32)>, JournalError> {

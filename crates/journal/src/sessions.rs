@@ -213,7 +213,11 @@ impl Journal {
             let directory =
                 directory.ok_or_else(|| JournalError::SessionNotFound(id.to_owned()))?;
             insert_session(connection, &fork, &directory, now_ms(), Some(id))?;
-            let sql = "UPDATE sessions SET worktree = (SELECT worktree FROM sessions WHERE id = ?2)
+            // A fork may do no more than its origin.
+            let sql = "UPDATE sessions SET
+                    (worktree, environment, creator, depth, permissions) =
+                    (SELECT worktree, environment, creator, depth, permissions
+                     FROM sessions WHERE id = ?2)
                  WHERE id = ?1";
             execute(connection, sql, params![fork, id])?;
             connection.execute(

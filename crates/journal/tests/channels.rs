@@ -35,6 +35,7 @@ fn message(author: MessageAuthor, text: &str) -> NewChannelMessage {
         text: text.to_owned(),
         idempotency_key: None,
         permissions: None,
+        max_open_messages: None,
     }
 }
 

@@ -73,6 +73,7 @@ fn tokens_are_found_by_hash_and_stay_listed_when_revoked() {
             scopes: vec![TokenScope::Channels],
             workspaces: vec!["/w".to_owned()],
             expires_ms: Some(5),
+            max_cost: None,
         };
         let token = journal.create_token(new("ci", 1)).await.unwrap();
         let taken = journal.create_token(new("ci", 2)).await;
@@ -116,6 +117,7 @@ fn a_key_belongs_to_one_request_and_is_free_after_a_crash() {
         assert_eq!(begin(&journal, "k", 2).await, RepeatedRequest::OtherRequest);
         let reply = StoredReply {
             status: 202,
+            content_type: "text/event-stream".to_owned(),
             body: "{}".to_owned(),
         };
         let ended = journal.end_request("tok", "k", Some(reply.clone())).await;
@@ -142,6 +144,7 @@ fn a_key_belongs_to_one_request_and_is_free_after_a_crash() {
             assert_eq!(begin(&journal, &key, 1).await, RepeatedRequest::New);
             let reply = StoredReply {
                 status: 200,
+                content_type: String::new(),
                 body: String::new(),
             };
             journal.end_request("tok", &key, Some(reply)).await.unwrap();
@@ -162,6 +165,7 @@ fn the_oldest_answers_go_first_whatever_the_clock_says() {
             let begun = journal.begin_request("tok", key, [1; 32]).await;
             assert_eq!(begun, Ok(RepeatedRequest::New), "{key}");
             let reply = StoredReply {
+                content_type: "application/json".into(),
                 status: 200,
                 body: String::new(),
             };

@@ -224,6 +224,7 @@ mod tests {
             context: Some("tests".into()),
             line: Some(1),
             snippet: Some(">   1 | await tools.exec()\n".into()),
+            folder: None,
             preview: Preview {
                 view: None,
                 rule: rule.map(str::to_owned),

@@ -93,8 +93,10 @@ impl Servers {
     }
 
     /// Offers scripts only the tools that `keep` accepts, whether they are from a server or not.
+    /// Other clones are not affected.
     pub fn with_filter(mut self, keep: impl Fn(&ToolSpec) -> bool + Send + Sync + 'static) -> Self {
         self.filter = Some(Arc::new(keep));
+        self.cached_registry = Arc::default();
         self
     }
 
@@ -185,7 +187,12 @@ impl Servers {
                 (None, _) => {}
             }
         }
-        crate::common_tools::register_common_tools(&mut registry, self);
+        // With the cache that holds the registry, the tools would hold themselves.
+        let without_cache = Self {
+            cached_registry: Arc::default(),
+            ..self.clone()
+        };
+        crate::common_tools::register_common_tools(&mut registry, &without_cache);
         if let Some(keep) = &self.filter {
             registry = registry.filtered(|spec| keep(spec));
         }

@@ -61,6 +61,9 @@ pub struct GatedCall {
     pub line: Option<u32>,
     /// Lines of the script around the call.
     pub snippet: Option<String>,
+    /// Folder outside of the workspace that the call gives access to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
     /// What the call would do.
     pub preview: Preview,
 }

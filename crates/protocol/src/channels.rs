@@ -76,6 +76,8 @@ pub struct MessageAuthor {
 pub enum AuthorKind {
     /// A person, also through a script that the person started.
     Person,
+    /// A client of the agent server. Its id is the name of its token.
+    Client,
     /// A session, through a script or call of its agent.
     Session,
     /// A script that an MCP client sent.
@@ -87,9 +89,15 @@ impl AuthorKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Person => "person",
+            Self::Client => "client",
             Self::Session => "session",
             Self::Run => "run",
         }
+    }
+
+    /// Returns whether the author is a person, or a program that a person gave a token.
+    pub fn is_person(self) -> bool {
+        matches!(self, Self::Person | Self::Client)
     }
 }
 
@@ -106,6 +114,9 @@ pub struct NewChannelMessage {
     pub idempotency_key: Option<String>,
     /// What a turn that the message starts may do at most. `None` if a person posts it.
     pub permissions: Option<TurnPermissions>,
+    /// Maximum number of messages of the author that are not answered. Beyond it, mentioned
+    /// sessions do not get the message. `None` without a limit.
+    pub max_open_messages: Option<u32>,
 }
 
 /// A message of a channel.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{LedgerError, MessageAuthor};
+use crate::{InboxMessage, LedgerError, MessageAuthor};
 
 /// Longest name of a token, in characters.
 pub const MAX_TOKEN_NAME_CHARS: usize = 64;
@@ -56,7 +56,7 @@ impl TokenScope {
 }
 
 /// A token of a client. The secret itself is not stored.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApiToken {
     /// Id of the token, `tok_…`.
     pub id: String,
@@ -72,12 +72,35 @@ pub struct ApiToken {
     pub expires_ms: Option<i64>,
     /// When the token was revoked, in milliseconds since 1970.
     pub revoked_ms: Option<i64>,
+    /// What its turns may cost in all, in the currency of the prices of models.
+    pub max_cost: Option<f64>,
+    /// What its turns have cost.
+    pub spent: f64,
 }
 
 impl ApiToken {
     /// Returns whether the token can be used at a time, in milliseconds since 1970.
     pub fn is_valid_at(&self, now_ms: i64) -> bool {
         self.revoked_ms.is_none() && self.expires_ms.is_none_or(|expires| now_ms < expires)
+    }
+
+    /// Returns whether its turns have cost as much as they may.
+    pub fn has_spent_all(&self) -> bool {
+        self.max_cost.is_some_and(|limit| self.spent >= limit)
+    }
+
+    /// Returns why turns of the token's messages cannot run at a time; `None` if they can.
+    pub fn refusal_at(&self, now_ms: i64) -> Option<String> {
+        let name = &self.name;
+        match self.max_cost {
+            _ if self.revoked_ms.is_some() => Some(format!("the token `{name}` was revoked")),
+            _ if !self.is_valid_at(now_ms) => Some(format!("the token `{name}` has expired")),
+            Some(limit) if self.has_spent_all() => Some(format!(
+                "the token `{name}` has spent {:.2} of {limit:.2}",
+                self.spent
+            )),
+            _ => None,
+        }
     }
 
     /// Returns whether the token can reach a folder.
@@ -90,7 +113,7 @@ impl ApiToken {
 }
 
 /// A token to create.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct NewApiToken {
     /// Name of the token.
     pub name: String,
@@ -102,6 +125,8 @@ pub struct NewApiToken {
     pub workspaces: Vec<String>,
     /// When the token expires, in milliseconds since 1970.
     pub expires_ms: Option<i64>,
+    /// What its turns may cost in all.
+    pub max_cost: Option<f64>,
 }
 
 /// Why something of an agent server could not be stored or read.
@@ -150,6 +175,11 @@ pub trait ApiTokenStore: Send + Sync {
     async fn token_by_hash(&self, hash: [u8; 32]) -> Result<Option<ApiToken>, ServerStoreError>;
     /// Revokes a token by its name or id. A revoked token stays in the list.
     async fn revoke_token(&self, name: &str) -> Result<ApiToken, ServerStoreError>;
+    /// Stores the hash of a secret with which a browser can log in once until a time, in
+    /// milliseconds since 1970.
+    async fn create_login(&self, hash: [u8; 32], expires_ms: i64) -> Result<(), ServerStoreError>;
+    /// Uses up the secret of a login. Returns whether it was valid.
+    async fn take_login(&self, hash: [u8; 32]) -> Result<bool, ServerStoreError>;
 }
 
 /// A stored event of a session.
@@ -207,6 +237,8 @@ pub struct WaitingSession {
     pub directory: String,
     /// Who sent its oldest message.
     pub author: MessageAuthor,
+    /// Name of the token whose client led to that message.
+    pub payer: Option<String>,
 }
 
 /// What happened to a message that was to be removed from the queue.
@@ -225,10 +257,19 @@ pub enum RemovedMessage {
 pub trait SessionQueueStore: Send + Sync {
     /// Returns the sessions with messages that are not answered.
     async fn waiting_sessions(&self) -> Result<Vec<WaitingSession>, ServerStoreError>;
-    /// Returns who sent the oldest message of a session that is not answered.
-    async fn next_author(&self, session: &str) -> Result<Option<MessageAuthor>, ServerStoreError>;
+    /// Returns the number and the author of the oldest message of a session that is not answered.
+    async fn next_message(
+        &self,
+        session: &str,
+    ) -> Result<Option<(u32, MessageAuthor)>, ServerStoreError>;
     /// Returns the number of messages of an author that are not answered.
     async fn open_message_count(&self, author: &MessageAuthor) -> Result<u32, ServerStoreError>;
+    /// Returns the number of sessions that clients with a token of this name created.
+    async fn session_count(&self, token: &str) -> Result<u32, ServerStoreError>;
+    /// Counts a session among those that clients with a token of this name created.
+    async fn count_session(&self, session: &str, token: &str) -> Result<(), ServerStoreError>;
+    /// Returns the message that was sent with an idempotency key.
+    async fn message_by_key(&self, key: &str) -> Result<Option<InboxMessage>, ServerStoreError>;
     /// Removes a message from the queue, unless its turn has begun.
     async fn remove_message(
         &self,
@@ -242,7 +283,9 @@ pub trait SessionQueueStore: Send + Sync {
 pub struct StoredReply {
     /// The HTTP status.
     pub status: u16,
-    /// The body, as JSON.
+    /// Type of the body.
+    pub content_type: String,
+    /// The body that the client received.
     pub body: String,
 }
 
@@ -255,6 +298,8 @@ pub enum RepeatedRequest {
     Answered(StoredReply),
     /// A running process handles the request.
     InProgress,
+    /// Running processes handle as many requests of the token as possible.
+    TooMany,
     /// The key was used for another request.
     OtherRequest,
 }

@@ -355,4 +355,6 @@ pub struct ClaimedMessage {
     pub turn: u32,
     /// Whether the turn has begun already, in a process that was killed.
     pub begun: bool,
+    /// What is left of the spending limit of the token that pays. `None` without a limit.
+    pub max_cost: Option<f64>,
 }

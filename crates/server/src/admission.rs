@@ -7,41 +7,49 @@ use std::time::{Duration, Instant};
 use axum::Extension;
 use axum::body::{Body, to_bytes};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, Method, header};
+use axum::http::request::Parts;
+use axum::http::{Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
-use selvedge_http::{AllowedHosts, HostRefusal, HttpConnection, bearer_token};
-use selvedge_protocol::{ApiToken, since_epoch};
+use selvedge_http::{
+    AllowedHosts, HostRefusal, HttpConnection, TooManyConnections, TrustedProxies, bearer_token,
+};
+use selvedge_protocol::since_epoch;
 
 use crate::api_error::ApiError;
 use crate::caller::Caller;
 use crate::idempotency::{answer_once, idempotency_key};
+use crate::login_routes::{LOGIN_PATH, check_same_origin, cookie_token};
 use crate::secrets::hash_of;
 use crate::state::{ApiState, SharedState};
 
 /// How long a client may take to send the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often the token of an open stream is checked.
-const TOKEN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// After this time the token of a request is checked again before the response.
+const LONG_REQUEST: Duration = Duration::from_millis(250);
 /// Paths that need no token: they tell nothing about sessions.
-const PUBLIC_PATHS: [&str; 2] = ["/healthz", "/readyz"];
+const PUBLIC_PATHS: [&str; 3] = ["/healthz", "/readyz", LOGIN_PATH];
 
 /// What admission needs.
 #[derive(Clone)]
 pub(crate) struct RequestAdmission {
     pub(crate) state: SharedState,
     pub(crate) hosts: Arc<AllowedHosts>,
+    pub(crate) proxies: Arc<TrustedProxies>,
 }
 
 /// Admits a request and logs its response.
 pub(crate) async fn admit(
     State(admission): State<RequestAdmission>,
     Extension(connection): Extension<HttpConnection>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let started = Instant::now();
+    let peer = connection.peer_address();
+    let origin = admission.proxies.resolve(peer, request.headers_mut());
+    request.extensions_mut().insert(origin);
     let method = request.method().clone();
     // Identifiers in the path are part of the log, the query is not.
     let path = request.uri().path().to_owned();
@@ -65,13 +73,15 @@ pub(crate) async fn admit(
         route = route.as_ref().map(MatchedPath::as_str),
         status,
         token,
+        client = %origin.client,
         duration_ms = elapsed.as_secs_f64() * 1000.0,
         "request"
     );
     response
 }
 
-/// Runs the handler. A POST with an idempotency key runs once.
+/// Runs the handler. A POST with an idempotency key runs once. A request that is still open when
+/// its token is revoked or expires gets status 401, and a stream ends.
 async fn handle(
     state: &Arc<ApiState>,
     caller: Option<Caller>,
@@ -81,32 +91,31 @@ async fn handle(
     let Some(caller) = caller else {
         return next.run(request).await;
     };
-    let response = match caller.idempotency_key {
-        Some(_) => answer_once(state, &caller, request, next).await,
-        None => next.run(request).await,
-    };
-    let kind = response.headers().get(header::CONTENT_TYPE);
-    match kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
-        true => end_with_token(state.clone(), caller, response),
-        false => response,
-    }
-}
-
-/// Ends a stream when its token is revoked or expires.
-fn end_with_token(state: SharedState, caller: Caller, response: Response) -> Response {
-    let expired = async move {
-        loop {
-            tokio::time::sleep(TOKEN_CHECK_INTERVAL).await;
-            let tokens = state.stores.tokens.tokens().await;
-            let now = since_epoch().as_millis() as i64;
-            let is_valid = |token: &ApiToken| token.id == caller.token.id && token.is_valid_at(now);
-            // If the journal cannot be read, the token stays as it was.
-            if tokens.is_ok_and(|tokens| !tokens.iter().any(is_valid)) {
-                return;
-            }
+    let started = Instant::now();
+    let until_invalid = || state.token_watch.until_invalid(caller.token.id.clone());
+    let handled = async {
+        match caller.idempotency_key {
+            Some(_) => answer_once(state, &caller, request, next).await,
+            None => next.run(request).await,
         }
     };
-    response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(expired))))
+    let response = tokio::select! {
+        biased;
+        response = handled => response,
+        () = until_invalid() => return ApiError::unauthorized().into_response(),
+    };
+    let is_long = started.elapsed() > LONG_REQUEST;
+    if is_long && !state.token_watch.is_valid(&caller.token.id).await {
+        return ApiError::unauthorized().into_response();
+    }
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    match kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+        true => {
+            let ended = Box::pin(until_invalid());
+            response.map(|body| Body::from_stream(body.into_data_stream().take_until(ended)))
+        }
+        false => response,
+    }
 }
 
 impl RequestAdmission {
@@ -129,9 +138,15 @@ impl RequestAdmission {
         if PUBLIC_PATHS.contains(&parts.uri.path()) {
             return Ok((Request::from_parts(parts, Body::empty()), None));
         }
-        let mut caller = self.authenticate(&parts.headers).await?;
-        let too_many = |_| ApiError::unavailable("too many connections");
-        connection.accept().map_err(too_many)?;
+        let mut caller = self.authenticate(&parts).await?;
+        let accepted = connection.accept_from(&caller.token.id);
+        accepted.map_err(|refusal| match refusal {
+            TooManyConnections::OfServer => ApiError::unavailable("too many connections"),
+            TooManyConnections::OfClient => {
+                ApiError::over_limit("this token has too many connections")
+                    .hint("close some, or set `serve.max_connections` in config.toml")
+            }
+        })?;
         if parts.method == Method::POST {
             caller.idempotency_key = idempotency_key(&parts.headers)?;
         }
@@ -143,9 +158,17 @@ impl RequestAdmission {
         Ok((Request::from_parts(parts, Body::from(body)), Some(caller)))
     }
 
-    /// Returns the caller that the token of a request names.
-    async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let secret = bearer_token(headers).ok_or_else(ApiError::unauthorized)?;
+    /// Returns the caller that the token of a request names: in `Authorization`, else in the cookie
+    /// of the page.
+    async fn authenticate(&self, parts: &Parts) -> Result<Caller, ApiError> {
+        let secret = match parts.headers.contains_key(header::AUTHORIZATION) {
+            true => bearer_token(&parts.headers),
+            false => cookie_token(&parts.headers),
+        };
+        let secret = secret.ok_or_else(ApiError::unauthorized)?;
+        if !parts.headers.contains_key(header::AUTHORIZATION) {
+            check_same_origin(parts)?;
+        }
         let found = self
             .state
             .stores

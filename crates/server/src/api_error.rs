@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use selvedge_protocol::{ChannelError, ServerStoreError, SessionError};
+use selvedge_protocol::{ChannelError, LedgerError, ServerStoreError, SessionError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -121,6 +121,17 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
+    /// The storage failed.
+    fn storage(error: &LedgerError, message: String) -> Self {
+        match error {
+            LedgerError::DiskFull(_) => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message)
+                    .hint("free space on the disk of the server, then repeat the request")
+            }
+            _ => Self::internal(message),
+        }
+    }
+
     /// The server failed.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
@@ -156,7 +167,11 @@ impl IntoResponse for ApiError {
 
 impl From<ServerStoreError> for ApiError {
     fn from(error: ServerStoreError) -> Self {
-        Self::internal(error.to_string())
+        let message = error.to_string();
+        match &error {
+            ServerStoreError::Storage(error) => Self::storage(error, message),
+            _ => Self::internal(message),
+        }
     }
 }
 
@@ -171,7 +186,7 @@ impl From<SessionError> for ApiError {
             SessionError::EmptyMessage => Self::invalid(message).hint("send a text"),
             SessionError::MessageTooLong(_) => Self::invalid(message),
             SessionError::QueueFull(_) => Self::over_limit(message),
-            SessionError::Storage(_) => Self::internal(message),
+            SessionError::Storage(error) => Self::storage(error, message),
             _ => Self::conflict(message),
         }
     }
@@ -184,7 +199,7 @@ impl From<ChannelError> for ApiError {
             ChannelError::NotFound(_) | ChannelError::SessionNotFound(_) => {
                 Self::new(StatusCode::NOT_FOUND, "not_found", message)
             }
-            ChannelError::Storage(_) => Self::internal(message),
+            ChannelError::Storage(error) => Self::storage(error, message),
             ChannelError::TooManyHops => Self::conflict(message),
             ChannelError::InvalidName(_) => {
                 let hint = error.hint().unwrap_or_default();

@@ -212,7 +212,8 @@ pub(crate) struct DecidedApproval {
 
 /// Decide about an approval request
 ///
-/// Of several decisions about a request the first one counts; the others get status 409.
+/// Of several decisions about a request the first one counts; the others get status 409. The token
+/// must also reach each `folder` that the calls give access to.
 #[utoipa::path(
     post, path = "/approvals/{id}", tag = "approvals", params(("id" = String, Path)),
     request_body = DecideApproval,
@@ -237,6 +238,16 @@ async fn decide_approval(
     };
     if state.session(&caller, &approval.session).await.is_err() {
         return Err(ApiError::not_found(format!("approval request `{id}`")));
+    }
+    let mut folders = approval
+        .request
+        .calls
+        .iter()
+        .filter_map(|call| call.folder.as_ref());
+    if let Some(folder) = folders.find(|folder| !caller.token.allows_directory(folder)) {
+        return Err(ApiError::forbidden(format!(
+            "the calls give access to {folder}, which the token cannot reach"
+        )));
     }
     let decider = ApprovalDecider {
         approval: id.clone(),

@@ -38,7 +38,7 @@ impl Caller {
     /// Returns the caller as the author of messages.
     pub(crate) fn author(&self) -> MessageAuthor {
         MessageAuthor {
-            kind: AuthorKind::Person,
+            kind: AuthorKind::Client,
             id: self.token.name.clone(),
         }
     }

@@ -39,7 +39,7 @@ pub(crate) struct ChannelView {
     messages: u64,
     /// When the newest message was posted, in milliseconds since 1970.
     time: i64,
-    /// Ids of the sessions that follow the channel.
+    /// Ids of the token's sessions that follow the channel.
     followers: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct PostedMessage {
     message: PostView,
     /// Ids of the sessions for which it is queued.
     queued: Vec<String>,
-    /// Mentioned followers that do not get it, each with the reason.
+    /// Mentioned sessions of the token that do not get it, each with the reason.
     refused: Vec<String>,
 }
 
@@ -134,8 +134,26 @@ async fn list_channels(
 ) -> Result<Json<ChannelsResponse>, ApiError> {
     caller.require(TokenScope::Channels)?;
     let channels = state.stores.channels.list().await?;
-    let channels = channels.into_iter().map(ChannelView::from).collect();
+    let mut channels: Vec<ChannelView> = channels.into_iter().map(ChannelView::from).collect();
+    for channel in &mut channels {
+        channel.followers = usable_sessions(&state, &caller, &channel.followers).await;
+    }
     Ok(Json(ChannelsResponse { channels }))
+}
+
+/// Returns the texts that begin with the id of a session that the caller can use. Others do not
+/// exist for it.
+async fn usable_sessions(state: &SharedState, caller: &Caller, texts: &[String]) -> Vec<String> {
+    let mut usable = Vec::new();
+    if caller.require(TokenScope::Sessions).is_ok() {
+        for text in texts {
+            let id = text.split(':').next().unwrap_or_default();
+            if state.session(caller, id).await.is_ok() {
+                usable.push(text.clone());
+            }
+        }
+    }
+    usable
 }
 
 /// Which messages to read.
@@ -188,6 +206,7 @@ async fn post_to_channel(
         text: request.text,
         idempotency_key: caller.message_key(),
         permissions: Some(caller.mention_permissions()),
+        max_open_messages: Some(state.limits.queued_turns),
     };
     let receipt = state.stores.channels.post(message).await?;
     for session in &receipt.queued {
@@ -196,7 +215,7 @@ async fn post_to_channel(
     let posted = PostedMessage {
         message: receipt.message.into(),
         queued: receipt.queued,
-        refused: receipt.refused,
+        refused: usable_sessions(&state, &caller, &receipt.refused).await,
     };
     Ok((StatusCode::CREATED, Json(posted)))
 }

@@ -16,9 +16,9 @@ use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, Caller};
 use crate::event_stream::event_response;
 use crate::openai::{
-    AnswerUpdate, ClientCallView, ClientConversation, ClientMessage, ClientSession, RunningAnswer,
-    start_turn, stream_error, tool_results,
+    ClientConversation, ClientMessage, ClientSession, start_turn, stream_error, tool_results,
 };
+use crate::running_answer::{AnswerUpdate, ClientCallView, RunningAnswer};
 use crate::state::SharedState;
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {

@@ -4,7 +4,7 @@
 //! its next request, whose response is the rest of the turn.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -14,15 +14,17 @@ use selvedge_protocol::{
 use selvedge_tools::{CallContext, CallFuture, FieldCase, Tool, ToolError, ToolOutput};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, oneshot};
 
 use crate::api_error::ApiError;
-use crate::openai::RunningAnswer;
+use crate::running_answer::RunningAnswer;
 
 /// How long a client may take to send the result of a call.
 const CLIENT_CALL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Most tools that a client can offer.
 const MAX_CLIENT_TOOLS: usize = 128;
+/// Longest name of a client's tool, in characters.
+const MAX_TOOL_NAME_CHARS: usize = 64;
 
 /// A tool that a client runs.
 #[derive(Clone)]
@@ -58,6 +60,10 @@ impl ClientTool {
             let function = tool.get("function").unwrap_or(tool);
             let name = function["name"].as_str();
             match name.filter(|_| tool["type"] == "function") {
+                Some(name) if !is_tool_name(name) => Err(ApiError::invalid(format!(
+                    "the name of a tool must have 1 to {MAX_TOOL_NAME_CHARS} letters, digits, \
+                     `_` and `-`"
+                ))),
                 Some(name) => Ok(Self {
                     spec: client_spec(name, function),
                     calls: calls.clone(),
@@ -69,6 +75,11 @@ impl ClientTool {
         });
         parsed.collect()
     }
+}
+
+fn is_tool_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    (1..=MAX_TOOL_NAME_CHARS).contains(&name.len()) && name.chars().all(is_plain)
 }
 
 fn client_spec(name: &str, function: &Value) -> ToolSpec {
@@ -125,11 +136,31 @@ impl Tool for ClientTool {
     }
 }
 
-/// The tools of clients whose turns run, and the turns that wait for clients.
+/// The tools of clients that wait for their turns, and the turns that wait for clients.
 #[derive(Default)]
 pub(crate) struct ClientTools {
-    tools: Mutex<HashMap<String, Vec<ClientTool>>>,
+    /// Tools by session and number of the message that they belong to.
+    tools: Mutex<HashMap<(String, u32), Vec<ClientTool>>>,
+    /// Locked for writing while a message with tools is stored, so that its turn finds them.
+    storing: RwLock<()>,
     waiting: Mutex<Vec<WaitingTurn>>,
+}
+
+/// The tools that clients sent with messages to one session.
+#[derive(Clone)]
+pub struct SessionClientTools {
+    pub(crate) tools: Arc<ClientTools>,
+    pub(crate) session: String,
+}
+
+impl SessionClientTools {
+    /// Returns the tools that belong to a message, once it is claimed.
+    pub async fn of_message(&self, number: u32) -> Vec<ClientTool> {
+        let _stored = self.tools.storing.read().await;
+        let all = self.tools.lock_tools();
+        let tools = all.get(&(self.session.clone(), number));
+        tools.cloned().unwrap_or_default()
+    }
 }
 
 /// A turn that waits for results of its client.
@@ -140,19 +171,29 @@ struct WaitingTurn {
 }
 
 impl ClientTools {
-    /// Sets the tools of a session's next turn.
-    pub(crate) fn set(&self, session: &str, tools: Vec<ClientTool>) {
-        let mut all = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
-        match tools.is_empty() {
-            true => all.remove(session),
-            false => all.insert(session.to_owned(), tools),
-        };
+    /// Stores a message with its tools. `queue` returns session and number of the message.
+    pub(crate) async fn queue_with<T>(
+        &self,
+        tools: Vec<ClientTool>,
+        queue: impl Future<Output = Result<T, ApiError>>,
+        place: impl FnOnce(&T) -> (String, u32),
+    ) -> Result<T, ApiError> {
+        if tools.is_empty() {
+            return queue.await;
+        }
+        let _storing = self.storing.write().await;
+        let queued = queue.await?;
+        self.lock_tools().insert(place(&queued), tools);
+        Ok(queued)
     }
 
-    /// Returns the tools of a session's next turn.
-    pub(crate) fn get(&self, session: &str) -> Vec<ClientTool> {
-        let all = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(session).cloned().unwrap_or_default()
+    /// Forgets the tools of a message. Its turn keeps them if it has begun.
+    pub(crate) fn forget(&self, session: &str, number: u32) {
+        self.lock_tools().remove(&(session.to_owned(), number));
+    }
+
+    fn lock_tools(&self) -> MutexGuard<'_, HashMap<(String, u32), Vec<ClientTool>>> {
+        self.tools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_waiting(&self) -> MutexGuard<'_, Vec<WaitingTurn>> {

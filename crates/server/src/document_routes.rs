@@ -24,7 +24,7 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DocumentQueryRequest {
-    /// Folder to search. Defaults to the first workspace of the token.
+    /// Workspace to search, one of the token's. Defaults to the first one.
     workspace: Option<String>,
     /// Arguments of `workspace.query`: `kind`, `status`, `text`, `sort`, `limit`, any field.
     #[serde(default)]
@@ -52,7 +52,7 @@ async fn query_documents(
 ) -> Result<Json<DocumentMatches>, ApiError> {
     caller.require(TokenScope::Documents)?;
     let workspace = request.workspace.as_deref();
-    let workspace = state.workspace(&caller, workspace).await?;
+    let workspace = state.document_workspace(&caller, workspace).await?;
     let args = Value::Object(request.query);
     let documents = state
         .host
@@ -66,7 +66,7 @@ async fn query_documents(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ReadDocument {
-    /// Folder of the document. Defaults to the first workspace of the token.
+    /// Workspace of the document, one of the token's. Defaults to the first one.
     workspace: Option<String>,
     /// Path of the document, relative to the workspace.
     path: String,
@@ -83,7 +83,9 @@ async fn read_document(
     ApiQuery(query): ApiQuery<ReadDocument>,
 ) -> Result<Json<Value>, ApiError> {
     caller.require(TokenScope::Documents)?;
-    let workspace = state.workspace(&caller, query.workspace.as_deref()).await?;
+    let workspace = state
+        .document_workspace(&caller, query.workspace.as_deref())
+        .await?;
     let args = json!({"path": query.path});
     let document = state
         .host
@@ -96,7 +98,7 @@ async fn read_document(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WriteDocument {
-    /// Folder of the document. Defaults to the first workspace of the token.
+    /// Workspace of the document, one of the token's. Defaults to the first one.
     workspace: Option<String>,
     /// Path of the document, relative to the workspace.
     path: String,
@@ -116,7 +118,7 @@ async fn write_document(
 ) -> Result<Json<Value>, ApiError> {
     caller.require(TokenScope::Documents)?;
     let workspace = request.workspace.as_deref();
-    let workspace = state.workspace(&caller, workspace).await?;
+    let workspace = state.document_workspace(&caller, workspace).await?;
     let args = json!({"path": request.path, "content": request.content});
     let written = state
         .host

@@ -149,8 +149,8 @@ struct OpenItem {
 /// What the task that publishes events receives.
 enum FeedInput {
     Event(Box<RuntimeEvent>),
-    /// Sent back when all events before it are stored.
-    Flush(oneshot::Sender<()>),
+    /// Answered when all events before it are stored, with whether that succeeded.
+    Flush(oneshot::Sender<bool>),
 }
 
 /// Waits until the events of a turn are stored.
@@ -158,13 +158,12 @@ enum FeedInput {
 pub struct EventFlush(UnboundedSender<FeedInput>);
 
 impl EventFlush {
-    /// Waits until all events are stored that were emitted before, or cannot be stored.
-    pub async fn wait(&self) {
+    /// Waits until all events are stored that were emitted before. Returns `false` if one of them
+    /// cannot be stored; then no event after it was stored or sent.
+    pub async fn wait(&self) -> bool {
         let (sender, stored) = oneshot::channel();
-        // If the task has ended, it has stored everything.
-        if self.0.send(FeedInput::Flush(sender)).is_ok() {
-            let _ = stored.await;
-        }
+        // The task runs as long as there is a sender.
+        self.0.send(FeedInput::Flush(sender)).is_ok() && stored.await.unwrap_or(false)
     }
 }
 
@@ -192,6 +191,7 @@ impl SessionFeed {
 
     async fn publish_all(self: Arc<Self>, mut receiver: UnboundedReceiver<FeedInput>) {
         let mut inputs = Vec::new();
+        let mut all_stored = true;
         while receiver.recv_many(&mut inputs, MAX_BATCH).await > 0 {
             let (mut events, mut flushes) = (Vec::new(), Vec::new());
             for input in inputs.drain(..) {
@@ -200,37 +200,43 @@ impl SessionFeed {
                     FeedInput::Flush(flush) => flushes.push(flush),
                 }
             }
-            self.publish(events).await;
+            // After an event that is missing, later ones would hide the gap.
+            all_stored = all_stored && self.publish(events).await;
             for flush in flushes {
-                let _ = flush.send(());
+                let _ = flush.send(all_stored);
             }
         }
     }
 
-    /// Stores the events that are to be stored, and sends all of them in order.
-    async fn publish(&self, events: Vec<RuntimeEvent>) {
-        let events: Vec<(RuntimeEvent, Value)> = events
-            .into_iter()
-            .filter_map(|event| Some((serde_json::to_value(&event).ok()?, event)))
-            .map(|(body, event)| (event, body))
+    /// Stores the events that are to be stored, and sends all of them in order. If they cannot be
+    /// stored, sends none and returns `false`.
+    async fn publish(&self, events: Vec<RuntimeEvent>) -> bool {
+        let stored = events.iter().filter(|event| is_stored(event));
+        let stored: Vec<Value> = stored
+            .filter_map(|event| serde_json::to_value(event).ok())
             .collect();
-        let stored = events.iter().filter(|(event, _)| is_stored(event));
-        let stored: Vec<Value> = stored.map(|(_, body)| body.clone()).collect();
         let _publishing = self.publishing.lock().await;
-        let mut next = match stored.is_empty() {
-            true => None,
-            false => self.store_events(stored).await,
-        };
-        for (event, body) in events {
+        let mut next = None;
+        if !stored.is_empty() {
+            next = self.store_events(stored).await;
+            if next.is_none() {
+                return false;
+            }
+        }
+        for event in events {
+            let Ok(body) = serde_json::to_string(&event) else {
+                continue;
+            };
             let number = next.filter(|_| is_stored(&event));
             if number.is_some() {
                 next = next.map(|number| number + 1);
             }
-            let body: Arc<str> = body.to_string().into();
+            let body: Arc<str> = body.into();
             self.track_open_item(&event, &body);
             // Without a client there is nothing to send to.
             let _ = self.live.send(LiveEvent::new(FeedEvent { number, body }));
         }
+        true
     }
 
     /// Stores events, and returns the number of the first one; `None` if that failed repeatedly.

@@ -8,8 +8,9 @@ use selvedge_tools::Approver;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::client_tools::ClientTool;
+use crate::client_tools::{ClientTool, SessionClientTools};
 use crate::feed::EventFlush;
+use crate::turn_permits::TurnPermit;
 
 /// Runs turns of sessions and calls of tools, with the configuration of their workspaces.
 #[async_trait]
@@ -17,6 +18,11 @@ pub trait SessionHost: Send + Sync {
     /// Claims the oldest message of a session that is not answered, and runs its turn. If the
     /// future is dropped, the turn stays open and a later call continues it.
     async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError>;
+    /// Returns a folder without links; `None` if it does not exist. Reads nothing else.
+    fn folder(&self, path: &str) -> Option<String>;
+    /// Fails if the agent of a folder has tools with the same names as these.
+    async fn check_client_tools(&self, folder: &str, tools: &[ClientTool])
+    -> Result<(), HostError>;
     /// Returns where a session of an environment works. `worktree` overrides the environment.
     async fn session_place(
         &self,
@@ -91,8 +97,10 @@ pub struct HostedTurn {
     pub approver: Arc<dyn Approver>,
     /// Ends the turn as interrupted.
     pub cancel: CancellationToken,
-    /// Tools of the client, which the agent can call besides its own.
-    pub client_tools: Vec<ClientTool>,
+    /// Lets the turn run. It is given back while the turn waits for the turn of another session.
+    pub permit: TurnPermit,
+    /// Tools of clients, which the agent can call besides its own.
+    pub client_tools: SessionClientTools,
     /// Tells the server about messages that the turn queues for other sessions.
     pub waker: SessionWaker,
 }
@@ -187,6 +195,17 @@ pub enum HostErrorKind {
     Busy,
     /// The server failed.
     Failed,
+}
+
+impl HostError {
+    /// The server failed, for a reason of one line.
+    pub fn failed(message: impl std::fmt::Display) -> Self {
+        Self {
+            kind: HostErrorKind::Failed,
+            message: message.to_string(),
+            hint: None,
+        }
+    }
 }
 
 impl std::fmt::Display for HostError {

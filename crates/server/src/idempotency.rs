@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use selvedge_protocol::{RepeatedRequest, StoredReply};
+use selvedge_protocol::{IdempotencyStore, RepeatedRequest, StoredReply};
 use sha2::{Digest, Sha256};
 
 use crate::api_error::ApiError;
@@ -38,7 +38,8 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Api
 }
 
 /// Runs the handler of a request with a key, unless the request was answered before. The answer is
-/// stored, except failures of the server, after which the request may be repeated.
+/// stored, except failures of the server, after which the request may be repeated. The handler runs
+/// to its end even if the client disconnects, so that a repetition gets its answer.
 pub(crate) async fn answer_once(
     state: &Arc<ApiState>,
     caller: &Caller,
@@ -57,11 +58,12 @@ pub(crate) async fn answer_once(
     digest.update(&body);
     let (token, key) = (&caller.token.id, caller.idempotency_key.as_deref());
     let key = key.unwrap_or_default();
-    let replies = &state.stores.replies;
-    match replies
+    let begun = state
+        .stores
+        .replies
         .begin_request(token, key, digest.finalize().into())
-        .await
-    {
+        .await;
+    match begun {
         Ok(RepeatedRequest::New) => {}
         Ok(RepeatedRequest::Answered(reply)) => return stored_response(reply),
         Ok(RepeatedRequest::InProgress) => {
@@ -69,21 +71,69 @@ pub(crate) async fn answer_once(
             return ApiError::conflict(message).into_response();
         }
         Ok(RepeatedRequest::OtherRequest) => return ApiError::key_reused().into_response(),
+        Ok(RepeatedRequest::TooMany) => {
+            let message = "too many requests with an Idempotency-Key are still being handled";
+            return ApiError::over_limit(message).into_response();
+        }
         Err(error) => return ApiError::from(error).into_response(),
     }
-    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
-    let (mut parts, body) = response.into_parts();
-    let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    let is_final = !parts.status.is_server_error() && parts.status != StatusCode::TOO_MANY_REQUESTS;
-    let reply = is_final.then(|| StoredReply {
-        status: parts.status.as_u16(),
-        body: String::from_utf8_lossy(&body).into_owned(),
+    let mut reserved = ReservedKey {
+        replies: state.stores.replies.clone(),
+        token: token.clone(),
+        key: key.to_owned(),
+        is_ended: false,
+    };
+    let request = Request::from_parts(parts, Body::from(body));
+    let handled = tokio::spawn(async move {
+        let response = next.run(request).await;
+        reserved.store(response).await
     });
-    if let Err(error) = replies.end_request(token, key, reply).await {
-        tracing::error!(%error, "cannot store the answer to a request");
+    handled
+        .await
+        .unwrap_or_else(|_| ApiError::internal("the request failed").into_response())
+}
+
+/// A key whose request is being handled. It is free again when this is dropped before the end.
+struct ReservedKey {
+    replies: Arc<dyn IdempotencyStore>,
+    token: String,
+    key: String,
+    is_ended: bool,
+}
+
+impl ReservedKey {
+    /// Stores the answer, and returns it.
+    async fn store(&mut self, response: Response) -> Response {
+        let (mut parts, body) = response.into_parts();
+        let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
+        let status = parts.status;
+        let is_final = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
+        let content_type = parts.headers.get(header::CONTENT_TYPE);
+        let content_type = content_type.and_then(|kind| kind.to_str().ok());
+        let reply = is_final.then(|| StoredReply {
+            status: status.as_u16(),
+            content_type: content_type.unwrap_or("application/json").to_owned(),
+            body: String::from_utf8_lossy(&body).into_owned(),
+        });
+        self.is_ended = true;
+        let ended = self.replies.end_request(&self.token, &self.key, reply);
+        if let Err(error) = ended.await {
+            tracing::error!(%error, "cannot store the answer to a request");
+        }
+        parts.headers.remove(header::TRANSFER_ENCODING);
+        Response::from_parts(parts, Body::from(body))
     }
-    parts.headers.remove(header::TRANSFER_ENCODING);
-    Response::from_parts(parts, Body::from(body))
+}
+
+impl Drop for ReservedKey {
+    fn drop(&mut self) {
+        // Outside of a runtime the process ends, which also frees the key.
+        if let (false, Ok(runtime)) = (self.is_ended, tokio::runtime::Handle::try_current()) {
+            let (replies, token) = (self.replies.clone(), self.token.clone());
+            let key = self.key.clone();
+            runtime.spawn(async move { replies.end_request(&token, &key, None).await });
+        }
+    }
 }
 
 fn stored_response(reply: StoredReply) -> Response {
@@ -91,7 +141,8 @@ fn stored_response(reply: StoredReply) -> Response {
     *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::OK);
     let headers = response.headers_mut();
     let json = HeaderValue::from_static("application/json");
-    headers.insert(header::CONTENT_TYPE, json);
+    let content_type = HeaderValue::from_str(&reply.content_type).unwrap_or(json);
+    headers.insert(header::CONTENT_TYPE, content_type);
     headers.insert(REPLAYED_HEADER, HeaderValue::from_static("true"));
     response
 }

@@ -20,6 +20,7 @@ mod feed;
 mod health_routes;
 mod host;
 mod idempotency;
+mod login_routes;
 mod memory_routes;
 mod message_routes;
 mod metrics;
@@ -27,13 +28,16 @@ mod openai;
 mod responses;
 mod router;
 mod run_routes;
+mod running_answer;
 mod secrets;
 mod server;
 mod session_routes;
 mod state;
+mod token_watch;
+mod turn_permits;
 mod workers;
 
-pub use client_tools::ClientTool;
+pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
 pub use host::{
     HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep, HostedTurn,
@@ -41,5 +45,6 @@ pub use host::{
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};
-pub use server::AgentServer;
+pub use server::{AgentServer, ServerNetwork};
 pub use state::{ServerLimits, ServerStores};
+pub use turn_permits::TurnPermit;

@@ -4,38 +4,30 @@
 //! A model is an environment of the workspace; `default` is the workspace without one. The messages
 //! of a request are the history of a new session, unless the request names a session.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::time::Duration;
-
 use axum::Json;
 use axum::extract::State;
-use selvedge_protocol::{NewSession, SessionStore, TokenScope, Usage};
+use selvedge_protocol::{InboxMessage, NewSession, SessionStore, TokenScope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::unbounded_channel;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::Caller;
-use crate::client_tools::{ClientCall, ClientTool};
-use crate::feed::{FeedEvent, LiveEvent, SessionFeed};
+use crate::client_tools::ClientTool;
 use crate::message_routes::queue_message;
-use crate::metrics::GaugeGuard;
-use crate::session_routes::check_queue_limit;
+use crate::running_answer::RunningAnswer;
+use crate::session_routes::{check_queue_limit, check_session_limit};
 use crate::state::{ApiState, SharedState};
 
 /// The model that is the workspace without an environment.
 pub(crate) const DEFAULT_MODEL: &str = "default";
-/// How long further calls of a client's tools may take to be part of the same response.
-const CALL_BATCH_DELAY: Duration = Duration::from_millis(50);
+/// Most earlier turns of a conversation that become the history of a new session.
+const MAX_HISTORY_TURNS: usize = 1000;
 /// Between two messages of a turn.
-const MESSAGE_SEPARATOR: &str = "\n\n";
+pub(crate) const MESSAGE_SEPARATOR: &str = "\n\n";
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new().routes(routes!(list_models))
@@ -154,7 +146,7 @@ impl ClientConversation {
 }
 
 /// Returns the text of a message: a string, or the parts with text.
-fn text_of(content: &Value) -> Result<String, ApiError> {
+pub(crate) fn text_of(content: &Value) -> Result<String, ApiError> {
     let unsupported = || {
         ApiError::invalid("only text is supported in messages")
             .hint("send content as a string, or as parts with `text`")
@@ -187,42 +179,74 @@ pub(crate) async fn start_turn(
     conversation: ClientConversation,
     tools: &Value,
 ) -> Result<RunningAnswer, ApiError> {
+    if let Some(repeated) = repeated_answer(state, caller, &conversation.prompt).await? {
+        return Ok(repeated);
+    }
     let (sender, client_calls) = unbounded_channel();
     let tools = ClientTool::parse_all(tools, &sender)?;
     // Held until the message is stored, so that requests at the same time do not exceed the limit.
     let _queueing = state.queueing.lock().await;
     check_queue_limit(state, caller).await?;
     let (id, is_new) = match session {
-        ClientSession::Existing(id) => (state.session(caller, &id).await?.id, false),
+        ClientSession::Existing(id) => {
+            let session = state.session(caller, &id).await?;
+            check_tools(state, &session.directory, &tools).await?;
+            (session.id, false)
+        }
         ClientSession::New { model } => {
             let turns = conversation.turns;
-            (create_session(state, caller, model, turns).await?, true)
+            let created = create_session(state, caller, model, turns, &tools).await?;
+            (created, true)
         }
     };
-    state.client_tools.set(&id, tools);
     let feed = state.feeds.feed(&id);
     let live = feed.follow().await;
-    let message = queue_message(state, caller, &id, conversation.prompt).await?;
-    Ok(RunningAnswer {
-        state: state.clone(),
-        feed,
-        live,
-        ready: VecDeque::new(),
-        session: id,
-        number: message.number,
-        last_event: 0,
-        turn: None,
-        texts: HashMap::new(),
-        repeated_item: None,
-        has_text: false,
-        interrupt_on_drop: is_new,
-        client_calls,
-        _calls: sender,
-        ready_calls: Vec::new(),
-        waiting_calls: HashMap::new(),
-        part: 0,
-        _open: state.metrics.open_streams.enter(),
+    let queue = queue_message(state, caller, &id, conversation.prompt);
+    let place = |message: &InboxMessage| (message.session.clone(), message.number);
+    let message = state.client_tools.queue_with(tools, queue, place).await?;
+    let calls = (sender, client_calls);
+    let answer = RunningAnswer::follow(state, feed, live, &message);
+    let answer = answer.with_client_calls(calls);
+    Ok(match is_new {
+        true => answer.interrupted_on_drop(),
+        false => answer,
     })
+}
+
+/// Returns the answer to a request that was sent before with the same idempotency key, and whose
+/// reply is not stored: the server was killed, or its turn failed.
+async fn repeated_answer(
+    state: &SharedState,
+    caller: &Caller,
+    prompt: &str,
+) -> Result<Option<RunningAnswer>, ApiError> {
+    let Some(key) = caller.message_key() else {
+        return Ok(None);
+    };
+    let Some(sent) = state.stores.queues.message_by_key(&key).await? else {
+        return Ok(None);
+    };
+    if sent.text != prompt {
+        return Err(ApiError::key_reused());
+    }
+    let feed = state.feeds.feed(&sent.session);
+    let caught_up = feed.catch_up(0).await?;
+    let answer = RunningAnswer::follow(state, feed, caught_up.live, &sent);
+    // Earlier turns are not of interest.
+    let started = caught_up.events.iter().rposition(|event| {
+        let body: Value = serde_json::from_str(&event.body).unwrap_or_default();
+        body["type"] == "turn.started" && body["turn"] == json!(sent.turn)
+    });
+    let events = caught_up.events.into_iter();
+    let missed = events.skip(started.unwrap_or(usize::MAX)).collect();
+    Ok(Some(answer.after(missed)))
+}
+
+async fn check_tools(state: &ApiState, folder: &str, tools: &[ClientTool]) -> Result<(), ApiError> {
+    match tools.is_empty() {
+        true => Ok(()),
+        false => Ok(state.host.check_client_tools(folder, tools).await?),
+    }
 }
 
 async fn create_session(
@@ -230,7 +254,14 @@ async fn create_session(
     caller: &Caller,
     model: String,
     turns: Vec<(String, String)>,
+    tools: &[ClientTool],
 ) -> Result<String, ApiError> {
+    if turns.len() > MAX_HISTORY_TURNS {
+        let message = format!("the conversation has more than {MAX_HISTORY_TURNS} turns");
+        return Err(ApiError::invalid(message)
+            .hint("continue a session with `metadata.session` and the new messages only"));
+    }
+    check_session_limit(state, caller).await?;
     let environment = (model != DEFAULT_MODEL).then_some(model);
     let workspace = state.workspace(caller, None).await?;
     let place = state
@@ -240,6 +271,7 @@ async fn create_session(
     if !caller.token.allows_directory(&place.directory) {
         return Err(ApiError::not_found("such model"));
     }
+    check_tools(state, &place.directory, tools).await?;
     let session = NewSession {
         title: None,
         environment,
@@ -255,283 +287,6 @@ async fn create_session(
         state.host.add_history(&session.id, turns).await?;
     }
     Ok(session.id)
-}
-
-/// What a turn did.
-#[derive(Debug, PartialEq)]
-pub(crate) enum AnswerUpdate {
-    /// Text was added to the answer.
-    Text(String),
-    /// The turn has ended.
-    Ended {
-        /// Whether a limit ended it.
-        is_cut: bool,
-        usage: Usage,
-    },
-    /// The turn failed.
-    Failed(String),
-    /// The turn waits for results of the client's tools.
-    Calls(Vec<ClientCallView>),
-}
-
-/// A call of a client's tool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClientCallView {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    /// The arguments, as JSON.
-    pub(crate) arguments: String,
-}
-
-/// A whole answer, or the part up to calls of the client's tools.
-pub(crate) struct CollectedAnswer {
-    pub(crate) text: String,
-    pub(crate) is_cut: bool,
-    pub(crate) usage: Usage,
-    /// Calls of the client's tools. If there are any, the turn waits for their results.
-    pub(crate) calls: Vec<ClientCallView>,
-}
-
-/// A turn whose text is read while it is written. A turn of a new session is interrupted when this
-/// is dropped before its end.
-pub(crate) struct RunningAnswer {
-    state: SharedState,
-    feed: Arc<SessionFeed>,
-    live: Receiver<LiveEvent>,
-    ready: VecDeque<FeedEvent>,
-    pub(crate) session: String,
-    pub(crate) number: u32,
-    /// Number of the last stored event that was read.
-    last_event: u64,
-    /// The turn of the message, once it has begun.
-    turn: Option<u64>,
-    /// Text of messages of the model that was returned, by item.
-    texts: HashMap<String, String>,
-    /// An item that began again because the client was too slow. Its next part is all of its text.
-    repeated_item: Option<String>,
-    /// Whether any text was returned.
-    has_text: bool,
-    interrupt_on_drop: bool,
-    client_calls: UnboundedReceiver<ClientCall>,
-    /// Keeps the receiver of calls open without tools.
-    _calls: UnboundedSender<ClientCall>,
-    /// Calls that the client has not received.
-    ready_calls: Vec<ClientCallView>,
-    /// Calls whose results the client has not sent.
-    waiting_calls: HashMap<String, oneshot::Sender<String>>,
-    /// Number of responses before this one that belong to the same turn.
-    pub(crate) part: u32,
-    _open: GaugeGuard,
-}
-
-impl Drop for RunningAnswer {
-    fn drop(&mut self) {
-        if self.interrupt_on_drop {
-            self.state.workers.interrupt(&self.session);
-        }
-    }
-}
-
-impl RunningAnswer {
-    /// Returns what happens next. After `Ended` and `Failed` nothing follows.
-    pub(crate) async fn next(&mut self) -> AnswerUpdate {
-        loop {
-            let event = match self.ready.pop_front() {
-                Some(event) => Ok(LiveEvent::Event(event)),
-                // The text before a call comes first.
-                None if !self.ready_calls.is_empty() => match self.live.try_recv() {
-                    Ok(event) => Ok(event),
-                    Err(_) => return AnswerUpdate::Calls(std::mem::take(&mut self.ready_calls)),
-                },
-                None => tokio::select! {
-                    biased;
-                    event = self.live.recv() => event,
-                    Some(call) = self.client_calls.recv() => {
-                        self.collect_calls(call).await;
-                        continue;
-                    }
-                },
-            };
-            let event = match event {
-                Ok(event) => match self.feed.load(event).await {
-                    Ok(Some(event)) => event,
-                    Ok(None) => continue,
-                    Err(error) => return self.fail(error.to_string()),
-                },
-                Err(RecvError::Lagged(_)) => match self.feed.catch_up(self.last_event).await {
-                    Ok(caught_up) => {
-                        self.live = caught_up.live;
-                        self.ready.extend(caught_up.events);
-                        continue;
-                    }
-                    Err(error) => return self.fail(error.to_string()),
-                },
-                Err(RecvError::Closed) => return self.fail("the server stops".to_owned()),
-            };
-            self.last_event = event.number.unwrap_or(self.last_event);
-            let body: Value = serde_json::from_str(&event.body).unwrap_or_default();
-            if let Some(update) = self.read_event(&body).await {
-                return update;
-            }
-        }
-    }
-
-    /// Keeps a call of the client's tools, and those that follow it at once.
-    async fn collect_calls(&mut self, first: ClientCall) {
-        let mut next = Some(first);
-        while let Some(call) = next {
-            self.ready_calls.push(ClientCallView {
-                id: call.id.clone(),
-                name: call.name,
-                arguments: call.arguments,
-            });
-            self.waiting_calls.insert(call.id, call.reply);
-            let more = tokio::time::timeout(CALL_BATCH_DELAY, self.client_calls.recv());
-            next = more.await.ok().flatten();
-        }
-    }
-
-    /// Returns an id for the response: session, number of the message, and part of the turn.
-    pub(crate) fn response_id(&self) -> String {
-        match self.part {
-            0 => format!("{}_{}", self.session, self.number),
-            part => format!("{}_{}.{part}", self.session, self.number),
-        }
-    }
-
-    /// Whether the turn waits for the result of a call.
-    pub(crate) fn waits_for(&self, call: &str) -> bool {
-        self.waiting_calls.contains_key(call)
-    }
-
-    /// Passes the results of the client to the calls that wait. A call without a result fails.
-    pub(crate) fn deliver(&mut self, results: &[(String, String)]) {
-        for (id, result) in results {
-            if let Some(reply) = self.waiting_calls.remove(id) {
-                // A call that timed out waits no more.
-                let _ = reply.send(result.clone());
-            }
-        }
-        self.waiting_calls.clear();
-        self.part += 1;
-        self.has_text = false;
-    }
-
-    fn fail(&mut self, message: String) -> AnswerUpdate {
-        self.interrupt_on_drop = false;
-        AnswerUpdate::Failed(message)
-    }
-
-    async fn read_event(&mut self, event: &Value) -> Option<AnswerUpdate> {
-        let kind = event["type"].as_str().unwrap_or_default();
-        if self.turn.is_none() {
-            return self.find_turn(event).await;
-        }
-        match kind {
-            "item.started" if is_message(&event["item"]) => {
-                let id = event["item_id"].as_str()?;
-                match self.texts.contains_key(id) {
-                    true => self.repeated_item = Some(id.to_owned()),
-                    false => _ = self.texts.insert(id.to_owned(), String::new()),
-                }
-                None
-            }
-            "item.updated" => {
-                let id = event["item_id"].as_str()?;
-                let delta = event["delta"].as_str()?;
-                match self.repeated_item.take_if(|repeated| repeated == id) {
-                    Some(_) => {
-                        let known = self.texts.get(id)?.clone();
-                        self.add_text(id, delta.strip_prefix(known.as_str())?)
-                    }
-                    None => self.add_text(id, delta),
-                }
-            }
-            "item.completed" if is_message(&event["item"]) => {
-                let id = event["item_id"].as_str()?;
-                let whole = text_of(&event["item"]["content"]).unwrap_or_default();
-                let known = self.texts.entry(id.to_owned()).or_default().clone();
-                // What was not received as parts.
-                let rest = whole.strip_prefix(known.as_str())?;
-                self.add_text(id, rest)
-            }
-            "turn.completed" if event["turn"].as_u64() == self.turn => {
-                self.interrupt_on_drop = false;
-                let usage = serde_json::from_value(event["usage"].clone());
-                let end = event["finish_reason"].as_str().unwrap_or_default();
-                Some(AnswerUpdate::Ended {
-                    is_cut: !["stop", "interrupted"].contains(&end),
-                    usage: usage.unwrap_or_default(),
-                })
-            }
-            "turn.failed" if event["turn"].as_u64() == self.turn => {
-                let message = event["error"]["message"]
-                    .as_str()
-                    .unwrap_or("the turn failed");
-                Some(self.fail(message.to_owned()))
-            }
-            _ => None,
-        }
-    }
-
-    /// Looks whether an event begins the turn of the message.
-    async fn find_turn(&mut self, event: &Value) -> Option<AnswerUpdate> {
-        let sessions = &self.state.stores.sessions;
-        match event["type"].as_str()? {
-            "turn.started" => {
-                let message = sessions.message(&self.session, self.number).await.ok()?;
-                let turn = event["turn"].as_u64();
-                if message.turn.map(u64::from) == turn {
-                    self.turn = turn;
-                }
-                None
-            }
-            _ => None,
-        }
-    }
-
-    /// Adds text of an item, if the item is a message of the model.
-    fn add_text(&mut self, item: &str, delta: &str) -> Option<AnswerUpdate> {
-        let text = self.texts.get_mut(item)?;
-        if delta.is_empty() {
-            return None;
-        }
-        let separator = match text.is_empty() && self.has_text {
-            true => MESSAGE_SEPARATOR,
-            false => "",
-        };
-        text.push_str(delta);
-        self.has_text = true;
-        Some(AnswerUpdate::Text(format!("{separator}{delta}")))
-    }
-
-    /// Reads the answer up to its end, or up to calls of the client's tools.
-    pub(crate) async fn collect(&mut self) -> Result<CollectedAnswer, ApiError> {
-        let mut collected = CollectedAnswer {
-            text: String::new(),
-            is_cut: false,
-            usage: Usage::default(),
-            calls: Vec::new(),
-        };
-        loop {
-            match self.next().await {
-                AnswerUpdate::Text(delta) => collected.text.push_str(&delta),
-                AnswerUpdate::Ended { is_cut, usage } => {
-                    (collected.is_cut, collected.usage) = (is_cut, usage);
-                    return Ok(collected);
-                }
-                AnswerUpdate::Calls(calls) => {
-                    collected.calls = calls;
-                    return Ok(collected);
-                }
-                AnswerUpdate::Failed(message) => return Err(ApiError::internal(message)),
-            }
-        }
-    }
-}
-
-fn is_message(item: &Value) -> bool {
-    item["type"] == "message" && item["role"] == "assistant"
 }
 
 /// Returns an error as OpenAI clients expect it in a stream.

@@ -17,10 +17,8 @@ use utoipa_axum::routes;
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, Caller};
 use crate::event_stream::event_response;
-use crate::openai::{
-    AnswerUpdate, ClientCallView, ClientConversation, ClientMessage, ClientSession,
-    CollectedAnswer, RunningAnswer, start_turn,
-};
+use crate::openai::{ClientConversation, ClientMessage, ClientSession, start_turn};
+use crate::running_answer::{AnswerUpdate, ClientCallView, CollectedAnswer, RunningAnswer};
 use crate::state::SharedState;
 
 /// How the id of a response begins. The session and the number of the message follow.

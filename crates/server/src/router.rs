@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::header;
-use axum::response::IntoResponse;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use selvedge_http::AllowedHosts;
+use selvedge_http::{AllowedHosts, TrustedProxies};
 use serde_json::Value;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Components, SecurityRequirement};
@@ -44,6 +44,7 @@ fn documented_routes() -> (Router<SharedState>, String) {
         .merge(crate::chat_completions::routes())
         .merge(crate::responses::routes())
         .merge(crate::health_routes::routes())
+        .merge(crate::login_routes::routes())
         .split_for_parts();
     description.info.version = env!("CARGO_PKG_VERSION").to_owned();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
@@ -84,7 +85,7 @@ pub fn openapi_json() -> String {
 }
 
 /// Returns the router of a server.
-pub(crate) fn router(state: SharedState, hosts: AllowedHosts) -> Router {
+pub(crate) fn router(state: SharedState, hosts: AllowedHosts, proxies: TrustedProxies) -> Router {
     let (router, document) = documented_routes();
     let document: Arc<str> = document.into();
     let openapi = async move || {
@@ -94,11 +95,23 @@ pub(crate) fn router(state: SharedState, hosts: AllowedHosts) -> Router {
     let admission = RequestAdmission {
         state: state.clone(),
         hosts: Arc::new(hosts),
+        proxies: Arc::new(proxies),
     };
-    router
+    let router = router
         .route("/openapi.json", get(openapi))
         .fallback(async || ApiError::not_found("such path").hint("see /openapi.json"))
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(axum::middleware::from_fn_with_state(admission, admit))
-        .with_state(state)
+        .with_state(state);
+    Router::new()
+        .fallback_service(router)
+        .layer(axum::middleware::map_response(hide_methods))
+}
+
+/// Removes the methods of a path from a response to a client without a token.
+async fn hide_methods(mut response: Response) -> Response {
+    if response.status() == StatusCode::UNAUTHORIZED {
+        response.headers_mut().remove(header::ALLOW);
+    }
+    response
 }

@@ -4,39 +4,61 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_http::{AllowedHosts, HttpBindError, HttpConnectionLimits, HttpListener, TlsSettings};
+use selvedge_http::{
+    AllowedHosts, HttpBindError, HttpConnectionLimits, HttpListener, TlsSettings, TrustedProxies,
+};
 
 use crate::host::SessionHost;
 use crate::router::router;
-use crate::state::{ApiState, ServerLimits, ServerStores, SharedState};
+use crate::state::{ApiState, ServerLimits, ServerStores};
 
 /// Connections of clients, most of which follow events.
 const CONNECTION_LIMITS: HttpConnectionLimits = HttpConnectionLimits {
     max_pending: 1024,
     max_accepted: 16_384,
+    max_per_client: usize::MAX,
 };
 
 /// An agent server that is bound to an address.
 pub struct AgentServer {
     listener: HttpListener,
-    state: SharedState,
-    allowed_hosts: Vec<String>,
+    stores: ServerStores,
+    host: Arc<dyn SessionHost>,
+    limits: ServerLimits,
+    network: ServerNetwork,
+    serves_tls: bool,
+}
+
+/// How clients reach a server.
+#[derive(Debug, Clone, Default)]
+pub struct ServerNetwork {
+    /// Names that requests may use in `Host` and `Origin`, besides the loopback names and the bound
+    /// address.
+    pub allowed_hosts: Vec<String>,
+    /// Proxies whose headers about clients are believed.
+    pub trusted_proxies: TrustedProxies,
 }
 
 impl AgentServer {
-    /// Binds an address. `allowed_hosts` are names that requests may use, besides the loopback
-    /// names and the bound address.
+    /// Binds an address.
     pub async fn bind(
         address: &str,
-        allowed_hosts: Vec<String>,
+        network: ServerNetwork,
         stores: ServerStores,
         host: Arc<dyn SessionHost>,
         limits: ServerLimits,
     ) -> Result<Self, HttpBindError> {
+        let connection_limits = HttpConnectionLimits {
+            max_per_client: limits.connections,
+            ..CONNECTION_LIMITS
+        };
         Ok(Self {
-            listener: HttpListener::bind(address, CONNECTION_LIMITS).await?,
-            state: ApiState::new(stores, host, limits),
-            allowed_hosts,
+            listener: HttpListener::bind(address, connection_limits).await?,
+            stores,
+            host,
+            limits,
+            network,
+            serves_tls: false,
         })
     }
 
@@ -44,6 +66,7 @@ impl AgentServer {
     pub fn with_tls(self, tls: TlsSettings) -> Self {
         Self {
             listener: self.listener.with_tls(tls),
+            serves_tls: true,
             ..self
         }
     }
@@ -65,17 +88,23 @@ impl AgentServer {
     ) {
         let Self {
             listener,
-            state,
-            allowed_hosts,
+            stores,
+            host,
+            limits,
+            network,
+            serves_tls,
         } = self;
-        let shutdown = async {
+        let state = ApiState::new(stores, host, limits, serves_tls);
+        let hosts = AllowedHosts::new(listener.local_addr(), network.allowed_hosts);
+        let watching = tokio::spawn(state.token_watch.clone().run(state.stopping.clone()));
+        let workers = state.workers.clone();
+        let shutdown = async move {
             shutdown.await;
             tokio::select! {
-                () = state.workers.drain(drain_timeout) => {}
+                () = workers.drain(drain_timeout) => {}
                 () = stop_now => {}
             }
         };
-        let hosts = AllowedHosts::new(listener.local_addr(), allowed_hosts);
         let polling = tokio::spawn(state.workers.clone().poll_queues());
         let stopping = state.stopping.clone();
         // Turns stop while open responses end.
@@ -84,9 +113,10 @@ impl AgentServer {
             state.workers.stop().await;
             state.feeds.flush().await;
         };
-        let router = router(state.clone(), hosts);
+        let router = router(state.clone(), hosts, network.trusted_proxies);
         let serving = listener.serve(router, stopping.clone(), shutdown);
         tokio::join!(serving, stop_turns);
         polling.abort();
+        watching.abort();
     }
 }

@@ -151,6 +151,7 @@ async fn create_session(
         let message = "the environment works in a folder that the token cannot reach";
         return Err(ApiError::forbidden(message));
     }
+    check_session_limit(&state, &caller).await?;
     // Held until the message is stored, so that requests at the same time do not exceed the limit.
     let _queueing = state.queueing.lock().await;
     if request.prompt.is_some() {
@@ -171,8 +172,30 @@ async fn create_session(
     Ok((StatusCode::CREATED, Json(session.into())))
 }
 
-/// Fails if as many messages of the token wait as may.
+/// Fails if the clients of the token have created as many sessions as they may.
+pub(crate) async fn check_session_limit(state: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+    let sessions = state
+        .stores
+        .queues
+        .session_count(&caller.token.name)
+        .await?;
+    match sessions >= state.limits.sessions {
+        false => Ok(()),
+        true => Err(
+            ApiError::over_limit(format!("this token has created {sessions} sessions"))
+                .hint("continue a session, or set `serve.max_sessions` in config.toml"),
+        ),
+    }
+}
+
+/// Fails if as many messages of the token wait as may, or its money is spent.
 pub(crate) async fn check_queue_limit(state: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+    let token = &caller.token;
+    if let (true, Some(limit)) = (token.has_spent_all(), token.max_cost) {
+        let message = format!("this token has spent {:.2} of {limit:.2}", token.spent);
+        return Err(ApiError::over_limit(message)
+            .hint("run `selvedge serve token create --max-cost AMOUNT` for another token"));
+    }
     let queues = &state.stores.queues;
     let open = queues.open_message_count(&caller.author()).await?;
     match open >= state.limits.queued_turns {
@@ -330,7 +353,10 @@ async fn fork_session(
 ) -> Result<(StatusCode, Json<SessionView>), ApiError> {
     caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
+    check_session_limit(&state, &caller).await?;
     let fork = state.host.fork(&session.id, request.up_to_turn).await?;
+    let queues = &state.stores.queues;
+    queues.count_session(&fork, &caller.token.name).await?;
     let fork = state.session(&caller, &fork).await?;
     Ok((StatusCode::CREATED, Json(fork.into())))
 }

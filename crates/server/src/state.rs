@@ -15,6 +15,7 @@ use crate::client_tools::ClientTools;
 use crate::feed::SessionFeeds;
 use crate::host::SessionHost;
 use crate::metrics::ServerMetrics;
+use crate::token_watch::TokenWatch;
 use crate::workers::SessionWorkers;
 
 /// The storage of a server, one interface per domain.
@@ -43,6 +44,10 @@ pub struct ServerLimits {
     pub concurrent_turns: usize,
     /// Most messages of a token that are not answered. Further ones are refused.
     pub queued_turns: u32,
+    /// Most sessions that the clients of a token create.
+    pub sessions: u32,
+    /// Most connections at once.
+    pub connections: usize,
     /// Largest body of a request, in bytes.
     pub request_bytes: usize,
 }
@@ -52,11 +57,14 @@ pub(crate) struct ApiState {
     pub(crate) stores: ServerStores,
     pub(crate) host: Arc<dyn SessionHost>,
     pub(crate) limits: ServerLimits,
+    /// Whether clients reach the server over TLS without a proxy.
+    pub(crate) serves_tls: bool,
     pub(crate) feeds: Arc<SessionFeeds>,
     pub(crate) approvals: Arc<PendingApprovals>,
     pub(crate) workers: Arc<SessionWorkers>,
     pub(crate) client_tools: Arc<ClientTools>,
     pub(crate) metrics: Arc<ServerMetrics>,
+    pub(crate) token_watch: Arc<TokenWatch>,
     /// Locked while a message is counted against the limit of its token and stored.
     pub(crate) queueing: tokio::sync::Mutex<()>,
     /// Cancelled when the server stops, which ends event streams.
@@ -71,6 +79,7 @@ impl ApiState {
         stores: ServerStores,
         host: Arc<dyn SessionHost>,
         limits: ServerLimits,
+        serves_tls: bool,
     ) -> SharedState {
         let metrics = Arc::<ServerMetrics>::default();
         let feeds = Arc::new(SessionFeeds::new(stores.events.clone(), metrics.clone()));
@@ -86,9 +95,11 @@ impl ApiState {
             metrics.clone(),
         );
         Arc::new(Self {
+            token_watch: TokenWatch::new(stores.tokens.clone()),
             stores,
             host,
             limits,
+            serves_tls,
             feeds,
             approvals,
             workers,
@@ -106,11 +117,24 @@ impl ApiState {
         named: Option<&str>,
     ) -> Result<String, ApiError> {
         let workspace = caller.workspace(named)?;
-        // A link in a workspace may lead out of it.
-        let place = self.host.session_place(&workspace, None, None).await?;
-        match caller.token.allows_directory(&place.directory) {
-            true => Ok(place.directory),
-            false => Err(ApiError::not_found("such workspace")),
+        // A link in a workspace may lead out of it. The answer does not depend on its target.
+        let folder = self.host.folder(&workspace);
+        let folder = folder.filter(|folder| caller.token.allows_directory(folder));
+        folder.ok_or_else(|| ApiError::not_found("such workspace"))
+    }
+
+    /// Returns the workspace of a request for documents. Only workspaces of tokens have an index of
+    /// their documents, not every folder in them.
+    pub(crate) async fn document_workspace(
+        &self,
+        caller: &Caller,
+        named: Option<&str>,
+    ) -> Result<String, ApiError> {
+        let folder = self.workspace(caller, named).await?;
+        match caller.token.workspaces.contains(&folder) {
+            true => Ok(folder),
+            false => Err(ApiError::not_found("such workspace")
+                .hint("name one of GET /api/v1/workspaces, and select a folder in it with `path`")),
         }
     }
 

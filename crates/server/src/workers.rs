@@ -5,17 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{AuthorKind, MessageAuthor, ServerStoreError, since_epoch};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use selvedge_protocol::{
+    ApiToken, AuthorKind, EventSink, InboxState, MessageAuthor, RuntimeEvent, ServerStoreError,
+    SessionError, SessionStore, since_epoch,
+};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::approvals::PendingApprovals;
-use crate::client_tools::ClientTools;
+use crate::client_tools::{ClientTools, SessionClientTools};
 use crate::feed::SessionFeeds;
 use crate::host::{HostedStep, HostedTurn, SessionHost, SessionWaker};
 use crate::metrics::ServerMetrics;
 use crate::state::{ServerLimits, ServerStores};
+use crate::turn_permits::{TurnPermit, TurnPermits};
 
 /// How often the queues are searched for messages that came from other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -39,9 +42,7 @@ pub(crate) struct SessionWorkers {
     metrics: Arc<ServerMetrics>,
     running: Mutex<HashMap<String, WorkerState>>,
     next_worker: AtomicU64,
-    /// Permits for concurrent turns, by the name of the token.
-    permits: Mutex<HashMap<String, Arc<Semaphore>>>,
-    concurrent_turns: usize,
+    permits: TurnPermits,
     tasks: TaskTracker,
     /// Cancelled when no further turn starts.
     draining: CancellationToken,
@@ -97,8 +98,7 @@ impl SessionWorkers {
             metrics,
             running: Mutex::default(),
             next_worker: AtomicU64::new(0),
-            permits: Mutex::default(),
-            concurrent_turns: limits.concurrent_turns,
+            permits: TurnPermits::new(limits.concurrent_turns),
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
@@ -172,19 +172,24 @@ impl SessionWorkers {
         }
     }
 
-    /// Wakes a worker for each session with a queue in a workspace of a valid token.
+    /// Wakes a worker for each session with a queue in a workspace of a valid token. Stops turns of
+    /// tokens that are not valid any more; their messages fail when they are claimed.
     async fn wake_waiting(self: &Arc<Self>) -> Result<(), ServerStoreError> {
         let waiting = self.stores.queues.waiting_sessions().await?;
         if waiting.is_empty() {
             return Ok(());
         }
         let now = since_epoch().as_millis() as i64;
-        let mut tokens = self.stores.tokens.tokens().await?;
-        tokens.retain(|token| token.is_valid_at(now));
+        let tokens = self.stores.tokens.tokens().await?;
+        let valid = || tokens.iter().filter(|token| token.is_valid_at(now));
         for session in waiting {
-            let is_served =
-                |token: &selvedge_protocol::ApiToken| token.allows_directory(&session.directory);
-            if tokens.iter().any(is_served) {
+            let has_payer = |token: &ApiToken| session.payer.as_ref() == Some(&token.name);
+            let is_refused = session.payer.is_some() && !valid().any(has_payer);
+            if is_refused {
+                self.interrupt(&session.id);
+            }
+            let is_served = valid().any(|token| token.allows_directory(&session.directory));
+            if is_served || is_refused {
                 self.wake(&session.id);
             }
         }
@@ -224,16 +229,16 @@ impl SessionWorkers {
             if let Some(worker) = self.lock_running().get_mut(session) {
                 worker.has_news = false;
             }
-            let step = match self.stores.queues.next_author(session).await {
+            let step = match self.next_message(session).await {
                 Ok(None) => Ok(HostedStep::Idle),
-                Ok(Some(author)) => {
-                    let _permit = tokio::select! {
-                        permit = self.permit(&author) => permit,
+                Ok(Some((number, sender))) => {
+                    let running = tokio::select! {
+                        running = self.permits.acquire(&sender) => running,
                         () = self.draining.cancelled() => return,
                     };
-                    Ok(self.run_turn(session).await)
+                    self.run_turn(session, number, running.permit()).await
                 }
-                Err(error) => Err(error),
+                Err(error) => Err(error.to_string()),
             };
             match step {
                 Ok(HostedStep::Ended) => busy_delay = BUSY_RETRY_DELAY,
@@ -256,21 +261,54 @@ impl SessionWorkers {
         }
     }
 
-    /// Waits until another turn of this author may run. Messages of sessions need no permit: their
-    /// number is limited, and a turn may wait for the turn of another session.
-    async fn permit(&self, author: &MessageAuthor) -> Option<OwnedSemaphorePermit> {
-        if author.kind != AuthorKind::Person {
-            return None;
+    /// Returns the number of the oldest message that is not answered, and its sender.
+    async fn next_message(&self, session: &str) -> Result<Option<(u32, String)>, SessionError> {
+        let next = self.stores.queues.next_message(session).await;
+        let next = next.map_err(|error| SessionError::NotRun(error.to_string()))?;
+        match next {
+            Some((number, author)) => Ok(Some((number, self.sender(&author).await?))),
+            None => Ok(None),
         }
-        let permits = {
-            let mut permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
-            let new = || Arc::new(Semaphore::new(self.concurrent_turns.max(1)));
-            permits.entry(author.id.clone()).or_insert_with(new).clone()
-        };
-        permits.acquire_owned().await.ok()
     }
 
-    async fn run_turn(self: &Arc<Self>, session: &str) -> HostedStep {
+    /// Returns who is limited in the number of turns at once: the token of a person, or the first
+    /// session of the chain of sessions that created the author. So a turn cannot start more turns
+    /// at once through sessions that it creates.
+    async fn sender(&self, author: &MessageAuthor) -> Result<String, SessionError> {
+        match author.kind {
+            AuthorKind::Person => return Ok(format!("person {}", author.id)),
+            AuthorKind::Client => return Ok(format!("token {}", author.id)),
+            AuthorKind::Run => return Ok(format!("run {}", author.id)),
+            AuthorKind::Session => {}
+        }
+        let mut id = author.id.clone();
+        loop {
+            let info = SessionStore::get(&*self.stores.sessions, &id).await?;
+            match info.creator {
+                Some(creator) => id = creator,
+                None => return Ok(format!("session {id}")),
+            }
+        }
+    }
+
+    /// Emits why a message failed without a turn: its token may not be used any more.
+    async fn report_refusal(&self, session: &str, number: u32, events: &EventSink) {
+        let message = self.stores.sessions.message(session, number).await;
+        if let Ok(message) = message
+            && message.state == InboxState::Failed
+            && let Some(answer) = message.answer
+        {
+            events.emit(RuntimeEvent::Error { message: answer });
+        }
+    }
+
+    /// Runs the turn of the oldest message, which has this number.
+    async fn run_turn(
+        self: &Arc<Self>,
+        session: &str,
+        number: u32,
+        permit: TurnPermit,
+    ) -> Result<HostedStep, String> {
         let cancel = CancellationToken::new();
         if let Some(worker) = self.lock_running().get_mut(session) {
             worker.turn = Some(cancel.clone());
@@ -278,34 +316,29 @@ impl SessionWorkers {
         let _counted = self.metrics.running_turns.enter();
         let (events, flush) = self.feeds.feed(session).sink();
         let turn = HostedTurn {
-            events,
+            events: events.clone(),
             flush: flush.clone(),
             approver: self.approvals.approver(session),
             cancel,
-            client_tools: self.client_tools.get(session),
+            permit,
+            client_tools: SessionClientTools {
+                tools: self.client_tools.clone(),
+                session: session.to_owned(),
+            },
             waker: self.waker(),
         };
         let step = self.host.run_next(session, turn).await;
-        if step == Ok(HostedStep::Ended) {
-            self.client_tools.set(session, Vec::new());
+        if step == Ok(HostedStep::Busy) {
+            self.report_refusal(session, number, &events).await;
         }
         // The events of a turn are stored before those of the next one.
-        flush.wait().await;
+        let _ = flush.wait().await;
         if let Some(worker) = self.lock_running().get_mut(session) {
             worker.turn = None;
         }
-        match step {
-            Ok(step) => {
-                if step == HostedStep::Ended {
-                    self.metrics.turns_ended.add(1);
-                }
-                step
-            }
-            Err(error) => {
-                tracing::error!(session, %error, "cannot run the turn");
-                tokio::time::sleep(FAILURE_RETRY_DELAY).await;
-                HostedStep::Busy
-            }
+        if step == Ok(HostedStep::Ended) {
+            self.metrics.turns_ended.add(1);
         }
+        step.map_err(|error| error.to_string())
     }
 }

@@ -113,6 +113,7 @@ impl Tool for ChannelPost {
                 text: args.message,
                 idempotency_key: Some(call.idempotency_key.clone()),
                 permissions: Some(access.permissions_of(&call)),
+                max_open_messages: None,
             };
             let receipt = access.store.post(message).await.map_err(tool_error)?;
             for refused in receipt.refused {

@@ -173,6 +173,11 @@ impl Tool for SessionCreate {
         }
     }
 
+    fn granted_folder(&self, args: &Value) -> Option<String> {
+        let args = parse_args::<SessionCreateArgs>(args.clone()).ok()?;
+        self.0.as_ref()?.folder_beyond_script(&args)
+    }
+
     fn preview(&self, args: &Value) -> Preview {
         let Ok(args) = parse_args::<SessionCreateArgs>(args.clone()) else {
             return Preview::default();
@@ -420,14 +425,20 @@ impl SessionAccess {
         })
     }
 
+    /// Returns the folder outside of the workspace of scripts that a session would work in.
+    fn folder_beyond_script(&self, args: &SessionCreateArgs) -> Option<String> {
+        let environment = self.environments.get(args.env.as_deref()?)?;
+        let directory = environment.directory.as_ref()?;
+        let is_beyond = !self.permissions.allows_workspace(directory);
+        is_beyond.then(|| directory.clone())
+    }
+
     /// Returns what a session would be allowed beyond this script; `None` if nothing.
     fn wider_than_script(&self, args: &SessionCreateArgs) -> Option<String> {
         let name = args.env.as_deref()?;
         let environment = self.environments.get(name)?;
         let mut more = Vec::new();
-        if let Some(directory) = &environment.directory
-            && !self.permissions.allows_workspace(directory)
-        {
+        if let Some(directory) = self.folder_beyond_script(args) {
             more.push(format!("the folder {directory}"));
         }
         let sandbox = environment.sandbox;

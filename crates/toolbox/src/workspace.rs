@@ -271,6 +271,19 @@ impl Workspace {
         Ok(file)
     }
 
+    /// Opens a file of the workspace for reading, if no part of its path below is a link.
+    pub(crate) fn open_file_inside(&self, path: &Path) -> Result<std::fs::File, ToolError> {
+        let display_path = self.display_path(path);
+        if !path.starts_with(&self.inner.root) {
+            return Err(ToolError::new(format!(
+                "{display_path} is outside the workspace"
+            )));
+        }
+        self.refuse_secrets(path, &display_path)?;
+        self.open_no_follow(path)
+            .map_err(|error| read_error(&display_path, &error))
+    }
+
     /// Opens a regular file by its canonical path, which the caller has checked. Does not follow
     /// links.
     #[cfg(target_os = "linux")]

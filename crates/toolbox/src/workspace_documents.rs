@@ -2,6 +2,7 @@
 //! `workspace.write`.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use selvedge_documents::{
     DocumentAccess, DocumentGlobs, DocumentIndex, GlobError, ScanFilter, WorkspaceDocument,
 };
 use selvedge_files::{FileRefusal, ProjectFiles};
+use selvedge_tools::ToolError;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -21,7 +23,19 @@ const DEFAULT_GLOBS: [&str; 1] = ["**/*.md"];
 
 /// The documents of a workspace. Clones share one index, which the first query builds.
 #[derive(Clone)]
-pub struct WorkspaceDocuments(Arc<DocumentIndex>);
+pub struct WorkspaceDocuments {
+    index: Arc<DocumentIndex>,
+    reach: ReadReach,
+}
+
+/// Which files `workspace.read` reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReadReach {
+    /// Every file that the sandbox lets scripts read.
+    Sandbox,
+    /// Files of the workspace that are not reached through a link.
+    Workspace,
+}
 
 /// Which files the configuration selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +65,24 @@ impl WorkspaceDocuments {
 
     /// Returns the index, for queries without a tool.
     pub fn index(&self) -> &DocumentIndex {
-        &self.0
+        &self.index
+    }
+
+    /// Lets `workspace.read` read only files of the workspace, never through a link, also if a part
+    /// of the path becomes one meanwhile.
+    pub fn confined(self) -> Self {
+        Self {
+            reach: ReadReach::Workspace,
+            ..self
+        }
+    }
+
+    /// Opens a file for `workspace.read`.
+    pub(crate) fn open(&self, workspace: &Workspace, path: &Path) -> Result<File, ToolError> {
+        match self.reach {
+            ReadReach::Sandbox => workspace.open_file(path),
+            ReadReach::Workspace => workspace.open_file_inside(path),
+        }
     }
 
     /// Selects all Markdown files that are not ignored.
@@ -68,11 +99,10 @@ impl WorkspaceDocuments {
             // Links must not leave the workspace, even if the repository is larger.
             files: files.with_root(workspace.root()).unwrap_or(files),
         };
-        Self(Arc::new(DocumentIndex::new(
-            workspace.root(),
-            globs,
-            access,
-        )))
+        Self {
+            index: Arc::new(DocumentIndex::new(workspace.root(), globs, access)),
+            reach: ReadReach::Sandbox,
+        }
     }
 }
 

@@ -56,7 +56,7 @@ fn read(
 ) -> Result<DocumentOutput, ToolError> {
     let absolute = workspace.absolute(path, None);
     let shown = workspace.display_path(&absolute);
-    let file = workspace.open_file(&absolute).map_err(|error| {
+    let file = documents.open(workspace, &absolute).map_err(|error| {
         match absolute.symlink_metadata().is_err() {
             true => suggest_similar(error, documents, &shown),
             false => error,

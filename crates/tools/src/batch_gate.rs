@@ -344,6 +344,7 @@ fn gated_call(scope: &Scope, prepared: &PreparedCall, reason: &str) -> GatedCall
             .as_ref()
             .zip(line)
             .map(|(source, line)| source.excerpt(line)),
+        folder: prepared.granted_folder(),
         preview: preview_or_empty(prepared),
     }
 }

@@ -169,6 +169,7 @@ impl CallGate {
                     .as_ref()
                     .zip(*line)
                     .map(|(source, line)| source.excerpt(line)),
+                folder: None,
                 preview: action.preview,
             }],
         };

@@ -27,20 +27,19 @@ pub fn compact_declarations(registry: &Registry) -> String {
     let rendered: Vec<_> = registry
         .iter()
         .map(|tool| {
-            let args = one_line(&parameter_types(tool, 0, DocComments::Defaults));
-            let result = one_line(&result_type(tool, 0, DocComments::Defaults));
+            let (args, result) = tool.compact_types();
             (tool, args, result)
         })
         .collect();
     let mut uses: HashMap<&str, usize> = HashMap::new();
-    for (.., result) in &rendered {
+    for &(.., result) in &rendered {
         *uses.entry(item_type(result).unwrap_or(result)).or_default() += 1;
     }
     // The names of shared types, by type.
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut taken = HashSet::new();
     let mut out = String::new();
-    for (tool, _, result) in &rendered {
+    for &(tool, _, result) in &rendered {
         let title = tool
             .spec
             .output_schema
@@ -56,7 +55,7 @@ pub fn compact_declarations(registry: &Registry) -> String {
             let _ = writeln!(out, "type {name} = {result}");
         }
     }
-    for (tool, args, result) in &rendered {
+    for &(tool, args, result) in &rendered {
         for line in tool.spec.description.trim().lines() {
             let _ = writeln!(out, "// {}", line.trim_end());
         }
@@ -64,6 +63,13 @@ pub fn compact_declarations(registry: &Registry) -> String {
         let _ = writeln!(out, "{}({args}): {result}", tool.spec.js_name);
     }
     out
+}
+
+/// Returns the types of a tool's arguments and result, in one line each.
+pub(crate) fn compact_types(tool: &RegisteredTool) -> (String, String) {
+    let args = one_line(&parameter_types(tool, 0, DocComments::Defaults));
+    let result = one_line(&result_type(tool, 0, DocComments::Defaults));
+    (args, result)
 }
 
 /// Returns a result with the name of the shared type that it is, or that it is a list of.
@@ -88,8 +94,7 @@ fn item_type(list: &str) -> Option<&str> {
 /// optional fields are omitted first, then the types of the others, then the result.
 pub fn compact_signature(tool: &RegisteredTool, max_chars: usize) -> String {
     let name = &tool.spec.js_name;
-    let result = one_line(&result_type(tool, 0, DocComments::Defaults));
-    let whole = one_line(&parameter_types(tool, 0, DocComments::Defaults));
+    let (whole, result) = tool.compact_types();
     let schema = &tool.spec.input_schema;
     let required: Vec<&str> = schema
         .get("required")

@@ -36,6 +36,7 @@ mod search;
 mod supervise;
 mod tasks;
 mod tool;
+mod tool_cache;
 mod typescript;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, object_from_literal};
@@ -66,4 +67,5 @@ pub use tool::{
     CallContext, CallFuture, CallWarnings, FieldCase, PlanReader, Tool, ToolError, ToolOutput,
     UnconfinedRetry, image_parts, parse_args, spec_of, typed_call,
 };
+pub use tool_cache::ToolCache;
 pub use typescript::{declarations, signature};

@@ -150,6 +150,19 @@ impl PreparedCall {
         });
         format!("{}\n{key}", self.tool.spec.name)
     }
+
+    /// Returns the folder outside of the workspace that the call gives access to.
+    pub(crate) fn granted_folder(&self) -> Option<String> {
+        self.tool.tool.granted_folder(&self.args)
+    }
+
+    /// Returns whether an earlier approval in the scope covers the call.
+    fn is_approved_in(&self, scope: &Scope) -> bool {
+        match self.granted_folder() {
+            Some(_) => scope.is_key_approved(&self.approval_key()),
+            None => scope.is_approved(&self.approval_key()),
+        }
+    }
 }
 
 impl Orchestrator {
@@ -244,7 +257,7 @@ impl Orchestrator {
                 continue;
             }
             match apply_policy(self.policy, risk_of(&prepared)) {
-                PolicyVerdict::Ask { .. } if scope.is_approved(&prepared.approval_key()) => {
+                PolicyVerdict::Ask { .. } if prepared.is_approved_in(scope) => {
                     allowed.push(prepared)
                 }
                 PolicyVerdict::Run => allowed.push(prepared),
@@ -404,7 +417,7 @@ impl Orchestrator {
         };
         // An earlier approval may cover the retry.
         let is_approved = apply_policy(self.policy, risk_of(&retry_call)) == PolicyVerdict::Run
-            || scope.is_approved(&retry_call.approval_key());
+            || retry_call.is_approved_in(scope);
         let retry_call = match is_approved {
             true => Some(retry_call),
             false => {

@@ -6,9 +6,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use selvedge_protocol::ToolSpec;
 
 use crate::arguments::ArgumentChecker;
+use crate::compact_declarations::compact_types;
 use crate::names::similar_names;
 use crate::schema_type::ToolTypes;
 use crate::search::ToolIndex;
+use crate::tool_cache::{DerivedToolData, ToolCache};
 use crate::{Tool, snake_case};
 
 /// Longest name that is looked up, in bytes. Scripts look up any text; a longer one is no tool.
@@ -39,6 +41,8 @@ struct RegistryTables {
     catch_alls: BTreeMap<String, Arc<RegisteredTool>>,
     /// Created on the first search.
     index: OnceLock<Arc<ToolIndex>>,
+    /// What other registries with the same tools have; `None` if there is none.
+    cache: Option<Arc<ToolCache>>,
 }
 
 /// A registered tool with its spec.
@@ -46,10 +50,9 @@ pub struct RegisteredTool {
     /// The tool itself.
     pub tool: Box<dyn Tool>,
     /// Spec of the tool, cached.
-    pub spec: ToolSpec,
-    checker: OnceLock<Result<ArgumentChecker, String>>,
+    pub spec: Arc<ToolSpec>,
+    derived: Arc<DerivedToolData>,
     raw: OnceLock<Option<Arc<RegisteredTool>>>,
-    types: OnceLock<ToolTypes>,
 }
 
 /// Result of looking up a name.
@@ -80,6 +83,14 @@ impl Registry {
         Self::default()
     }
 
+    /// Creates an empty registry that shares with others what is derived from the specs of tools.
+    pub fn with_cache(cache: &Arc<ToolCache>) -> Self {
+        Self(Arc::new(RegistryTables {
+            cache: Some(cache.clone()),
+            ..RegistryTables::default()
+        }))
+    }
+
     /// Adds a tool.
     pub fn register(&mut self, tool: impl Tool + 'static) -> Result<(), RegistryError> {
         let spec = tool.spec();
@@ -96,7 +107,9 @@ impl Registry {
         if self.0.tools.contains_key(&spec.name) || self.0.js_names.contains_key(&spec.js_name) {
             return Err(RegistryError::Duplicate(spec.name));
         }
-        Arc::make_mut(&mut self.0).insert(Arc::new(RegisteredTool::new(Box::new(tool), spec)));
+        let tables = Arc::make_mut(&mut self.0);
+        let tool = RegisteredTool::new(Box::new(tool), spec, tables.cache.as_deref());
+        tables.insert(Arc::new(tool));
         Ok(())
     }
 
@@ -152,7 +165,7 @@ impl Registry {
         let spec = tool.spec();
         let set = Arc::make_mut(&mut self.0);
         let names = [spec.js_name.clone(), spec.name.clone()];
-        let tool = Arc::new(RegisteredTool::new(Box::new(tool), spec));
+        let tool = Arc::new(RegisteredTool::new(Box::new(tool), spec, None));
         for name in names {
             set.namespaces.extend(namespaces_of(&name));
             set.namespaces.insert(name.clone());
@@ -188,7 +201,7 @@ impl Registry {
         let index = self
             .0
             .index
-            .get_or_init(|| Arc::new(ToolIndex::new(self.iter().map(|tool| &tool.spec))));
+            .get_or_init(|| Arc::new(ToolIndex::new(self.iter().map(|tool| &*tool.spec))));
         let names = index.search(words, limit);
         names
             .into_iter()
@@ -258,6 +271,7 @@ impl Registry {
             aliases: self.0.aliases.clone(),
             synonyms: self.0.synonyms.clone(),
             catch_alls: self.0.catch_alls.clone(),
+            cache: self.0.cache.clone(),
             ..RegistryTables::default()
         };
         for name in self.0.catch_alls.keys() {
@@ -294,13 +308,16 @@ impl RegistryTables {
 }
 
 impl RegisteredTool {
-    fn new(tool: Box<dyn Tool>, spec: ToolSpec) -> Self {
+    fn new(tool: Box<dyn Tool>, spec: ToolSpec, cache: Option<&ToolCache>) -> Self {
+        let (spec, derived) = match cache {
+            Some(cache) => cache.share(spec, tool.field_case()),
+            None => (Arc::new(spec), Arc::default()),
+        };
         Self {
             tool,
             spec,
-            checker: OnceLock::new(),
+            derived,
             raw: OnceLock::new(),
-            types: OnceLock::new(),
         }
     }
 
@@ -309,7 +326,7 @@ impl RegisteredTool {
         let raw = || {
             let tool = self.tool.raw()?;
             let spec = tool.spec();
-            Some(Arc::new(Self::new(tool, spec)))
+            Some(Arc::new(Self::new(tool, spec, None)))
         };
         self.raw.get_or_init(raw).as_ref()
     }
@@ -317,16 +334,23 @@ impl RegisteredTool {
     /// Returns the types of arguments and result. They are read from the schemas on first use, once
     /// for all scripts and all registries with this tool.
     pub fn types(&self) -> &ToolTypes {
-        self.types.get_or_init(|| ToolTypes::of(self))
+        self.derived.types.get_or_init(|| ToolTypes::of(self))
     }
 
     /// Returns the checker of arguments. It is created on first use, because most tools of a large
     /// catalogue are never called.
     pub(crate) fn checker(&self) -> Result<&ArgumentChecker, &str> {
-        self.checker
+        self.derived
+            .checker
             .get_or_init(|| ArgumentChecker::new(&self.spec))
             .as_ref()
             .map_err(String::as_str)
+    }
+
+    /// Returns the types of arguments and result in one line each, as short declarations have them.
+    pub(crate) fn compact_types(&self) -> &(String, String) {
+        let compact = &self.derived.compact_types;
+        compact.get_or_init(|| compact_types(self))
     }
 }
 

@@ -398,11 +398,15 @@ impl Scope {
 
     /// Returns whether an earlier approval in this scope covers the key.
     pub(crate) fn is_approved(&self, approval_key: &str) -> bool {
-        let approved = self
-            .approved_keys
+        self.is_key_approved(approval_key) || self.is_key_approved(ALL_CALLS)
+    }
+
+    /// Returns whether an approval of similar calls covers the key.
+    pub(crate) fn is_key_approved(&self, approval_key: &str) -> bool {
+        self.approved_keys
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        approved.contains(approval_key) || approved.contains(ALL_CALLS)
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(approval_key)
     }
 }
 

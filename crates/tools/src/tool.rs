@@ -67,6 +67,14 @@ pub trait Tool: Send + Sync {
         None
     }
 
+    /// Returns the folder outside of the workspace that the call gives access to; `None` if there
+    /// is none. The approval request names it, and an approval of all later calls does not cover
+    /// it.
+    fn granted_folder(&self, args: &Value) -> Option<String> {
+        let _ = args;
+        None
+    }
+
     /// Stores the approval "always" for this call and everything that the rule of its preview
     /// covers.
     fn allow_always(&self, args: &Value) {

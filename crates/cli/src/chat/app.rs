@@ -133,12 +133,14 @@ impl Chat {
             Some(_) => small_model(&setup.config).await?,
             None => None,
         };
-        let window = agent_setup::context_window(&choice).await?;
+        let client = choice.client()?;
+        let window = agent_setup::context_window(&client, &choice).await;
         let memory =
             memory.map(|memory| memory_for_agent(&setup.config, memory, window, small.clone()));
         let (servers_ready, generation) = (servers.is_empty(), servers.generation());
         let parts = AgentParts {
             choice,
+            client,
             servers,
             memory,
         };

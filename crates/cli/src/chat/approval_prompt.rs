@@ -342,6 +342,7 @@ mod tests {
             context: Some("old\nbuild".into()),
             line: Some(1),
             snippet: Some("> 1 | await tools.exec()".into()),
+            folder: None,
             preview: Preview {
                 view: Some(PreviewContent::Text("rm -rf x".into())),
                 rule: rule.map(str::to_owned),

@@ -482,6 +482,7 @@ mod tests {
                 context: None,
                 line: None,
                 snippet: None,
+                folder: None,
                 preview: Preview::default(),
             }],
         };

@@ -154,7 +154,8 @@ impl Chat {
 
     /// Switches to another model. Keeps the current one if the agent cannot be built.
     pub(super) fn use_model(&mut self, choice: ModelChoice) -> Result<()> {
-        let window = wait_here(agent_setup::context_window(&choice))?;
+        let client = choice.client()?;
+        let window = wait_here(agent_setup::context_window(&client, &choice));
         let config = &self.setup.config;
         let memory = self.setup.memory.clone();
         let memory =
@@ -162,6 +163,7 @@ impl Chat {
         let servers = self.parts.servers.clone();
         let parts = AgentParts {
             choice,
+            client,
             servers,
             memory,
         };

@@ -136,6 +136,11 @@ impl Chat {
         let Some((message, journal)) = message.zip(self.setup.journal.clone()) else {
             return;
         };
+        if let Some(cost) = outcome.and_then(|outcome| outcome.cost)
+            && let Err(error) = wait_here(journal.add_spending(&message, cost))
+        {
+            self.print_problem(&Problem::new(error.to_string()));
+        }
         let (state, answer) = describe_end(session, outcome);
         if let Err(error) = wait_here(journal.finish(&message, state, answer)) {
             self.print_problem(&Problem::new(error.to_string()));

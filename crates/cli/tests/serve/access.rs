@@ -36,6 +36,12 @@ fn every_request_needs_a_valid_token() {
         let refused = client.request(&format!("GET {path}"), &[("Authorization", "")], "");
         assert_eq!(refused.status, 401, "{path}: {refused:?}");
         assert_eq!(refused.body["error"]["code"], "unauthorized");
+        let unknown = client.request(&format!("PATCH {path}"), &[("Authorization", "")], "");
+        assert_eq!(unknown.status, 401, "{path}: {unknown:?}");
+        assert!(
+            !unknown.head.to_lowercase().contains("allow: "),
+            "{path}: {unknown:?}"
+        );
         assert!(
             refused
                 .head
@@ -214,6 +220,14 @@ fn a_token_reaches_only_its_scopes_and_workspaces() {
     ] {
         assert_eq!(refused.status, 404, "{refused:?}");
     }
+    // A client cannot find out which folders exist outside.
+    for outside in ["link/none", "link/issues", "none"] {
+        let refused = foreign.post(
+            "/api/v1/sessions",
+            json!({"workspace": format!("{other}/{outside}")}),
+        );
+        assert_eq!(refused.status, 404, "{outside}: {refused:?}");
+    }
     // A post starts no turn in a session that its token cannot use.
     let follow = ["channels", "follow", "eng", &session];
     assert_eq!(run(workspace, &follow).0, 0);
@@ -222,12 +236,21 @@ fn a_token_reaches_only_its_scopes_and_workspaces() {
         let posted = poster.post("/api/v1/channels/eng/messages", mention.clone());
         assert_eq!(posted.status, 201, "{posted:?}");
         assert_eq!(posted.body["queued"], json!([]), "{posted:?}");
+        // The session does not exist for it.
+        assert_eq!(posted.body["refused"], json!([]), "{posted:?}");
+        let listed = poster.get("/api/v1/channels");
         assert_eq!(
-            posted.body["refused"].as_array().unwrap().len(),
-            1,
-            "{posted:?}"
+            listed.body["channels"][0]["followers"],
+            json!([]),
+            "{listed:?}"
         );
     }
+    let listed = client.get("/api/v1/channels");
+    assert_eq!(
+        listed.body["channels"][0]["followers"],
+        json!([session]),
+        "{listed:?}"
+    );
     let posted = client.post("/api/v1/channels/eng/messages", mention);
     assert_eq!(posted.body["queued"], json!([session]), "{posted:?}");
     assert_eq!(client.answer(&session, 2)["state"], "answered");

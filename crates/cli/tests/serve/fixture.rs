@@ -38,6 +38,13 @@ impl ServeFixture {
         }
     }
 
+    /// Appends tables to the configuration.
+    pub fn add_config(&self, tables: &str) {
+        let path = self.workspace.home().join("config.toml");
+        let config = std::fs::read_to_string(path).unwrap();
+        self.workspace.config(&format!("{config}\n{tables}"));
+    }
+
     /// Starts a server, and returns a client with the token.
     pub fn start(&self) -> (ApiServer, ApiClient) {
         let server = ApiServer::start(&self.workspace);

@@ -23,7 +23,7 @@ enum ServerEnd {
 }
 
 /// Returns the items that a session has, without those of the user.
-fn stored_items(client: &ApiClient, session: &str) -> Vec<Value> {
+pub fn stored_items(client: &ApiClient, session: &str) -> Vec<Value> {
     let items = client.get(&format!("/api/v1/sessions/{session}/items"));
     let items = items.body["items"].as_array().unwrap().iter();
     items
@@ -33,7 +33,7 @@ fn stored_items(client: &ApiClient, session: &str) -> Vec<Value> {
 }
 
 /// Waits until a condition holds.
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
+pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
@@ -43,7 +43,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 
 /// Checks that the numbers have no gap, and returns the items that remain of the completed ones
 /// after the dropped ones are removed.
-fn remaining_items(client: &ApiClient, session: &str) -> Vec<Value> {
+pub fn remaining_items(client: &ApiClient, session: &str) -> Vec<Value> {
     let events = client.stored_events(session, 0);
     let numbers: Vec<u64> = events.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, (1..=events.len() as u64).collect::<Vec<_>>());
@@ -142,6 +142,37 @@ fn a_script_that_ran_when_the_server_was_killed_is_resumed() {
 }
 
 #[test]
+fn an_output_before_the_kill_of_a_later_script_has_one_event() {
+    let fixture = ServeFixture::new(|asked| match asked.number {
+        0 => {
+            let second = "await tools.exec({ command: ['sh', '-c', \
+                'touch begun; while [ ! -e go ]; do sleep 0.02; done'] }); return 'second'";
+            let answer = format!("{}\nThen:\n{}", block("return 'first'"), block(second));
+            vec![text(&answer)].into()
+        }
+        _ => vec![text("done")].into(),
+    });
+    let (mut server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "go"}));
+    let work = fixture.workspace.work();
+    wait_until("the second script runs", || work.join("begun").exists());
+    server.kill();
+    std::fs::write(work.join("go"), "").unwrap();
+    let (_server, client) = fixture.start();
+    assert_eq!(client.answer(&session, 1)["answer"], "done");
+    // The events have the outputs between the scripts, the session after them.
+    let sorted = |items: Vec<Value>| {
+        let mut items: Vec<String> = items.iter().map(Value::to_string).collect();
+        items.sort();
+        items
+    };
+    assert_eq!(
+        sorted(remaining_items(&client, &session)),
+        sorted(stored_items(&client, &session))
+    );
+}
+
+#[test]
 fn acknowledged_messages_survive_repeated_kills() {
     let fixture = ServeFixture::new(|_| vec![text("ok")].into());
     let (mut server, mut client) = fixture.start();
@@ -212,7 +243,8 @@ fn a_hangup_reloads_the_configuration() {
 #[test]
 fn kills_under_load_lose_and_repeat_nothing() {
     const SESSIONS: usize = 4;
-    const MESSAGES: usize = 3;
+    const MESSAGES: usize = 4;
+    const KILLS_PER_ROUND: usize = 5;
     let fixture = ServeFixture::new(|asked| {
         let messages = asked.body["messages"].as_array().unwrap();
         let last = messages.last().unwrap()["content"].to_string();
@@ -238,8 +270,9 @@ fn kills_under_load_lose_and_repeat_nothing() {
             client.message(session, &format!("mark {sent} please"));
             sent += 1;
         }
-        for pause in [30, 120, 250] {
-            std::thread::sleep(Duration::from_millis(pause + 40 * round as u64));
+        for kill in 0..KILLS_PER_ROUND {
+            let pause = [30, 120, 250][kill % 3] + 40 * round as u64;
+            std::thread::sleep(Duration::from_millis(pause));
             server.kill();
             (server, client) = fixture.start();
         }

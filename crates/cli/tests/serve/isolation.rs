@@ -1,0 +1,232 @@
+//! What a client and its agents cannot reach: other workspaces, files behind links, and rights that
+//! were not granted.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::answer_encoding::{block, text};
+use crate::fixture::ServeFixture;
+use crate::server::{Asked, Reply};
+use crate::support::TEST_TIMEOUT;
+use crate::support::api::{ApiClient, create_token};
+
+/// A model that runs the script after `RUN:` in its last message, and then repeats the result.
+pub fn runs_scripts(asked: &Asked) -> Reply {
+    let messages = asked.body["messages"].as_array().unwrap();
+    let content = &messages.last().unwrap()["content"];
+    let last = match content.as_str() {
+        Some(text) => text.to_owned(),
+        None => content[0]["text"].as_str().unwrap_or_default().to_owned(),
+    };
+    match last.split_once("RUN:") {
+        Some((_, code)) => vec![text(&block(code))].into(),
+        None => vec![text(&last)].into(),
+    }
+}
+
+/// Runs a script in a session, and returns the answer, which has the result.
+pub fn run_script(client: &ApiClient, session: &str, code: &str) -> String {
+    let number = client.message(session, &format!("RUN:{code}"));
+    client.answer(session, number)["answer"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn wait_for_approval(client: &ApiClient) -> Value {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let approvals = client.get("/api/v1/approvals");
+        if let Some(approval) = approvals.body["approvals"].get(0) {
+            return approval.clone();
+        }
+        assert!(Instant::now() < deadline, "no approval was requested");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_session_in_another_workspace_is_approved_by_a_token_that_reaches_both() {
+    let other = tempfile::tempdir().unwrap();
+    let folder = other.path().canonicalize().unwrap();
+    let more = format!(
+        "[environments.other]\nworkspace = {:?}",
+        folder.display().to_string()
+    );
+    let fixture = ServeFixture::with_config(&more, runs_scripts);
+    let (server, client) = fixture.start();
+    let folder = folder.to_str().unwrap();
+    let work = fixture.workspace.work();
+    let args = [
+        "both",
+        "--scope",
+        "approvals",
+        "--workspace",
+        work.to_str().unwrap(),
+        "--workspace",
+        folder,
+    ];
+    let both = server.client(&create_token(&fixture.workspace, &args));
+    for decision in ["once", "all_later_calls"] {
+        let session = client.session(json!({}));
+        // An approval of all later calls of the script does not cover another folder.
+        let first = match decision {
+            "once" => "",
+            _ => "await tools.exec({ command: ['rm', '-rf', 'doomed'] });",
+        };
+        let code =
+            format!("{first} const s = await sessions.create({{ env: 'other' }}); return s.id");
+        let number = client.message(&session, &format!("RUN:{code}"));
+        if decision == "all_later_calls" {
+            let asked = wait_for_approval(&client);
+            let path = format!("/api/v1/approvals/{}", asked["id"].as_str().unwrap());
+            assert_eq!(
+                client.post(&path, json!({"decision": decision})).status,
+                200
+            );
+        }
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        let approval = loop {
+            let approval = wait_for_approval(&client);
+            if approval["calls"][0]["tool"] == "sessions.create" {
+                break approval;
+            }
+            assert!(Instant::now() < deadline, "{approval}");
+        };
+        assert_eq!(approval["calls"][0]["folder"], folder, "{approval}");
+        let path = format!("/api/v1/approvals/{}", approval["id"].as_str().unwrap());
+        let refused = client.post(&path, json!({"decision": "once"}));
+        assert_eq!(refused.status, 403, "{refused:?}");
+        let approved = both.post(&path, json!({"decision": "once"}));
+        assert_eq!(approved.status, 200, "{approved:?}");
+        assert_eq!(client.answer(&session, number)["state"], "answered");
+    }
+}
+
+#[test]
+fn stored_documents_and_prompts_belong_to_the_workspace() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let other = fixture.workspace.dir.path().join("other");
+    std::fs::create_dir_all(&other).unwrap();
+    let (server, client) = fixture.start();
+    let args = ["b", "--workspace", other.to_str().unwrap()];
+    let foreign = server.client(&create_token(&fixture.workspace, &args));
+    let session = client.session(json!({}));
+    let save = "const d = await tools.saveToFc({ content: 'zebra text' }); \
+        const p = await tools.prompts.save({ prompts: 'zebra prompt' }); \
+        return `KEYS ${d.fileKey} ${p.keys[0]} END`";
+    let saved = run_script(&client, &session, save);
+    let keys = saved
+        .split_once("KEYS ")
+        .unwrap_or_else(|| panic!("{saved}"));
+    let keys = keys.1.split(' ');
+    let keys: Vec<&str> = keys.take(2).collect();
+    let read = format!(
+        "const out = []; \
+         try {{ out.push(JSON.stringify(await tools.fetchFromFc('{}'))) }} catch (e) {{ out.push('no') }} \
+         try {{ out.push((await tools.prompts.get('{}')).prompts[0]) }} catch (e) {{ out.push('no') }} \
+         return out.join(' ')",
+        keys[0], keys[1]
+    );
+    let same = run_script(&client, &client.session(json!({})), &read);
+    assert!(
+        same.contains("zebra text") && same.contains("zebra prompt"),
+        "{same}"
+    );
+    let hidden = run_script(&foreign, &foreign.session(json!({})), &read);
+    assert!(!hidden.contains("zebra"), "{hidden}");
+    // A person at the terminal of the workspace finds them.
+    let args = ["run", "-e", &read];
+    let output = fixture.workspace.command(&args).output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        out.contains("zebra text") && out.contains("zebra prompt"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn a_document_is_not_read_through_a_link_that_appears_meanwhile() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let (work, other) = (fixture.workspace.work(), tempfile::tempdir().unwrap());
+    std::fs::write(other.path().join("x.md"), "of another folder").unwrap();
+    std::fs::create_dir(work.join("real")).unwrap();
+    std::fs::write(work.join("real/x.md"), "of this folder").unwrap();
+    std::fs::create_dir(work.join("race")).unwrap();
+    std::fs::write(work.join("race/x.md"), "of this folder").unwrap();
+    std::os::unix::fs::symlink(other.path(), work.join("link")).unwrap();
+    let (_server, client) = fixture.start();
+    let read = || client.get("/api/v1/documents?path=race/x.md");
+    assert!(read().text.contains("of this folder"), "{:?}", read());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let leaked = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Exchanges the folder and the link, as fast as possible.
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let flags = rustix::fs::RenameFlags::EXCHANGE;
+                let cwd = rustix::fs::CWD;
+                rustix::fs::renameat_with(cwd, work.join("race"), cwd, work.join("link"), flags)
+                    .unwrap();
+            }
+        });
+        let leaked = (0..400)
+            .filter(|_| read().text.contains("of another folder"))
+            .count();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        leaked
+    });
+    assert_eq!(leaked, 0);
+}
+
+#[test]
+fn selvedge_trust_does_not_count_for_the_folders_of_a_server() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let sub = fixture.workspace.work().join("sub");
+    std::fs::create_dir_all(sub.join(".selvedge")).unwrap();
+    let ran = sub.join("ran");
+    let config = format!(
+        "[mcp_servers.x]\ncommand = \"touch\"\nargs = [{:?}]\n",
+        ran.display().to_string()
+    );
+    std::fs::write(sub.join(".selvedge/config.toml"), config).unwrap();
+    let mut command = fixture
+        .workspace
+        .command(&["serve", "--addr", "127.0.0.1:0"]);
+    command.env("SELVEDGE_TRUST", "1");
+    let server = crate::support::api::ApiServer::listen(command);
+    let client = server.client(&fixture.secret);
+    let folder = sub.canonicalize().unwrap();
+    let session = client.session(json!({"workspace": folder}));
+    let answer = run_script(&client, &session, "return Object.keys(tools).join()");
+    assert!(!answer.is_empty() && !ran.exists(), "{answer}");
+}
+
+#[test]
+fn a_fork_keeps_the_environment_and_the_permissions() {
+    let more = "[environments.strict]\nsandbox_mode = \"read-only\"";
+    let fixture = ServeFixture::with_config(more, runs_scripts);
+    let (_server, client) = fixture.start();
+    let write = "try { await tools.writeFile({ path: 'a.txt', content: 'a' }); return 'written' } \
+        catch (e) { return 'refused' }";
+    let session = client.session(json!({"environment": "strict"}));
+    assert!(run_script(&client, &session, write).contains("refused"));
+    let fork = |id: &str| {
+        let fork = client.post(&format!("/api/v1/sessions/{id}/fork"), json!({}));
+        assert_eq!(fork.status, 201, "{fork:?}");
+        fork.body
+    };
+    let forked = fork(&session);
+    assert_eq!(forked["environment"], "strict", "{forked}");
+    let answer = run_script(&client, forked["id"].as_str().unwrap(), write);
+    assert!(answer.contains("refused"), "{answer}");
+    // A session that a script of a stricter session created stays below it, also as a fork.
+    let create = "const s = await sessions.create({ title: 'kid' }); return `ID ${s.id} END`";
+    let created = run_script(&client, &session, create);
+    let kid = created.split_once("ID ").unwrap().1;
+    let kid = kid.split_once(' ').unwrap().0;
+    let forked = fork(kid);
+    assert_eq!(forked["creator"], json!(session), "{forked}");
+    let answer = run_script(&client, forked["id"].as_str().unwrap(), write);
+    assert!(answer.contains("refused"), "{answer}");
+}

@@ -1,0 +1,166 @@
+//! Limits how many turns run at once, for each sender.
+//!
+//! A turn that waits for the turn of another session gives its permit back meanwhile. Otherwise
+//! turns that wait could hold all permits, and the turns that they wait for could not begin.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The permits of all senders.
+pub(crate) struct TurnPermits {
+    semaphores: Mutex<HashMap<String, Arc<Semaphore>>>,
+    per_sender: usize,
+}
+
+impl TurnPermits {
+    pub(crate) fn new(per_sender: usize) -> Self {
+        Self {
+            semaphores: Mutex::default(),
+            per_sender: per_sender.max(1),
+        }
+    }
+
+    /// Waits until another turn of this sender may run.
+    pub(crate) async fn acquire(&self, sender: &str) -> PermittedTurn {
+        let semaphore = {
+            let mut semaphores = lock(&self.semaphores);
+            // Senders without a turn need no entry.
+            semaphores.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
+            let new = || Arc::new(Semaphore::new(self.per_sender));
+            semaphores
+                .entry(sender.to_owned())
+                .or_insert_with(new)
+                .clone()
+        };
+        let permit = TurnPermit {
+            semaphore,
+            held: Arc::default(),
+        };
+        permit.hold().await;
+        PermittedTurn { permit }
+    }
+}
+
+/// A turn that may run. Its permit is given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct PermittedTurn {
+    permit: TurnPermit,
+}
+
+impl PermittedTurn {
+    pub(crate) fn permit(&self) -> TurnPermit {
+        self.permit.clone()
+    }
+}
+
+impl Drop for PermittedTurn {
+    fn drop(&mut self) {
+        let mut held = lock(&self.permit.held);
+        (held.permit, held.has_ended) = (None, true);
+    }
+}
+
+/// The permit of a running turn.
+#[derive(Debug, Clone)]
+pub struct TurnPermit {
+    semaphore: Arc<Semaphore>,
+    held: Arc<Mutex<HeldPermit>>,
+}
+
+/// The permit, unless calls of the turn wait for other turns.
+#[derive(Debug, Default)]
+struct HeldPermit {
+    permit: Option<OwnedSemaphorePermit>,
+    waiting: usize,
+    has_ended: bool,
+}
+
+impl TurnPermit {
+    /// Waits for the turn of another session, and holds no permit meanwhile. If the wait is
+    /// cancelled, the turn continues without a permit.
+    pub async fn wait_without<T>(&self, other_turn: impl Future<Output = T>) -> T {
+        let waiting = WaitingCall::begin(self);
+        let done = other_turn.await;
+        drop(waiting);
+        self.hold().await;
+        done
+    }
+
+    /// Takes a permit, unless a call of the turn waits.
+    async fn hold(&self) {
+        if lock(&self.held).waiting > 0 {
+            return;
+        }
+        // The semaphore is never closed.
+        let Ok(permit) = self.semaphore.clone().acquire_owned().await else {
+            return;
+        };
+        let mut held = lock(&self.held);
+        if held.waiting == 0 && !held.has_ended {
+            held.permit = Some(permit);
+        }
+    }
+}
+
+/// A call that waits for another turn.
+struct WaitingCall<'a>(&'a TurnPermit);
+
+impl<'a> WaitingCall<'a> {
+    fn begin(permit: &'a TurnPermit) -> Self {
+        let mut held = lock(&permit.held);
+        held.waiting += 1;
+        held.permit = None;
+        Self(permit)
+    }
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.held).waiting -= 1;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[tokio::test]
+    async fn a_turn_that_waits_gives_its_permit_to_another() {
+        let permits = TurnPermits::new(1);
+        let first = permits.acquire("ci").await;
+        assert!(permits.acquire("ci").now_or_never().is_none());
+        assert!(permits.acquire("other").now_or_never().is_some());
+        let second = first.permit.wait_without(permits.acquire("ci"));
+        // The second turn runs, so the first one waits for its permit.
+        let mut second = std::pin::pin!(second);
+        assert!((&mut second).now_or_never().is_none());
+        assert!(permits.acquire("ci").now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_permit_is_taken_again_after_the_last_wait() {
+        let permits = TurnPermits::new(1);
+        let turn = permits.acquire("ci").await;
+        let mut long = std::pin::pin!(turn.permit.wait_without(std::future::pending::<()>()));
+        assert!((&mut long).now_or_never().is_none());
+        // A shorter wait of the same turn takes no permit while the longer one lasts.
+        turn.permit.wait_without(async {}).await;
+        assert!(permits.acquire("ci").now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn senders_without_turns_are_forgotten() {
+        let permits = TurnPermits::new(1);
+        for number in 0..100 {
+            drop(permits.acquire(&number.to_string()).await);
+        }
+        assert_eq!(lock(&permits.semaphores).len(), 1);
+    }
+}
