@@ -142,8 +142,8 @@ impl Session {
         Ok(self)
     }
 
-    /// Records that a turn failed before its agent was set up: the open turn, or a new one with this
-    /// message.
+    /// Records that a turn failed before its agent was set up: the open turn, or a new one with
+    /// this message.
     pub async fn fail_turn(&mut self, message: &str, error: TurnError) -> Result<(), AgentError> {
         match self.has_open_turn() {
             true => self.settle_open_calls().await?,

@@ -241,7 +241,8 @@ impl ServedRunner {
     }
 }
 
-/// Returns the newest event of a type that belongs to a turn. Later turns may have such events, too.
+/// Returns the newest event of a type that belongs to a turn. Later turns may have such events as
+/// well.
 async fn turn_event(
     store: &dyn SessionEventStore,
     session: &str,

@@ -107,7 +107,7 @@ fn a_created_session_has_its_origin_and_its_first_message() {
         touched_before_ms: Some(session.touched_ms),
         ..SessionFilter::default()
     };
-    assert_eq!(list(next_page), [parent.clone()]);
+    assert_eq!(list(next_page), std::slice::from_ref(&parent));
     let by_title = SessionFilter {
         title: Some("LOGIN".to_owned()),
         creator: Some(parent),

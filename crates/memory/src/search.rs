@@ -20,8 +20,8 @@ pub struct MemoryQuery<'a> {
     pub text: &'a str,
     /// The session to search; `None` for all.
     pub session: Option<&'a str>,
-    /// Names of the sessions whose turns can be found; `None` for all. Turns of other sessions still
-    /// count for how common a word is.
+    /// Names of the sessions whose turns can be found; `None` for all. Turns of other sessions
+    /// still count for how common a word is.
     pub sessions: Option<&'a [String]>,
     /// The maximum number of turns.
     pub max_turns: usize,

@@ -157,6 +157,8 @@ fn a_decision_of_a_client_that_disconnects_reaches_the_turn() {
     let waiting = || client.get("/api/v1/approvals").body["approvals"][0].clone();
     wait_until("an approval is requested", || !waiting().is_null());
     let approval = waiting()["id"].as_str().unwrap().to_owned();
+    client.follow(&session, None).until("approval.requested");
+    std::thread::sleep(Duration::from_millis(500));
     // Another process writes, so that the decision cannot be stored at once.
     let database = database(&fixture);
     database.execute_batch("BEGIN IMMEDIATE").unwrap();
