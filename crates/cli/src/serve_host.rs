@@ -1,7 +1,7 @@
 //! Runs turns and tools for the agent server, from the journal and the configuration of each
 //! workspace.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,34 +11,27 @@ use selvedge_agent::{AgentError, ChildSessions, Session, TurnActivity, TurnOptio
 use selvedge_config::UserFile;
 use selvedge_journal::{Journal, JournalError, RunFilter};
 use selvedge_memory::{Level, Memory, MemoryError, MemoryHit, MemoryQuery};
-use selvedge_protocol::{
-    CallStatus, ClaimedMessage, ErrorCode, EventSink, InboxState, Ledger, LimitSurface, RunStart,
-    RunStatus, RuntimeEvent, ScriptToolCallOutput, SessionStore, new_id,
-};
+use selvedge_protocol::{ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore};
 use selvedge_server::{
     ClientTool, HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep,
     HostedTurn, SessionHost, SessionPlace,
 };
-use selvedge_tools::{
-    NoApprover, OfferedTool, Orchestrator, Scope, StructuredCall, StructuredOutput, ToolRouter,
-};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::add_sub_agents;
-use crate::args::ScriptLimitArgs;
-use crate::instructions::is_instructions_file;
 use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
 use crate::runs::{run_json, user_redactor};
+use crate::serve_documents::{call_tool, check_document, check_inside};
 use crate::serve_failed_turn::fail_turn;
 use crate::serve_memory::IdleSessions;
 use crate::serve_recovery::reconcile_events;
+use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
-use crate::session_runner::{ServedTurn, TurnPlace, TurnSurroundings, describe_end, run_message};
+use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
 use crate::sessions_stop::revert_turn;
 use crate::sessions_worktree::{apply_changes, claim_for_changes, discard_changes, session_diff};
-use crate::setup::{CliSetup, load_user_configuration};
+use crate::setup::load_user_configuration;
 use crate::workspace_parts::WorkspaceCache;
 
 /// How often what no turn uses is looked for.
@@ -209,6 +202,16 @@ impl JournalHost {
     }
 }
 
+/// Whether a folder below a workspace is hidden or belongs to a repository of git. Such folders are
+/// protected from sessions in the workspace, so no session works in one of them.
+fn is_inside_protected(folder: &Path, workspace: &Path) -> bool {
+    let below = folder.strip_prefix(workspace).unwrap_or(Path::new(""));
+    let is_hidden = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
+    let is_git = |folder: &Path| folder.join("HEAD").is_file() && folder.join("objects").is_dir();
+    let between = folder.ancestors().take(below.components().count());
+    below.components().any(is_hidden) || between.into_iter().any(is_git)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -266,9 +269,15 @@ impl SessionHost for JournalHost {
         ended.map(|()| HostedStep::Ended)
     }
 
-    fn folder(&self, path: &str) -> Option<String> {
+    fn folder(&self, path: &str, workspaces: &[String]) -> Option<String> {
         let folder = Path::new(path).canonicalize().ok()?;
-        folder.is_dir().then(|| folder.display().to_string())
+        let is_workspace = |workspace: &&String| folder.starts_with(workspace);
+        let workspace = workspaces
+            .iter()
+            .filter(is_workspace)
+            .max_by_key(|one| one.len());
+        let is_offered = folder.is_dir() && !is_inside_protected(&folder, Path::new(workspace?));
+        is_offered.then(|| folder.display().to_string())
     }
 
     async fn check_client_tools(
@@ -491,127 +500,4 @@ impl SessionHost for JournalHost {
         let run = self.journal.spawn_blocking(read).await;
         run.map_err(|error| journal_failure(&error))
     }
-}
-
-/// Fails if a path leads out of the workspace, also through a link. Scripts may read other files,
-/// but a token is for its workspaces only.
-fn check_inside(workspace: &Path, path: &str) -> Result<(), HostError> {
-    let outside = || HostError {
-        kind: HostErrorKind::Denied,
-        message: format!("`{path}` is not in the workspace"),
-        hint: Some("pass a path relative to the workspace".to_owned()),
-    };
-    let relative = Path::new(path);
-    let is_plain = relative
-        .components()
-        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if !is_plain {
-        return Err(outside());
-    }
-    // The last existing folder decides where a new file would be.
-    let full = workspace.join(relative);
-    let existing = full.ancestors().find_map(|path| path.canonicalize().ok());
-    let root = workspace.canonicalize().map_err(|_| outside())?;
-    match existing.is_some_and(|existing| existing.starts_with(&root)) {
-        true => Ok(()),
-        false => Err(outside()),
-    }
-}
-
-/// Fails if a path is no document. Scripts may read and write other files with these tools, but the
-/// scope `documents` is for documents only, and not for the instructions of agents.
-fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result<(), HostError> {
-    let normal = Path::new(path)
-        .components()
-        .filter(|part| matches!(part, Component::Normal(_)));
-    let normal: PathBuf = normal.collect();
-    let index = setup.toolbox.documents.index();
-    let is_selected = index.globs().is_match(&normal);
-    let is_document = match tool {
-        // A file that is ignored, protected or a link is not in the index.
-        "workspace.read" => {
-            let is_missing = setup.directory.join(&normal).symlink_metadata().is_err();
-            let paths = index.paths();
-            paths.iter().any(|path| Path::new(path) == normal) || (is_selected && is_missing)
-        }
-        "workspace.write" => is_selected && !is_instructions_file(&normal),
-        // The path of a query is a glob, which selects among the documents.
-        _ => true,
-    };
-    if is_document {
-        return Ok(());
-    }
-    Err(HostError {
-        kind: HostErrorKind::Denied,
-        message: format!("`{path}` is not a document of the workspace"),
-        hint: Some("`workspace.documents` in config.toml selects the documents".to_owned()),
-    })
-}
-
-/// Runs one call of a built-in tool outside of a session. A call that may change something is
-/// recorded as a run of its own.
-async fn call_tool(
-    setup: &CliSetup,
-    ledger: &Arc<Journal>,
-    tool: &str,
-    args: Value,
-) -> Result<StructuredOutput> {
-    let approver = NoApprover {
-        reason: "requests for documents never ask for approval".to_owned(),
-    };
-    let limits = ScriptLimitArgs::default();
-    let harness = setup
-        .harness(&limits, Some(Arc::new(approver)))
-        .with_surface(LimitSurface::Exec);
-    let registry = setup.built_in_tools()?;
-    let found = registry.get(tool);
-    let found = found.ok_or_else(|| Problem::new(format!("{tool} is not offered here")))?;
-    let (is_read_only, offered) = (found.spec.read_only, OfferedTool::unmodified(found));
-    let ledger = (!is_read_only).then_some(ledger);
-    let orchestrator = match ledger {
-        None => Orchestrator::new(registry).with_policy(setup.config.approval_policy),
-        Some(ledger) => {
-            let orchestrator = harness.orchestrator().clone().with_registry(registry);
-            orchestrator.with_ledger(ledger.clone())
-        }
-    };
-    let router = ToolRouter::new(orchestrator, vec![offered]);
-    let scope = Scope::new(
-        new_id("trn"),
-        harness.scope_limits(),
-        &CancellationToken::new(),
-        EventSink::silent(),
-    );
-    if let Some(ledger) = ledger {
-        let directory = setup.directory.display().to_string();
-        let start = ledger.record_run_start(RunStart {
-            id: &scope.id,
-            source: "// request of a client of `selvedge serve`",
-            directory: &directory,
-            session: "",
-            seed: "0",
-            resumes: None,
-            saved_config: "",
-        });
-        start.await?;
-    }
-    let call = StructuredCall {
-        call_id: "tool_1".to_owned(),
-        name: tool.to_owned(),
-        arguments: args.to_string(),
-    };
-    let output = router.route(&scope, vec![call]).await.pop();
-    scope.end();
-    let output = output.ok_or_else(|| Problem::new("the call was not run"))?;
-    if let Some(ledger) = ledger {
-        let mut ended = ScriptToolCallOutput::new(&scope.id, "");
-        let is_done = output.records.last().map(|call| call.status) == Some(CallStatus::Done);
-        ended.status = match is_done {
-            true => RunStatus::Completed,
-            false => RunStatus::Error,
-        };
-        ended.calls.clone_from(&output.records);
-        ledger.record_run_end(&ended, None).await?;
-    }
-    Ok(output)
 }

@@ -11,31 +11,27 @@ use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
 use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
-    ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, QueuedTurnFuture,
-    QueuedTurnRunner, SandboxPolicy, ServerStoreError, SessionError, SessionEventStore,
-    SessionFolder, SessionFuture, SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd,
-    TurnPermissions, Usage, since_epoch,
+    ClaimedMessage, InboxMessage, InboxState, LimitSurface, QueuedTurnFuture, QueuedTurnRunner,
+    SandboxPolicy, SessionError, SessionFolder, SessionFuture, SessionInfo, SessionRunner,
+    SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage,
 };
-use selvedge_server::{ClientTool, SessionWaker, TurnPermit};
+use selvedge_server::ClientTool;
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
 use selvedge_tools::{Approver, NoApprover};
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ScriptLimitArgs, TurnLimitArgs};
 use crate::problem::Problem;
 use crate::run::runtime;
+use crate::served_runner::{ServedRunner, ServedTurn};
 use crate::session_configuration::SessionConfiguration;
 use crate::sessions_worktree::prepare_worktree;
 use crate::setup::CliSetup;
 use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
 
 /// How often a waiting call looks whether another process has answered its message.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// First pause of a call that waits for a turn of the server. Each further one is twice as long, up
-/// to [`POLL_INTERVAL`].
-const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(10);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Stack of the thread that runs turns for a script, in bytes: as large as that of the main thread.
 const THREAD_STACK_BYTES: usize = 8 << 20;
 
@@ -48,11 +44,11 @@ pub(crate) struct AnsweredMessage {
 
 /// Runs turns for scripts, each on a thread of its own, so that a script that stops to wait does
 /// not stop the turn.
-struct ThreadRunner {
+pub(crate) struct ThreadRunner {
     configuration: SessionConfiguration,
     place: TurnPlace,
     /// Sub-agents of the turn whose budget pays; `None` outside of a turn.
-    agents: Option<SubAgents>,
+    pub(crate) agents: Option<SubAgents>,
 }
 
 impl SessionRunner for ThreadRunner {
@@ -137,15 +133,6 @@ pub(crate) enum TurnPlace {
     Server(ServedTurn),
 }
 
-/// What a turn gets from the agent server.
-#[derive(Clone)]
-pub(crate) struct ServedTurn {
-    /// Given back while the turn waits for the turn of another session.
-    pub(crate) permit: TurnPermit,
-    /// Starts turns of messages that the turn sends.
-    pub(crate) waker: SessionWaker,
-}
-
 /// What a turn of a message gets from the caller.
 pub(crate) struct TurnSurroundings {
     /// Decides about approvals of a turn that a person started; `None` denies what needs one.
@@ -164,100 +151,6 @@ impl TurnSurroundings {
             client_tools: Vec::new(),
         }
     }
-}
-
-/// Waits for turns that the agent server of this process runs, so that its clients see them.
-struct ServedRunner {
-    journal: Arc<Journal>,
-    served: ServedTurn,
-    /// Runs turns in folders that the server does not serve.
-    thread: ThreadRunner,
-}
-
-impl SessionRunner for ServedRunner {
-    fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
-        Box::pin(async move {
-            if !self.is_served(&session).await? {
-                return self.thread.run_until_answered(session, number, run).await;
-            }
-            self.served.waker.wake(&session);
-            let answered = self.answered(&session, number);
-            let message = self.served.permit.wait_without(answered).await?;
-            self.add_usage(&message, &run).await;
-            Ok(message)
-        })
-    }
-
-    fn message_queued(&self, session: String) -> QueuedTurnFuture<'_> {
-        Box::pin(async move {
-            match self.is_served(&session).await {
-                Ok(true) => {
-                    self.served.waker.wake(&session);
-                    QueuedTurnRunner::Server
-                }
-                _ => QueuedTurnRunner::NextProcess,
-            }
-        })
-    }
-}
-
-impl ServedRunner {
-    /// Waits until a message is answered.
-    async fn answered(&self, session: &str, number: u32) -> Result<InboxMessage, SessionError> {
-        let mut poll_interval = FIRST_POLL_INTERVAL;
-        loop {
-            let message = self.journal.message(session, number).await?;
-            if matches!(message.state, InboxState::Answered | InboxState::Failed) {
-                return Ok(message);
-            }
-            tokio::time::sleep(poll_interval).await;
-            poll_interval = (poll_interval * 2).min(POLL_INTERVAL);
-        }
-    }
-
-    /// Returns whether the server runs turns of a session: a valid token reaches its folder.
-    async fn is_served(&self, session: &str) -> Result<bool, SessionError> {
-        let info = SessionStore::get(&*self.journal, session).await?;
-        let tokens = self.journal.tokens().await;
-        let tokens = tokens.map_err(|error| SessionError::NotRun(error.to_string()))?;
-        let now = since_epoch().as_millis() as i64;
-        let mut valid = tokens.iter().filter(|token| token.is_valid_at(now));
-        Ok(valid.any(|token| token.allows_directory(&info.directory)))
-    }
-
-    /// Charges the budget of a run with what the turn of a message used.
-    async fn add_usage(&self, message: &InboxMessage, run: &str) {
-        let (Some(agents), Some(turn)) = (&self.thread.agents, message.turn) else {
-            return;
-        };
-        for kind in ["turn.completed", "turn.failed"] {
-            let Ok(Some(end)) = turn_event(&*self.journal, &message.session, kind, turn).await
-            else {
-                continue;
-            };
-            let usage = serde_json::from_value(end["usage"].clone());
-            agents.add_usage(run, usage.unwrap_or_default(), end["cost"].as_f64());
-        }
-    }
-}
-
-/// Returns the newest event of a type that belongs to a turn. Later turns may have such events as
-/// well.
-async fn turn_event(
-    store: &dyn SessionEventStore,
-    session: &str,
-    kind: &str,
-    turn: u32,
-) -> Result<Option<Value>, ServerStoreError> {
-    let mut event = store.latest_event(session, kind).await?;
-    while let Some(found) = event {
-        match found.body["turn"].as_u64() {
-            Some(number) if number == u64::from(turn) => return Ok(Some(found.body)),
-            Some(number) if number < u64::from(turn) => return Ok(None),
-            _ => event = store.event_before(session, kind, found.number).await?,
-        }
-    }
-    Ok(None)
 }
 
 /// Runs the queued messages of a session until the one with this number is answered, and returns

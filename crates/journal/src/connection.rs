@@ -68,19 +68,25 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
-/// Creates the file if it does not exist, and removes all permissions of other users.
+/// Creates the file if it does not exist, and removes all permissions of other users. A file that
+/// exists is not opened: closing it would release the locks that other connections of this process
+/// have on it, and another program could then delete the log.
 #[cfg(unix)]
 fn create_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-    let file = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
+    let created = std::fs::OpenOptions::new()
+        .create_new(true)
+        .write(true)
         .mode(0o600)
-        .open(path)?;
-    let mut permissions = file.metadata()?.permissions();
+        .open(path);
+    match created {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        created => return created.map(drop),
+    }
+    let mut permissions = path.metadata()?.permissions();
     if permissions.mode() & 0o077 != 0 {
         permissions.set_mode(0o600);
-        file.set_permissions(permissions)?;
+        std::fs::set_permissions(path, permissions)?;
     }
     Ok(())
 }

@@ -747,3 +747,20 @@ fn runs_that_resumed_each_other_are_kept_or_removed_together() {
     age("'scr_c'");
     assert!(tidied().is_empty());
 }
+
+/// Without the lock, another program that reads the file and closes it deletes the log.
+#[cfg(target_os = "linux")]
+#[test]
+fn another_handle_of_the_process_does_not_release_the_lock_on_the_file() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let first = Journal::open(dir.path()).unwrap();
+    let _second = Journal::open(dir.path()).unwrap();
+    drop(Journal::open(dir.path()).unwrap());
+    first.runs(&RunFilter::default()).unwrap();
+    let inode = dir.path().join("journal.sqlite").metadata().unwrap().ino();
+    let locks = std::fs::read_to_string("/proc/locks").unwrap();
+    let process = format!(" {} ", std::process::id());
+    let is_locked = |line: &str| line.contains(&process) && line.contains(&format!(":{inode} "));
+    assert!(locks.lines().any(is_locked), "{inode}: {locks}");
+}

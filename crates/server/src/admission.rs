@@ -151,9 +151,14 @@ impl RequestAdmission {
             caller.idempotency_key = idempotency_key(&parts.headers)?;
         }
         let limit = self.state.limits.request_bytes;
+        let started = Instant::now();
         let body = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, limit)).await;
         let body = body.map_err(|_| ApiError::request_timeout())?;
         let body = body.map_err(|_| ApiError::too_large(limit))?;
+        if started.elapsed() > LONG_REQUEST {
+            // The token may have been revoked while the body arrived.
+            self.authenticate(&parts).await?;
+        }
         parts.extensions.insert(caller.clone());
         Ok((Request::from_parts(parts, Body::from(body)), Some(caller)))
     }

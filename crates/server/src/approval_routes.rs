@@ -213,7 +213,7 @@ pub(crate) struct DecidedApproval {
 /// Decide about an approval request
 ///
 /// Of several decisions about a request the first one counts; the others get status 409. The token
-/// must also reach each `folder` that the calls give access to.
+/// must also reach each `folder` that the calls give access to, except to deny them.
 #[utoipa::path(
     post, path = "/approvals/{id}", tag = "approvals", params(("id" = String, Path)),
     request_body = DecideApproval,
@@ -244,7 +244,9 @@ async fn decide_approval(
         .calls
         .iter()
         .filter_map(|call| call.folder.as_ref());
-    if let Some(folder) = folders.find(|folder| !caller.token.allows_directory(folder)) {
+    if request.decision != ApprovalChoice::Deny
+        && let Some(folder) = folders.find(|folder| !caller.token.allows_directory(folder))
+    {
         return Err(ApiError::forbidden(format!(
             "the calls give access to {folder}, which the token cannot reach"
         )));

@@ -18,8 +18,9 @@ pub trait SessionHost: Send + Sync {
     /// Claims the oldest message of a session that is not answered, and runs its turn. If the
     /// future is dropped, the turn stays open and a later call continues it.
     async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError>;
-    /// Returns a folder without links; `None` if it does not exist. Reads nothing else.
-    fn folder(&self, path: &str) -> Option<String>;
+    /// Returns a folder without links; `None` if it does not exist, is in none of the workspaces,
+    /// or belongs to what sessions in the workspace must not change. Reads nothing else.
+    fn folder(&self, path: &str, workspaces: &[String]) -> Option<String>;
     /// Fails if the agent of a folder has tools with the same names as these.
     async fn check_client_tools(&self, folder: &str, tools: &[ClientTool])
     -> Result<(), HostError>;

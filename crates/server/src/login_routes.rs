@@ -21,6 +21,8 @@ use crate::state::SharedState;
 pub(crate) const LOGIN_PATH: &str = "/login";
 /// Name of the cookie.
 const COOKIE_NAME: &str = "selvedge_token";
+/// How the names of tokens begin that logins created.
+const PAGE_TOKEN_PREFIX: &str = "page";
 /// How long the cookie and its token are valid, in seconds.
 const COOKIE_SECONDS: u64 = 7 * 24 * 3600;
 
@@ -45,10 +47,15 @@ pub(crate) struct LoginQuery {
     responses((status = 303), (status = "4XX", body = ErrorBody)),
 )]
 async fn log_in(
+    method: Method,
     State(state): State<SharedState>,
     Extension(origin): Extension<RequestOrigin>,
     ApiQuery(query): ApiQuery<LoginQuery>,
 ) -> Result<Response, ApiError> {
+    // Programs that show a preview of the link must not use up its code.
+    if method != Method::GET {
+        return Err(ApiError::method_not_allowed());
+    }
     let tokens = &state.stores.tokens;
     if !tokens.take_login(hash_of(&query.code)).await? {
         return Err(ApiError::unauthorized().hint("run `selvedge serve login` for a new URL"));
@@ -56,7 +63,9 @@ async fn log_in(
     let now = since_epoch();
     let mut workspaces = Vec::new();
     for token in tokens.tokens().await? {
-        if token.is_valid_at(now.as_millis() as i64) {
+        // What an earlier login reached does not count: its tokens may be revoked.
+        let is_login = token.name.starts_with(PAGE_TOKEN_PREFIX);
+        if !is_login && token.is_valid_at(now.as_millis() as i64) {
             workspaces.extend(token.workspaces);
         }
     }
@@ -64,7 +73,7 @@ async fn log_in(
     workspaces.dedup();
     let secret = TokenSecret::random().map_err(|error| ApiError::internal(error.to_string()))?;
     let token = NewApiToken {
-        name: new_id("page"),
+        name: new_id(PAGE_TOKEN_PREFIX),
         secret_hash: secret.hash(),
         scopes: TokenScope::ALL.to_vec(),
         workspaces,

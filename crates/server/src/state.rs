@@ -118,7 +118,7 @@ impl ApiState {
     ) -> Result<String, ApiError> {
         let workspace = caller.workspace(named)?;
         // A link in a workspace may lead out of it. The answer does not depend on its target.
-        let folder = self.host.folder(&workspace);
+        let folder = self.host.folder(&workspace, &caller.token.workspaces);
         let folder = folder.filter(|folder| caller.token.allows_directory(folder));
         folder.ok_or_else(|| ApiError::not_found("such workspace"))
     }

@@ -41,12 +41,7 @@ pub fn replace_files(
     folder: &Path,
     replacements: &[FileReplacement],
 ) -> Result<(), FileReplacementError> {
-    let not_writable = |error: io::Error| {
-        FileReplacementError::NotWritable(format!("cannot open {}: {error}", folder.display()))
-    };
-    // A person decided about these files, so no name is protected from the change.
-    let workspace = Workspace::open(folder, SandboxPolicy::DangerFullAccess, &[]);
-    let workspace = workspace.map_err(not_writable)?;
+    let workspace = open_folder(folder)?;
     let _lock = workspace.lock_changes();
     let mut targets = Vec::with_capacity(replacements.len());
     let mut changed = Vec::new();
@@ -84,11 +79,25 @@ pub(crate) fn read_snapshot(
     folder: &Path,
     path: &Path,
 ) -> Result<Option<FileSnapshot>, FileReplacementError> {
+    snapshot_of(&open_target(&open_folder(folder)?, path)?)
+}
+
+/// Opens a folder. Fails if it has become a link, which may lead to a folder that must not be
+/// changed.
+fn open_folder(folder: &Path) -> Result<Workspace, FileReplacementError> {
+    // A person decided about the files, so no name is protected from the change.
     let workspace = Workspace::open(folder, SandboxPolicy::DangerFullAccess, &[]);
     let workspace = workspace.map_err(|error| {
-        FileReplacementError::NotWritable(format!("{}: {error}", folder.display()))
+        FileReplacementError::NotWritable(format!("cannot open {}: {error}", folder.display()))
     })?;
-    snapshot_of(&open_target(&workspace, path)?)
+    match workspace.root() == folder {
+        true => Ok(workspace),
+        false => Err(FileReplacementError::NotWritable(format!(
+            "the folder {} now leads to {}",
+            folder.display(),
+            workspace.root().display()
+        ))),
+    }
 }
 
 /// Opens the folder of a file. Fails if a folder on the way is a link, or the path leaves the

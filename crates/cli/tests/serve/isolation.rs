@@ -230,3 +230,83 @@ fn a_fork_keeps_the_environment_and_the_permissions() {
     let answer = run_script(&client, forked["id"].as_str().unwrap(), write);
     assert!(answer.contains("refused"), "{answer}");
 }
+
+#[test]
+fn a_turn_is_not_reverted_in_the_target_of_a_link() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let (work, other) = (fixture.workspace.work(), tempfile::tempdir().unwrap());
+    let folder = work.join("sub");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("rules.toml"), "old").unwrap();
+    let (_server, client) = fixture.start();
+    let session = client.session(json!({"workspace": folder.canonicalize().unwrap()}));
+    run_script(
+        &client,
+        &session,
+        "await tools.applyPatch('*** Begin Patch\\n*** Delete File: rules.toml\\n*** End Patch')",
+    );
+    assert!(!folder.join("rules.toml").exists());
+    std::fs::rename(&folder, work.join("old")).unwrap();
+    std::os::unix::fs::symlink(other.path(), &folder).unwrap();
+    let reverted = client.post(&format!("/api/v1/sessions/{session}/revert"), json!({}));
+    assert!(reverted.status >= 400, "{reverted:?}");
+    assert!(reverted.text.contains("now leads to"), "{reverted:?}");
+    assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn no_session_works_in_a_protected_folder() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let work = fixture.workspace.work().canonicalize().unwrap();
+    for folder in [
+        ".git/hooks",
+        ".selvedge",
+        "sub/.vscode",
+        "bare/objects",
+        "plain",
+    ] {
+        std::fs::create_dir_all(work.join(folder)).unwrap();
+    }
+    std::fs::write(work.join("bare/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let (_server, client) = fixture.start();
+    for folder in [
+        ".git",
+        ".git/hooks",
+        ".selvedge",
+        "sub/.vscode",
+        "bare",
+        "bare/objects",
+    ] {
+        let body = json!({"workspace": work.join(folder)});
+        let refused = client.post("/api/v1/sessions", body);
+        assert_eq!(refused.status, 404, "{folder}: {refused:?}");
+    }
+    client.session(json!({"workspace": work.join("plain")}));
+}
+
+#[test]
+fn a_token_that_is_revoked_while_a_body_arrives_does_nothing() {
+    use std::io::{Read, Write};
+    let fixture = ServeFixture::new(runs_scripts);
+    let (server, client) = fixture.start();
+    let secret = create_token(&fixture.workspace, &["brief", "--scope", "sessions"]);
+    let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let head = format!(
+        "POST /api/v1/sessions HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {secret}\r\n\
+         Connection: close\r\nContent-Length: 2\r\n\r\n{{",
+        server.address
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let revoke = ["serve", "token", "revoke", "brief"];
+    let revoked = fixture.workspace.command(&revoke).output().unwrap();
+    assert!(revoked.status.success(), "{revoked:?}");
+    // Longer than a request usually takes.
+    std::thread::sleep(Duration::from_millis(400));
+    stream.write_all(b"}").unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    let sessions = client.get("/api/v1/sessions");
+    assert_eq!(sessions.body["sessions"].as_array().unwrap().len(), 0);
+}

@@ -1,0 +1,144 @@
+//! Requests of clients of the agent server for documents: which files they reach, and their calls.
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use selvedge_journal::Journal;
+use selvedge_protocol::{
+    CallStatus, EventSink, Ledger, LimitSurface, RunStart, RunStatus, ScriptToolCallOutput, new_id,
+};
+use selvedge_server::{HostError, HostErrorKind};
+use selvedge_tools::{
+    NoApprover, OfferedTool, Orchestrator, Scope, StructuredCall, StructuredOutput, ToolRouter,
+};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::ScriptLimitArgs;
+use crate::instructions::is_instructions_file;
+use crate::problem::Problem;
+use crate::setup::CliSetup;
+
+/// Fails if a path leads out of the workspace, also through a link. Scripts may read other files,
+/// but a token is for its workspaces only.
+pub(crate) fn check_inside(workspace: &Path, path: &str) -> Result<(), HostError> {
+    let outside = || HostError {
+        kind: HostErrorKind::Denied,
+        message: format!("`{path}` is not in the workspace"),
+        hint: Some("pass a path relative to the workspace".to_owned()),
+    };
+    let relative = Path::new(path);
+    let is_plain = relative
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !is_plain {
+        return Err(outside());
+    }
+    // The last existing folder decides where a new file would be.
+    let full = workspace.join(relative);
+    let existing = full.ancestors().find_map(|path| path.canonicalize().ok());
+    let root = workspace.canonicalize().map_err(|_| outside())?;
+    match existing.is_some_and(|existing| existing.starts_with(&root)) {
+        true => Ok(()),
+        false => Err(outside()),
+    }
+}
+
+/// Fails if a path is no document. Scripts may read and write other files with these tools, but the
+/// scope `documents` is for documents only, and not for the instructions of agents.
+pub(crate) fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result<(), HostError> {
+    let normal = Path::new(path)
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)));
+    let normal: PathBuf = normal.collect();
+    let index = setup.toolbox.documents.index();
+    let is_selected = index.globs().is_match(&normal);
+    let is_document = match tool {
+        // A file that is ignored, protected or a link is not in the index.
+        "workspace.read" => {
+            let is_missing = setup.directory.join(&normal).symlink_metadata().is_err();
+            let paths = index.paths();
+            paths.iter().any(|path| Path::new(path) == normal) || (is_selected && is_missing)
+        }
+        "workspace.write" => is_selected && !is_instructions_file(&normal),
+        // The path of a query is a glob, which selects among the documents.
+        _ => true,
+    };
+    if is_document {
+        return Ok(());
+    }
+    Err(HostError {
+        kind: HostErrorKind::Denied,
+        message: format!("`{path}` is not a document of the workspace"),
+        hint: Some("`workspace.documents` in config.toml selects the documents".to_owned()),
+    })
+}
+
+/// Runs one call of a built-in tool outside of a session. A call that may change something is
+/// recorded as a run of its own.
+pub(crate) async fn call_tool(
+    setup: &CliSetup,
+    ledger: &Arc<Journal>,
+    tool: &str,
+    args: Value,
+) -> Result<StructuredOutput> {
+    let approver = NoApprover {
+        reason: "requests for documents never ask for approval".to_owned(),
+    };
+    let limits = ScriptLimitArgs::default();
+    let harness = setup
+        .harness(&limits, Some(Arc::new(approver)))
+        .with_surface(LimitSurface::Exec);
+    let registry = setup.built_in_tools()?;
+    let found = registry.get(tool);
+    let found = found.ok_or_else(|| Problem::new(format!("{tool} is not offered here")))?;
+    let (is_read_only, offered) = (found.spec.read_only, OfferedTool::unmodified(found));
+    let ledger = (!is_read_only).then_some(ledger);
+    let orchestrator = match ledger {
+        None => Orchestrator::new(registry).with_policy(setup.config.approval_policy),
+        Some(ledger) => {
+            let orchestrator = harness.orchestrator().clone().with_registry(registry);
+            orchestrator.with_ledger(ledger.clone())
+        }
+    };
+    let router = ToolRouter::new(orchestrator, vec![offered]);
+    let scope = Scope::new(
+        new_id("trn"),
+        harness.scope_limits(),
+        &CancellationToken::new(),
+        EventSink::silent(),
+    );
+    if let Some(ledger) = ledger {
+        let directory = setup.directory.display().to_string();
+        let start = ledger.record_run_start(RunStart {
+            id: &scope.id,
+            source: "// request of a client of `selvedge serve`",
+            directory: &directory,
+            session: "",
+            seed: "0",
+            resumes: None,
+            saved_config: "",
+        });
+        start.await?;
+    }
+    let call = StructuredCall {
+        call_id: "tool_1".to_owned(),
+        name: tool.to_owned(),
+        arguments: args.to_string(),
+    };
+    let output = router.route(&scope, vec![call]).await.pop();
+    scope.end();
+    let output = output.ok_or_else(|| Problem::new("the call was not run"))?;
+    if let Some(ledger) = ledger {
+        let mut ended = ScriptToolCallOutput::new(&scope.id, "");
+        let is_done = output.records.last().map(|call| call.status) == Some(CallStatus::Done);
+        ended.status = match is_done {
+            true => RunStatus::Completed,
+            false => RunStatus::Error,
+        };
+        ended.calls.clone_from(&output.records);
+        ledger.record_run_end(&ended, None).await?;
+    }
+    Ok(output)
+}
