@@ -60,22 +60,10 @@ pub struct TurnOutcome {
 impl TurnOutcome {
     /// Emits the end of the turn as an event.
     fn emit_end(self, events: &EventSink) -> Self {
-        let (turn, usage, cost) = (self.turn, self.usage, self.cost);
-        events.emit(match self.end.clone() {
-            Ok(finish_reason) => RuntimeEvent::TurnCompleted {
-                turn,
-                finish_reason,
-                usage,
-                cost,
-            },
-            Err(error) => RuntimeEvent::TurnFailed {
-                turn,
-                error,
-                hint: None,
-                usage,
-                cost,
-            },
-        });
+        let end = self.end.clone();
+        events.emit(RuntimeEvent::turn_end(
+            self.turn, end, self.usage, self.cost,
+        ));
         self
     }
 }

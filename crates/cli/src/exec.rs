@@ -456,8 +456,10 @@ impl AnswerSchema {
         let text = std::fs::read_to_string(file).map_err(|error| invalid(error.to_string()))?;
         let value: Value =
             serde_json::from_str(&text).map_err(|error| invalid(format!("not JSON: {error}")))?;
-        let validator = jsonschema::validator_for(&value)
-            .map_err(|error| invalid(format!("not a JSON Schema: {error}")))?;
+        let not_a_schema =
+            |error: &dyn std::fmt::Display| invalid(format!("not a JSON Schema: {error}"));
+        selvedge_tools::check_schema_depth(&value).map_err(|error| not_a_schema(&error))?;
+        let validator = jsonschema::validator_for(&value).map_err(|error| not_a_schema(&error))?;
         Ok(Self {
             text: value.to_string(),
             validator,

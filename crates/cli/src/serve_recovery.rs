@@ -134,19 +134,5 @@ fn end_event(session: &Session, turn: u32, end: Result<TurnEnd, TurnError>) -> R
             cost = cost.into_iter().chain(*paid).reduce(|a, b| a + b);
         }
     }
-    match end {
-        Ok(finish_reason) => RuntimeEvent::TurnCompleted {
-            turn,
-            finish_reason,
-            usage,
-            cost,
-        },
-        Err(error) => RuntimeEvent::TurnFailed {
-            turn,
-            error,
-            hint: None,
-            usage,
-            cost,
-        },
-    }
+    RuntimeEvent::turn_end(turn, end, usage, cost)
 }

@@ -3,7 +3,7 @@
 
 use crate::FormError;
 use jsonschema::Validator;
-use selvedge_tools::CheckCost;
+use selvedge_tools::{CheckCost, check_schema_depth};
 use serde_json::Value;
 
 use crate::question_elicitation::truncate_middle;
@@ -258,6 +258,7 @@ impl FormField {
 
 /// Compiles a JSON Schema, with validation of formats; `None` if the schema is invalid.
 fn compile_schema(schema: &Value) -> Option<Validator> {
+    check_schema_depth(schema).ok()?;
     let options = jsonschema::options().should_validate_formats(true);
     options.build(schema).ok()
 }

@@ -305,6 +305,32 @@ pub enum RuntimeEvent {
     },
 }
 
+impl RuntimeEvent {
+    /// Returns the event of the end of a turn.
+    pub fn turn_end(
+        turn: u32,
+        end: Result<TurnEnd, TurnError>,
+        usage: Usage,
+        cost: Option<f64>,
+    ) -> Self {
+        match end {
+            Ok(finish_reason) => Self::TurnCompleted {
+                turn,
+                finish_reason,
+                usage,
+                cost,
+            },
+            Err(error) => Self::TurnFailed {
+                turn,
+                error,
+                hint: None,
+                usage,
+                cost,
+            },
+        }
+    }
+}
+
 /// Receives events as they happen. Clones send to the same receiver.
 #[derive(Clone)]
 pub struct EventSink(Arc<dyn Fn(RuntimeEvent) + Send + Sync>);

@@ -5,7 +5,7 @@ use selvedge_protocol::ToolSpec;
 use selvedge_text::truncate_chars;
 use serde_json::{Map, Value, json};
 
-use crate::schema_cost::CheckCost;
+use crate::schema_cost::{CheckCost, check_schema_depth};
 use crate::typescript::type_text;
 use crate::{RegisteredTool, camel_case, similar_names, snake_case};
 
@@ -53,8 +53,11 @@ impl ArgumentChecker {
             Value::Object(schema) => Value::Object(schema.clone()),
             _ => json!({"type": "object"}),
         };
-        let validator = jsonschema::validator_for(&schema)
-            .map_err(|error| format!("the input schema of `{}` is invalid: {error}", spec.name))?;
+        let invalid = |error: &dyn std::fmt::Display| {
+            format!("the input schema of `{}` is invalid: {error}", spec.name)
+        };
+        check_schema_depth(&schema).map_err(|error| invalid(&error))?;
+        let validator = jsonschema::validator_for(&schema).map_err(|error| invalid(&error))?;
         Ok(Self {
             validator,
             schema,

@@ -56,7 +56,7 @@ pub use policy::{PolicyVerdict, Risk, apply_policy};
 pub use prior::{DecisionError, PriorCall, PriorCalls, PriorProgress, PriorUse, ResumeDecision};
 pub use registry::{RegisteredTool, Registry, RegistryError, RegistryIdentity, ToolLookup};
 pub use router::{ResultHint, StructuredCall, StructuredOutput, ToolRouter, truncate_result};
-pub use schema_cost::CheckCost;
+pub use schema_cost::{CheckCost, SchemaTooDeep, check_schema_depth};
 pub use schema_type::{SchemaField, SchemaObject, SchemaType, ToolTypes};
 pub use scope::{
     Scope, ScopeLimits, ScopeNotes, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy,

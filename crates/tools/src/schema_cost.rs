@@ -3,6 +3,8 @@
 //! Each `$def` of a schema can reference the next one twice, so that a schema of 3 KB needs 2^50
 //! steps. The validator has no limit of its own; this module counts its steps beforehand.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 /// Most steps of a check. A step is one schema that applies to one value.
@@ -13,6 +15,66 @@ const MAX_COLLECTING_STEPS: usize = 20_000;
 
 /// Most schemas that apply inside each other.
 const MAX_CHECK_DEPTH: usize = 200;
+
+/// Most levels of a schema that can be compiled.
+const MAX_SCHEMA_LEVELS: usize = 1000;
+
+/// A JSON Schema whose references or parts lie too deep inside each other. The compiler of schemas
+/// needs stack for each level and has no limit of its own.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("its parts and references have more than {MAX_SCHEMA_LEVELS} levels")]
+pub struct SchemaTooDeep;
+
+/// Checks that a schema can be compiled. Counted are the levels of the document and of the target
+/// of each reference, because the compiler enters each target at most once on a path.
+pub fn check_schema_depth(schema: &Value) -> Result<(), SchemaTooDeep> {
+    let mut references = HashSet::new();
+    let levels = levels_of(schema, 0, &mut references).ok_or(SchemaTooDeep)?;
+    let mut total = levels;
+    for reference in references {
+        let pointer = reference.strip_prefix('#').unwrap_or_default();
+        // What is not a pointer can lead to any part.
+        total += match schema.pointer(pointer) {
+            Some(target) => levels_of(target, 0, &mut HashSet::new()).ok_or(SchemaTooDeep)?,
+            None => levels,
+        };
+        if total > MAX_SCHEMA_LEVELS {
+            return Err(SchemaTooDeep);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the levels of a value and collects its references. `None` if there are too many levels.
+fn levels_of<'s>(
+    value: &'s Value,
+    depth: usize,
+    references: &mut HashSet<&'s str>,
+) -> Option<usize> {
+    if depth > MAX_CHECK_DEPTH {
+        return None;
+    }
+    let mut deepest = 0;
+    match value {
+        Value::Object(object) => {
+            for (word, part) in object {
+                if let ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(target)) =
+                    (word.as_str(), part)
+                {
+                    references.insert(target);
+                }
+                deepest = deepest.max(levels_of(part, depth + 1, references)?);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                deepest = deepest.max(levels_of(item, depth + 1, references)?);
+            }
+        }
+        _ => return Some(0),
+    }
+    Some(deepest + 1)
+}
 
 /// How a value can be checked against a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,20 +293,35 @@ mod tests {
         assert!(type_text(&json!({"enum": names}), &Value::Null).len() > 100_000);
     }
 
-    /// Each definition references the next one, which takes a level of the stack each.
+    /// Returns a schema in which each of the definitions references the next one.
+    fn chain(definitions: usize) -> Value {
+        let mut chained = Map::new();
+        for level in 0..definitions {
+            let next = json!({"$ref": format!("#/$defs/d{}", level + 1)});
+            chained.insert(format!("d{level}"), json!({"type": "array", "items": next}));
+        }
+        chained.insert(format!("d{definitions}"), json!({"type": "string"}));
+        json!({"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": chained})
+    }
+
+    /// The compiler itself would overflow the stack, which ends the process.
     #[test]
     fn a_long_chain_of_references_is_not_followed_to_its_end() {
-        let mut definitions = Map::new();
-        for level in 0..3000 {
-            let next = json!({"$ref": format!("#/$defs/d{}", level + 1)});
-            definitions.insert(format!("d{level}"), json!({"type": "array", "items": next}));
-        }
         let mut spec = crate::spec_of::<Value, Value>("x", "X.");
-        spec.input_schema =
-            json!({"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions});
+        spec.input_schema = chain(100_000);
         assert!(type_text(&spec.input_schema, &spec.input_schema).len() < 1000);
-        if let Ok(checker) = ArgumentChecker::new(&spec) {
-            checker.check(&json!({"a": [1]}));
-        }
+        let error = ArgumentChecker::new(&spec).err().unwrap();
+        assert!(error.contains("more than 1000 levels"), "{error}");
+
+        let mut anchors = chain(400);
+        anchors["$defs"]["d400"]["$dynamicRef"] = json!("#x");
+        assert_eq!(check_schema_depth(&anchors), Ok(()));
+        let many = (0..400).map(|number| json!({"$dynamicRef": format!("#x{number}")}));
+        anchors["allOf"] = many.collect();
+        assert_eq!(check_schema_depth(&anchors), Err(SchemaTooDeep));
+
+        spec.input_schema = chain(450);
+        let checker = ArgumentChecker::new(&spec).unwrap();
+        assert_eq!(checker.check(&json!({"a": [1]})).len(), 1);
     }
 }

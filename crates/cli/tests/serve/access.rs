@@ -91,16 +91,7 @@ fn every_request_needs_a_valid_token() {
 #[test]
 fn the_access_log_has_a_line_per_request() {
     let fixture = ServeFixture::new(|_| vec![text("hello")].into());
-    let log = fixture.workspace.home().join("access.log");
-    let args = [
-        "--log",
-        log.to_str().unwrap(),
-        "serve",
-        "--addr",
-        "127.0.0.1:0",
-    ];
-    let server = ApiServer::listen(fixture.workspace.command(&args));
-    let client = server.client(&fixture.secret);
+    let (server, client, log) = fixture.start_with_log();
     client.get("/api/v1/sessions?title=private");
     client.request("GET /api/v1/runs", &[("Authorization", "Bearer wrong")], "");
     drop(server);

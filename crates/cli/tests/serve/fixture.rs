@@ -45,6 +45,16 @@ impl ServeFixture {
         self.workspace.config(&format!("{config}\n{tables}"));
     }
 
+    /// Starts a server with an access log, and returns a client with the token and the log's path.
+    pub fn start_with_log(&self) -> (ApiServer, ApiClient, std::path::PathBuf) {
+        let log = self.workspace.home().join("access.log");
+        let path = log.to_str().unwrap();
+        let args = ["--log", path, "serve", "--addr", "127.0.0.1:0"];
+        let server = ApiServer::listen(self.workspace.command(&args));
+        let client = server.client(&self.secret);
+        (server, client, log)
+    }
+
     /// Starts a server, and returns a client with the token.
     pub fn start(&self) -> (ApiServer, ApiClient) {
         let server = ApiServer::start(&self.workspace);

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use crate::answer_encoding::text;
 use crate::fixture::ServeFixture;
 use crate::isolation::{run_script, runs_scripts};
+use crate::recovery::wait_until;
 use crate::server::Reply;
 use crate::support::TEST_TIMEOUT;
-use crate::support::api::{ApiServer, create_token};
+use crate::support::api::{ApiClient, ApiServer, create_token};
 
 /// Starts a server that may open only some files.
 fn start_with_files(fixture: &ServeFixture, files: u32) -> ApiServer {
@@ -130,13 +131,14 @@ fn a_repeated_completion_gets_the_outcome_of_the_first() {
         assert_eq!(head.contains("idempotent-replayed"), replayed, "{head}");
         assert!(streamed.text.contains("[DONE]"), "{streamed:?}");
     }
-    // The turn goes on although the client disconnects, and a repetition gets its answer.
+    // The turn continues although the client disconnects, and a repetition gets its answer.
     let slow = "RUN:await tools.exec({ command: ['sleep', '2'] }); return 'rested'";
     let body = json!({"model": "default", "messages": [{"role": "user", "content": slow}]});
     let key = [("Idempotency-Key", "k3")];
-    drop(client.send("POST /v1/chat/completions", &key, &body.to_string()));
+    let open = client.send("POST /v1/chat/completions", &key, &body.to_string());
+    wait_until("the request has its session", || sessions(&client) == 3);
+    drop(open);
     let deadline = Instant::now() + TEST_TIMEOUT;
-    std::thread::sleep(Duration::from_millis(300));
     let answer = loop {
         let answer = complete(&client, "k3", slow, json!({}));
         if answer.status != 409 {
@@ -151,15 +153,21 @@ fn a_repeated_completion_gets_the_outcome_of_the_first() {
     // The same after a crash.
     let key = [("Idempotency-Key", "k4")];
     let _open = client.send("POST /v1/chat/completions", &key, &body.to_string());
-    while sessions(&client) < 4 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    std::thread::sleep(Duration::from_millis(500));
+    wait_until("the request has its session", || sessions(&client) == 4);
+    let newest = client.get("/api/v1/sessions").body["sessions"][0]["id"].clone();
+    let newest = newest.as_str().unwrap();
+    wait_until("its turn runs", || is_claimed(&client, newest));
     server.kill();
     let (_server, client) = fixture.start();
     let answer = complete(&client, "k4", slow, json!({}));
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(sessions(&client), 4);
+}
+
+/// Whether the turn of the first message of a session runs.
+fn is_claimed(client: &ApiClient, session: &str) -> bool {
+    let message = client.get(&format!("/api/v1/sessions/{session}/messages/1"));
+    message.body["state"] == "claimed"
 }
 
 #[test]
@@ -181,7 +189,7 @@ fn a_revoked_token_ends_its_turns_and_requests() {
         let path = format!("GET /api/v1/sessions/{session}/messages/2?wait_ms=60000");
         std::thread::spawn(move || client.request(&path, &[], ""))
     };
-    std::thread::sleep(Duration::from_millis(500));
+    wait_until("its turn runs", || is_claimed(&client, &session));
     let mut revoke = fixture
         .workspace
         .command(&["serve", "token", "revoke", "gone"]);

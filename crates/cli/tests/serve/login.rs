@@ -75,16 +75,7 @@ fn headers_of_trusted_proxies_are_believed() {
         serve.trusted_proxies = [\"127.0.0.0/8\"]";
     for (more, believed) in [(more, true), ("", false)] {
         let fixture = ServeFixture::with_config(more, runs_scripts);
-        let log = fixture.workspace.home().join("access.log");
-        let args = [
-            "--log",
-            log.to_str().unwrap(),
-            "serve",
-            "--addr",
-            "127.0.0.1:0",
-        ];
-        let server = ApiServer::listen(fixture.workspace.command(&args));
-        let client = server.client(&fixture.secret);
+        let (server, client, log) = fixture.start_with_log();
         let forwarded = [
             ("X-Forwarded-For", "198.51.100.1, 203.0.113.9"),
             ("X-Forwarded-Proto", "https"),
