@@ -1,6 +1,6 @@
 //! Messages to sessions: each is stored, claimed by one process, and answered by a turn.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use selvedge_database::{Connection, OptionalRow, Row, params};
 use selvedge_protocol::{
     AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_QUEUED_MESSAGES, MessageAuthor,
     NewInboxMessage,
@@ -207,7 +207,7 @@ impl Journal {
         if waiting.unwrap_or_default() >= MAX_QUEUED_MESSAGES {
             return Ok(Err(QueueRefusal::Full));
         }
-        let sql = "SELECT ifnull(max(number), 0) + 1 FROM inbox WHERE session = ?1";
+        let sql = "SELECT coalesce(max(number), 0) + 1 FROM inbox WHERE session = ?1";
         let number: u32 = query_first(connection, sql, params![session])?.unwrap_or(1);
         let permissions = message.permissions.as_ref();
         let permissions = permissions.map(serde_json::to_string).transpose()?;
@@ -284,7 +284,7 @@ impl Journal {
     fn read_message(
         &self,
         connection: &Connection,
-        row: &Row<'_>,
+        row: Row<'_>,
     ) -> Result<InboxMessage, JournalError> {
         let permissions: Option<String> = row.get(7)?;
         let permissions = permissions.map(|json| serde_json::from_str(&json));
@@ -297,7 +297,7 @@ impl Journal {
             hops: row.get(5)?,
             cause: row.get(6)?,
             permissions: permissions.transpose()?,
-            state: serde_json::from_value(row.get::<_, String>(8)?.into())?,
+            state: serde_json::from_value(row.get::<String>(8)?.into())?,
             turn: row.get(9)?,
             answer: answer.map(String::from_utf8).transpose()?,
         })
@@ -305,7 +305,7 @@ impl Journal {
 }
 
 /// Reads the author from two columns: its kind, and its id after that.
-pub(crate) fn read_author(row: &Row<'_>, column: usize) -> Result<MessageAuthor, JournalError> {
+pub(crate) fn read_author(row: Row<'_>, column: usize) -> Result<MessageAuthor, JournalError> {
     let kind: String = row.get(column)?;
     Ok(MessageAuthor {
         kind: serde_json::from_value(kind.into())?,

@@ -186,8 +186,8 @@ CREATE TABLE session_events (
 ) WITHOUT ROWID;
 CREATE INDEX session_events_by_kind ON session_events (session, kind, number);
 
--- Answers to requests with an idempotency key. Without a status, the owner still handles it. Rows
--- are ordered by insertion, whatever the clock says.
+-- Answers to requests with an idempotency key. Without a status, the owner still handles it. The
+-- numbers of a token's rows give the order of insertion, whatever the clock says.
 CREATE TABLE api_replies (
     token TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -197,9 +197,10 @@ CREATE TABLE api_replies (
     content_type TEXT,
     body BLOB,
     at_ms INTEGER NOT NULL,
+    number INTEGER NOT NULL,
     PRIMARY KEY (token, key)
 );
-CREATE INDEX api_replies_by_insertion ON api_replies (token);
+CREATE INDEX api_replies_by_number ON api_replies (token, number);
 
 -- Which token decided about an approval request of a session.
 CREATE TABLE approval_deciders (
