@@ -17,8 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::connection::{execute, query_column, query_first};
 use crate::document_store::OWNER_SEPARATOR;
-use crate::inbox::{CausalPosition, QueueRefusal, read_author};
-use crate::server_store::open_messages;
+use crate::inbox::{CausalPosition, read_author};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -242,15 +241,9 @@ impl Journal {
                 text: inbox_text(&receipt.message),
                 permissions: posted.permissions.clone(),
                 idempotency_key: None,
+                max_open_messages: posted.max_open_messages,
             };
-            let limit = posted.max_open_messages;
-            let queued = match limit {
-                Some(limit) if open_messages(connection, &posted.author)? >= limit => {
-                    Err(QueueRefusal::TooManyOpen(limit))
-                }
-                _ => self.queue_message(connection, &delivered, &position)?,
-            };
-            match queued {
+            match self.queue_message(connection, &delivered, &position)? {
                 Ok(_) => receipt.queued.push(id),
                 Err(refusal) => receipt.refused.push(format!("{id}: {refusal}")),
             }

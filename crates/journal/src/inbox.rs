@@ -7,7 +7,7 @@ use selvedge_protocol::{
 };
 
 use crate::connection::{execute, query_first};
-use crate::server_store::token_by_name;
+use crate::server_store::{open_message_count, token_by_name};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -48,7 +48,7 @@ impl std::fmt::Display for QueueRefusal {
                 "it works outside of the workspace of the script; only a person can send to it",
             ),
             Self::TooManyOpen(limit) => {
-                write!(f, "{limit} messages of this author are not answered yet")
+                write!(f, "{limit} messages of this token are not answered yet")
             }
         }
     }
@@ -105,7 +105,8 @@ impl Journal {
                 message,
                 turn,
                 begun,
-                max_cost: payer.and_then(|payer| Some(payer.max_cost? - payer.spent)),
+                max_cost: payer.as_ref().and_then(|payer| payer.max_cost),
+                payer: payer.map(|payer| payer.name),
             }));
         }
         Ok(None)
@@ -206,6 +207,12 @@ impl Journal {
         let waiting: Option<u32> = query_first(connection, sql, params![session])?;
         if waiting.unwrap_or_default() >= MAX_QUEUED_MESSAGES {
             return Ok(Err(QueueRefusal::Full));
+        }
+        if let Some(limit) = message.max_open_messages
+            && let Some(payer) = &position.payer
+            && open_message_count(connection, payer)? >= limit
+        {
+            return Ok(Err(QueueRefusal::TooManyOpen(limit)));
         }
         let sql = "SELECT coalesce(max(number), 0) + 1 FROM inbox WHERE session = ?1";
         let number: u32 = query_first(connection, sql, params![session])?.unwrap_or(1);

@@ -153,7 +153,7 @@ CREATE TABLE inbox (
 CREATE INDEX open_inbox ON inbox (session, number) WHERE ended_ms IS NULL;
 CREATE UNIQUE INDEX inbox_by_key ON inbox (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
-CREATE INDEX open_inbox_by_author ON inbox (author_kind, author) WHERE ended_ms IS NULL;
+CREATE INDEX open_inbox_by_payer ON inbox (payer) WHERE ended_ms IS NULL AND payer IS NOT NULL;
 
 -- Tokens of the clients of the agent server. The secret itself is not stored.
 CREATE TABLE api_tokens (

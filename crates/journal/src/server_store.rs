@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use selvedge_database::{Connection, OptionalRow, Row, ToParameter, params};
 use selvedge_protocol::{
     ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, IdempotencyStore,
-    InboxMessage, MessageAuthor, NewApiToken, RemovedMessage, RepeatedRequest, ServerStoreError,
+    InboxMessage, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest, ServerStoreError,
     SessionQueueStore, StoredReply, WaitingSession, new_id,
 };
 
@@ -119,45 +119,28 @@ impl ApiTokenStore for Journal {
     }
 }
 
-impl Journal {
-    /// Charges the token that pays for a message with what its turn cost, unless a turn that waits
-    /// for the answer pays.
-    pub async fn add_spending(
-        &self,
-        message: &InboxMessage,
-        cost: f64,
-    ) -> Result<(), JournalError> {
-        let (session, number) = (message.session.clone(), message.number);
-        let waiter = message.author.id.clone();
-        self.write_async(move |_, connection| {
-            execute(
-                connection,
-                "UPDATE api_tokens SET spent = spent + ?3 WHERE name =
-                    (SELECT payer FROM inbox WHERE session = ?1 AND number = ?2)
-                 AND NOT EXISTS
-                    (SELECT 1 FROM session_waits WHERE waiter = ?4 AND target = ?1)",
-                params![session, number, cost, waiter],
-            )
-        })
-        .await
-    }
-}
-
 /// Returns the token with this name. Tokens are never deleted.
 pub(crate) fn token_by_name(connection: &Connection, name: &str) -> Result<ApiToken, JournalError> {
     let found = first_token(connection, &format!("{SELECT_TOKEN} WHERE name = ?1"), name)?;
     found.ok_or_else(|| JournalError::Damaged(format!("the token `{name}` is missing")))
 }
 
-/// Returns the number of messages of an author that are not answered.
-pub(crate) fn open_messages(
+/// Returns the number of messages that are not answered and that a token pays for, by its name.
+pub(crate) fn open_message_count(
     connection: &Connection,
-    author: &MessageAuthor,
+    payer: &str,
 ) -> Result<u32, JournalError> {
-    let sql = "SELECT count(*) FROM inbox
-        WHERE author_kind = ?1 AND author = ?2 AND ended_ms IS NULL";
-    let count = query_first(connection, sql, params![author.kind.as_str(), author.id])?;
-    Ok(count.unwrap_or(0))
+    let sql = "SELECT count(*) FROM inbox WHERE payer = ?1 AND ended_ms IS NULL";
+    Ok(query_first(connection, sql, params![payer])?.unwrap_or(0))
+}
+
+/// Returns the number of sessions that clients with a token of this name created.
+pub(crate) fn client_session_count(
+    connection: &Connection,
+    token: &str,
+) -> Result<u32, JournalError> {
+    let sql = "SELECT count(*) FROM sessions WHERE client = ?1";
+    Ok(query_first(connection, sql, params![token])?.unwrap_or(0))
 }
 
 fn first_token(
@@ -210,36 +193,37 @@ impl SessionQueueStore for Journal {
         Ok(self.run_now_or_queue(read).await?)
     }
 
-    async fn next_message(
-        &self,
-        session: &str,
-    ) -> Result<Option<(u32, MessageAuthor)>, ServerStoreError> {
+    async fn next_message(&self, session: &str) -> Result<Option<NextMessage>, ServerStoreError> {
         let session = session.to_owned();
         let read = move |_: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
-                "SELECT number, author_kind, author FROM inbox
+                "SELECT number, author_kind, author, payer FROM inbox
                  WHERE session = ?1 AND ended_ms IS NULL ORDER BY number LIMIT 1",
             )?;
             let mut rows = read.query(params![session])?;
             let row = rows.next()?;
-            row.map(|row| Ok((row.get(0)?, read_author(row, 1)?)))
-                .transpose()
+            let read = |row: Row<'_>| {
+                Ok(NextMessage {
+                    number: row.get(0)?,
+                    author: read_author(row, 1)?,
+                    payer: row.get(3)?,
+                })
+            };
+            row.map(read).transpose()
         };
         Ok(self.run_now_or_queue(read).await?)
     }
 
-    async fn open_message_count(&self, author: &MessageAuthor) -> Result<u32, ServerStoreError> {
-        let author = author.clone();
-        let read = move |_: &Self, connection: &Connection| open_messages(connection, &author);
+    async fn open_message_count(&self, payer: &str) -> Result<u32, ServerStoreError> {
+        let payer = payer.to_owned();
+        let read = move |_: &Self, connection: &Connection| open_message_count(connection, &payer);
         Ok(self.run_now_or_queue(read).await?)
     }
 
     async fn session_count(&self, token: &str) -> Result<u32, ServerStoreError> {
         let token = token.to_owned();
-        let read = move |_: &Self, connection: &Connection| {
-            let sql = "SELECT count(*) FROM sessions WHERE client = ?1";
-            Ok(query_first(connection, sql, params![token])?.unwrap_or(0))
-        };
+        let read =
+            move |_: &Self, connection: &Connection| client_session_count(connection, &token);
         Ok(self.run_now_or_queue(read).await?)
     }
 

@@ -13,6 +13,7 @@ use selvedge_protocol::{
 
 use crate::connection::{execute, in_folders_condition, query_column, query_first};
 use crate::inbox::QueueRefusal;
+use crate::server_store::{client_session_count, open_message_count};
 use crate::sessions::insert_session;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
@@ -143,6 +144,18 @@ impl Journal {
         if session.prompt.is_some() && position.hops > MAX_HOPS {
             return Ok(Err(SessionError::TooManyHops));
         }
+        if let Some(limit) = session.max_open_messages
+            && let (Some(_), Some(payer)) = (&session.prompt, &position.payer)
+            && open_message_count(connection, payer)? >= limit
+        {
+            return Ok(Err(SessionError::TooManyOpen(limit)));
+        }
+        if let Some(limit) = session.max_client_sessions
+            && session.creator.kind == AuthorKind::Client
+            && client_session_count(connection, &session.creator.id)? >= limit
+        {
+            return Ok(Err(SessionError::TooManySessions(limit)));
+        }
         insert_session(connection, id, &session.directory, now_ms(), None)?;
         let title = session.title.as_deref().map(|title| {
             let line = title.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -174,6 +187,7 @@ impl Journal {
                 text: prompt.clone(),
                 permissions: session.permissions.clone(),
                 idempotency_key: session.idempotency_key.clone(),
+                max_open_messages: None,
             };
             // A new session has an empty queue and the workspace of its permissions.
             let _ = self.queue_message(connection, &first, &position)?;
@@ -220,8 +234,7 @@ impl Journal {
             }
             Err(QueueRefusal::Full) => Ok(Err(SessionError::QueueFull(session.id))),
             Err(QueueRefusal::OtherWorkspace) => Ok(Err(SessionError::OtherWorkspace(session.id))),
-            // Only messages of channels have this limit.
-            Err(QueueRefusal::TooManyOpen(_)) => Ok(Err(SessionError::QueueFull(session.id))),
+            Err(QueueRefusal::TooManyOpen(limit)) => Ok(Err(SessionError::TooManyOpen(limit))),
         }
     }
 

@@ -36,6 +36,7 @@ mod state;
 mod token_watch;
 mod turn_permits;
 mod workers;
+mod workspace_routes;
 
 pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
