@@ -92,10 +92,10 @@ mod tests {
             assert!(!names_server_files(text, "/srv/a"), "{text}");
         }
         for text in [
-            "/root/.selvedge/config.toml:1: unclosed array",
+            "/var/lib/x/config.toml:1: unclosed array",
             ".selvedge/config.toml:3: unknown key `tokn = \"secret\"`",
             "cannot open /srv/ab: Too many open files",
-            "cannot open `/home/u/.selvedge/journal.sqlite`: disk I/O error",
+            "cannot open `/var/lib/x/journal.sqlite`: disk I/O error",
             "error: (/etc/passwd)",
         ] {
             assert!(names_server_files(text, "/srv/a"), "{text}");
