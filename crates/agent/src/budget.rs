@@ -197,6 +197,44 @@ mod tests {
         }
     }
 
+    /// A gate with some money.
+    #[derive(Debug)]
+    struct Purse(Mutex<f64>);
+
+    #[async_trait::async_trait]
+    impl RequestGate for Purse {
+        async fn before_request(&self) -> RequestDecision {
+            match *self.0.lock().unwrap_or_else(PoisonError::into_inner) > 0.0 {
+                true => RequestDecision::Allowed,
+                false => RequestDecision::NothingLeft,
+            }
+        }
+
+        fn add_cost(&self, cost: f64) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) -= cost;
+        }
+
+        async fn settle(&self) {}
+    }
+
+    #[tokio::test]
+    async fn a_gate_decides_about_the_requests_of_nested_budgets_too() {
+        let purse = Arc::new(Purse(Mutex::new(1.0)));
+        let session = Budget::new(BudgetLimits::default(), BudgetSpent::default());
+        let none = BudgetLimits::default;
+        let turn = session.child(none(), BudgetSpent::default(), Some(purse));
+        let sub_agent = turn.child(none(), BudgetSpent::default(), None);
+        // A turn of another session has paid for itself.
+        turn.count_request(usage(1), Some(5.0));
+        assert_eq!(sub_agent.before_request().await, None);
+        sub_agent.add_request(usage(1), Some(1.0));
+        assert_eq!(turn.before_request().await, Some(TurnEnd::MaxCost));
+        assert_eq!(sub_agent.before_request().await, Some(TurnEnd::MaxCost));
+        assert_eq!(turn.spent().cost, Some(6.0));
+        // Other turns of the session have gates of their own.
+        assert_eq!(session.before_request().await, None);
+    }
+
     #[test]
     fn requests_of_a_nested_budget_count_in_the_budgets_above() {
         let session = Budget::new(

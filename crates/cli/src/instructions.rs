@@ -7,9 +7,9 @@ use selvedge_files::{FileRefusal, ProjectFiles};
 /// Name of the files with instructions for the model.
 const INSTRUCTIONS_FILE: &str = "AGENTS.md";
 
-/// Names of files that instruct agents, up to the first dot, in lower case: `AGENTS.override.md` and
-/// `CLAUDE.local.md` are such files, too. Selvedge itself reads `AGENTS.md` only; other agents that
-/// work in the folder obey the others.
+/// Names of files that instruct agents, up to the first dot and in lower case:
+/// `AGENTS.override.md` and `CLAUDE.local.md` are such files, too. Selvedge itself reads
+/// `AGENTS.md` only; other agents that work in the folder obey the others.
 const AGENT_FILE_STEMS: [&str; 9] = [
     "agent",
     "agents",

@@ -63,8 +63,9 @@ pub(crate) fn shown_problem(problem: &Problem, session: &str, turn: u32, folder:
 
 /// Whether a text names a configuration file, or an absolute path outside of a folder.
 fn names_server_files(text: &str, folder: &str) -> bool {
-    let is_end = |c: char| c.is_whitespace() || "`'\",;:()[]<>".contains(c);
-    let mut words = text.split(is_end);
+    let is_end = |c: char| c.is_whitespace() || "`'\",;()[]<>".contains(c);
+    let words = text.split(is_end);
+    let mut words = words.map(|word| word.trim_end_matches([':', '.']));
     let is_outside = |word: &str| {
         let path = std::path::Path::new(word);
         word.len() > 1 && path.is_absolute() && !path.starts_with(folder)
@@ -85,14 +86,16 @@ mod tests {
             "the folder /srv/a/sub of the session now leads somewhere",
             "1/2 of it; see a/b, or `sub/x.md`: not found",
             "add `[environments.x]` to config.toml",
+            "cannot read /srv/a: it is a folder",
+            "`file:/etc/passwd` does not exist",
         ] {
             assert!(!names_server_files(text, "/srv/a"), "{text}");
         }
         for text in [
-            "/root/.selvedge/config.toml:1: unclosed array",
+            "/var/lib/x/config.toml:1: unclosed array",
             ".selvedge/config.toml:3: unknown key `tokn = \"secret\"`",
             "cannot open /srv/ab: Too many open files",
-            "cannot open `/home/u/.selvedge/journal.sqlite`: disk I/O error",
+            "cannot open `/var/lib/x/journal.sqlite`: disk I/O error",
             "error: (/etc/passwd)",
         ] {
             assert!(names_server_files(text, "/srv/a"), "{text}");

@@ -117,8 +117,8 @@ pub struct ServeSettings {
     /// URL under which clients reach the server, such as `https://agents.example`. Requests may
     /// have its host in `Host` and `Origin`.
     pub public_url: Option<String>,
-    /// Most turns at once that one token pays for: of its messages, and of those that these lead to.
-    /// Further ones wait.
+    /// Most turns at once that one token pays for: of its messages, and of those that these lead
+    /// to. Further ones wait.
     #[schemars(range(min = 1, max = 1000))]
     pub max_concurrent_turns: u32,
     /// Most messages that are not answered and that one token pays for. Further ones are refused

@@ -19,7 +19,7 @@ pub trait RequestGate: Send + Sync + std::fmt::Debug {
 /// Whether a turn may send a request to a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestDecision {
-    /// It may.
+    /// The request may be sent.
     Allowed,
     /// Nothing is left of the money that pays for the turn.
     NothingLeft,

@@ -160,6 +160,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_turn_whose_wait_was_cancelled_gets_its_permit_back_before_it_goes_on() {
+        let permits = TurnPermits::new(1);
+        let first = permits.acquire("ci").await;
+        let wait = first.permit.wait_without(std::future::pending::<()>());
+        assert!(wait.now_or_never().is_none());
+        let second = permits.acquire("ci").await;
+        assert!(first.permit.hold().now_or_never().is_none());
+        drop(second);
+        first.permit.hold().await;
+        assert!(permits.acquire("ci").now_or_never().is_none());
+        // A second call takes no second permit.
+        assert!(first.permit.hold().now_or_never().is_some());
+    }
+
+    #[tokio::test]
     async fn senders_without_turns_are_forgotten() {
         let permits = TurnPermits::new(1);
         for number in 0..100 {

@@ -389,12 +389,10 @@ fn things_of_another_workspace_do_not_exist_on_any_route() {
         .get(&format!("/api/v1/sessions/{}", things.session));
     assert_eq!((before.status, &before.body), (200, &after.body));
     // The ids are those of existing things.
-    let deletes_last = |operation: &&Operation| operation.method == "DELETE";
-    let (deleting, others): (Vec<&Operation>, Vec<&Operation>) = all
-        .iter()
-        .filter(|operation| operation.has_id())
-        .partition(deletes_last);
-    for operation in others.into_iter().chain(deleting) {
+    let mut with_ids: Vec<&Operation> = all.iter().filter(|one| one.has_id()).collect();
+    // The session is deleted last.
+    with_ids.sort_by_key(|one| (one.method == "DELETE", std::cmp::Reverse(one.path.len())));
+    for operation in with_ids {
         let start = operation.start(&things.own(operation));
         let response = respond(&things.client, &start, &[], &operation.body_text());
         let is_done = response.status < 400 || [400, 409].contains(&response.status);

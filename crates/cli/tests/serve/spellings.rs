@@ -176,6 +176,11 @@ fn check_document_refused(client: &ApiClient, path: &str) {
     let read = client.get(&format!("/api/v1/documents?path={}", encode(path)));
     assert!([400, 403, 404].contains(&read.status), "{path:?}: {read:?}");
     assert!(!read.text.contains("zebra"), "{path:?}: {read:?}");
+    // Other paths name files in the workspace.
+    let leads_out = |part: &str| path.contains(part);
+    if !path.starts_with('/') && !["..", "link", "\0"].into_iter().any(leads_out) {
+        return;
+    }
     let body = json!({"path": path, "content": "changed"});
     let written = client.request("PUT /api/v1/documents", &[], &body.to_string());
     assert!(
