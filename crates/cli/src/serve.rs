@@ -1,5 +1,6 @@
 //! `selvedge serve`: the agent server.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,10 +170,15 @@ async fn serve_until_stopped(
     let reload_on_hangup = reload_on_hangup(host.clone(), tls)?;
     let base = settings.public_url.clone();
     let base = base.unwrap_or_else(|| format!("{scheme}://{address}"));
-    let login = login_url(&*tokens, &base).await?;
     eprint_line!("serving at {scheme}://{address}");
-    let minutes = LOGIN_TIME.as_secs() / 60;
-    eprint_line!("note: log in once within {minutes} minutes: {login}");
+    // Agents may be able to read a log.
+    if std::io::stderr().is_terminal() {
+        let login = login_url(&*tokens, &base).await?;
+        let minutes = LOGIN_TIME.as_secs() / 60;
+        eprint_line!("note: log in once within {minutes} minutes: {login}");
+    } else {
+        eprint_line!("note: run `selvedge serve login` to log in with a browser");
+    }
     let unused = host.clone();
     let background = [
         tokio::spawn(reload_on_hangup),

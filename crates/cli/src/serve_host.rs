@@ -1,7 +1,7 @@
 //! Runs turns and tools for the agent server, from the journal and the configuration of each
 //! workspace.
 
-use std::path::{Component, Path};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -217,16 +217,6 @@ impl JournalHost {
     }
 }
 
-/// Whether a folder below a workspace is hidden or belongs to a repository of git. Such folders are
-/// protected from sessions in the workspace, so no session works in one of them.
-fn is_inside_protected(folder: &Path, workspace: &Path) -> bool {
-    let below = folder.strip_prefix(workspace).unwrap_or(Path::new(""));
-    let is_hidden = |part: Component<'_>| part.as_os_str().as_encoded_bytes().starts_with(b".");
-    let is_git = |folder: &Path| folder.join("HEAD").is_file() && folder.join("objects").is_dir();
-    let between = folder.ancestors().take(below.components().count());
-    below.components().any(is_hidden) || between.into_iter().any(is_git)
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -275,15 +265,9 @@ impl SessionHost for JournalHost {
         ended.map(|()| HostedStep::Ended)
     }
 
-    fn folder(&self, path: &str, workspaces: &[String]) -> Option<String> {
-        let folder = Path::new(path).canonicalize().ok()?;
-        let is_workspace = |workspace: &&String| folder.starts_with(workspace);
-        let workspace = workspaces
-            .iter()
-            .filter(is_workspace)
-            .max_by_key(|one| one.len());
-        let is_offered = folder.is_dir() && !is_inside_protected(&folder, Path::new(workspace?));
-        is_offered.then(|| folder.display().to_string())
+    fn is_folder(&self, path: &str) -> bool {
+        let path = Path::new(path);
+        path.is_dir() && path.canonicalize().is_ok_and(|real| real == path)
     }
 
     async fn check_client_tools(

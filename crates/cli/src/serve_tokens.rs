@@ -1,5 +1,7 @@
 //! `selvedge serve token`: creates, lists and revokes the tokens of the agent server's clients.
 
+use std::path::Path;
+
 use anyhow::Result;
 use selvedge_journal::Journal;
 use selvedge_protocol::{
@@ -33,6 +35,35 @@ pub(crate) fn tokens(command: ServeTokenCommand) -> Result<CliStatus> {
     }
 }
 
+/// Fails if a workspace lies in another one, of this token or of another valid one. Agents in the
+/// outer one could replace the inner one with a link.
+async fn refuse_nested(journal: &Journal, workspaces: &[String]) -> Result<()> {
+    let tokens = journal.tokens().await;
+    let tokens = tokens.map_err(|error| store_problem(&error))?;
+    let now = since_epoch().as_millis() as i64;
+    let valid = tokens.iter().filter(|token| token.is_valid_at(now));
+    let known = valid.flat_map(|token| &token.workspaces).chain(workspaces);
+    for other in known {
+        let is_nested = |one: &&String| {
+            let (one, other) = (Path::new(one), Path::new(other));
+            one != other && (one.starts_with(other) || other.starts_with(one))
+        };
+        if let Some(one) = workspaces.iter().find(is_nested) {
+            let (inner, outer) = if one.len() > other.len() {
+                (one, other)
+            } else {
+                (other, one)
+            };
+            let message = format!("the workspace {inner} lies in {outer}, which is one as well");
+            let problem = Problem::new(message);
+            return Err(problem
+                .hint("see `selvedge serve token list`; revoke the tokens for one of the folders")
+                .into());
+        }
+    }
+    Ok(())
+}
+
 async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
     let secret = TokenSecret::random().map_err(|error| Problem::new(error.to_string()))?;
     let name = match args.name {
@@ -46,6 +77,7 @@ async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
     if workspaces.is_empty() {
         workspaces.push(working_directory(None)?.display().to_string());
     }
+    refuse_nested(journal, &workspaces).await?;
     let mut scopes = args.scope;
     if scopes.is_empty() {
         // Deciding about approvals is granted by name only.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use selvedge_agent::SubAgents;
 use selvedge_journal::Journal;
 use selvedge_protocol::{
     ApiTokenStore, InboxMessage, InboxState, QueuedTurnFuture, QueuedTurnRunner, ServerStoreError,
@@ -11,7 +12,7 @@ use selvedge_protocol::{
 use selvedge_server::{SessionWaker, TurnPermit};
 use serde_json::Value;
 
-use crate::session_runner::{POLL_INTERVAL, ThreadRunner};
+use crate::session_runner::POLL_INTERVAL;
 
 /// First pause of a call that waits for a turn of the server. Each further one is twice as long, up
 /// to [`POLL_INTERVAL`].
@@ -29,15 +30,16 @@ pub(crate) struct ServedTurn {
 pub(crate) struct ServedRunner {
     pub(crate) journal: Arc<Journal>,
     pub(crate) served: ServedTurn,
-    /// Runs turns in folders that the server does not serve.
-    pub(crate) thread: ThreadRunner,
+    /// Sub-agents of the turn whose budget pays; `None` outside of a turn.
+    pub(crate) agents: Option<SubAgents>,
 }
 
 impl SessionRunner for ServedRunner {
     fn run_until_answered(&self, session: String, number: u32, run: String) -> SessionFuture<'_> {
         Box::pin(async move {
             if !self.is_served(&session).await? {
-                return self.thread.run_until_answered(session, number, run).await;
+                let why = "no token of the server has the folder of the session as a workspace";
+                return Err(SessionError::NotRun(why.to_owned()));
             }
             self.served.waker.wake(&session);
             let answered = self.answered(&session, number);
@@ -74,19 +76,19 @@ impl ServedRunner {
         }
     }
 
-    /// Returns whether the server runs turns of a session: a valid token reaches its folder.
+    /// Returns whether the server runs turns of a session: its folder is a workspace of a valid token.
     async fn is_served(&self, session: &str) -> Result<bool, SessionError> {
         let info = SessionStore::get(&*self.journal, session).await?;
         let tokens = self.journal.tokens().await;
         let tokens = tokens.map_err(|error| SessionError::NotRun(error.to_string()))?;
         let now = since_epoch().as_millis() as i64;
         let mut valid = tokens.iter().filter(|token| token.is_valid_at(now));
-        Ok(valid.any(|token| token.allows_directory(&info.directory)))
+        Ok(valid.any(|token| token.works_in(&info.directory)))
     }
 
     /// Charges the budget of a run with what the turn of a message used.
     async fn add_usage(&self, message: &InboxMessage, run: &str) {
-        let (Some(agents), Some(turn)) = (&self.thread.agents, message.turn) else {
+        let (Some(agents), Some(turn)) = (&self.agents, message.turn) else {
             return;
         };
         for kind in ["turn.completed", "turn.failed"] {

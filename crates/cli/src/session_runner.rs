@@ -49,7 +49,7 @@ pub(crate) struct ThreadRunner {
     configuration: SessionConfiguration,
     place: TurnPlace,
     /// Sub-agents of the turn whose budget pays; `None` outside of a turn.
-    pub(crate) agents: Option<SubAgents>,
+    agents: Option<SubAgents>,
 }
 
 impl SessionRunner for ThreadRunner {
@@ -480,7 +480,7 @@ impl CliSetup {
             TurnPlace::Server(served) => Arc::new(ServedRunner {
                 journal: store.clone(),
                 served: served.clone(),
-                thread,
+                agents: thread.agents,
             }),
         };
         Some(SessionAccess {

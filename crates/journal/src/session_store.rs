@@ -287,7 +287,11 @@ impl Journal {
                 let title = session.title.as_deref().unwrap_or_default();
                 title.to_lowercase().contains(&part.to_lowercase())
             };
-            if filter.state.is_none_or(|state| state == session.state)
+            let is_in_folder = filter.include_subfolders
+                || filter.workspaces.is_empty()
+                || filter.workspaces.contains(&session.directory);
+            if is_in_folder
+                && filter.state.is_none_or(|state| state == session.state)
                 && filter.title.as_ref().is_none_or(is_titled)
             {
                 sessions.push(session);

@@ -140,7 +140,15 @@ impl ApiToken {
         }
     }
 
-    /// Returns whether the token can reach a folder.
+    /// Returns whether sessions of the token can work in a folder: it is one of the workspaces. Not
+    /// in folders below, because agents can replace these with links.
+    pub fn works_in(&self, directory: &str) -> bool {
+        self.workspaces
+            .iter()
+            .any(|workspace| workspace == directory)
+    }
+
+    /// Returns whether the token can read what was recorded in a folder.
     pub fn allows_directory(&self, directory: &str) -> bool {
         let directory = std::path::Path::new(directory);
         self.workspaces

@@ -171,8 +171,10 @@ pub enum SessionState {
 /// Which sessions to list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessionFilter {
-    /// Only sessions that work in one of these folders or below. Empty for all.
+    /// Only sessions that work in one of these folders. Empty for all.
     pub workspaces: Vec<String>,
+    /// Whether sessions in folders below the workspaces count, too.
+    pub include_subfolders: bool,
     /// Only sessions whose title contains this text, in any case.
     pub title: Option<String>,
     /// Only sessions of this environment.

@@ -240,7 +240,7 @@ async fn decide_approval(
         .iter()
         .filter_map(|call| call.folder.as_ref());
     if request.decision != ApprovalChoice::Deny
-        && let Some(folder) = folders.find(|folder| !caller.token.allows_directory(folder))
+        && let Some(folder) = folders.find(|folder| !caller.token.works_in(folder))
     {
         return Err(ApiError::forbidden(format!(
             "the calls give access to {folder}, which the token cannot reach"

@@ -48,10 +48,8 @@ impl Caller {
     pub(crate) fn workspace(&self, named: Option<&str>) -> Result<String, ApiError> {
         let workspace = named.or(self.token.workspaces.first().map(String::as_str));
         match workspace {
-            Some(workspace) if self.token.allows_directory(workspace) && is_plain(workspace) => {
-                Ok(workspace.to_owned())
-            }
-            _ => Err(ApiError::not_found("such workspace")),
+            Some(workspace) if self.token.works_in(workspace) => Ok(workspace.to_owned()),
+            _ => Err(no_workspace()),
         }
     }
 
@@ -83,10 +81,9 @@ impl Caller {
     }
 }
 
-/// Returns whether a path has no parts that lead to another folder than it seems.
-fn is_plain(path: &str) -> bool {
-    let mut parts = std::path::Path::new(path).components();
-    !parts.any(|part| matches!(part, std::path::Component::ParentDir))
+/// Returns the error for a folder that is no workspace of the token.
+pub(crate) fn no_workspace() -> ApiError {
+    ApiError::not_found("such workspace").hint("name one of GET /api/v1/workspaces")
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {

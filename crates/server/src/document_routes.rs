@@ -50,7 +50,7 @@ async fn query_documents(
     ApiJson(request): ApiJson<DocumentQueryRequest>,
 ) -> Result<Json<DocumentMatches>, ApiError> {
     let workspace = request.workspace.as_deref();
-    let workspace = state.document_workspace(&caller, workspace).await?;
+    let workspace = state.workspace(&caller, workspace)?;
     let args = Value::Object(request.query);
     let documents = state
         .host
@@ -80,9 +80,7 @@ async fn read_document(
     caller: Caller,
     ApiQuery(query): ApiQuery<ReadDocument>,
 ) -> Result<Json<Value>, ApiError> {
-    let workspace = state
-        .document_workspace(&caller, query.workspace.as_deref())
-        .await?;
+    let workspace = state.workspace(&caller, query.workspace.as_deref())?;
     let args = json!({"path": query.path});
     let document = state
         .host
@@ -114,7 +112,7 @@ async fn write_document(
     ApiJson(request): ApiJson<WriteDocument>,
 ) -> Result<Json<Value>, ApiError> {
     let workspace = request.workspace.as_deref();
-    let workspace = state.document_workspace(&caller, workspace).await?;
+    let workspace = state.workspace(&caller, workspace)?;
     let args = json!({"path": request.path, "content": request.content});
     let written = state
         .host

@@ -18,9 +18,8 @@ pub trait SessionHost: Send + Sync {
     /// Claims the oldest message of a session that is not answered, and runs its turn. If the
     /// future is dropped, the turn stays open and a later call continues it.
     async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError>;
-    /// Returns a folder without links; `None` if it does not exist, is in none of the workspaces,
-    /// or belongs to what sessions in the workspace must not change. Reads nothing else.
-    fn folder(&self, path: &str, workspaces: &[String]) -> Option<String>;
+    /// Returns whether a path leads to a folder, without links.
+    fn is_folder(&self, path: &str) -> bool;
     /// Fails if scripts of the agent of a folder use one of the names of these tools: for a tool, a
     /// namespace of tools or another global.
     async fn check_client_tools(&self, folder: &str, tools: &[ClientTool])

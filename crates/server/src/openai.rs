@@ -260,12 +260,12 @@ async fn create_session(
     }
     check_session_limit(state, caller).await?;
     let environment = (model != DEFAULT_MODEL).then_some(model);
-    let workspace = state.workspace(caller, None).await?;
+    let workspace = state.workspace(caller, None)?;
     let place = state
         .host
         .session_place(&workspace, environment.as_deref(), None);
     let place = place.await?;
-    if !caller.token.allows_directory(&place.directory) {
+    if !caller.token.works_in(&place.directory) {
         return Err(ApiError::not_found("such model"));
     }
     check_tools(state, &place.directory, tools).await?;

@@ -142,7 +142,8 @@ pub(crate) fn router(state: SharedState, hosts: AllowedHosts, proxies: TrustedPr
 
 /// Removes the methods of a path from a response to a client without a token.
 async fn hide_methods(mut response: Response) -> Response {
-    if response.status() == StatusCode::UNAUTHORIZED {
+    let status = response.status();
+    if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
         response.headers_mut().remove(header::ALLOW);
     }
     response

@@ -124,15 +124,16 @@ async fn create_session(
     ApiJson(request): ApiJson<CreateSession>,
 ) -> Result<(StatusCode, Json<SessionView>), ApiError> {
     let workspace = request.workspace.as_deref();
-    let workspace = state.workspace(&caller, workspace).await?;
+    let workspace = state.workspace(&caller, workspace)?;
     let environment = request.environment.as_deref();
     let place = state
         .host
         .session_place(&workspace, environment, request.worktree)
         .await?;
-    if !caller.token.allows_directory(&place.directory) {
-        let message = "the environment works in a folder that the token cannot reach";
-        return Err(ApiError::forbidden(message));
+    if !caller.token.works_in(&place.directory) {
+        let message = "the environment works in a folder that is no workspace of the token";
+        return Err(ApiError::forbidden(message)
+            .hint("run `selvedge serve token create --workspace DIR` for that folder"));
     }
     if request.prompt.is_some() {
         check_spending(&caller)?;
@@ -322,7 +323,7 @@ async fn get_items(
         .unwrap_or(MAX_LISTED_ITEMS)
         .min(MAX_LISTED_ITEMS);
     let listed = state.host.items(&session.id, after, limit).await?;
-    let numbered = (after + 1..).zip(listed.items);
+    let numbered = (after.saturating_add(1)..).zip(listed.items);
     let items = numbered.map(|(number, (turn, item))| ItemView { number, turn, item });
     Ok(Json(ItemList {
         items: items.collect(),
@@ -421,7 +422,7 @@ async fn reachable_children(
         ..SessionFilter::default()
     };
     let mut children = state.stores.sessions.list(filter).await?;
-    children.retain(|child| caller.token.allows_directory(&child.directory));
+    children.retain(|child| caller.token.works_in(&child.directory));
     Ok(children)
 }
 

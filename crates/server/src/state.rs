@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api_error::ApiError;
 use crate::approvals::PendingApprovals;
-use crate::caller::Caller;
+use crate::caller::{Caller, no_workspace};
 use crate::client_tools::ClientTools;
 use crate::feed::SessionFeeds;
 use crate::host::SessionHost;
@@ -138,31 +138,17 @@ impl ApiState {
         }
     }
 
-    /// Returns the workspace of a request, without links. Fails if the token cannot reach it.
-    pub(crate) async fn workspace(
+    /// Returns the workspace of a request. Fails if it is none of the token, or its folder is gone
+    /// or a link now.
+    pub(crate) fn workspace(
         &self,
         caller: &Caller,
         named: Option<&str>,
     ) -> Result<String, ApiError> {
         let workspace = caller.workspace(named)?;
-        // A link in a workspace may lead out of it. The answer does not depend on its target.
-        let folder = self.host.folder(&workspace, &caller.token.workspaces);
-        let folder = folder.filter(|folder| caller.token.allows_directory(folder));
-        folder.ok_or_else(|| ApiError::not_found("such workspace"))
-    }
-
-    /// Returns the workspace of a request for documents. Only workspaces of tokens have an index of
-    /// their documents, not every folder in them.
-    pub(crate) async fn document_workspace(
-        &self,
-        caller: &Caller,
-        named: Option<&str>,
-    ) -> Result<String, ApiError> {
-        let folder = self.workspace(caller, named).await?;
-        match caller.token.workspaces.contains(&folder) {
-            true => Ok(folder),
-            false => Err(ApiError::not_found("such workspace")
-                .hint("name one of GET /api/v1/workspaces, and select a folder in it with `path`")),
+        match self.host.is_folder(&workspace) {
+            true => Ok(workspace),
+            false => Err(no_workspace()),
         }
     }
 
@@ -174,7 +160,7 @@ impl ApiState {
     /// Returns a session that the caller can reach. Others do not exist for it.
     pub(crate) async fn session(&self, caller: &Caller, id: &str) -> Result<SessionInfo, ApiError> {
         let session = self.stores.sessions.get(id).await?;
-        match caller.token.allows_directory(&session.directory) {
+        match caller.token.works_in(&session.directory) {
             true => Ok(session),
             false => Err(ApiError::not_found(format!("session `{id}`"))),
         }

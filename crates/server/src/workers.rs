@@ -188,7 +188,7 @@ impl SessionWorkers {
             if is_refused {
                 self.interrupt(&session.id);
             }
-            let is_served = valid().any(|token| token.allows_directory(&session.directory));
+            let is_served = valid().any(|token| token.works_in(&session.directory));
             if is_served || is_refused {
                 self.wake(&session.id);
             }

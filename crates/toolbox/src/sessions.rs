@@ -268,6 +268,7 @@ impl Tool for SessionList {
             };
             let filter = SessionFilter {
                 workspaces,
+                include_subfolders: true,
                 title: args.title,
                 environment: args.env,
                 creator,
