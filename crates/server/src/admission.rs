@@ -21,6 +21,7 @@ use crate::api_error::ApiError;
 use crate::caller::Caller;
 use crate::idempotency::{answer_once, idempotency_key};
 use crate::login_routes::{LOGIN_PATH, check_same_origin, cookie_token};
+use crate::page::is_page_path;
 use crate::secrets::hash_of;
 use crate::state::{ApiState, SharedState};
 
@@ -135,7 +136,8 @@ impl RequestAdmission {
                 }
             }
         })?;
-        if PUBLIC_PATHS.contains(&parts.uri.path()) {
+        let path = parts.uri.path();
+        if PUBLIC_PATHS.contains(&path) || is_page_path(path) {
             return Ok((Request::from_parts(parts, Body::empty()), None));
         }
         let mut caller = self.authenticate(&parts).await?;

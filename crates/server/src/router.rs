@@ -37,7 +37,9 @@ fn documented_routes() -> (Router<SharedState>, String) {
         .merge(crate::document_routes::routes())
         .merge(crate::channel_routes::routes())
         .merge(crate::run_routes::routes())
-        .merge(crate::memory_routes::routes());
+        .merge(crate::memory_routes::routes())
+        .merge(crate::turn_routes::routes())
+        .merge(crate::render_routes::routes());
     let (router, mut description) = OpenApiRouter::with_openapi(description)
         .nest("/api/v1", api)
         .merge(crate::openai::routes())
@@ -99,6 +101,7 @@ pub(crate) fn router(state: SharedState, hosts: AllowedHosts, proxies: TrustedPr
     };
     let router = router
         .route("/openapi.json", get(openapi))
+        .merge(crate::page::routes())
         .fallback(async || ApiError::not_found("such path").hint("see /openapi.json"))
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(axum::middleware::from_fn_with_state(admission, admit))
