@@ -13,12 +13,13 @@ use selvedge_journal::{Journal, JournalError, RunFilter};
 use selvedge_memory::{Level, Memory, MemoryError, MemoryHit, MemoryQuery};
 use selvedge_protocol::{ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore};
 use selvedge_server::{
-    ClientTool, HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep,
-    HostedTurn, SessionHost, SessionPlace,
+    ClientTool, HostError, HostErrorKind, HostedCheck, HostedItems, HostedMemoryHit, HostedRun,
+    HostedStep, HostedTurn, SessionHost, SessionPlace,
 };
 use serde_json::{Value, json};
 
 use crate::agent_setup::add_sub_agents;
+use crate::doctor::check_for_server;
 use crate::memory_setup::open_memory_in;
 use crate::problem::Problem;
 use crate::runs::{run_json, user_redactor};
@@ -318,6 +319,15 @@ impl SessionHost for JournalHost {
             .configuration(Path::new(workspace))
             .map_err(|error| invalid(&error))?;
         Ok(configuration.environment_names())
+    }
+
+    async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError> {
+        let configuration = self.configuration(Path::new(workspace));
+        let configuration = configuration.map_err(|error| invalid(&error))?;
+        let check = move || anyhow::Ok(check_for_server(&configuration.into_setup()?));
+        let checked = tokio::task::spawn_blocking(check).await;
+        let checked = checked.map_err(HostError::failed)?;
+        checked.map_err(|error| invalid(&error))
     }
 
     async fn add_history(

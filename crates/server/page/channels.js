@@ -1,7 +1,7 @@
 // Channels: the list, the messages of one, and a form to post.
 
 import { follow, get, post } from '/page/api.js';
-import { button, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
+import { emptyNote, errorNote, fill, h } from '/page/dom.js';
 import { ago, dateTime, plural, visible } from '/page/format.js';
 import { rich } from '/page/render.js';
 
@@ -50,7 +50,7 @@ customElements.define('sv-channels', class extends HTMLElement {
     }
   }
 
-  async open(name) {
+  open(name) {
     const { signal } = this.stop;
     const path = `/channels/${encodeURIComponent(name)}`;
     const posts = h('div', { class: 'posts', tabindex: 0, role: 'log', 'aria-label': `Messages of ${name}` });
@@ -65,6 +65,7 @@ customElements.define('sv-channels', class extends HTMLElement {
         fill(note, queued.length ? h('p', { class: 'notice' }, `Sent to ${queued.join(', ')}.`) : null,
           refused.map((reason) => h('p', { class: 'notice error' }, visible(reason))));
         this.refresh();
+        if (!isKnown) start();
       } catch (error) {
         fill(note, errorNote(error));
       }
@@ -83,14 +84,20 @@ customElements.define('sv-channels', class extends HTMLElement {
         rich('markdown', message.text)));
       if (isAtEnd) posts.scrollTop = posts.scrollHeight;
     };
-    try {
-      const { messages } = await get(`${path}/messages`, signal);
-      messages.forEach(show);
-      posts.scrollTop = posts.scrollHeight;
-    } catch (error) {
-      if (error.status !== 404 && !signal.aborted) fill(note, errorNote(error));
-    }
-    if (signal.aborted) return;
-    follow(`${path}/events`, { after: last, signal, onEvent: (event) => show(event.message ?? event) });
+    // A channel exists from its first message on.
+    let isKnown = false;
+    const start = async () => {
+      try {
+        const { messages } = await get(`${path}/messages`, signal);
+        isKnown = true;
+        messages.forEach(show);
+        posts.scrollTop = posts.scrollHeight;
+      } catch (error) {
+        if (error.status !== 404 && !signal.aborted) fill(note, errorNote(error));
+        return;
+      }
+      follow(`${path}/events`, { after: last, signal, onEvent: (event) => show(event.message ?? event) });
+    };
+    start();
   }
 });

@@ -39,8 +39,10 @@ function route() {
   const index = Math.max(0, VIEWS.findIndex(([view]) => view === name));
   const [, label, tag] = VIEWS[index];
   links.forEach((link, at) => {
-    if (at === index) link.setAttribute('aria-current', 'page');
-    else link.removeAttribute('aria-current');
+    if (at === index) {
+      link.setAttribute('aria-current', 'page');
+      link.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    } else link.removeAttribute('aria-current');
   });
   const shown = main.firstElementChild;
   if (shown?.localName === tag && shown.show) {

@@ -4,7 +4,7 @@ import { get } from '/page/api.js';
 import { button, errorNote, fill, h } from '/page/dom.js';
 import { dateTime, duration, plural } from '/page/format.js';
 import { rich } from '/page/render.js';
-import { callDetails, errorParts, stateLabel } from '/page/script-item.js';
+import { callDetails, errorParts, stateLabel, summaryOf } from '/page/script-item.js';
 
 /** Height of a lane, in pixels. */
 const LANE_HEIGHT = 26;
@@ -118,10 +118,3 @@ customElements.define('sv-run', class extends HTMLElement {
     return row;
   }
 });
-
-function summaryOf(args) {
-  if (!args) return '';
-  if (Array.isArray(args.command)) return args.command.join(' ');
-  const text = args.path ?? args.url ?? args.command ?? args.pattern ?? args.query ?? JSON.stringify(args);
-  return String(text).slice(0, 300);
-}

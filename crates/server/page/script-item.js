@@ -41,6 +41,14 @@ export function stateLabel(state, word) {
   return h('span', { class: `state ${kind}` }, h('span', { 'aria-hidden': 'true' }, `${sign} `), word ?? name);
 }
 
+/** Short form of the arguments of a call, for one line. */
+export function summaryOf(args) {
+  if (!args) return '';
+  if (Array.isArray(args.command)) return args.command.join(' ');
+  const text = args.path ?? args.url ?? args.command ?? args.pattern ?? args.query ?? JSON.stringify(args);
+  return String(text).slice(0, 300);
+}
+
 /** Code, of which a long one is folded. */
 export function codeBlock(source, language = 'ts') {
   const code = rich('code', source, language);
@@ -171,12 +179,31 @@ function logLines(logs) {
     plain(logs.map((line) => (line.level === 'log' ? line.message : `${line.level}: ${line.message}`)).join('\n')));
 }
 
+/** Shows the arguments of calls whose events were not received, from the run. */
+async function addSummaries(scriptId, calls, list) {
+  try {
+    const run = await readRun(scriptId);
+    calls.forEach(({ id }, at) => {
+      const call = run.calls.find((known) => known.id === id);
+      const exit = call?.value?.exitCode;
+      if (!call) return;
+      const row = callRow({ ...calls[at], summary: summaryOf(call.args), failure: exit > 0 ? `exit code ${exit}` : null },
+        async () => call);
+      list.children[at].replaceWith(row);
+    });
+  } catch { /* the rows stay without arguments */ }
+}
+
 /** The result of a script: its calls, its value or error, and its log. */
 export function outputElement(item, model) {
   const known = model.scripts.get(item.id);
   const calls = (item.calls ?? []).map((call) => ({ ...known?.calls.get(call.id), ...call }));
   const parts = [];
-  if (calls.length) parts.push(callList(item.id, calls));
+  if (calls.length) {
+    const list = callList(item.id, calls);
+    parts.push(list);
+    if (calls.some((call) => call.summary === undefined)) addSummaries(item.id, calls, list);
+  }
   parts.push(h('p', { class: 'item-head' }, h('span', { class: 'kind' }, 'Result'), stateLabel(item.status),
     h('span', { class: 'dim' }, duration(item.metadata?.duration_ms))));
   if (item.error) parts.push(...errorParts(item.error));

@@ -11,6 +11,8 @@ import '/page/transcript.js';
 
 /** How often the state of the session and its queue are read. */
 const POLL_MS = 3000;
+/** How long after the end of a turn the queue is read again. */
+const SETTLE_MS = 400;
 
 customElements.define('sv-session', class extends HTMLElement {
   connectedCallback() {
@@ -55,7 +57,12 @@ customElements.define('sv-session', class extends HTMLElement {
     fill(this.body, transcript);
     const listen = (target, name, action) => target.addEventListener(name, action, { signal });
     listen(this.model, 'usage', () => this.showUsage());
-    listen(this.model, 'turn', () => { this.showTurn(); this.refresh(); });
+    listen(this.model, 'turn', () => {
+      this.showTurn();
+      this.refresh();
+      // The message counts as answered a moment after the turn has ended.
+      setTimeout(() => !signal.aborted && this.refresh(), SETTLE_MS);
+    });
     listen(approvals, 'change', () => this.showApprovals());
     this.showUsage();
     this.showTurn();

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use selvedge_protocol::{EventSink, SessionFolder};
 use selvedge_tools::Approver;
+use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
 
 use crate::client_tools::{ClientTool, SessionClientTools};
 use crate::feed::EventFlush;
@@ -86,6 +88,8 @@ pub trait SessionHost: Send + Sync {
     ) -> Result<Vec<HostedMemoryHit>, HostError>;
     /// Returns a run with its calls.
     async fn run(&self, id: &str) -> Result<HostedRun, HostError>;
+    /// Checks that the sandbox, commands, MCP servers and the model of a workspace work.
+    async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError>;
 }
 
 /// What a turn gets from the server.
@@ -161,6 +165,31 @@ pub struct HostedRun {
     pub directory: String,
     /// The run as `selvedge runs --json` prints it, with secrets redacted.
     pub body: Value,
+}
+
+/// Result of one check of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostedCheck {
+    /// What was checked, such as `sandbox`.
+    pub what: String,
+    /// How it is.
+    pub state: HostedCheckState,
+    /// What was found, in one line.
+    pub details: String,
+}
+
+/// How something that was checked is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HostedCheckState {
+    /// It works.
+    Passed,
+    /// It was not checked, because that would start programs.
+    NotChecked,
+    /// It works with a restriction.
+    Warning,
+    /// It does not work.
+    Failed,
 }
 
 /// Where a session works.

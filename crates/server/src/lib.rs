@@ -13,6 +13,7 @@ mod caller;
 mod change_routes;
 mod channel_routes;
 mod chat_completions;
+mod check_routes;
 mod client_tools;
 mod document_routes;
 mod event_stream;
@@ -46,8 +47,8 @@ mod workers;
 pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
 pub use host::{
-    HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep, HostedTurn,
-    SessionHost, SessionPlace, SessionWaker,
+    HostError, HostErrorKind, HostedCheck, HostedCheckState, HostedItems, HostedMemoryHit,
+    HostedRun, HostedStep, HostedTurn, SessionHost, SessionPlace, SessionWaker,
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};

@@ -39,7 +39,8 @@ fn documented_routes() -> (Router<SharedState>, String) {
         .merge(crate::run_routes::routes())
         .merge(crate::memory_routes::routes())
         .merge(crate::turn_routes::routes())
-        .merge(crate::render_routes::routes());
+        .merge(crate::render_routes::routes())
+        .merge(crate::check_routes::routes());
     let (router, mut description) = OpenApiRouter::with_openapi(description)
         .nest("/api/v1", api)
         .merge(crate::openai::routes())
