@@ -1,10 +1,10 @@
 // One run: why it failed, its timeline with a lane per concurrent call, its calls and its script.
 
-import { get } from '/page/api.js';
+import { get, post } from '/page/api.js';
 import { button, errorNote, fill, h } from '/page/dom.js';
 import { dateTime, duration, plural } from '/page/format.js';
 import { rich } from '/page/render.js';
-import { callDetails, errorParts, stateLabel, summaryOf } from '/page/script-item.js';
+import { callDetails, errorParts, outputElement, stateLabel, summaryOf } from '/page/script-item.js';
 
 /** Height of a lane, in pixels. */
 const LANE_HEIGHT = 26;
@@ -95,7 +95,23 @@ customElements.define('sv-run', class extends HTMLElement {
       h('h3', null, `Timeline: ${plural(calls.length, 'call')}`),
       calls.length ? timeline(run, calls, select) : null,
       rows,
+      run.ended_ms ? h('div', { class: 'actions' }, button('Replay', () => this.replay(null)),
+        h('span', { class: 'dim' }, 'Runs the script again with the recorded results. Nothing is changed.')) : null,
+      this.replayed = h('div', { 'aria-live': 'polite' }),
       h('h3', null, 'Script'), rich('code', source ?? '', 'ts')));
+  }
+
+  /** Replays the run, with a call that fails if there is one, and shows how it ends. */
+  async replay(call) {
+    try {
+      const { matches, output } = await post(`/runs/${this.run}/replay`, call ? { fail: call } : {}, { once: false });
+      const text = call ? `If ${call} had failed, the script would have ended like this:`
+        : matches ? 'The replay matches the recording.' : 'The replay differs from the recording.';
+      fill(this.replayed, h('section', { class: 'card', 'aria-label': 'Replay' }, h('p', null, text), outputElement(output, { scripts: new Map() })));
+    } catch (error) {
+      fill(this.replayed, errorNote(error));
+    }
+    this.replayed.scrollIntoView({ block: 'nearest' });
   }
 
   callRow(call, run) {
@@ -113,7 +129,9 @@ customElements.define('sv-run', class extends HTMLElement {
           stateLabel(isFailed && call.state === 'done' ? 'failed' : call.state, exit > 0 ? `exit code ${exit}` : undefined))),
       body);
     row.addEventListener('toggle', () => {
-      if (row.open && !body.childNodes.length) body.append(...callDetails(call));
+      if (!row.open || body.childNodes.length) return;
+      body.append(...callDetails(call));
+      if (run.ended_ms) body.append(h('div', { class: 'actions' }, button('What if this call had failed?', () => this.replay(call.id))));
     });
     return row;
   }

@@ -30,7 +30,8 @@ customElements.define('sv-session', class extends HTMLElement {
     this.stopButton = button('Stop', () => this.stopTurn(), 'danger', { hidden: true });
     fill(this.actions, this.stopButton,
       button('Changes', () => this.showChanges()),
-      button('Fork', () => this.fork()));
+      button('Fork', () => this.fork()),
+      h('a', { href: `#/memory/${this.session}` }, 'Memory'));
     fill(this, h('header', { class: 'session-head' },
       h('a', { class: 'back', href: '#/sessions' }, '← Sessions'),
       h('div', { class: 'session-name' }, this.heading, this.facts), this.actions, this.status),

@@ -21,7 +21,9 @@ mod feed;
 mod health_routes;
 mod highlight;
 mod host;
+mod hosted_memory;
 mod idempotency;
+mod lesson_routes;
 mod login_routes;
 mod memory_routes;
 mod message_routes;
@@ -30,6 +32,7 @@ mod openai;
 mod page;
 mod render;
 mod render_routes;
+mod replay_routes;
 mod responses;
 mod router;
 mod run_routes;
@@ -49,6 +52,9 @@ pub use feed::EventFlush;
 pub use host::{
     HostError, HostErrorKind, HostedCheck, HostedCheckState, HostedItems, HostedMemoryHit,
     HostedRun, HostedStep, HostedTurn, SessionHost, SessionPlace, SessionWaker,
+};
+pub use hosted_memory::{
+    HostedBand, HostedGradient, HostedLesson, HostedReplay, HostedTurnLevel, LessonReview,
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};

@@ -40,7 +40,9 @@ fn documented_routes() -> (Router<SharedState>, String) {
         .merge(crate::memory_routes::routes())
         .merge(crate::turn_routes::routes())
         .merge(crate::render_routes::routes())
-        .merge(crate::check_routes::routes());
+        .merge(crate::check_routes::routes())
+        .merge(crate::lesson_routes::routes())
+        .merge(crate::replay_routes::routes());
     let (router, mut description) = OpenApiRouter::with_openapi(description)
         .nest("/api/v1", api)
         .merge(crate::openai::routes())

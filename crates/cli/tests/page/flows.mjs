@@ -177,9 +177,11 @@ await run({
     check(text.includes('[U+202E]') && text.includes('\u241b[31m'), 'hidden characters are visible');
     const isWide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
     check(!isWide, 'the page is not wider than the window');
-    // A line of 5 MB.
+    // A command with a line of 5 MB, and a long answer in one line.
     await send(page, 'long line');
-    await page.waitForSelector('text=Show more');
+    await page.waitForSelector('.item.assistant button:has-text("Show more")');
+    await page.click('.item.result .call summary');
+    await page.waitForSelector('.item.result .call-body >> text=Exit code 0');
     await send(page, 'hello');
     await page.waitForSelector('.item.assistant:has-text("You said hello")');
   },
@@ -212,6 +214,10 @@ await run({
     await page.locator('.lanes .bar').first().focus();
     await page.keyboard.press('Enter');
     await page.waitForSelector('.call[open] >> text=Arguments');
+    await page.click('text=Replay');
+    await page.waitForSelector('text=The replay matches the recording.');
+    await page.click('text=What if this call had failed?');
+    await page.waitForSelector('text=If tool_1 had failed');
     await show(page, 'channels/engineering');
     await page.fill('.composer textarea', 'A **post**');
     await page.click('.composer button');
@@ -230,9 +236,39 @@ await run({
     await page.fill('sv-memory input', 'written');
     await page.keyboard.press('Enter');
     await page.waitForSelector(`sv-memory a[href="#/sessions/${session}"]`);
+    await page.click('.item >> text=turn 1');
+    await page.waitForSelector('.bands .band');
+    await page.waitForSelector('.level-columns section[aria-label=tiny]');
+    await page.click('text=Lessons');
+    await page.waitForSelector('text=There are no lessons yet.');
     await show(page, 'health');
     await page.waitForSelector('tr:has-text("sandbox") >> text=passed');
     await page.waitForSelector('tr:has-text("Turns that run")');
+  },
+
+  /** Writes the pictures of the documentation. */
+  async screenshots() {
+    const folder = process.env.SELVEDGE_SCREENSHOTS;
+    const session = await ask('session follow');
+    const page = await open({ viewport: { width: 1200, height: 760 } });
+    const picture = async (name) => {
+      await page.waitForTimeout(800);
+      await page.screenshot({ path: `${folder}/page-${name}.png` });
+    };
+    await show(page, `sessions/${session}`);
+    await page.waitForSelector('.call:has-text("running") >> text=first line');
+    await picture('session');
+    await ask('go');
+    await turnEnded(page, 1);
+    await page.click('.item.script >> text=run');
+    await picture('run');
+    await ask('session please');
+    await show(page, 'approvals');
+    await page.waitForSelector('.approval');
+    await picture('approvals');
+    await show(page, `memory/${session}`);
+    await page.waitForSelector('.level-columns');
+    await picture('memory');
   },
 
   /** axe-core finds nothing serious, in both themes and on a small screen; nothing is cut off. */
@@ -240,7 +276,7 @@ await run({
     const session = await ask('session follow');
     await ask('go');
     const asked = await ask('session please');
-    const views = ['sessions', `sessions/${session}`, `sessions/${asked}`, 'approvals', 'runs', 'channels/a', 'documents', 'memory', 'health'];
+    const views = ['sessions', `sessions/${session}`, `sessions/${asked}`, 'approvals', 'runs', 'channels/a', 'documents', 'memory', `memory/${session}`, 'memory/lessons', 'health'];
     const sizes = [[1280, 800, 'light'], [360, 740, 'dark'], [2560, 1440, 'light']];
     for (const [width, height, colorScheme] of sizes) {
       const page = await open({ viewport: { width, height }, colorScheme });

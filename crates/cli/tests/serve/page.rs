@@ -11,10 +11,10 @@ use crate::answer_encoding::{block, text, think};
 use crate::fixture::ServeFixture;
 use crate::server::{Asked, Reply};
 use crate::support::TEST_TIMEOUT;
-use crate::support::api::{ApiClient, ApiServer};
+use crate::support::api::{ApiClient, ApiServer, create_token};
 
-/// Length of a hostile line, in bytes.
-const LONG_LINE: usize = 5 << 20;
+/// Length of a long answer without a line break, in bytes.
+const LONG_LINE: usize = 200_000;
 /// Past turns of a long session; each has two items.
 const LONG_SESSION_TURNS: usize = 1000;
 
@@ -91,7 +91,11 @@ fn obeys(asked: &Asked) -> Reply {
              await tools.writeFile({ path: '/etc/selvedge-test', content: 'a' });",
         ),
         "hostile" => vec![text(HOSTILE)].into(),
-        "long line" => vec![text(&"x".repeat(LONG_LINE))].into(),
+        "long line" => script(
+            "const { stdout } = await tools.exec({ command: ['sh', '-c', \
+             'head -c 5000000 /dev/zero | tr \"\\\\0\" x'] }); return 'a long line'",
+        ),
+        last if last.contains("a long line") => vec![text(&"x".repeat(LONG_LINE))].into(),
         last => vec![text(&format!("You said {last}"))].into(),
     }
 }
@@ -197,12 +201,14 @@ fn run_flow(name: &str) {
     };
     let mut test = PageTest::start();
     let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/flows.mjs");
+    let screenshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
     let mut node = Command::new("node")
         .arg(flows)
         .arg(name)
         .env("SELVEDGE_BROWSER_FOLDER", folder)
         .env("SELVEDGE_CHROMIUM", chromium)
         .env("SELVEDGE_PAGE_URL", test.url())
+        .env("SELVEDGE_SCREENSHOTS", screenshots)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -247,6 +253,12 @@ flows! {
     a_long_transcript_has_few_elements = "long_transcript";
     the_other_views_work = "other_views";
     the_page_is_accessible_and_fits_every_screen = "accessible";
+}
+
+#[test]
+#[ignore = "writes the pictures of docs/page.md: run `make screenshots`"]
+fn screenshots() {
+    run_flow("screenshots");
 }
 
 #[test]
@@ -316,4 +328,62 @@ fn the_events_of_the_latest_turn_begin_after_a_number() {
     assert!(latest.body["usage"]["usage"]["input_tokens"].as_u64() > Some(0));
     let events = client.stored_events(&session, latest.body["after"].as_u64().unwrap());
     assert_eq!(events[0].1, json!({"type": "turn.started", "turn": 2}));
+}
+
+#[test]
+fn a_run_is_replayed_also_with_a_failed_call() {
+    let fixture = ServeFixture::new(obeys);
+    let (server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "fail"}));
+    client.answer(&session, 1);
+    let runs = client.get("/api/v1/runs");
+    let path = format!(
+        "/api/v1/runs/{}/replay",
+        runs.body["runs"][0]["id"].as_str().unwrap()
+    );
+    let same = client.post(&path, json!({}));
+    assert_eq!(same.body["matches"], true, "{same:?}");
+    assert_eq!(same.body["output"]["error"]["line"], 2, "{same:?}");
+    let failed = client.post(&path, json!({"fail": "tool_1"}));
+    assert_eq!(failed.body["output"]["error"]["line"], 1, "{failed:?}");
+    let unknown = client.post(&path, json!({"fail": "tool_9"}));
+    assert_eq!(unknown.status, 400, "{unknown:?}");
+    let other = create_token(&fixture.workspace, &["other", "--workspace", "/usr"]);
+    let hidden = server.client(&other).post(&path, json!({}));
+    assert_eq!(hidden.status, 404, "{hidden:?}");
+}
+
+#[test]
+fn the_memory_of_a_session_has_bands_and_levels() {
+    let fixture = ServeFixture::new(obeys);
+    let (server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "hello"}));
+    client.answer(&session, 1);
+    let path = format!("/api/v1/sessions/{session}/memory");
+    let gradient = client.get(&path);
+    let band = &gradient.body["bands"][0];
+    assert_eq!(
+        (&band["first"], &band["level"]),
+        (&json!(1), &json!("raw")),
+        "{gradient:?}"
+    );
+    let turn = client.get(&format!("{path}/1"));
+    let levels = turn.body["levels"].as_array().unwrap();
+    assert_eq!(levels.len(), 4, "{turn:?}");
+    assert!(levels[0]["text"].as_str().unwrap().contains("hello"));
+    assert_eq!(client.get(&format!("{path}/99")).status, 404);
+    let lessons = client.get("/api/v1/memory/lessons");
+    assert_eq!(lessons.body, json!({"lessons": []}));
+    let unknown = client.post(
+        "/api/v1/memory/lessons/les_1",
+        json!({"decision": "accept"}),
+    );
+    assert_eq!(unknown.status, 404, "{unknown:?}");
+    let scope = ["plain", "--scope", "memory"];
+    let plain = server.client(&create_token(&fixture.workspace, &scope));
+    let refused = plain.post(
+        "/api/v1/memory/lessons/les_1",
+        json!({"decision": "accept"}),
+    );
+    assert_eq!(refused.status, 403, "{refused:?}");
 }
