@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use selvedge_journal::Journal;
 use selvedge_models::{Model, ModelClient, ModelTool, Provider};
-use selvedge_protocol::{ScriptMode, ToolSpec};
+use selvedge_protocol::{RequestGate, ScriptMode, ToolSpec};
 use selvedge_script::Harness;
 use selvedge_tools::{OfferedTool, Orchestrator, Registry, ToolError, ToolRouter, offerable_tools};
 
@@ -36,6 +36,8 @@ pub struct Agent {
     pub(crate) sub_agents: SubAgents,
     /// The budget of the agent that launched this one; `None` if a person started this agent.
     pub(crate) budget: Option<Budget>,
+    /// Decides about the requests of turns, also those of sub-agents.
+    pub(crate) request_gate: Option<Arc<dyn RequestGate>>,
     pub(crate) depth: u32,
     /// Finds the models that scripts name.
     pub(crate) model_lookup: Arc<ModelLookup>,
@@ -70,6 +72,7 @@ impl Agent {
             change_tracker: None,
             sub_agents: SubAgents::default(),
             budget: None,
+            request_gate: None,
             depth: 0,
             model_lookup: Arc::new(|own, name| {
                 Ok(AgentModel::new(own.clone(), Model::from_table(name)))
@@ -107,6 +110,12 @@ impl Agent {
     /// Sets the tracker that reports the file changes of each turn.
     pub fn with_change_tracker(mut self, changes: Arc<dyn ChangeTracker>) -> Self {
         self.change_tracker = Some(changes);
+        self
+    }
+
+    /// Sets what decides about each request of a turn to a model, besides the limits of the turn.
+    pub fn with_request_gate(mut self, gate: Arc<dyn RequestGate>) -> Self {
+        self.request_gate = Some(gate);
         self
     }
 

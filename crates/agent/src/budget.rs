@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use selvedge_protocol::{TurnEnd, Usage};
+use selvedge_protocol::{RequestDecision, RequestGate, TurnEnd, Usage};
 
 use crate::BudgetLimits;
 
@@ -19,6 +19,8 @@ struct BudgetInner {
     spent: Mutex<BudgetSpent>,
     /// The budget in which this one is nested.
     parent: Option<Budget>,
+    /// Decides about requests of this budget and those nested in it.
+    gate: Option<Arc<dyn RequestGate>>,
 }
 
 /// The amounts spent so far.
@@ -34,26 +36,70 @@ pub(crate) struct BudgetSpent {
 impl Budget {
     /// Creates a budget that is not nested. `spent` has already been used.
     pub(crate) fn new(limits: BudgetLimits, spent: BudgetSpent) -> Self {
-        Self::with_parent(None, limits, spent)
+        Self::with_parent(None, limits, spent, None)
     }
 
     /// Creates a budget nested in this one. It starts with `spent`, which this budget has already
-    /// counted.
-    pub(crate) fn child(&self, limits: BudgetLimits, spent: BudgetSpent) -> Self {
-        Self::with_parent(Some(self.clone()), limits, spent)
+    /// counted. The gate decides about its requests.
+    pub(crate) fn child(
+        &self,
+        limits: BudgetLimits,
+        spent: BudgetSpent,
+        gate: Option<Arc<dyn RequestGate>>,
+    ) -> Self {
+        Self::with_parent(Some(self.clone()), limits, spent, gate)
     }
 
-    fn with_parent(parent: Option<Self>, limits: BudgetLimits, spent: BudgetSpent) -> Self {
+    fn with_parent(
+        parent: Option<Self>,
+        limits: BudgetLimits,
+        spent: BudgetSpent,
+        gate: Option<Arc<dyn RequestGate>>,
+    ) -> Self {
         Self(Arc::new(BudgetInner {
             limits,
             started_at: Instant::now(),
             spent: Mutex::new(spent),
             parent,
+            gate,
         }))
     }
 
-    /// Counts one request and its usage, here and in the budgets above.
+    /// Returns the gate of this budget, or of the nearest one above that has one.
+    fn gate(&self) -> Option<&Arc<dyn RequestGate>> {
+        let parent = self.0.parent.as_ref();
+        self.0.gate.as_ref().or_else(|| parent.and_then(Self::gate))
+    }
+
+    /// Waits until a request may be sent. Returns the limit that was reached, if it may not.
+    pub(crate) async fn before_request(&self) -> Option<TurnEnd> {
+        if let Some(end) = self.reached_limit() {
+            return Some(end);
+        }
+        match self.gate()?.before_request().await {
+            RequestDecision::Allowed => None,
+            RequestDecision::NothingLeft => Some(TurnEnd::MaxCost),
+        }
+    }
+
+    /// Stores the costs of the requests so far, so that other turns see them.
+    pub(crate) async fn settle(&self) {
+        if let Some(gate) = self.gate() {
+            gate.settle().await;
+        }
+    }
+
+    /// Counts one request and its usage, here and in the budgets above, and charges its cost.
     pub(crate) fn add_request(&self, usage: Usage, cost: Option<f64>) {
+        if let (Some(gate), Some(cost)) = (self.gate(), cost) {
+            gate.add_cost(cost);
+        }
+        self.count_request(usage, cost);
+    }
+
+    /// Counts what a turn of another session used, here and in the budgets above. That turn has
+    /// charged the cost.
+    pub(crate) fn count_request(&self, usage: Usage, cost: Option<f64>) {
         let mut spent = self.0.spent.lock().unwrap_or_else(PoisonError::into_inner);
         spent.requests += 1;
         spent.usage += usage;
@@ -62,7 +108,7 @@ impl Budget {
         }
         drop(spent);
         if let Some(parent) = &self.0.parent {
-            parent.add_request(usage, cost);
+            parent.count_request(usage, cost);
         }
     }
 
@@ -164,12 +210,12 @@ mod tests {
             max_rounds: Some(3),
             ..BudgetLimits::default()
         };
-        let turn = session.child(three_rounds, BudgetSpent::default());
+        let turn = session.child(three_rounds, BudgetSpent::default(), None);
         let cost_limit = BudgetLimits {
             max_cost: Some(1.0),
             ..BudgetLimits::default()
         };
-        let child = turn.child(cost_limit, BudgetSpent::default());
+        let child = turn.child(cost_limit, BudgetSpent::default(), None);
         child.add_request(usage(10), Some(0.5));
         assert_eq!(child.reached_limit(), None);
         assert_eq!(child.remaining(), (Some(89), Some(0.5)));

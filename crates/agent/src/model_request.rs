@@ -237,6 +237,7 @@ impl AgentTurn<'_> {
         let usage = usage.unwrap_or_default();
         let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
         self.budget.add_request(usage, cost);
+        self.budget.settle().await;
         let any = |is: fn(&AnswerPiece) -> bool| pieces.iter().any(|emitted| is(&emitted.piece));
         let scripts = any(|piece| matches!(piece, AnswerPiece::Script(_)));
         // Tagged reasoning is a piece of its own, while requests contain the whole message.

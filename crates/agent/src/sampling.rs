@@ -44,7 +44,7 @@ impl SubAgents {
         let (template, context) = self
             .active_turn(run)
             .ok_or_else(|| refused("the run belongs to no running turn of an agent"))?;
-        if let Some(end) = context.budget.reached_limit() {
+        if let Some(end) = context.budget.before_request().await {
             return Err(refused(&budget_error(end).message));
         }
         let (client, model) = (&template.agent.client, &template.agent.model);
@@ -59,7 +59,7 @@ impl SubAgents {
             max_output_tokens: Some(prompt.max_tokens),
             ..Prompt::default()
         };
-        let mut charge = SamplingCharge {
+        let mut charge = RequestCharge {
             budget: context.budget.clone(),
             model,
             usage: estimate_usage(&prompt),
@@ -70,20 +70,21 @@ impl SubAgents {
             answered = read_answer(client, &prompt, model, &mut charge) => answered,
         };
         drop(charge);
+        context.budget.settle().await;
         answered
     }
 }
 
-/// The usage of a sampling request. It is charged to the budget on drop, so that a request whose
-/// future is dropped is charged as well.
-struct SamplingCharge<'a> {
-    budget: Budget,
-    model: &'a Model,
+/// The usage of a request. It is charged to the budget on drop, so that a request whose future is
+/// dropped is charged as well.
+pub(crate) struct RequestCharge<'a> {
+    pub(crate) budget: Budget,
+    pub(crate) model: &'a Model,
     /// An estimate of the request, until the provider reports the usage.
-    usage: Usage,
+    pub(crate) usage: Usage,
 }
 
-impl Drop for SamplingCharge<'_> {
+impl Drop for RequestCharge<'_> {
     fn drop(&mut self) {
         let cost = self.model.prices.map(|prices| prices.cost(&self.usage));
         self.budget.add_request(self.usage, cost);
@@ -94,7 +95,7 @@ async fn read_answer(
     client: &ModelClient,
     prompt: &Prompt,
     model: &Model,
-    charge: &mut SamplingCharge<'_>,
+    charge: &mut RequestCharge<'_>,
 ) -> Result<TurnSamplingResponse, AgentError> {
     let mut stream = client.stream(prompt, model);
     let mut answer = TurnSamplingResponse {

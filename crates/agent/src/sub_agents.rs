@@ -32,6 +32,8 @@ use self::background::{BackgroundAgent, BackgroundAgents};
 use self::launch::{AgentResultDocument, PreparedSubAgent};
 use crate::agent_model::AgentModel;
 use crate::budget::Budget;
+use crate::model_request::estimate_usage;
+use crate::sampling::RequestCharge;
 use crate::{Agent, BudgetLimits, Session};
 
 /// The tools that launch sub-agents. Register them first, create the agent with that registry, then
@@ -115,7 +117,7 @@ impl SubAgents {
     /// Counts what the turn of another session used, which a run waited for.
     pub fn add_usage(&self, run: &str, usage: Usage, cost: Option<f64>) {
         if let Some((_, context)) = self.active_turn(run) {
-            context.budget.add_request(usage, cost);
+            context.budget.count_request(usage, cost);
         }
     }
 
@@ -176,7 +178,7 @@ impl SubAgentsInner {
         call: &CallContext,
     ) -> Result<LlmChatOutput, ToolError> {
         let (template, context) = self.turn_of_call(call)?;
-        if let Some(end) = context.budget.reached_limit() {
+        if let Some(end) = context.budget.before_request().await {
             return Err(budget_error(end));
         }
         let AgentModel { client, model, .. } = template.find_model(args.model.as_deref())?;
@@ -188,14 +190,23 @@ impl SubAgentsInner {
             max_output_tokens: args.max_output_tokens,
             ..Prompt::default()
         };
-        let (text, usage) = tokio::select! {
+        let mut charge = RequestCharge {
+            budget: context.budget.clone(),
+            model: &model,
+            usage: estimate_usage(&prompt),
+        };
+        let answered = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(ToolError::new("the call was cancelled")),
-            answered = ask_for_text(&client, &prompt, &model) => answered?,
+            answered = ask_for_text(&client, &prompt, &model) => answered,
         };
-        context
-            .budget
-            .add_request(usage, model.prices.map(|prices| prices.cost(&usage)));
+        // A request that failed costs nothing.
+        charge.usage = answered
+            .as_ref()
+            .map_or(Usage::default(), |(_, usage)| *usage);
+        drop(charge);
+        context.budget.settle().await;
+        let (text, usage) = answered?;
         Ok(LlmChatOutput {
             text,
             input_tokens: usage.input_tokens,

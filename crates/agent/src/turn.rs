@@ -304,6 +304,9 @@ impl<'a> AgentTurn<'a> {
             usage,
             cost: Some(cost),
         };
+        // A sub-agent has the gate of the turn that launched it.
+        let gate = agent.request_gate.clone();
+        let gate = gate.filter(|_| agent.budget.is_none());
         let (budget, session_budget) = match &agent.budget {
             Some(launcher) => (launcher.clone(), None),
             None => {
@@ -323,7 +326,7 @@ impl<'a> AgentTurn<'a> {
             documents,
             turn_cancel: options.cancel.child_token(),
             script_mode: options.mode.unwrap_or(agent.options.mode),
-            budget: budget.child(agent.options.turn_limits, so_far),
+            budget: budget.child(agent.options.turn_limits, so_far, gate),
             hook_text: None,
             call_mode: match agent.model.tools {
                 true => ToolCallMode::Parallel,
@@ -368,7 +371,7 @@ impl<'a> AgentTurn<'a> {
         }
         self.call_hook_before_turn().await;
         loop {
-            if let Some(end) = self.end_reason() {
+            if let Some(end) = self.end_reason().await {
                 return Ok(end);
             }
             let prompt = self.assemble_prompt().await?;
@@ -399,14 +402,13 @@ impl<'a> AgentTurn<'a> {
     }
 
     /// Returns why the turn has to end before the next request.
-    fn end_reason(&self) -> Option<TurnEnd> {
-        if self.options.cancel.is_cancelled() {
-            return Some(TurnEnd::Interrupted);
+    async fn end_reason(&self) -> Option<TurnEnd> {
+        tokio::select! {
+            biased;
+            () = self.options.cancel.cancelled() => Some(TurnEnd::Interrupted),
+            () = self.turn_cancel.cancelled() => Some(TurnEnd::MaxTime),
+            end = self.budget.before_request() => end,
         }
-        if self.turn_cancel.is_cancelled() {
-            return Some(TurnEnd::MaxTime);
-        }
-        self.budget.reached_limit()
     }
 
     /// Finishes the last answer of an earlier process: runs what has no recorded result. Returns

@@ -152,7 +152,7 @@ pub(crate) async fn assemble_in_session(
     let connections = shared.connections().await?;
     check_cost_limits(setup, options.turn_limits, &connections.choice)?;
     setup.session = session.id().to_owned();
-    setup.memory = shared.memory().await?;
+    setup.memory = shared.memory()?;
     let memory = setup.memory.clone().map(|memory| {
         let small = connections.small_model.clone();
         memory_for_agent(&setup.config, memory, connections.context_window, small)

@@ -212,6 +212,7 @@ impl CliSetup {
             author: self.message_author(),
             permissions: self.turn_permissions(),
             budgets: self.turn_budgets(),
+            max_open_messages: self.config.serve.max_queued_turns,
         })
     }
 

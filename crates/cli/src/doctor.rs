@@ -18,6 +18,7 @@ use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
 use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
 use crate::providers;
+use crate::serve_errors::names_server_files;
 use crate::setup::{CliSetup, load_configuration_with_diagnostics};
 
 /// Result of one check. The field names are part of the JSON output.
@@ -130,8 +131,9 @@ fn check_setup(setup: &CliSetup) -> Vec<DoctorFinding> {
     findings
 }
 
-/// Checks a folder for the agent server, on a thread that may block.
-pub(crate) fn check_for_server(setup: &CliSetup) -> Vec<HostedCheck> {
+/// Checks a folder for the agent server, on a thread that may block. Clients do not see details
+/// that name other files of the server.
+pub(crate) fn check_for_server(setup: &CliSetup, folder: &str) -> Vec<HostedCheck> {
     let mut findings = check_setup(setup);
     findings.push(check_memory());
     let checks = findings.into_iter().map(|finding| HostedCheck {
@@ -142,7 +144,10 @@ pub(crate) fn check_for_server(setup: &CliSetup) -> Vec<HostedCheck> {
             FindingStatus::Warning => HostedCheckState::Warning,
             FindingStatus::Failed => HostedCheckState::Failed,
         },
-        details: finding.details,
+        details: match names_server_files(&finding.details, folder) {
+            true => "run `selvedge doctor` on the machine of the server for the details".to_owned(),
+            false => finding.details,
+        },
     });
     checks.collect()
 }

@@ -7,11 +7,42 @@ use selvedge_files::{FileRefusal, ProjectFiles};
 /// Name of the files with instructions for the model.
 const INSTRUCTIONS_FILE: &str = "AGENTS.md";
 
-/// Whether a file instructs agents, by its name.
+/// Names of files that instruct agents, up to the first dot, in lower case: `AGENTS.override.md` and
+/// `CLAUDE.local.md` are such files, too. Selvedge itself reads `AGENTS.md` only; other agents that
+/// work in the folder obey the others.
+const AGENT_FILE_STEMS: [&str; 9] = [
+    "agent",
+    "agents",
+    "claude",
+    "conventions",
+    "copilot-instructions",
+    "crush",
+    "gemini",
+    "qwen",
+    "skill",
+];
+/// Endings of files that instruct agents, whatever their name, in lower case.
+const AGENT_FILE_ENDINGS: [&str; 5] = [
+    ".instructions.md",
+    ".prompt.md",
+    ".chatmode.md",
+    ".agent.md",
+    ".mdc",
+];
+
+/// Whether a file may instruct agents, this one or others, by its path in a workspace: a known name
+/// in any folder, or a hidden file or folder, such as `.cursorrules`, `.windsurfrules` and
+/// `.github`.
 pub(crate) fn is_instructions_file(path: &Path) -> bool {
-    let names = [INSTRUCTIONS_FILE, "CLAUDE.md"];
-    path.file_name()
-        .is_some_and(|name| names.iter().any(|own| name.eq_ignore_ascii_case(own)))
+    let parts = path.components().map(|part| part.as_os_str());
+    let parts: Vec<String> = parts
+        .map(|part| part.to_string_lossy().to_lowercase())
+        .collect();
+    let name = parts.last().map(String::as_str).unwrap_or_default();
+    let stem = name.split('.').next().unwrap_or_default();
+    AGENT_FILE_STEMS.contains(&stem)
+        || AGENT_FILE_ENDINGS.iter().any(|end| name.ends_with(end))
+        || parts.iter().any(|part| part.starts_with('.'))
 }
 
 /// Maximum size of all instructions in the prompt, in bytes.
@@ -74,4 +105,45 @@ fn cut_notice(root: &Path, path: &Path) -> String {
     let shown = path.strip_prefix(root).unwrap_or(path).display();
     let limit = MAX_INSTRUCTIONS_BYTES >> 10;
     format!("[{shown} continues: instructions are cut after {limit} KB]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_instruct_agents_are_known_by_their_names() {
+        for path in [
+            "AGENTS.md",
+            "agents.MD",
+            "sub/Claude.md",
+            "CLAUDE.local.md",
+            "AGENTS.override.md",
+            "GEMINI.md",
+            "QWEN.md",
+            "a/b/CONVENTIONS.md",
+            "skills/x/SKILL.md",
+            ".cursorrules",
+            ".cursor/rules/x.md",
+            ".windsurfrules",
+            ".clinerules/x.md",
+            ".github/copilot-instructions.md",
+            "docs/copilot-instructions.md",
+            "rust.instructions.md",
+            "review.prompt.md",
+            "rules/x.mdc",
+            ".goosehints",
+        ] {
+            assert!(is_instructions_file(Path::new(path)), "{path}");
+        }
+        for path in [
+            "README.md",
+            "issues/agents-fail.md",
+            "agents/notes.md",
+            "prompt.md",
+            "instructions.md",
+        ] {
+            assert!(!is_instructions_file(Path::new(path)), "{path}");
+        }
+    }
 }

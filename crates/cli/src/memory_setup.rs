@@ -1,12 +1,12 @@
 //! Opens the memory, and configures how agents use it.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{AgentMemory, AgentMemoryOptions, HistoryStrategyKind, SmallModelClient};
-use selvedge_config::{Config, MemoryBatch, MemoryStrategy};
+use selvedge_config::{Config, JournalSettings, MemoryBatch, MemoryStrategy};
 use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{GradientOptions, Memory, MemoryError, SmallModel};
 use selvedge_models::ModelClient;
@@ -14,6 +14,26 @@ use selvedge_models::ModelClient;
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::setup::CliSetup;
+
+/// The memory of the workspaces of a process, opened once: each open memory has several open files.
+#[derive(Default)]
+pub(crate) struct SharedMemory(Mutex<Option<(JournalSettings, Arc<Memory>)>>);
+
+impl SharedMemory {
+    /// Returns the memory in a folder; the first call opens it. Other settings, which a project may
+    /// have, get a memory of their own.
+    pub(crate) fn get(&self, home: &Path, config: &Config) -> Result<Arc<Memory>> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((settings, memory)) = &*shared
+            && *settings == config.journal
+        {
+            return Ok(memory.clone());
+        }
+        let memory = Arc::new(open_memory_in(home, config)?);
+        shared.get_or_insert_with(|| (config.journal.clone(), memory.clone()));
+        Ok(memory)
+    }
+}
 
 /// Opens the memory in Selvedge's folder; `None` without a journal.
 pub(crate) fn open_configured_memory(setup: &CliSetup) -> Result<Option<Arc<Memory>>> {

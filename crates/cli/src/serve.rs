@@ -82,7 +82,13 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
         deciders: requests.clone(),
     };
     let user_file = UserFile::read(&home)?;
-    let host = JournalHost::new(journal.clone(), requests.clone(), reader, user_file);
+    let host = JournalHost::new(
+        journal.clone(),
+        requests.clone(),
+        reader,
+        user_file,
+        config.clone(),
+    );
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_stack_size(THREAD_STACK_BYTES)
         .enable_all()
@@ -132,7 +138,13 @@ async fn serve_until_stopped(
         None => Vec::new(),
     };
     let proxies = settings.trusted_proxies.iter().map(String::as_str);
+    let is_https = |url: &&String| url.to_lowercase().starts_with("https://");
     let network = ServerNetwork {
+        public_tls_host: settings
+            .public_url
+            .as_ref()
+            .filter(is_https)
+            .and(allowed_hosts.first().cloned()),
         allowed_hosts,
         trusted_proxies: TrustedProxies::parse(proxies).map_err(|error| {
             Problem::new(format!("serve.trusted_proxies: {error}"))

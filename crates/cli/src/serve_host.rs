@@ -8,23 +8,26 @@ use std::time::Duration;
 use anyhow::Result;
 use async_trait::async_trait;
 use selvedge_agent::{AgentError, ChildSessions, Session, TurnActivity, TurnOptions, request_stop};
-use selvedge_config::UserFile;
-use selvedge_journal::{Journal, JournalError, RunFilter};
+use selvedge_config::{Config, UserFile};
+use selvedge_journal::{Journal, JournalError, Redactor, RunFilter};
 use selvedge_memory::{Level, Memory, MemoryError, MemoryHit, MemoryQuery};
 use selvedge_protocol::{ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore};
+use selvedge_script::is_script_name;
 use selvedge_server::{
     ClientTool, HostError, HostErrorKind, HostedCheck, HostedGradient, HostedItems, HostedLesson,
     HostedMemoryHit, HostedReplay, HostedRun, HostedStep, HostedTurn, HostedTurnLevel,
     LessonReview, SessionHost, SessionPlace,
 };
+use selvedge_tools::camel_case;
 use serde_json::{Value, json};
 
 use crate::agent_setup::add_sub_agents;
 use crate::doctor::check_for_server;
-use crate::memory_setup::open_memory_in;
+use crate::memory::delete_session;
 use crate::problem::Problem;
-use crate::runs::{replay_for_server, run_json, user_redactor};
+use crate::runs::{replay_for_server, run_json};
 use crate::serve_documents::{call_tool, check_document, check_inside};
+use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
 use crate::serve_failed_turn::fail_turn;
 use crate::serve_memory::IdleSessions;
 use crate::serve_memory_views::{gradient, lessons_of, review_lesson, turn_levels};
@@ -51,8 +54,8 @@ pub(crate) struct JournalHost {
     reader: Arc<Journal>,
     /// What the turns of each workspace share.
     workspaces: WorkspaceCache,
-    /// Opened by the first search.
-    memory: Mutex<Option<Arc<Memory>>>,
+    /// The user's configuration, as it was when it had no errors.
+    user_config: Mutex<Config>,
     /// The sessions whose turns are not distilled yet.
     idle_sessions: IdleSessions,
 }
@@ -63,13 +66,14 @@ impl JournalHost {
         requests: Arc<Journal>,
         reader: Arc<Journal>,
         user_file: UserFile,
+        user_config: Config,
     ) -> Self {
         Self {
             workspaces: WorkspaceCache::for_server(journal.clone(), user_file),
             journal,
             requests,
             reader,
-            memory: Mutex::default(),
+            user_config: Mutex::new(user_config),
             idle_sessions: IdleSessions::default(),
         }
     }
@@ -87,7 +91,11 @@ impl JournalHost {
             let journal = crate::runs::open_user_journal().map_err(HostError::failed)?;
             let claimed = claim_for_changes(&journal, &id).map_err(HostError::failed)?;
             match claimed.map_err(HostError::failed)? {
-                TurnActivity::Idle => work(&journal, &id).map_err(|error| invalid(&error)),
+                TurnActivity::Idle => {
+                    let session = journal.session(&id);
+                    let session = session.map_err(|error| journal_failure(&error))?;
+                    work(&journal, &id).map_err(|error| invalid(&error, &session.directory))
+                }
                 TurnActivity::Running => Err(HostError {
                     kind: HostErrorKind::Busy,
                     message: format!("a turn of session {id} is running"),
@@ -104,7 +112,8 @@ impl JournalHost {
     pub(crate) fn reload(&self) -> Result<()> {
         let home = selvedge_config::home().unwrap_or_default();
         let user_file = UserFile::read(&home)?;
-        load_user_configuration(Some(&home))?;
+        let user_config = load_user_configuration(Some(&home))?;
+        *lock(&self.user_config) = user_config;
         self.workspaces.reload(Some(user_file));
         Ok(())
     }
@@ -132,18 +141,19 @@ impl JournalHost {
         Ok(self.workspaces.get(directory, None)?.configuration())
     }
 
+    /// Returns the configuration of a folder for a request. What is wrong with it is not for the
+    /// client.
+    fn requested_configuration(&self, folder: &str) -> Result<SessionConfiguration, HostError> {
+        let configuration = self.configuration(Path::new(folder));
+        configuration.map_err(|error| failed(&error))
+    }
+
     /// Returns the memory of all sessions.
     pub(crate) fn memory(&self) -> Result<Arc<Memory>, HostError> {
-        let mut memory = lock(&self.memory);
-        if let Some(open) = &*memory {
-            return Ok(open.clone());
-        }
-        let home = selvedge_config::home();
-        let open = load_user_configuration(home.as_deref())
-            .and_then(|config| open_memory_in(&home.unwrap_or_default(), &config));
-        let open = Arc::new(open.map_err(|error| HostError::failed(format!("{error:#}")))?);
-        *memory = Some(open.clone());
-        Ok(open)
+        let home = selvedge_config::home().unwrap_or_default();
+        let config = lock(&self.user_config).clone();
+        let memory = self.workspaces.memory().get(&home, &config);
+        memory.map_err(|error| failed(&error))
     }
 
     /// Runs the turn of a claimed message, and stores how it ended.
@@ -154,6 +164,10 @@ impl JournalHost {
         turn: HostedTurn,
     ) -> Result<(), HostError> {
         let id = session.id().to_owned();
+        let directory = self
+            .session_directory(&id)
+            .await
+            .map_err(|error| failed(&error))?;
         if claimed.begun {
             let reconciled = reconcile_events(&*self.journal, &mut session, &turn.events);
             reconciled.await.map_err(HostError::failed)?;
@@ -191,6 +205,7 @@ impl JournalHost {
             Ok((session, outcome)) => describe_end(&session, outcome.as_ref()),
             Err(error) => {
                 let problem = Problem::from_error(&error);
+                let problem = shown_problem(&problem, &id, claimed.turn, &directory);
                 let failed = fail_turn(&self.journal, &id, claimed, &problem, &options.events);
                 failed.await;
                 (InboxState::Failed, problem.to_string())
@@ -217,15 +232,6 @@ fn is_inside_protected(folder: &Path, workspace: &Path) -> bool {
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn invalid(error: &anyhow::Error) -> HostError {
-    let problem = Problem::from_error(error);
-    HostError {
-        kind: HostErrorKind::Invalid,
-        message: problem.to_string(),
-        hint: problem.hints().first().cloned(),
-    }
 }
 
 fn journal_failure(error: &JournalError) -> HostError {
@@ -288,16 +294,25 @@ impl SessionHost for JournalHost {
         folder: &str,
         tools: &[ClientTool],
     ) -> Result<(), HostError> {
-        let names = || {
-            let mut setup = self.configuration(Path::new(folder))?.into_setup()?;
-            add_sub_agents(&mut setup);
-            let mut registry = setup.built_in_tools()?;
-            for tool in tools {
-                registry.register(tool.clone())?;
+        let setup = self.requested_configuration(folder)?.into_setup();
+        let mut setup = setup.map_err(|error| failed(&error))?;
+        add_sub_agents(&mut setup);
+        let mut registry = setup.built_in_tools().map_err(|error| failed(&error))?;
+        for tool in tools {
+            let name = tool.name();
+            let in_scripts = camel_case(name);
+            let is_taken = |name: &str| is_script_name(name, &registry);
+            if is_taken(name) || is_taken(&in_scripts) {
+                return Err(HostError {
+                    kind: HostErrorKind::Invalid,
+                    message: format!("a tool cannot have the name `{name}`: scripts use it"),
+                    hint: Some("pass another name in `tools`".to_owned()),
+                });
             }
-            anyhow::Ok(())
-        };
-        names().map_err(|error| invalid(&error))
+            let registered = registry.register(tool.clone());
+            registered.map_err(|error| invalid(&error.into(), folder))?;
+        }
+        Ok(())
     }
 
     async fn session_place(
@@ -306,10 +321,9 @@ impl SessionHost for JournalHost {
         environment: Option<&str>,
         worktree: Option<bool>,
     ) -> Result<SessionPlace, HostError> {
-        let configuration = self.configuration(Path::new(workspace));
-        let place = configuration
-            .and_then(|configuration| configuration.session_place(environment, worktree));
-        let (directory, folder) = place.map_err(|error| invalid(&error))?;
+        let configuration = self.requested_configuration(workspace)?;
+        let place = configuration.session_place(environment, worktree);
+        let (directory, folder) = place.map_err(|error| invalid(&error, workspace))?;
         Ok(SessionPlace {
             directory: directory.display().to_string(),
             folder,
@@ -317,10 +331,7 @@ impl SessionHost for JournalHost {
     }
 
     async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError> {
-        let configuration = self
-            .configuration(Path::new(workspace))
-            .map_err(|error| invalid(&error))?;
-        Ok(configuration.environment_names())
+        Ok(self.requested_configuration(workspace)?.environment_names())
     }
 
     async fn replay_run(
@@ -328,20 +339,21 @@ impl SessionHost for JournalHost {
         id: &str,
         failed_call: Option<&str>,
     ) -> Result<HostedReplay, HostError> {
+        let redactor = Redactor::new(lock(&self.user_config).journal.secret_names.clone());
         let (id, failed_call) = (id.to_owned(), failed_call.map(str::to_owned));
         let read = self.journal.spawn_blocking(move |journal| journal.run(&id));
         let run = read.await.map_err(|error| journal_failure(&error))?;
-        let replay = move || replay_for_server(run, failed_call);
+        let folder = run.summary.directory.clone();
+        let replay = move || replay_for_server(run, failed_call, &redactor);
         let replayed = tokio::task::spawn_blocking(replay).await;
         let replayed = replayed.map_err(HostError::failed)?;
-        replayed.map_err(|error| invalid(&error))
+        replayed.map_err(|error| invalid(&error, &folder))
     }
 
     async fn memory_gradient(&self, session: &str) -> Result<HostedGradient, HostError> {
         let directory = SessionStore::get(&*self.reader, session).await;
         let directory = directory.map_err(HostError::failed)?.directory;
-        let configuration = self.configuration(Path::new(&directory));
-        let configuration = configuration.map_err(|error| invalid(&error))?;
+        let configuration = self.requested_configuration(&directory)?;
         gradient(self.memory()?, session, &configuration.config.memory).await
     }
 
@@ -364,12 +376,12 @@ impl SessionHost for JournalHost {
     }
 
     async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError> {
-        let configuration = self.configuration(Path::new(workspace));
-        let configuration = configuration.map_err(|error| invalid(&error))?;
-        let check = move || anyhow::Ok(check_for_server(&configuration.into_setup()?));
+        let configuration = self.requested_configuration(workspace)?;
+        let folder = workspace.to_owned();
+        let check = move || anyhow::Ok(check_for_server(&configuration.into_setup()?, &folder));
         let checked = tokio::task::spawn_blocking(check).await;
         let checked = checked.map_err(HostError::failed)?;
-        checked.map_err(|error| invalid(&error))
+        checked.map_err(|error| failed(&error))
     }
 
     async fn add_history(
@@ -396,11 +408,13 @@ impl SessionHost for JournalHost {
     }
 
     async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError> {
+        let folder = SessionStore::get(&*self.reader, session).await;
+        let folder = folder.map_err(HostError::failed)?.directory;
         let (reader, session) = (self.reader.clone(), session.to_owned());
         let diff = move || session_diff(&reader, &session, turn);
         let done = tokio::task::spawn_blocking(diff).await;
         done.map_err(HostError::failed)?
-            .map_err(|error| invalid(&error))
+            .map_err(|error| invalid(&error, &folder))
     }
 
     async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError> {
@@ -409,6 +423,16 @@ impl SessionHost for JournalHost {
 
     async fn discard_changes(&self, session: &str) -> Result<(), HostError> {
         self.change_files(session, discard_changes).await
+    }
+
+    async fn delete_session(&self, session: &str) -> Result<(), HostError> {
+        let memory = self.memory()?;
+        self.change_files(session, move |journal, id| {
+            delete_session(&memory, journal, id)
+        })
+        .await?;
+        self.idle_sessions.begin_turn(session);
+        Ok(())
     }
 
     async fn revert_turn(
@@ -454,17 +478,18 @@ impl SessionHost for JournalHost {
         args: Value,
     ) -> Result<Value, HostError> {
         let workspace = Path::new(workspace);
+        let path = args["path"].as_str().unwrap_or_default().to_owned();
         if let Some(path) = args["path"].as_str() {
             check_inside(workspace, path)?;
         }
         let shared = self.workspaces.get(workspace, None);
-        let setup = &shared.as_ref().map_err(invalid)?.setup;
+        let setup = &shared.as_ref().map_err(failed)?.setup;
         if let Some(path) = args["path"].as_str() {
             check_document(setup, tool, path)?;
         }
         let output = call_tool(setup, &self.requests, tool, args)
             .await
-            .map_err(|error| HostError::failed(format!("{error:#}")))?;
+            .map_err(|error| failed(&error))?;
         let refusal = output
             .records
             .last()
@@ -478,7 +503,8 @@ impl SessionHost for JournalHost {
                 },
                 message: refusal.map_or(output.content, |error| error.message.clone()),
                 hint: None,
-            }),
+            }
+            .without_server_paths(&workspace.display().to_string(), &path)),
         }
     }
 
@@ -540,10 +566,14 @@ impl SessionHost for JournalHost {
     }
 
     async fn run(&self, id: &str) -> Result<HostedRun, HostError> {
-        let redactor = user_redactor().map_err(|error| HostError::failed(format!("{error:#}")))?;
+        let redactor = Redactor::new(lock(&self.user_config).journal.secret_names.clone());
         let id = id.to_owned();
         let read = move |journal: &Journal| {
             let run = journal.run(&id)?;
+            // A person may shorten an id. Over the API, a short one would tell about other runs.
+            if run.summary.id != id {
+                return Err(JournalError::RunNotFound(id.clone()));
+            }
             Ok::<_, JournalError>(HostedRun {
                 directory: run.summary.directory.clone(),
                 body: run_json(&run, &redactor),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use selvedge_config::MemorySettings;
 use selvedge_memory::{
-    GradientOptions, Lesson, Level, Memory, MemoryError, PlanStorage, ProposalDecision,
+    AssembledHistory, GradientOptions, Lesson, Level, Memory, MemoryError, PlanStorage,
+    ProposalDecision,
 };
 use selvedge_server::{
     HostError, HostErrorKind, HostedBand, HostedGradient, HostedLesson, HostedTurnLevel,
@@ -24,8 +25,9 @@ pub(crate) async fn gradient(
         band_shares: config.level_shares,
     };
     let session = session.to_owned();
-    let shown = read(memory, move |memory| {
-        memory.assemble(&session, options, PlanStorage::Discard)
+    let shown = read(memory, move |memory| match memory.turn_count(&session)? {
+        0 => Ok(AssembledHistory::default()),
+        _ => memory.assemble(&session, options, PlanStorage::Discard),
     })
     .await?;
     let bands = shown.bands.iter().map(|band| HostedBand {

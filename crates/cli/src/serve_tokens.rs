@@ -3,8 +3,7 @@
 use anyhow::Result;
 use selvedge_journal::Journal;
 use selvedge_protocol::{
-    ApiToken, ApiTokenStore, MAX_TOKEN_NAME_CHARS, NewApiToken, ServerStoreError, TokenScope,
-    since_epoch,
+    ApiToken, ApiTokenStore, NewApiToken, ServerStoreError, TokenScope, is_token_name, since_epoch,
 };
 use selvedge_server::TokenSecret;
 use serde_json::json;
@@ -78,13 +77,10 @@ async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
 }
 
 fn checked_name(name: String) -> Result<String, Problem> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let is_valid =
-        !name.is_empty() && name.len() <= MAX_TOKEN_NAME_CHARS && name.chars().all(is_plain);
-    match is_valid {
+    match is_token_name(&name) {
         true => Ok(name),
         false => Err(Problem::new("the name of the token is not valid")
-            .hint("use up to 64 letters, digits, `-`, `_` and `.`, such as `ci`")),
+            .hint("use up to 64 letters, digits, `-`, `_` and `.`, not like an id, such as `ci`")),
     }
 }
 

@@ -12,8 +12,8 @@ use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
     ClaimedMessage, InboxMessage, InboxState, LimitSurface, QueuedTurnFuture, QueuedTurnRunner,
-    SandboxPolicy, SessionError, SessionFolder, SessionFuture, SessionInfo, SessionRunner,
-    SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage,
+    RequestGate, SandboxPolicy, SessionError, SessionFolder, SessionFuture, SessionInfo,
+    SessionRunner, SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage,
 };
 use selvedge_server::ClientTool;
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
@@ -28,6 +28,7 @@ use crate::served_runner::{ServedRunner, ServedTurn};
 use crate::session_configuration::SessionConfiguration;
 use crate::sessions_worktree::prepare_worktree;
 use crate::setup::CliSetup;
+use crate::turn_gate::TurnGate;
 use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
 
 /// How often a waiting call looks whether another process has answered its message.
@@ -287,12 +288,18 @@ pub(crate) async fn run_message(
     if let TurnPlace::Server(_) = surroundings.place {
         setup.toolbox.cabinet = journal.documents_of(&info.directory);
     }
+    let gate = Arc::new(TurnGate::new(
+        journal,
+        claimed.payer.clone(),
+        &surroundings.place,
+    ));
     let running = setup.sub_agents.as_ref();
     let _running = running.map(|agents| shared.running_turns.add(agents));
     setup.turn_place = surroundings.place;
     let least = |one: Option<f64>, two: Option<f64>| one.into_iter().chain(two).reduce(f64::min);
     let turn_limits = TurnLimitArgs {
         max_tokens: permissions.iter().filter_map(|one| one.max_tokens).min(),
+        // The gate of the turn compares what other turns of the token spend meanwhile.
         max_cost: permissions
             .iter()
             .map(|one| one.max_cost)
@@ -322,6 +329,7 @@ pub(crate) async fn run_message(
         mut session,
         ..
     } = assembled.await?;
+    agent = agent.with_request_gate(gate.clone());
     if !surroundings.client_tools.is_empty() {
         let mut registry = agent.harness().orchestrator().registry().clone();
         for tool in surroundings.client_tools {
@@ -336,15 +344,13 @@ pub(crate) async fn run_message(
             agent.run_turn(&mut session, text, options).await
         }
     };
-    if let Some(cost) = outcome.cost {
-        journal.add_spending(&claimed.message, cost).await?;
-    }
     if let Some(agents) = &setup.sub_agents {
         agents.end().await;
     }
     if let Some(tasks) = &setup.tasks {
         tasks.end().await;
     }
+    gate.settle().await;
     Ok((session, Some(outcome)))
 }
 
@@ -420,9 +426,9 @@ fn check_folder(stored: &Path, root: &Path) -> Result<(), Problem> {
     if stored == root {
         return Ok(());
     }
-    let (stored, root) = (stored.display(), root.display());
+    let stored = stored.display();
     Err(Problem::new(format!(
-        "the folder {stored} of the session now leads to {root}"
+        "the folder {stored} of the session now leads to another one"
     ))
     .hint("restore the folder, or create a session in the other one"))
 }
@@ -484,6 +490,7 @@ impl CliSetup {
             budgets: self.turn_budgets(),
             environments: environments.collect(),
             runner,
+            max_open_messages: self.config.serve.max_queued_turns,
         })
     }
 

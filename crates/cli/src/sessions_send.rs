@@ -34,6 +34,7 @@ pub(crate) fn send(journal: &Arc<Journal>, args: SessionsSendArgs) -> Result<Cli
                 text: read_message(message)?,
                 permissions: None,
                 idempotency_key: None,
+                max_open_messages: None,
             };
             let sent = runtime.block_on(journal.send(message));
             Some(sent.map_err(|error| store_problem(&error))?)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use selvedge_config::{Config, EnvironmentSettings, UserFile};
+use selvedge_http::open_file_limit;
 use selvedge_journal::Journal;
 use selvedge_mcp::{ServerRequestHandlers, Servers};
 use selvedge_memory::{Memory, SmallModel};
@@ -18,7 +19,7 @@ use tokio::sync::OnceCell;
 
 use crate::agent_setup::context_window;
 use crate::args::{ModelChoiceArgs, WorkspaceArgs};
-use crate::memory_setup::{open_configured_memory, small_model};
+use crate::memory_setup::{SharedMemory, small_model};
 use crate::providers::{self, ModelChoice};
 use crate::sampling::RunningTurns;
 use crate::session_configuration::{SessionConfiguration, no_environment};
@@ -28,9 +29,13 @@ use crate::trust::TrustQuestion;
 /// How long the parts of a workspace are kept without a turn that uses them.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(600);
 
-/// Most folders whose parts are kept. Clients of the agent server choose the folders, and each has
-/// about a dozen open files.
+/// Most folders whose parts are kept. Clients of the agent server choose the folders.
 const MAX_WORKSPACES: usize = 32;
+/// Part of the files that the process may open which the parts of folders may use: one of this
+/// number. The others are for connections, journals and the commands of turns.
+const FILE_SHARE: usize = 8;
+/// Number of open files that the parts of a folder have, about.
+const FILES_PER_WORKSPACE: usize = 4;
 
 /// What the turns of one folder and environment share: the configuration, the index of documents,
 /// the memory, the clients of the model and of MCP servers, and what is derived from the specs of
@@ -46,7 +51,7 @@ pub(crate) struct WorkspaceParts {
     /// The turns that may be asked to answer a request of an MCP server.
     pub(crate) running_turns: Arc<RunningTurns>,
     folder: FolderIdentity,
-    memory: OnceCell<Option<Arc<Memory>>>,
+    shared_memory: Arc<SharedMemory>,
     connections: OnceCell<WorkspaceConnections>,
     last_used: Mutex<Instant>,
 }
@@ -84,6 +89,7 @@ impl WorkspaceParts {
         mut loaded: SessionConfiguration,
         environment: Option<&str>,
         journal: &Arc<Journal>,
+        shared_memory: Arc<SharedMemory>,
     ) -> Result<Self> {
         let folder = FolderIdentity::of(&loaded.directory);
         let mut model = ModelChoiceArgs::default();
@@ -106,7 +112,7 @@ impl WorkspaceParts {
             model,
             running_turns: Arc::default(),
             folder,
-            memory: OnceCell::new(),
+            shared_memory,
             connections: OnceCell::new(),
             last_used: Mutex::new(Instant::now()),
         })
@@ -122,10 +128,11 @@ impl WorkspaceParts {
         }
     }
 
-    /// Returns the memory; the first call opens it.
-    pub(crate) async fn memory(&self) -> Result<Option<Arc<Memory>>> {
-        let open = async || open_configured_memory(&self.setup);
-        Ok(self.memory.get_or_try_init(open).await?.clone())
+    /// Returns the memory of all workspaces; `None` without a folder of Selvedge.
+    pub(crate) fn memory(&self) -> Result<Option<Arc<Memory>>> {
+        let home = self.setup.home.as_ref();
+        home.map(|home| self.shared_memory.get(home, &self.setup.config))
+            .transpose()
     }
 
     /// Returns the clients; the first call makes them, and starts no MCP server.
@@ -169,6 +176,12 @@ fn apply_environment(config: &mut Config, environment: &EnvironmentSettings) {
     config.script_harness.limits = environment.limits.apply(limits);
 }
 
+/// Returns how many folders may have open parts in a process that may open this many files.
+fn max_workspaces(open_files: Option<usize>) -> usize {
+    let by_files = open_files.map(|files| files / FILE_SHARE / FILES_PER_WORKSPACE);
+    by_files.unwrap_or(MAX_WORKSPACES).clamp(1, MAX_WORKSPACES)
+}
+
 /// The parts of workspaces by folder and environment, from their first use until the configuration
 /// is reloaded, the folder is replaced, or no turn has used them for some time.
 pub(crate) struct WorkspaceCache {
@@ -178,6 +191,9 @@ pub(crate) struct WorkspaceCache {
     /// The user's file, as it was when it had no errors. `None` reads it for each folder.
     user_file: Mutex<Option<UserFile>>,
     workspaces: Mutex<CachedWorkspaces>,
+    memory: Arc<SharedMemory>,
+    /// Most folders whose parts are kept.
+    max_workspaces: usize,
 }
 
 #[derive(Default)]
@@ -194,6 +210,8 @@ impl WorkspaceCache {
             given,
             user_file: Mutex::default(),
             workspaces: Mutex::default(),
+            memory: Arc::default(),
+            max_workspaces: max_workspaces(open_file_limit()),
         }
     }
 
@@ -203,6 +221,11 @@ impl WorkspaceCache {
             user_file: Mutex::new(Some(user_file)),
             ..Self::new(journal, None)
         }
+    }
+
+    /// Returns the memory of all workspaces.
+    pub(crate) fn memory(&self) -> &SharedMemory {
+        &self.memory
     }
 
     /// Returns the parts of a folder and environment. Files of a project count if it is trusted.
@@ -232,9 +255,14 @@ impl WorkspaceCache {
             })?
             .into(),
         };
-        let parts = Arc::new(WorkspaceParts::new(loaded, environment, &self.journal)?);
+        let parts = Arc::new(WorkspaceParts::new(
+            loaded,
+            environment,
+            &self.journal,
+            self.memory.clone(),
+        )?);
         workspaces.current.insert(key, parts.clone());
-        workspaces.retire_oldest();
+        workspaces.retire_oldest(self.max_workspaces);
         Ok(parts)
     }
 
@@ -283,8 +311,8 @@ impl WorkspaceCache {
 
 impl CachedWorkspaces {
     /// Removes the parts that were used least recently, if there are too many.
-    fn retire_oldest(&mut self) {
-        while self.current.len() > MAX_WORKSPACES {
+    fn retire_oldest(&mut self, max_workspaces: usize) {
+        while self.current.len() > max_workspaces {
             let oldest = self
                 .current
                 .iter()

@@ -39,8 +39,14 @@ mod page;
 mod recovery;
 #[path = "serve/resources.rs"]
 mod resources;
+#[path = "serve/routes.rs"]
+mod routes;
 #[path = "serve/sessions.rs"]
 mod sessions;
+#[path = "serve/spellings.rs"]
+mod spellings;
+#[path = "serve/spending.rs"]
+mod spending;
 mod support;
 #[path = "serve/workspaces.rs"]
 mod workspaces;

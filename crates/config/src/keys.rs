@@ -117,10 +117,12 @@ pub struct ServeSettings {
     /// URL under which clients reach the server, such as `https://agents.example`. Requests may
     /// have its host in `Host` and `Origin`.
     pub public_url: Option<String>,
-    /// Most turns of one token's messages that run at once. Further ones wait.
+    /// Most turns at once that one token pays for: of its messages, and of those that these lead to.
+    /// Further ones wait.
     #[schemars(range(min = 1, max = 1000))]
     pub max_concurrent_turns: u32,
-    /// Most messages of one token that are not answered. Further ones are refused with status 429.
+    /// Most messages that are not answered and that one token pays for. Further ones are refused
+    /// with status 429.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_queued_turns: u32,
     /// Most sessions that clients with one token create.

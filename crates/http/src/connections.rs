@@ -384,13 +384,14 @@ impl AsyncWrite for ObservedStream {
 
 /// Returns the number of files that the process may open; `None` if it is not limited.
 #[cfg(unix)]
-fn open_file_limit() -> Option<usize> {
+pub fn open_file_limit() -> Option<usize> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     usize::try_from(limit.current?).ok()
 }
 
+/// Returns the number of files that the process may open; `None` if it is not limited.
 #[cfg(not(unix))]
-fn open_file_limit() -> Option<usize> {
+pub fn open_file_limit() -> Option<usize> {
     None
 }
 

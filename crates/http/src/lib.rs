@@ -11,7 +11,7 @@ mod proxies;
 mod tls;
 
 pub use bearer::{bearer_token, constant_time_eq};
-pub use connections::{HttpConnection, HttpConnectionLimits, TooManyConnections};
+pub use connections::{HttpConnection, HttpConnectionLimits, TooManyConnections, open_file_limit};
 pub use hosts::{AllowedHosts, HostRefusal, host_of_url};
 pub use listener::{HttpBindError, HttpListener};
 pub use proxies::{ProxyAddressError, RequestOrigin, TrustedProxies};

@@ -73,7 +73,9 @@ impl TrustedProxies {
                 break;
             }
         }
-        origin.is_tls = schemes.last().is_some_and(|scheme| scheme == "https");
+        origin.is_tls = schemes
+            .last()
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https"));
         if let Some(Ok(host)) = hosts.last().map(|host| HeaderValue::from_str(host)) {
             headers.insert(header::HOST, host);
         }
@@ -105,7 +107,7 @@ mod tests {
         let sent = [
             ("x-forwarded-for", "203.0.113.9, 198.51.100.4"),
             ("x-forwarded-for", "10.1.1.1"),
-            ("x-forwarded-proto", "https"),
+            ("x-forwarded-proto", "HTTPS"),
             ("x-forwarded-host", "agents.example"),
         ];
         let believed = ("198.51.100.4".into(), true, "agents.example".into());

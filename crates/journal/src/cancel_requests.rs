@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 
 use crate::connection::execute;
 use crate::time::now_ms;
@@ -48,7 +48,8 @@ impl Journal {
     /// run to learn when it has ended.
     pub fn request_cancel(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
-            let ask = "INSERT OR REPLACE INTO cancel_requests (run, asked_ms) VALUES (?1, ?2)";
+            let ask = "INSERT INTO cancel_requests (run, asked_ms) VALUES (?1, ?2)
+                ON CONFLICT (run) DO UPDATE SET asked_ms = excluded.asked_ms, turn = NULL";
             execute(connection, ask, params![run, now_ms()])
         })
     }
@@ -57,8 +58,8 @@ impl Journal {
     /// turns of the session.
     pub fn request_stop(&self, session: &str, turn: u32) -> Result<(), JournalError> {
         self.write(|connection| {
-            let ask = "INSERT OR REPLACE INTO cancel_requests (run, asked_ms, turn)
-                VALUES (?1, ?2, ?3)";
+            let ask = "INSERT INTO cancel_requests (run, asked_ms, turn) VALUES (?1, ?2, ?3)
+                ON CONFLICT (run) DO UPDATE SET asked_ms = excluded.asked_ms, turn = excluded.turn";
             execute(connection, ask, params![session, now_ms(), turn])
         })
     }
@@ -95,7 +96,7 @@ impl Journal {
             let read = |_: &Self, connection: &Connection| {
                 let sql = "SELECT run, turn FROM cancel_requests";
                 let mut read = connection.prepare_cached(sql)?;
-                let rows = read.query_map([], |row| {
+                let rows = read.query_map(params![], |row| {
                     let turn: Option<u32> = row.get(1)?;
                     let request = turn.map_or(CancelRequest::Run, CancelRequest::Turn);
                     Ok((row.get(0)?, request))
@@ -121,7 +122,7 @@ impl Journal {
                 UNION SELECT id FROM sessions WHERE owner IS NOT NULL";
             connection.execute(
                 &format!("DELETE FROM cancel_requests WHERE run NOT IN ({open})"),
-                [],
+                params![],
             )?;
             Ok(())
         })

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, Row, params};
+use selvedge_database::{Connection, Row, params};
 use selvedge_protocol::{
     ChannelError, ChannelInfo, ChannelMessage, ChannelStore, Following, MAX_CHANNEL_MESSAGE_BYTES,
     MAX_CHANNEL_READ, MAX_HOPS, NewChannelMessage, NewInboxMessage, PostReceipt, ReadFrom,
@@ -17,8 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::connection::{execute, query_column, query_first};
 use crate::document_store::OWNER_SEPARATOR;
-use crate::inbox::{CausalPosition, QueueRefusal, read_author};
-use crate::server_store::open_messages;
+use crate::inbox::{CausalPosition, read_author};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -153,7 +152,7 @@ impl Journal {
         execute(
             connection,
             "INSERT INTO channels (name, messages, posted_ms) VALUES (?1, 1, ?2)
-             ON CONFLICT (name) DO UPDATE SET messages = messages + 1, posted_ms = ?2",
+             ON CONFLICT (name) DO UPDATE SET messages = channels.messages + 1, posted_ms = ?2",
             params![channel, time],
         )?;
         let sql = "SELECT messages FROM channels WHERE name = ?1";
@@ -242,15 +241,9 @@ impl Journal {
                 text: inbox_text(&receipt.message),
                 permissions: posted.permissions.clone(),
                 idempotency_key: None,
+                max_open_messages: posted.max_open_messages,
             };
-            let limit = posted.max_open_messages;
-            let queued = match limit {
-                Some(limit) if open_messages(connection, &posted.author)? >= limit => {
-                    Err(QueueRefusal::TooManyOpen(limit))
-                }
-                _ => self.queue_message(connection, &delivered, &position)?,
-            };
-            match queued {
+            match self.queue_message(connection, &delivered, &position)? {
                 Ok(_) => receipt.queued.push(id),
                 Err(refusal) => receipt.refused.push(format!("{id}: {refusal}")),
             }
@@ -288,7 +281,9 @@ impl Journal {
         let limit = limit.min(MAX_CHANNEL_READ);
         let read = move |journal: &Self, connection: &Connection| {
             let exists = "SELECT 1 FROM channels WHERE name = ?1";
-            let exists = connection.prepare_cached(exists)?.exists([&stored_name])?;
+            let exists = connection
+                .prepare_cached(exists)?
+                .exists(params![stored_name])?;
             if !exists {
                 return Ok(None);
             }
@@ -315,11 +310,10 @@ impl Journal {
         let read = move |_: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
                 "SELECT name, messages, posted_ms FROM channels
-                 WHERE CASE instr(name, '@') WHEN 0 THEN '' ELSE substr(name, instr(name, '@')) END
-                    = ?1
+                 WHERE (?1 = '' AND name NOT LIKE '%@%') OR (?1 <> '' AND name LIKE '%' || ?1)
                  ORDER BY posted_ms DESC, name",
             )?;
-            let mut rows = read.query([&owner])?;
+            let mut rows = read.query(params![owner])?;
             let mut channels = Vec::new();
             while let Some(row) = rows.next()? {
                 let (stored, messages): (String, i64) = (row.get(0)?, row.get(1)?);
@@ -351,13 +345,17 @@ impl Journal {
                 return execute(connection, sql, params![stored_name, session]);
             }
             let exists = "SELECT 1 FROM sessions WHERE id = ?1";
-            if !connection.prepare_cached(exists)?.exists([&session])? {
+            if !connection
+                .prepare_cached(exists)?
+                .exists(params![session])?
+            {
                 return Err(JournalError::SessionNotFound(session.clone()));
             }
-            let sql =
-                "INSERT OR IGNORE INTO channels (name, messages, posted_ms) VALUES (?1, 0, 0)";
+            let sql = "INSERT INTO channels (name, messages, posted_ms) VALUES (?1, 0, 0)
+                ON CONFLICT DO NOTHING";
             execute(connection, sql, params![stored_name])?;
-            let sql = "INSERT OR IGNORE INTO channel_followers (channel, session) VALUES (?1, ?2)";
+            let sql = "INSERT INTO channel_followers (channel, session) VALUES (?1, ?2)
+                ON CONFLICT DO NOTHING";
             execute(connection, sql, params![stored_name, session])
         };
         Ok(self.write_async(write).await?)
@@ -387,7 +385,7 @@ impl Journal {
     fn read_channel_message(
         &self,
         connection: &Connection,
-        row: &Row<'_>,
+        row: Row<'_>,
     ) -> Result<ChannelMessage, JournalError> {
         let stored: String = row.get(0)?;
         let number: i64 = row.get(1)?;

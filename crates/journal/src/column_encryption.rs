@@ -1,7 +1,7 @@
-//! SQL functions that encrypt columns in the tables of other crates.
+//! The codec that encrypts columns in the tables of other crates.
 //!
-//! `encrypt(x)` encrypts a text or bytes, `decrypt(x)` decrypts them, and `keyed_digest(x)` returns
-//! a hash by which a value can be looked up. Without a key each of them returns `x`.
+//! In SQL, `encrypt(x)` encrypts a text or bytes, `decrypt(x)` decrypts them, and `keyed_digest(x)`
+//! returns a hash by which a value can be looked up. Without a key each of them returns `x`.
 //!
 //! Encryption is deterministic, so that stored values can be compared: the nonce is a keyed hash of
 //! the value. A reader of the file without the key learns which values are equal and how long they
@@ -9,9 +9,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::functions::{Context, FunctionFlags};
-use rusqlite::types::{ToSql, ToSqlOutput, Value, ValueRef};
-use rusqlite::{Connection, Error};
+use selvedge_database::{ColumnCodec, ColumnCodecError, DatabaseValue, ValueRef};
 
 use crate::JournalError;
 use crate::crypto::{Cipher, KeyedHash};
@@ -22,7 +20,7 @@ const TAG_TEXT: u8 = 3;
 /// The size of a mark in bytes, which makes a collision practically impossible.
 const MARK_BYTES: usize = 16;
 
-/// The keys of the SQL functions, or no key if columns are stored in plain text.
+/// The keys of encrypted columns, or no key if columns are stored in plain text.
 #[derive(Clone)]
 pub struct ColumnEncryption(Option<Arc<ColumnKeys>>);
 
@@ -53,80 +51,46 @@ impl ColumnEncryption {
             .as_ref()
             .map(|keys| keys.lookup_mark(b"this key").to_vec())
     }
+}
 
-    /// Registers the SQL functions on a connection.
-    pub(crate) fn register_functions(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-        let keys = self.0.clone();
-        connection.create_scalar_function("encrypt", 1, flags, move |context| {
-            match (&keys, context.get_raw(0)) {
-                (Some(keys), ValueRef::Text(bytes)) => keys.encrypt(TAG_TEXT, bytes),
-                (Some(keys), ValueRef::Blob(bytes)) => keys.encrypt(TAG_BYTES, bytes),
-                _ => Ok(SqlFunctionResult::Argument),
-            }
-        })?;
-        let keys = self.0.clone();
-        connection.create_scalar_function("decrypt", 1, flags, move |context| {
-            decrypt_argument(keys.as_deref(), context)
-        })?;
-        let keys = self.0.clone();
-        connection.create_scalar_function("keyed_digest", 1, flags, move |context| {
-            match (&keys, context.get_raw(0)) {
-                (Some(keys), ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => Ok(
-                    SqlFunctionResult::Computed(Value::Blob(keys.lookup_mark(bytes).to_vec())),
-                ),
-                _ => Ok(SqlFunctionResult::Argument),
-            }
-        })
+impl ColumnCodec for ColumnEncryption {
+    fn encrypt(&self, value: ValueRef<'_>) -> Result<Option<DatabaseValue>, ColumnCodecError> {
+        let encrypted = match (&self.0, value) {
+            (Some(keys), ValueRef::Text(bytes)) => keys.encrypt(TAG_TEXT, bytes)?,
+            (Some(keys), ValueRef::Blob(bytes)) => keys.encrypt(TAG_BYTES, bytes)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(DatabaseValue::Blob(encrypted)))
     }
-}
 
-/// The result of an SQL function.
-enum SqlFunctionResult {
-    /// The argument, which is not copied.
-    Argument,
-    /// A computed value.
-    Computed(Value),
-}
-
-impl ToSql for SqlFunctionResult {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        match self {
-            Self::Argument => Ok(ToSqlOutput::Arg(0)),
-            Self::Computed(value) => value.to_sql(),
-        }
+    fn decrypt(&self, value: ValueRef<'_>) -> Result<Option<DatabaseValue>, ColumnCodecError> {
+        let (keys, tag, encrypted) = match (&self.0, value) {
+            (Some(keys), ValueRef::Blob([tag @ (TAG_BYTES | TAG_TEXT), encrypted @ ..])) => {
+                (keys, *tag, encrypted)
+            }
+            _ => return Ok(None),
+        };
+        let bytes = keys.cipher.decrypt(encrypted)?;
+        Ok(Some(match tag {
+            TAG_BYTES => DatabaseValue::Blob(bytes),
+            _ => {
+                let text = String::from_utf8(bytes).map_err(|_| JournalError::WrongKey)?;
+                DatabaseValue::Text(text)
+            }
+        }))
     }
-}
 
-fn decrypt_argument(
-    keys: Option<&ColumnKeys>,
-    context: &Context<'_>,
-) -> rusqlite::Result<SqlFunctionResult> {
-    let (keys, kind, encrypted) = match (keys, context.get_raw(0)) {
-        (Some(keys), ValueRef::Blob([kind @ (TAG_BYTES | TAG_TEXT), encrypted @ ..])) => {
-            (keys, *kind, encrypted)
-        }
-        _ => return Ok(SqlFunctionResult::Argument),
-    };
-    let failed = |error| Error::UserFunctionError(Box::new(error));
-    let bytes = keys.cipher.decrypt(encrypted).map_err(failed)?;
-    let value = match kind {
-        TAG_BYTES => Value::Blob(bytes),
-        _ => Value::Text(String::from_utf8(bytes).map_err(|_| failed(JournalError::WrongKey))?),
-    };
-    Ok(SqlFunctionResult::Computed(value))
+    fn keyed_digest(&self, value: ValueRef<'_>) -> Option<DatabaseValue> {
+        let mark = self.0.as_ref()?.lookup_mark(value.as_bytes()?);
+        Some(DatabaseValue::Blob(mark.to_vec()))
+    }
 }
 
 impl ColumnKeys {
-    fn encrypt(&self, kind: u8, bytes: &[u8]) -> rusqlite::Result<SqlFunctionResult> {
-        let nonce = truncate_hash(self.nonce_hash.hash(&[&[kind], bytes]));
-        let encrypted = self
-            .cipher
-            .encrypt(&nonce, bytes)
-            .map_err(|error| Error::UserFunctionError(Box::new(error)))?;
-        Ok(SqlFunctionResult::Computed(Value::Blob(
-            [&[kind], &encrypted[..]].concat(),
-        )))
+    fn encrypt(&self, tag: u8, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+        let nonce = truncate_hash(self.nonce_hash.hash(&[&[tag], bytes]));
+        let encrypted = self.cipher.encrypt(&nonce, bytes)?;
+        Ok([&[tag], &encrypted[..]].concat())
     }
 
     fn lookup_mark(&self, bytes: &[u8]) -> [u8; MARK_BYTES] {

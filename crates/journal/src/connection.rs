@@ -1,11 +1,9 @@
 //! Connections to the journal's file: opening it for reading and writing, and small query helpers.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rusqlite::config::DbConfig;
-use rusqlite::types::FromSql;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Params};
+use selvedge_database::{Connection, FromColumn, OptionalRow, Params};
 
 use crate::{ComponentSchema, JournalError};
 
@@ -14,8 +12,6 @@ pub(crate) const FILE_NAME: &str = "journal.sqlite";
 /// How long a connection waits for a lock that another one holds. A write usually takes well under
 /// a millisecond.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long to wait before the switch to WAL mode is tried again.
-const WAL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Opens the file in a folder for the tables of `schema`. Creates the folder and the file if they
 /// do not exist. Fails without a write if a newer version of Selvedge wrote the file.
@@ -33,39 +29,13 @@ pub(crate) fn open_read_write(
         path: path.clone(),
         error,
     })?;
-    let connection = Connection::open(&path)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
+    let connection = Connection::open_file(&path, BUSY_TIMEOUT)?;
     // Until the versions are checked, closing the connection must not move the log into the file.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.keep_log_on_close(true)?;
     schema.check_versions(&connection)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
-    switch_to_wal(&connection)?;
-    connection.pragma_update(None, "synchronous", "normal")?;
-    connection.set_prepared_statement_cache_capacity(64);
+    connection.keep_log_on_close(false)?;
+    connection.use_log(BUSY_TIMEOUT)?;
     Ok(connection)
-}
-
-/// Switches the database to WAL mode. If it is in WAL mode already, this only reads.
-///
-/// The switch upgrades a read lock to an exclusive lock. SQLite does not call the busy handler for
-/// an upgrade, because two connections that both wait would deadlock: it returns `SQLITE_BUSY` at
-/// once and drops the read lock. Retrying is sufficient: one connection always gets the lock, the
-/// switch is permanent, and every other connection then finds the database in WAL mode. All other
-/// locks, including those of WAL recovery, go through the busy handler.
-fn switch_to_wal(connection: &Connection) -> rusqlite::Result<()> {
-    let deadline = Instant::now() + BUSY_TIMEOUT;
-    loop {
-        match connection.pragma_update(None, "journal_mode", "wal") {
-            Err(error) if is_busy(&error) && Instant::now() < deadline => {
-                std::thread::sleep(WAL_RETRY_INTERVAL);
-            }
-            done => return done,
-        }
-    }
-}
-
-pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 /// Creates the file if it does not exist, and removes all permissions of other users. A file that
@@ -101,17 +71,17 @@ fn create_private(_: &Path) -> std::io::Result<()> {
 pub(crate) fn execute(
     connection: &Connection,
     sql: &str,
-    params: impl Params,
+    params: Params<'_>,
 ) -> Result<(), JournalError> {
     connection.prepare_cached(sql)?.execute(params)?;
     Ok(())
 }
 
 /// Returns the first column of all rows.
-pub(crate) fn query_column<T: FromSql>(
+pub(crate) fn query_column<T: FromColumn>(
     connection: &Connection,
     sql: &str,
-    params: impl Params,
+    params: Params<'_>,
 ) -> Result<Vec<T>, JournalError> {
     let mut read = connection.prepare_cached(sql)?;
     let rows = read.query_map(params, |row| row.get(0))?;
@@ -119,10 +89,10 @@ pub(crate) fn query_column<T: FromSql>(
 }
 
 /// Returns the first column of the first row, or `None` if there is no row.
-pub(crate) fn query_first<T: FromSql>(
+pub(crate) fn query_first<T: FromColumn>(
     connection: &Connection,
     sql: &str,
-    params: impl Params,
+    params: Params<'_>,
 ) -> Result<Option<T>, JournalError> {
     let mut read = connection.prepare_cached(sql)?;
     Ok(read.query_row(params, |row| row.get(0)).optional()?)

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, Row, params};
+use selvedge_database::{Connection, Params, Row, params};
 use selvedge_protocol::{
     DOCUMENT_RETENTION, Document, DocumentInfo, DocumentKind, DocumentStore, LedgerError,
     NewDocument, new_document_key,
@@ -188,8 +188,8 @@ impl Journal {
             );
             let saved_ms = now_ms();
             let mut insert = connection.prepare_cached(
-                "INSERT OR IGNORE INTO cabinet (key, kind, origin, about, content, bytes, saved_ms)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO cabinet (key, kind, origin, about, content, bytes, saved_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
             )?;
             let origin = self.source_hash(document.kind, document.source, owner);
             for key in keys {
@@ -231,7 +231,7 @@ impl Journal {
         }
         let which = "key = ?1 AND saved_ms > ?2";
         let stored = format!("{key}{}", owner.0);
-        Ok(self.find_document(which, &[&stored, &cutoff_ms(DOCUMENT_RETENTION)])?)
+        Ok(self.find_document(which, params![stored, cutoff_ms(DOCUMENT_RETENTION)])?)
     }
 
     fn find_latest_document(
@@ -244,9 +244,9 @@ impl Journal {
         let which = "origin = ?1 AND saved_ms > ?2 ORDER BY saved_ms DESC";
         Ok(self.find_document(
             which,
-            &[
-                &self.source_hash(kind, source, owner),
-                &cutoff_ms(within.min(DOCUMENT_RETENTION)),
+            params![
+                self.source_hash(kind, source, owner),
+                cutoff_ms(within.min(DOCUMENT_RETENTION)),
             ],
         )?)
     }
@@ -276,7 +276,7 @@ impl Journal {
     fn find_document(
         &self,
         which: &str,
-        values: &[&dyn rusqlite::ToSql],
+        values: Params<'_>,
     ) -> Result<Option<Document>, JournalError> {
         let connection = self.flushed_connection();
         let sql = format!(
@@ -304,7 +304,7 @@ impl Journal {
         let mut read = connection.prepare_cached(
             "SELECT key, kind, about, bytes, saved_ms FROM cabinet
              WHERE kind = ?1 AND saved_ms > ?2
-             AND CASE instr(key, '@') WHEN 0 THEN '' ELSE substr(key, instr(key, '@')) END = ?4
+             AND ((?4 = '' AND key NOT LIKE '%@%') OR (?4 <> '' AND key LIKE '%' || ?4))
              ORDER BY saved_ms DESC, key LIMIT ?3",
         )?;
         let mut rows = read.query(params![
@@ -323,7 +323,7 @@ impl Journal {
     fn read_document_info(
         &self,
         connection: &Connection,
-        row: &Row<'_>,
+        row: Row<'_>,
     ) -> Result<DocumentInfo, JournalError> {
         let (stored, kind): (String, String) = (row.get(0)?, row.get(1)?);
         let key = stored.split(OWNER_SEPARATOR).next().unwrap_or_default();
@@ -353,12 +353,13 @@ fn cutoff_ms(age: Duration) -> i64 {
 /// Removes the oldest web pages, which can be fetched again, until `bytes` more bytes fit.
 fn make_room(connection: &Connection, bytes: i64) -> Result<(), JournalError> {
     let sum = |connection: &Connection| -> Result<i64, JournalError> {
-        let mut read = connection.prepare_cached("SELECT ifnull(sum(bytes), 0) FROM cabinet")?;
-        Ok(read.query_row([], |row| row.get(0))?)
+        let mut read = connection
+            .prepare_cached("SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM cabinet")?;
+        Ok(read.query_row(params![], |row| row.get(0))?)
     };
     while sum(connection)? + bytes > MAX_TOTAL_BYTES {
         let oldest = "SELECT key FROM cabinet WHERE kind = 'page' ORDER BY saved_ms, key LIMIT 1";
-        let Some(key) = query_first::<String>(connection, oldest, [])? else {
+        let Some(key) = query_first::<String>(connection, oldest, params![])? else {
             return Err(JournalError::DocumentStoreFull {
                 megabytes: (MAX_TOTAL_BYTES >> 20) as u64,
             });

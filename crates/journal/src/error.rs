@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use selvedge_database::{DatabaseError, DatabaseErrorKind};
 use selvedge_protocol::{ChannelError, LedgerError, ServerStoreError, SessionError};
-
-use crate::connection::is_busy;
 
 const DISK_FULL: &str = "no space left on the disk";
 
@@ -68,6 +67,9 @@ pub enum JournalError {
     /// No run has this id, or an id that begins with it.
     #[error("there is no run `{0}`")]
     RunNotFound(String),
+    /// Another run has the same id.
+    #[error("there is already a run `{0}`")]
+    RunExists(String),
     /// Several runs or sessions have ids that begin with this prefix.
     #[error("`{0}` matches more than one id")]
     AmbiguousId(String),
@@ -121,40 +123,26 @@ pub enum JournalError {
     /// Stored data is missing or malformed.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
-    /// SQLite returned an error.
-    #[error("cannot access the journal: {}", first_line(.0))]
-    Sqlite(#[from] rusqlite::Error),
+    /// The database returned an error.
+    #[error("cannot access the journal: {0}")]
+    Database(#[from] DatabaseError),
 }
 
 impl JournalError {
     /// Names the file in errors that concern the whole file: there was no space for a write, the
     /// file is damaged, or it has other columns than the statements need.
     pub(crate) fn naming_file(self, file: &Path) -> Self {
-        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-        use rusqlite::ffi::{SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_WRITE};
         let path = file.to_owned();
-        if let Self::Sqlite(error) = &self {
-            // SQLite has no code for it. The statements are constant, so they do not fit the file.
-            let message = first_line(error);
-            if ["no such table", "no such column", "has no column named"]
-                .iter()
-                .any(|phrase| message.contains(phrase))
-            {
-                return Self::UnknownSchema { path };
-            }
-            if let Some(DatabaseCorrupt | NotADatabase) = error.sqlite_error_code() {
-                let why = first_line(error);
-                return Self::DamagedFile { path, why };
-            }
-        }
         let why = match &self {
-            Self::Sqlite(error) => match error.sqlite_error() {
-                Some(error) if error.code == rusqlite::ErrorCode::DiskFull => DISK_FULL,
-                // SQLite reports only a failed write of its main files as a full disk.
-                Some(error)
-                    if [SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_WRITE]
-                        .contains(&error.extended_code) =>
-                {
+            Self::Database(error) => match error.kind() {
+                // The statements are constant, so they do not fit the file.
+                DatabaseErrorKind::UnknownColumn => return Self::UnknownSchema { path },
+                DatabaseErrorKind::Corrupt => {
+                    let why = error.to_string();
+                    return Self::DamagedFile { path, why };
+                }
+                DatabaseErrorKind::DiskFull => DISK_FULL,
+                DatabaseErrorKind::WriteFailed => {
                     "no space left on the disk, or the file size limit is reached"
                 }
                 _ => return self,
@@ -167,15 +155,7 @@ impl JournalError {
 
     /// Returns whether another connection has locked the file.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, Self::Sqlite(error) if is_busy(error))
-    }
-}
-
-/// An error of SQLite without the statement that it can quote.
-fn first_line(error: &rusqlite::Error) -> String {
-    match error {
-        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
-        error => error.to_string(),
+        matches!(self, Self::Database(error) if error.kind() == DatabaseErrorKind::Busy)
     }
 }
 
@@ -230,16 +210,13 @@ impl JournalError {
     /// Whether the disk or a quota is probably full. SQLite reports it as an I/O error if it cannot
     /// extend the index of its log.
     pub fn is_disk_full(&self) -> bool {
-        use rusqlite::ErrorCode::{DiskFull, SystemIoFailure};
         use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match self {
             Self::DiskFull { .. } => true,
             Self::File { error, .. } => {
                 matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
             }
-            Self::Sqlite(error) => {
-                matches!(error.sqlite_error_code(), Some(DiskFull | SystemIoFailure))
-            }
+            Self::Database(error) => error.is_disk_full(),
             _ => false,
         }
     }

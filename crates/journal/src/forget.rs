@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use selvedge_database::{Connection, OptionalRow, params};
 
 use crate::connection::{execute, query_column};
 use crate::document_store::OWNER_SEPARATOR;
@@ -51,8 +51,8 @@ impl Journal {
         turn: Option<u32>,
         rewrite: RewriteItemsFn<'_>,
     ) -> Result<SessionForgetReport, JournalError> {
-        let mut connection = self.flushed_connection();
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let connection = self.flushed_connection();
+        let transaction = connection.begin_write()?;
         let forgotten = self.forget_in(&transaction, session, turn, rewrite)?;
         transaction.rollback()?;
         Ok(forgotten)
@@ -91,13 +91,10 @@ impl Journal {
     pub fn scrub(&self) -> Result<(), JournalError> {
         let connection = self.flushed_connection();
         crate::schema::JOURNAL_SCHEMA.refuse_newer(&connection)?;
-        connection.execute_batch("VACUUM")?;
-        let busy: i64 =
-            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-        if busy == 0 {
-            Ok(())
-        } else {
-            Err(JournalError::LogNotTruncated)
+        connection.compact()?;
+        match connection.truncate_log()? {
+            true => Ok(()),
+            false => Err(JournalError::LogNotTruncated),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Messages to sessions: each is stored, claimed by one process, and answered by a turn.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use selvedge_database::{Connection, OptionalRow, Row, params};
 use selvedge_protocol::{
     AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_QUEUED_MESSAGES, MessageAuthor,
     NewInboxMessage,
 };
 
 use crate::connection::{execute, query_first};
-use crate::server_store::token_by_name;
+use crate::server_store::{open_message_count, token_by_name};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -48,7 +48,7 @@ impl std::fmt::Display for QueueRefusal {
                 "it works outside of the workspace of the script; only a person can send to it",
             ),
             Self::TooManyOpen(limit) => {
-                write!(f, "{limit} messages of this author are not answered yet")
+                write!(f, "{limit} messages of this token are not answered yet")
             }
         }
     }
@@ -105,7 +105,8 @@ impl Journal {
                 message,
                 turn,
                 begun,
-                max_cost: payer.and_then(|payer| Some(payer.max_cost? - payer.spent)),
+                max_cost: payer.as_ref().and_then(|payer| payer.max_cost),
+                payer: payer.map(|payer| payer.name),
             }));
         }
         Ok(None)
@@ -207,7 +208,13 @@ impl Journal {
         if waiting.unwrap_or_default() >= MAX_QUEUED_MESSAGES {
             return Ok(Err(QueueRefusal::Full));
         }
-        let sql = "SELECT ifnull(max(number), 0) + 1 FROM inbox WHERE session = ?1";
+        if let Some(limit) = message.max_open_messages
+            && let Some(payer) = &position.payer
+            && open_message_count(connection, payer)? >= limit
+        {
+            return Ok(Err(QueueRefusal::TooManyOpen(limit)));
+        }
+        let sql = "SELECT coalesce(max(number), 0) + 1 FROM inbox WHERE session = ?1";
         let number: u32 = query_first(connection, sql, params![session])?.unwrap_or(1);
         let permissions = message.permissions.as_ref();
         let permissions = permissions.map(serde_json::to_string).transpose()?;
@@ -284,7 +291,7 @@ impl Journal {
     fn read_message(
         &self,
         connection: &Connection,
-        row: &Row<'_>,
+        row: Row<'_>,
     ) -> Result<InboxMessage, JournalError> {
         let permissions: Option<String> = row.get(7)?;
         let permissions = permissions.map(|json| serde_json::from_str(&json));
@@ -297,7 +304,7 @@ impl Journal {
             hops: row.get(5)?,
             cause: row.get(6)?,
             permissions: permissions.transpose()?,
-            state: serde_json::from_value(row.get::<_, String>(8)?.into())?,
+            state: serde_json::from_value(row.get::<String>(8)?.into())?,
             turn: row.get(9)?,
             answer: answer.map(String::from_utf8).transpose()?,
         })
@@ -305,7 +312,7 @@ impl Journal {
 }
 
 /// Reads the author from two columns: its kind, and its id after that.
-pub(crate) fn read_author(row: &Row<'_>, column: usize) -> Result<MessageAuthor, JournalError> {
+pub(crate) fn read_author(row: Row<'_>, column: usize) -> Result<MessageAuthor, JournalError> {
     let kind: String = row.get(column)?;
     Ok(MessageAuthor {
         kind: serde_json::from_value(kind.into())?,

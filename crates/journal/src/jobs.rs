@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use rusqlite::Connection;
+use selvedge_database::{Connection, DatabaseError};
 use selvedge_protocol::Durability;
 use tokio::sync::oneshot;
 
@@ -64,8 +64,8 @@ impl std::fmt::Debug for JournalJobs {
 struct NonWaitingConnection<'a>(&'a Connection);
 
 impl<'a> NonWaitingConnection<'a> {
-    fn new(connection: &'a Connection) -> rusqlite::Result<Self> {
-        connection.busy_timeout(Duration::ZERO)?;
+    fn new(connection: &'a Connection) -> Result<Self, DatabaseError> {
+        connection.set_busy_timeout(Duration::ZERO)?;
         Ok(Self(connection))
     }
 }
@@ -73,7 +73,7 @@ impl<'a> NonWaitingConnection<'a> {
 impl Drop for NonWaitingConnection<'_> {
     fn drop(&mut self) {
         // Cannot fail: it only sets a number, as the call in `new` did.
-        let _ = self.0.busy_timeout(BUSY_TIMEOUT);
+        let _ = self.0.set_busy_timeout(BUSY_TIMEOUT);
     }
 }
 

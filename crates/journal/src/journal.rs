@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use rusqlite::{Connection, TransactionBehavior, params};
+use selvedge_database::{Connection, params};
 use selvedge_protocol::{Durability, new_id};
 
 use crate::cancel_requests::CancelRequests;
-use crate::connection::{execute, query_first};
+use crate::connection::query_first;
 use crate::jobs::JournalJobs;
 use crate::liveness::JournalOwner;
 use crate::payloads::Payloads;
@@ -64,13 +64,13 @@ impl Journal {
             path: folder.to_owned(),
             error,
         };
-        let mut connection = connection::open_read_write(folder, &schema::JOURNAL_SCHEMA)?;
+        let connection = connection::open_read_write(folder, &schema::JOURNAL_SCHEMA)?;
         if options.durability == Durability::Full {
-            connection.pragma_update(None, "synchronous", "full")?;
+            connection.set_full_durability()?;
         }
-        schema::JOURNAL_SCHEMA.migrate(&mut connection)?;
+        schema::JOURNAL_SCHEMA.migrate(&connection)?;
         check_columns(&connection)?;
-        let key = load_or_create_digest_key(&mut connection)?;
+        let key = load_or_create_digest_key(&connection)?;
         let owner = JournalOwner::new(&folder.join("live"), new_id("own")).map_err(file)?;
         Ok(Self::new(connection, folder, owner, key, options))
     }
@@ -157,35 +157,27 @@ pub(crate) fn in_transaction<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
-    // Cached statements, because parsing them takes as long as a small write.
     let naming_file = |error: JournalError| match connection.path() {
         Some(file) => error.naming_file(Path::new(file)),
         None => error,
     };
-    let run = |sql| execute(connection, sql, []).map_err(naming_file);
-    if !connection.is_autocommit() {
-        // The previous write panicked inside its transaction.
-        run("ROLLBACK")?;
-    }
-    run("BEGIN IMMEDIATE")?;
-    let result = schema::JOURNAL_SCHEMA
+    let transaction = connection.begin_write();
+    let transaction = transaction.map_err(|error| naming_file(error.into()))?;
+    schema::JOURNAL_SCHEMA
         .refuse_newer(connection)
-        .and_then(|()| work(connection));
-    let result = result.and_then(|value| run("COMMIT").map(|()| value));
-    if result.is_err() && !connection.is_autocommit() {
-        run("ROLLBACK")?;
-    }
-    result.map_err(naming_file)
+        .and_then(|()| work(connection))
+        .and_then(|value| Ok(transaction.commit().map(|()| value)?))
+        .map_err(naming_file)
 }
 
 /// Returns the key for digests of arguments, which is created when the journal is first opened.
 /// Digests are keyed because a plain digest in a report would confirm a guess of the arguments.
-fn load_or_create_digest_key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
+fn load_or_create_digest_key(connection: &Connection) -> Result<[u8; 32], JournalError> {
     // Reading an existing key does not wait for a writer.
     if let Some(stored) = load_digest_key(connection)? {
         return Ok(stored);
     }
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let transaction = connection.begin_write()?;
     let key = match load_digest_key(&transaction)? {
         Some(stored) => stored,
         None => {
@@ -204,7 +196,7 @@ fn load_or_create_digest_key(connection: &mut Connection) -> Result<[u8; 32], Jo
 /// Returns the key for digests, or `None` if the file has none.
 pub(crate) fn load_digest_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
     let sql = "SELECT value FROM secrets WHERE name = 'digest'";
-    let stored: Option<Vec<u8>> = query_first(connection, sql, [])?;
+    let stored: Option<Vec<u8>> = query_first(connection, sql, params![])?;
     let sized = |stored: Vec<u8>| {
         stored
             .try_into()

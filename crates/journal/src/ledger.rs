@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 use selvedge_protocol::{
     ApprovalRequest, CallEnd, CallStart, CallStatus, Ledger, LedgerError, RunStart,
     ScriptToolCallOutput,
@@ -14,11 +14,12 @@ use crate::run_call_counts::SET_CALL_COUNTS;
 use crate::time::{next_ns, now_ms};
 use crate::{Journal, JournalError};
 
-/// Inserts a run.
+/// Inserts a run, unless there is one with this id.
 pub(crate) const INSERT_RUN: &str =
     "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status,
      started_ms, saved_config, output, ended_ms, recording, calls, tools)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+     ON CONFLICT (id) DO NOTHING";
 /// Inserts the outcome of a call, or adds it to the recorded start of the call.
 pub(crate) const RECORD_CALL_END: &str =
     "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error,
@@ -167,30 +168,28 @@ impl Journal {
         let end = run.end.as_ref();
         let [output, recording] =
             end.map_or(Ok([None, None]), |end| self.store_run_end(connection, end))?;
-        let inserted = execute(
-            connection,
-            INSERT_RUN,
-            params![
-                run.id,
-                run.session,
-                run.resumes,
-                source,
-                run.directory,
-                run.seed,
-                self.owner.id,
-                end.map_or_else(|| "running".to_owned(), RunEndRow::status),
-                run.started_ms,
-                saved_config,
-                output,
-                end.map(|end| end.at_ms),
-                recording,
-                end.map(|_| 0),
-                end.map(|_| "[]")
-            ],
-        );
+        let inserted = connection.prepare_cached(INSERT_RUN)?.execute(params![
+            run.id,
+            run.session,
+            run.resumes,
+            source,
+            run.directory,
+            run.seed,
+            self.owner.id,
+            end.map_or_else(|| "running".to_owned(), RunEndRow::status),
+            run.started_ms,
+            saved_config,
+            output,
+            end.map(|end| end.at_ms),
+            recording,
+            end.map(|_| 0),
+            end.map(|_| "[]")
+        ])?;
         match (inserted, end) {
-            (Err(error), _) if !self.is_running_here(connection, &run.id)? => Err(error),
-            (Err(_), Some(end)) => self.update_run_end(connection, end),
+            (0, _) if !self.is_running_here(connection, &run.id)? => {
+                Err(JournalError::RunExists(run.id.clone()))
+            }
+            (0, Some(end)) => self.update_run_end(connection, end),
             _ => Ok(()),
         }
     }
@@ -227,9 +226,9 @@ impl Journal {
         {
             execute(
                 connection,
-                "INSERT OR IGNORE INTO calls
-                     (run, id, tool, digest, read_only, line, state, started_ms)
-                     VALUES (?1, ?2, ?3, ?4, 0, ?5, 'not started', ?6)",
+                "INSERT INTO calls (run, id, tool, digest, read_only, line, state, started_ms)
+                     VALUES (?1, ?2, ?3, ?4, 0, ?5, 'not started', ?6)
+                     ON CONFLICT DO NOTHING",
                 params![
                     output.id,
                     record.id,
@@ -420,8 +419,9 @@ impl Ledger for Journal {
                 journal.check_run_owner(connection, &run)?;
                 execute(
                     connection,
-                    "INSERT OR REPLACE INTO suspensions (run, state, written_ms)
-                     VALUES (?1, ?2, ?3)",
+                    "INSERT INTO suspensions (run, state, written_ms) VALUES (?1, ?2, ?3)
+                     ON CONFLICT (run) DO UPDATE SET state = excluded.state,
+                        written_ms = excluded.written_ms, claimed_by = NULL",
                     params![run, state, written_ms],
                 )
             })

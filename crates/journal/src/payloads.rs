@@ -2,8 +2,7 @@
 //! stored in its row. A large payload is stored once in the table `blobs` under its hash. With a
 //! key, payloads are encrypted.
 
-use rusqlite::types::ValueRef;
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, ValueRef, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -85,7 +84,7 @@ impl Payloads {
             .exists(params![hash])?;
         if !exists {
             let packed = self.encrypt(compress(bytes)?)?;
-            let sql = "INSERT OR IGNORE INTO blobs VALUES (?1, ?2)";
+            let sql = "INSERT INTO blobs (hash, packed) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
             execute(connection, sql, params![hash, packed])?;
         }
         Ok([&[KIND_BLOB | self.encryption_flag()], &hash[..]].concat())
@@ -181,13 +180,13 @@ impl Payloads {
         connection: &Connection,
         column: ValueRef<'_>,
     ) -> Result<Option<Vec<u8>>, JournalError> {
-        let column = column
-            .as_bytes_or_null()
-            .map_err(|error| JournalError::Damaged(error.to_string()))?;
-        let Some(column) = column else {
+        if column == ValueRef::Null {
             return Ok(None);
-        };
+        }
         let damaged = |what: &str| JournalError::Damaged(what.to_owned());
+        let column = column
+            .as_bytes()
+            .ok_or_else(|| damaged("a payload has another type than bytes"))?;
         let (kind, rest) = column
             .split_first()
             .ok_or_else(|| damaged("a payload is empty"))?;

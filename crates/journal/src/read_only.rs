@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use selvedge_database::{Connection, DatabaseErrorKind};
 
 use crate::connection::{BUSY_TIMEOUT, FILE_NAME};
 use crate::journal::load_digest_key;
@@ -24,7 +24,7 @@ impl Journal {
             Err(
                 error @ (JournalError::File { .. }
                 | JournalError::DiskFull { .. }
-                | JournalError::Sqlite(_)),
+                | JournalError::Database(_)),
             ) => {
                 match open_current_read_only(folder) {
                     Ok(connection) => {
@@ -68,21 +68,15 @@ fn open_current_read_only(folder: &Path) -> Result<Connection, JournalError> {
 /// process has locked the file and does not release it in time.
 fn open_read_only(folder: &Path, busy_timeout: Duration) -> Result<Connection, JournalError> {
     let file = folder.join(FILE_NAME);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let readable = |connection: Connection| {
-        connection.busy_timeout(busy_timeout)?;
-        connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
-        Ok::<_, rusqlite::Error>(connection)
-    };
     // Reading the log requires its index (the `-shm` file). It exists while a process has the
     // journal open, and after such a process was killed.
-    let refused = match Connection::open_with_flags(&file, flags).and_then(readable) {
+    let refused = match Connection::open_file_read_only(&file, busy_timeout) {
         Ok(connection) => return Ok(connection),
         Err(refused) => refused,
     };
     if matches!(
-        refused.sqlite_error_code(),
-        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::DatabaseBusy)
+        refused.kind(),
+        DatabaseErrorKind::Corrupt | DatabaseErrorKind::Busy
     ) {
         return Err(refused.into());
     }
@@ -103,26 +97,7 @@ fn open_read_only(folder: &Path, busy_timeout: Duration) -> Result<Connection, J
     if !file.is_file() {
         return Err(refused.into());
     }
-    let uri = format!("file:{}?immutable=1", percent_encode(&file));
-    let connection = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?;
-    Ok(readable(connection)?)
-}
-
-/// Percent-encodes a path for a URI.
-fn percent_encode(path: &Path) -> String {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-~".contains(byte);
-    let encoded = |byte: &u8| {
-        if plain(byte) {
-            char::from(*byte).to_string()
-        } else {
-            format!("%{byte:02X}")
-        }
-    };
-    path.as_os_str()
-        .as_encoded_bytes()
-        .iter()
-        .map(encoded)
-        .collect()
+    Ok(Connection::open_file_immutable(&file, busy_timeout)?)
 }
 
 #[cfg(test)]
@@ -133,7 +108,7 @@ mod tests {
     #[test]
     fn a_file_that_another_connection_has_locked_is_busy() {
         let dir = tempfile::tempdir().unwrap();
-        let writer = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+        let writer = rusqlite::Connection::open(dir.path().join(FILE_NAME)).unwrap();
         // Without a log, and with one that only the writer can read.
         for lock in [
             "CREATE TABLE t (x); BEGIN EXCLUSIVE; INSERT INTO t VALUES (1);",

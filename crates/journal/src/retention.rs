@@ -1,6 +1,6 @@
 //! Retention: removes old runs, expired documents, unused payloads and stale lock files.
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 use selvedge_protocol::Retention;
 
 use crate::liveness::JournalOwner;
@@ -62,9 +62,10 @@ impl Journal {
             // Returns free pages to the file system. If other processes write, a later call does
             // it.
             let connection = self.flushed_connection();
-            let _ = connection.execute_batch(
-                "PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);",
-            );
+            let _ = connection
+                .truncate_log()
+                .and_then(|_| connection.compact())
+                .and_then(|()| connection.truncate_log());
         }
         Ok(removed)
     }
@@ -113,7 +114,7 @@ impl Journal {
         let count = format!("SELECT count(*) FROM runs WHERE ended_ms < {oldest}");
         let old: i64 = self
             .flushed_connection()
-            .query_row(&count, [], |row| row.get(0))?;
+            .query_row(&count, params![], |row| row.get(0))?;
         let which = format!(
             "id IN (SELECT id FROM runs WHERE ended_ms < {oldest} ORDER BY started_ms LIMIT ?1)"
         );
@@ -131,7 +132,7 @@ impl Journal {
     /// Marks old runs as ended if their process is dead, except suspended runs.
     fn end_dead_runs(&self, before_ms: i64) -> Result<(), JournalError> {
         self.write(|connection| {
-            let mut read = connection.prepare(
+            let mut read = connection.prepare_cached(
                 "SELECT id, owner FROM runs WHERE ended_ms IS NULL AND started_ms < ?1
                  AND id NOT IN (SELECT run FROM suspensions)",
             )?;
@@ -186,7 +187,7 @@ impl Journal {
         let ended = "SELECT count(*) FROM runs WHERE ended_ms IS NOT NULL";
         let ended: i64 = self
             .flushed_connection()
-            .query_row(ended, [], |row| row.get(0))?;
+            .query_row(ended, params![], |row| row.get(0))?;
         if bytes <= limit || ended == 0 {
             return Ok(0);
         }
@@ -216,22 +217,16 @@ impl Journal {
     /// because removing runs does not make them smaller.
     fn total_run_bytes(&self) -> Result<u64, JournalError> {
         let connection = self.flushed_connection();
-        let tables: i64 = connection.query_row(
-            "SELECT ifnull(sum(pgsize), 0) FROM dbstat WHERE aggregate = TRUE
-             AND name IN
-             ('runs', 'calls', 'approvals', 'blobs', 'runs_by_id', 'runs_listed', 'open_runs')",
-            [],
-            |row| row.get(0),
-        )?;
+        let tables = connection.table_bytes(&["runs", "calls", "approvals", "blobs"])?;
         let others: i64 = connection.query_row(
             &format!(
-                "SELECT ifnull(sum(length(packed)), 0) FROM blobs WHERE hash IN ({})",
+                "SELECT CAST(coalesce(sum(length(packed)), 0) AS BIGINT) FROM blobs WHERE hash IN ({})",
                 select_referenced_blobs(&OTHER_PAYLOAD_COLUMNS)
             ),
-            [],
+            params![],
             |row| row.get(0),
         )?;
-        Ok(tables.saturating_sub(others).max(0) as u64)
+        Ok(tables.saturating_sub(others.max(0) as u64))
     }
 
     /// Removes the lock files of processes that have ended.
@@ -253,7 +248,8 @@ pub(crate) fn remove_unused_blobs(connection: &Connection) -> Result<usize, Jour
         select_referenced_blobs(&RUN_PAYLOAD_COLUMNS),
         select_referenced_blobs(&OTHER_PAYLOAD_COLUMNS)
     );
-    Ok(connection.execute(&format!("DELETE FROM blobs WHERE hash NOT IN ({all})"), [])?)
+    let sql = format!("DELETE FROM blobs WHERE hash NOT IN ({all})");
+    Ok(connection.execute(&sql, params![])?)
 }
 
 /// Returns the SQL that selects the hashes of the blobs that these columns refer to.

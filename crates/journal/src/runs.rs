@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
-use rusqlite::{Connection, Row, ToSql, params};
+use selvedge_database::{Connection, DatabaseValue, Row, ToParameter, params};
 use selvedge_protocol::{
     ApprovalRequest, CallError, CallStatus, ResumeAs, SPAWN_TOOL, ScriptToolCallOutput,
 };
@@ -187,50 +187,49 @@ pub struct RunFilter {
 
 const SELECT_RUN_SUMMARY: &str =
     "SELECT id, owner, status, started_ms, ended_ms, directory, resumes,
-    ifnull(calls, (SELECT count(*) FROM calls WHERE run = runs.id)),
-    (SELECT ifnull(claimed_by, '') FROM suspensions WHERE run = runs.id), session FROM runs";
+    coalesce(calls, (SELECT count(*) FROM calls WHERE run = runs.id)),
+    (SELECT coalesce(claimed_by, '') FROM suspensions WHERE run = runs.id), session FROM runs";
 
-/// Returns the SQL of a list. Its named parameters are the fields of the filter that are set.
-fn list_runs_sql(filter: &RunFilter) -> String {
-    let mut conditions = String::from("started_ms >= :since");
-    if filter.tool.is_some() {
-        conditions += &format!(" AND {}", called_tool_condition(":tool"));
+/// Returns the SQL of a list and its parameters.
+fn list_runs_sql(filter: &RunFilter) -> Result<(String, Vec<DatabaseValue>), JournalError> {
+    let since = filter.since_ms.unwrap_or(i64::MIN);
+    let limit = i64::from(filter.limit.unwrap_or(u32::MAX));
+    let mut values = vec![DatabaseValue::Integer(since), DatabaseValue::Integer(limit)];
+    let mut add = |text: String| {
+        values.push(DatabaseValue::Text(text));
+        format!("?{}", values.len())
+    };
+    let mut conditions = String::from("started_ms >= ?1");
+    if let Some(tool) = &filter.tool {
+        conditions += &format!(" AND {}", called_tool_condition(&add(tool.clone())));
     }
-    if filter.workspaces.is_some() {
-        conditions += &format!(" AND {}", in_folders_condition("directory", ":workspaces"));
+    if let Some(workspaces) = &filter.workspaces {
+        let folders = add(serde_json::to_string(workspaces)?);
+        conditions += &format!(" AND {}", in_folders_condition("directory", &folders));
     }
-    if filter.after.is_some() {
+    if let Some(after) = &filter.after {
         // A row value cannot compare one column in descending and one in ascending order.
-        let after = "(SELECT started_ms FROM runs WHERE id = :after)";
+        let id = add(after.clone());
+        let after = format!("(SELECT started_ms FROM runs WHERE id = {id})");
         conditions +=
-            &format!(" AND started_ms <= {after} AND (started_ms < {after} OR id > :after)");
+            &format!(" AND started_ms <= {after} AND (started_ms < {after} OR id > {id})");
     }
-    format!("{SELECT_RUN_SUMMARY} WHERE {conditions} ORDER BY started_ms DESC, id LIMIT :limit")
+    let sql =
+        format!("{SELECT_RUN_SUMMARY} WHERE {conditions} ORDER BY started_ms DESC, id LIMIT ?2");
+    Ok((sql, values))
 }
 
 impl Journal {
     /// Returns the runs that the filter selects, newest first.
     pub fn runs(&self, filter: &RunFilter) -> Result<Vec<RunSummary>, JournalError> {
         let connection = self.flushed_connection();
-        let since = filter.since_ms.unwrap_or(i64::MIN);
-        let limit = filter.limit.unwrap_or(u32::MAX);
-        let workspaces = filter.workspaces.as_ref().map(serde_json::to_string);
-        let workspaces = workspaces.transpose()?;
-        let mut values: Vec<(&str, &dyn ToSql)> = vec![(":since", &since), (":limit", &limit)];
-        values.extend(filter.tool.iter().map(|tool| (":tool", tool as &dyn ToSql)));
-        values.extend(
-            workspaces
-                .iter()
-                .map(|all| (":workspaces", all as &dyn ToSql)),
-        );
-        values.extend(
-            filter
-                .after
-                .iter()
-                .map(|after| (":after", after as &dyn ToSql)),
-        );
-        let mut read = connection.prepare_cached(&list_runs_sql(filter))?;
-        let mut rows = read.query(&values[..])?;
+        let (sql, values) = list_runs_sql(filter)?;
+        let values: Vec<&dyn ToParameter> = values
+            .iter()
+            .map(|value| value as &dyn ToParameter)
+            .collect();
+        let mut read = connection.prepare_cached(&sql)?;
+        let mut rows = read.query(&values)?;
         let mut runs = Vec::new();
         // Each process is checked once, because it may have many runs.
         let mut alive: HashMap<String, bool> = HashMap::new();
@@ -353,7 +352,7 @@ impl Journal {
 }
 
 fn read_run_summary(
-    row: &Row<'_>,
+    row: Row<'_>,
     mut is_alive: impl FnMut(&str) -> bool,
 ) -> Result<RunSummary, JournalError> {
     let (owner, status): (String, String) = (row.get(1)?, row.get(2)?);
@@ -398,8 +397,10 @@ fn read_open_approvals(
 
 /// Returns the only run id that is equal to `id` or begins with it.
 fn resolve_run_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
-    let like = "SELECT id FROM runs WHERE id >= ?1 AND id < ?1 || char(1114111) LIMIT 3";
-    let found: Vec<String> = query_column(connection, like, params![id])?;
+    // No id contains the last character of Unicode.
+    let after = format!("{id}{}", char::MAX);
+    let sql = "SELECT id FROM runs WHERE id >= ?1 AND id < ?2 LIMIT 3";
+    let found: Vec<String> = query_column(connection, sql, params![id, after])?;
     match &found[..] {
         [] => Err(JournalError::RunNotFound(id.to_owned())),
         [one] => Ok(one.clone()),
@@ -475,13 +476,14 @@ mod tests {
     #[allow(clippy::unwrap_used)]
     fn a_list_of_runs_reads_a_single_index() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
-        let connection = journal.flushed_connection();
+        let _journal = Journal::open(dir.path()).unwrap();
+        let connection = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
         for tool in [None, Some("exec".to_owned())] {
-            let sql = list_runs_sql(&RunFilter {
+            let filter = RunFilter {
                 tool,
                 ..RunFilter::default()
-            });
+            };
+            let (sql, _) = list_runs_sql(&filter).unwrap();
             let mut read = connection
                 .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
                 .unwrap();

@@ -3,9 +3,9 @@
 //! this build, or unknown to it, is never written.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use selvedge_database::{Connection, OptionalRow, params};
 
 use crate::{ColumnEncryption, JournalError, connection};
 
@@ -36,8 +36,8 @@ impl ComponentSchema {
         folder: &Path,
         encryption: &ColumnEncryption,
     ) -> Result<Connection, JournalError> {
-        let mut connection = self.connect(folder, encryption)?;
-        self.migrate(&mut connection)?;
+        let connection = self.connect(folder, encryption)?;
+        self.migrate(&connection)?;
         Ok(connection)
     }
 
@@ -47,19 +47,19 @@ impl ComponentSchema {
         folder: &Path,
         encryption: &ColumnEncryption,
     ) -> Result<Connection, JournalError> {
-        let connection = connection::open_read_write(folder, self)?;
-        encryption.register_functions(&connection)?;
+        let mut connection = connection::open_read_write(folder, self)?;
+        connection.set_codec(Arc::new(encryption.clone()))?;
         Ok(connection)
     }
 
     /// Applies the missing migrations in one transaction. If several processes try at the same
     /// time, one applies them and the others find them applied.
-    pub(crate) fn migrate(&self, connection: &mut Connection) -> Result<(), JournalError> {
+    pub(crate) fn migrate(&self, connection: &Connection) -> Result<(), JournalError> {
         // If the schema is current, this only reads and does not wait for a writer.
         if self.missing_migrations(connection)?.is_empty() {
             return Ok(());
         }
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let transaction = connection.begin_write()?;
         transaction.execute_batch(
             "CREATE TABLE IF NOT EXISTS schema_versions
              (component TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID",
@@ -68,7 +68,8 @@ impl ComponentSchema {
             transaction.execute_batch(migration)?;
         }
         transaction.execute(
-            "INSERT OR REPLACE INTO schema_versions VALUES (?1, ?2)",
+            "INSERT INTO schema_versions (component, version) VALUES (?1, ?2)
+             ON CONFLICT (component) DO UPDATE SET version = excluded.version",
             params![self.component, self.latest_version()],
         )?;
         transaction.commit()?;
@@ -100,12 +101,12 @@ impl ComponentSchema {
         // Cached, because parsing takes longer than reading the few rows.
         let mut read =
             connection.prepare_cached("SELECT component, version FROM schema_versions")?;
-        let mut rows = read.query([])?;
+        let mut rows = read.query(params![])?;
         while let Some(row) = rows.next()? {
             let (component, version): (String, u32) = (row.get(0)?, row.get(1)?);
             if version > self.known_version(&component) {
                 // Closing the connection must not move the log into the file either.
-                connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+                connection.keep_log_on_close(true)?;
                 return Err(self.newer_error(connection, &component, version));
             }
         }
@@ -151,15 +152,13 @@ impl ComponentSchema {
 /// Returns whether the file has schema versions; an empty file has none. Fails if it has other
 /// tables only.
 fn has_versions(connection: &Connection) -> Result<bool, JournalError> {
-    let tables = "SELECT count(*), count(*) FILTER (WHERE name = 'schema_versions')
-                  FROM sqlite_master WHERE type = 'table'";
-    match connection.query_row(tables, [], |row| Ok((row.get(0)?, row.get(1)?)))? {
-        (0_i64, _) => Ok(false),
-        (_, 0_i64) => Err(JournalError::UnknownSchema {
-            path: PathBuf::from(connection.path().unwrap_or(connection::FILE_NAME)),
-        }),
-        _ => Ok(true),
+    let tables = connection.tables()?;
+    if tables.is_empty() || tables.iter().any(|name| name == "schema_versions") {
+        return Ok(!tables.is_empty());
     }
+    Err(JournalError::UnknownSchema {
+        path: PathBuf::from(connection.path().unwrap_or(connection::FILE_NAME)),
+    })
 }
 
 #[cfg(test)]
@@ -189,8 +188,10 @@ mod tests {
     };
 
     fn lengths(connection: &Connection) -> Vec<i64> {
-        let mut read = connection.prepare("SELECT length FROM notes").unwrap();
-        let rows = read.query_map([], |row| row.get(0)).unwrap();
+        let mut read = connection
+            .prepare_cached("SELECT length FROM notes")
+            .unwrap();
+        let rows = read.query_map(params![], |row| row.get(0)).unwrap();
         rows.map(Result::unwrap).collect()
     }
 
@@ -218,7 +219,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = |tables: ComponentSchema| tables.open(dir.path(), &ColumnEncryption::disabled());
         drop(open(FIRST).unwrap());
-        assert!(matches!(open(BROKEN), Err(JournalError::Sqlite(_))));
+        assert!(matches!(open(BROKEN), Err(JournalError::Database(_))));
         assert_eq!(lengths(&open(SECOND).unwrap()), [5]);
     }
 

@@ -153,7 +153,7 @@ CREATE TABLE inbox (
 CREATE INDEX open_inbox ON inbox (session, number) WHERE ended_ms IS NULL;
 CREATE UNIQUE INDEX inbox_by_key ON inbox (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
-CREATE INDEX open_inbox_by_author ON inbox (author_kind, author) WHERE ended_ms IS NULL;
+CREATE INDEX open_inbox_by_payer ON inbox (payer) WHERE ended_ms IS NULL AND payer IS NOT NULL;
 
 -- Tokens of the clients of the agent server. The secret itself is not stored.
 CREATE TABLE api_tokens (
@@ -186,8 +186,8 @@ CREATE TABLE session_events (
 ) WITHOUT ROWID;
 CREATE INDEX session_events_by_kind ON session_events (session, kind, number);
 
--- Answers to requests with an idempotency key. Without a status, the owner still handles it. Rows
--- are ordered by insertion, whatever the clock says.
+-- Answers to requests with an idempotency key. Without a status, the owner still handles it. The
+-- numbers of a token's rows give the order of insertion, whatever the clock says.
 CREATE TABLE api_replies (
     token TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -197,9 +197,10 @@ CREATE TABLE api_replies (
     content_type TEXT,
     body BLOB,
     at_ms INTEGER NOT NULL,
+    number INTEGER NOT NULL,
     PRIMARY KEY (token, key)
 );
-CREATE INDEX api_replies_by_insertion ON api_replies (token);
+CREATE INDEX api_replies_by_number ON api_replies (token, number);
 
 -- Which token decided about an approval request of a session.
 CREATE TABLE approval_deciders (

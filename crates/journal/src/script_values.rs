@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 use selvedge_protocol::{LedgerError, ScriptStoreBackend};
 
 use crate::Journal;
@@ -46,7 +46,10 @@ impl ScriptStoreBackend for SessionValueStore {
     async fn put(&self, values: BTreeMap<String, String>) -> Result<(), LedgerError> {
         let (session, stored_ms) = (self.session.clone(), now_ms());
         let write = move |journal: &Journal, connection: &Connection| {
-            let sql = "INSERT OR REPLACE INTO stored (session, key, value, bytes, stored_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
+            let sql = "INSERT INTO stored (session, key, value, bytes, stored_ms)
+                VALUES (?1, ?2, ?3, ?4, ?5)
+                ON CONFLICT (session, key) DO UPDATE SET value = excluded.value,
+                    bytes = excluded.bytes, stored_ms = excluded.stored_ms";
             let mut insert = connection.prepare_cached(sql)?;
             for (key, value) in &values {
                 let stored = journal.payloads.put(connection, value.as_bytes())?;
@@ -61,7 +64,8 @@ impl ScriptStoreBackend for SessionValueStore {
     async fn total_bytes(&self) -> Result<usize, LedgerError> {
         let session = self.session.clone();
         let read = move |_: &Journal, connection: &Connection| {
-            let sql = "SELECT ifnull(sum(bytes), 0) FROM stored WHERE session = ?1";
+            let sql =
+                "SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM stored WHERE session = ?1";
             let bytes: Option<i64> = query_first(connection, sql, params![session])?;
             Ok(bytes.unwrap_or_default().max(0) as usize)
         };

@@ -2,10 +2,10 @@
 //! requests, and who decided about approvals.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use selvedge_database::{Connection, OptionalRow, Row, ToParameter, params};
 use selvedge_protocol::{
     ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, IdempotencyStore,
-    InboxMessage, MessageAuthor, NewApiToken, RemovedMessage, RepeatedRequest, ServerStoreError,
+    InboxMessage, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest, ServerStoreError,
     SessionQueueStore, StoredReply, WaitingSession, new_id,
 };
 
@@ -35,7 +35,10 @@ impl ApiTokenStore for Journal {
         let name = token.name.clone();
         let create = move |_: &Self, connection: &Connection| {
             let sql = "SELECT 1 FROM api_tokens WHERE name = ?1 OR id = ?1";
-            if connection.prepare_cached(sql)?.exists([&token.name])? {
+            if connection
+                .prepare_cached(sql)?
+                .exists(params![token.name])?
+            {
                 return Ok(None);
             }
             execute(
@@ -63,7 +66,7 @@ impl ApiTokenStore for Journal {
         let read = |_: &Self, connection: &Connection| {
             let sql = format!("{SELECT_TOKEN} ORDER BY created_ms DESC, id");
             let mut read = connection.prepare_cached(&sql)?;
-            let mut rows = read.query([])?;
+            let mut rows = read.query(params![])?;
             let mut tokens = Vec::new();
             while let Some(row) = rows.next()? {
                 tokens.push(read_token(row)?);
@@ -84,7 +87,7 @@ impl ApiTokenStore for Journal {
     async fn revoke_token(&self, name: &str) -> Result<ApiToken, ServerStoreError> {
         let wanted = name.to_owned();
         let revoke = move |_: &Self, connection: &Connection| {
-            let sql = "UPDATE api_tokens SET revoked_ms = ifnull(revoked_ms, ?2)
+            let sql = "UPDATE api_tokens SET revoked_ms = coalesce(revoked_ms, ?2)
                 WHERE id = ?1 OR name = ?1";
             execute(connection, sql, params![wanted, now_ms()])?;
             let sql = format!("{SELECT_TOKEN} WHERE id = ?1 OR name = ?1");
@@ -116,63 +119,46 @@ impl ApiTokenStore for Journal {
     }
 }
 
-impl Journal {
-    /// Charges the token that pays for a message with what its turn cost, unless a turn that waits
-    /// for the answer pays.
-    pub async fn add_spending(
-        &self,
-        message: &InboxMessage,
-        cost: f64,
-    ) -> Result<(), JournalError> {
-        let (session, number) = (message.session.clone(), message.number);
-        let waiter = message.author.id.clone();
-        self.write_async(move |_, connection| {
-            execute(
-                connection,
-                "UPDATE api_tokens SET spent = spent + ?3 WHERE name =
-                    (SELECT payer FROM inbox WHERE session = ?1 AND number = ?2)
-                 AND NOT EXISTS
-                    (SELECT 1 FROM session_waits WHERE waiter = ?4 AND target = ?1)",
-                params![session, number, cost, waiter],
-            )
-        })
-        .await
-    }
-}
-
 /// Returns the token with this name. Tokens are never deleted.
 pub(crate) fn token_by_name(connection: &Connection, name: &str) -> Result<ApiToken, JournalError> {
     let found = first_token(connection, &format!("{SELECT_TOKEN} WHERE name = ?1"), name)?;
     found.ok_or_else(|| JournalError::Damaged(format!("the token `{name}` is missing")))
 }
 
-/// Returns the number of messages of an author that are not answered.
-pub(crate) fn open_messages(
+/// Returns the number of messages that are not answered and that a token pays for, by its name.
+pub(crate) fn open_message_count(
     connection: &Connection,
-    author: &MessageAuthor,
+    payer: &str,
 ) -> Result<u32, JournalError> {
-    let sql = "SELECT count(*) FROM inbox
-        WHERE author_kind = ?1 AND author = ?2 AND ended_ms IS NULL";
-    let count = query_first(connection, sql, params![author.kind.as_str(), author.id])?;
-    Ok(count.unwrap_or(0))
+    let sql = "SELECT count(*) FROM inbox WHERE payer = ?1 AND ended_ms IS NULL";
+    Ok(query_first(connection, sql, params![payer])?.unwrap_or(0))
+}
+
+/// Returns the number of sessions that clients with a token of this name created.
+pub(crate) fn client_session_count(
+    connection: &Connection,
+    token: &str,
+) -> Result<u32, JournalError> {
+    let sql = "SELECT count(*) FROM sessions WHERE client = ?1";
+    Ok(query_first(connection, sql, params![token])?.unwrap_or(0))
 }
 
 fn first_token(
     connection: &Connection,
     sql: &str,
-    param: impl rusqlite::ToSql,
+    param: impl ToParameter,
 ) -> Result<Option<ApiToken>, JournalError> {
     let mut read = connection.prepare_cached(sql)?;
-    let mut rows = read.query([param])?;
+    let mut rows = read.query(params![param])?;
     rows.next()?.map(read_token).transpose()
 }
 
-fn read_token(row: &Row<'_>) -> Result<ApiToken, JournalError> {
+fn read_token(row: Row<'_>) -> Result<ApiToken, JournalError> {
     Ok(ApiToken {
         id: row.get(0)?,
         name: row.get(1)?,
-        scopes: serde_json::from_str(&row.get::<_, String>(2)?)?,
-        workspaces: serde_json::from_str(&row.get::<_, String>(3)?)?,
+        scopes: serde_json::from_str(&row.get::<String>(2)?)?,
+        workspaces: serde_json::from_str(&row.get::<String>(3)?)?,
         created_ms: row.get(4)?,
         expires_ms: row.get(5)?,
         revoked_ms: row.get(6)?,
@@ -186,12 +172,13 @@ impl SessionQueueStore for Journal {
     async fn waiting_sessions(&self) -> Result<Vec<WaitingSession>, ServerStoreError> {
         let read = |_: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
-                "SELECT session, directory, author_kind, author, payer
-                 FROM (SELECT session, author_kind, author, payer, min(number) FROM inbox
-                    WHERE ended_ms IS NULL GROUP BY session)
-                 JOIN sessions ON sessions.id = session",
+                "SELECT inbox.session, directory, author_kind, author, payer
+                 FROM (SELECT session, min(number) AS number FROM inbox
+                    WHERE ended_ms IS NULL GROUP BY session) AS oldest
+                 JOIN inbox ON inbox.session = oldest.session AND inbox.number = oldest.number
+                 JOIN sessions ON sessions.id = inbox.session",
             )?;
-            let mut rows = read.query([])?;
+            let mut rows = read.query(params![])?;
             let mut waiting = Vec::new();
             while let Some(row) = rows.next()? {
                 waiting.push(WaitingSession {
@@ -206,36 +193,37 @@ impl SessionQueueStore for Journal {
         Ok(self.run_now_or_queue(read).await?)
     }
 
-    async fn next_message(
-        &self,
-        session: &str,
-    ) -> Result<Option<(u32, MessageAuthor)>, ServerStoreError> {
+    async fn next_message(&self, session: &str) -> Result<Option<NextMessage>, ServerStoreError> {
         let session = session.to_owned();
         let read = move |_: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
-                "SELECT number, author_kind, author FROM inbox
+                "SELECT number, author_kind, author, payer FROM inbox
                  WHERE session = ?1 AND ended_ms IS NULL ORDER BY number LIMIT 1",
             )?;
-            let mut rows = read.query([&session])?;
+            let mut rows = read.query(params![session])?;
             let row = rows.next()?;
-            row.map(|row| Ok((row.get(0)?, read_author(row, 1)?)))
-                .transpose()
+            let read = |row: Row<'_>| {
+                Ok(NextMessage {
+                    number: row.get(0)?,
+                    author: read_author(row, 1)?,
+                    payer: row.get(3)?,
+                })
+            };
+            row.map(read).transpose()
         };
         Ok(self.run_now_or_queue(read).await?)
     }
 
-    async fn open_message_count(&self, author: &MessageAuthor) -> Result<u32, ServerStoreError> {
-        let author = author.clone();
-        let read = move |_: &Self, connection: &Connection| open_messages(connection, &author);
+    async fn open_message_count(&self, payer: &str) -> Result<u32, ServerStoreError> {
+        let payer = payer.to_owned();
+        let read = move |_: &Self, connection: &Connection| open_message_count(connection, &payer);
         Ok(self.run_now_or_queue(read).await?)
     }
 
     async fn session_count(&self, token: &str) -> Result<u32, ServerStoreError> {
         let token = token.to_owned();
-        let read = move |_: &Self, connection: &Connection| {
-            let sql = "SELECT count(*) FROM sessions WHERE client = ?1";
-            Ok(query_first(connection, sql, params![token])?.unwrap_or(0))
-        };
+        let read =
+            move |_: &Self, connection: &Connection| client_session_count(connection, &token);
         Ok(self.run_now_or_queue(read).await?)
     }
 
@@ -380,15 +368,19 @@ impl Journal {
         }
         execute(
             connection,
-            "INSERT OR REPLACE INTO api_replies (token, key, digest, owner, at_ms)
-             VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT INTO api_replies (token, key, digest, owner, at_ms, number)
+             SELECT ?1, ?2, ?3, ?4, ?5, coalesce(max(number), 0) + 1 FROM api_replies
+                WHERE token = ?1
+             ON CONFLICT (token, key) DO UPDATE SET digest = excluded.digest,
+                owner = excluded.owner, at_ms = excluded.at_ms, number = excluded.number,
+                status = NULL, content_type = NULL, body = NULL",
             params![token, key, digest, self.owner.id, now_ms()],
         )?;
         execute(
             connection,
-            "DELETE FROM api_replies WHERE token = ?1 AND status IS NOT NULL AND rowid <=
-                (SELECT rowid FROM api_replies WHERE token = ?1
-                 ORDER BY rowid DESC LIMIT 1 OFFSET ?2)",
+            "DELETE FROM api_replies WHERE token = ?1 AND status IS NOT NULL AND number <=
+                (SELECT number FROM api_replies WHERE token = ?1
+                 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
             params![token, MAX_REPLIES_PER_TOKEN],
         )?;
         Ok(RepeatedRequest::New)
@@ -411,8 +403,8 @@ impl ApprovalDeciderStore for Journal {
     ) -> Result<DecisionRace, ServerStoreError> {
         let record = move |_: &Self, connection: &Connection| {
             let mut insert = connection.prepare_cached(
-                "INSERT OR IGNORE INTO approval_deciders
-                    (approval, session, token, decision, decided_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+                "INSERT INTO approval_deciders (approval, session, token, decision, decided_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
             )?;
             let inserted = insert.execute(params![
                 decision.approval,
@@ -444,7 +436,7 @@ impl ApprovalDeciderStore for Journal {
             let sql = "SELECT approval, session, token, decision FROM approval_deciders
                 WHERE approval = ?1";
             let mut read = connection.prepare_cached(sql)?;
-            let found = read.query_row([&approval], |row| {
+            let found = read.query_row(params![approval], |row| {
                 Ok(ApprovalDecider {
                     approval: row.get(0)?,
                     session: row.get(1)?,

@@ -2,7 +2,7 @@
 //! stay as long as their session.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, Row, params};
+use selvedge_database::{Connection, Row, params};
 use selvedge_protocol::{
     MAX_EVENT_READ, MAX_EVENT_READ_BYTES, ServerStoreError, SessionEvent, SessionEventStore,
 };
@@ -21,7 +21,7 @@ impl SessionEventStore for Journal {
     ) -> Result<u64, ServerStoreError> {
         let session = session.to_owned();
         let append = move |journal: &Self, connection: &Connection| {
-            let sql = "SELECT ifnull(max(number), 0) + 1 FROM session_events WHERE session = ?1";
+            let sql = "SELECT coalesce(max(number), 0) + 1 FROM session_events WHERE session = ?1";
             let first: i64 = query_first(connection, sql, params![session])?.unwrap_or(1);
             for (number, body) in (first..).zip(&bodies) {
                 let payload = journal.payloads.put_json(connection, body)?;
@@ -121,6 +121,6 @@ impl Journal {
 }
 
 /// Returns the number of an event from its first column. Numbers begin at 1.
-fn event_number(row: &Row<'_>) -> Result<u64, JournalError> {
-    Ok(row.get::<_, i64>(0)?.unsigned_abs())
+fn event_number(row: Row<'_>) -> Result<u64, JournalError> {
+    Ok(row.get::<i64>(0)?.unsigned_abs())
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use selvedge_database::{Connection, OptionalRow, Row, params};
 use selvedge_protocol::{
     AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_HOPS,
     MAX_INBOX_MESSAGE_BYTES, MAX_SESSION_DEPTH, MAX_TITLE_CHARS, NewInboxMessage, NewSession,
@@ -13,11 +13,12 @@ use selvedge_protocol::{
 
 use crate::connection::{execute, in_folders_condition, query_column, query_first};
 use crate::inbox::QueueRefusal;
+use crate::server_store::{client_session_count, open_message_count};
 use crate::sessions::insert_session;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-const SELECT_SESSION: &str = "SELECT id, ifnull(title, name), environment, directory, creator,
+const SELECT_SESSION: &str = "SELECT id, coalesce(title, name), environment, directory, creator,
     owner, permissions, worktree,
     (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL), touched_ms
     FROM sessions";
@@ -103,7 +104,11 @@ impl SessionStore for Journal {
     async fn end_wait(&self, id: &str) -> Result<(), SessionError> {
         let id = id.to_owned();
         let end = move |_: &Self, connection: &Connection| {
-            execute(connection, "DELETE FROM session_waits WHERE id = ?1", [&id])
+            execute(
+                connection,
+                "DELETE FROM session_waits WHERE id = ?1",
+                params![id],
+            )
         };
         Ok(self.write_async(end).await?)
     }
@@ -139,6 +144,18 @@ impl Journal {
         if session.prompt.is_some() && position.hops > MAX_HOPS {
             return Ok(Err(SessionError::TooManyHops));
         }
+        if let Some(limit) = session.max_open_messages
+            && let (Some(_), Some(payer)) = (&session.prompt, &position.payer)
+            && open_message_count(connection, payer)? >= limit
+        {
+            return Ok(Err(SessionError::TooManyOpen(limit)));
+        }
+        if let Some(limit) = session.max_client_sessions
+            && session.creator.kind == AuthorKind::Client
+            && client_session_count(connection, &session.creator.id)? >= limit
+        {
+            return Ok(Err(SessionError::TooManySessions(limit)));
+        }
         insert_session(connection, id, &session.directory, now_ms(), None)?;
         let title = session.title.as_deref().map(|title| {
             let line = title.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -170,6 +187,7 @@ impl Journal {
                 text: prompt.clone(),
                 permissions: session.permissions.clone(),
                 idempotency_key: session.idempotency_key.clone(),
+                max_open_messages: None,
             };
             // A new session has an empty queue and the workspace of its permissions.
             let _ = self.queue_message(connection, &first, &position)?;
@@ -216,8 +234,7 @@ impl Journal {
             }
             Err(QueueRefusal::Full) => Ok(Err(SessionError::QueueFull(session.id))),
             Err(QueueRefusal::OtherWorkspace) => Ok(Err(SessionError::OtherWorkspace(session.id))),
-            // Only messages of channels have this limit.
-            Err(QueueRefusal::TooManyOpen(_)) => Ok(Err(SessionError::QueueFull(session.id))),
+            Err(QueueRefusal::TooManyOpen(limit)) => Ok(Err(SessionError::TooManyOpen(limit))),
         }
     }
 
@@ -239,17 +256,15 @@ impl Journal {
     ) -> Result<Vec<SessionInfo>, JournalError> {
         let in_workspaces = in_folders_condition("directory", "?1");
         let sql = format!(
-            "{SELECT_SESSION} WHERE parent IS NULL AND touched_ms < ?5
+            "{SELECT_SESSION} WHERE parent IS NULL AND touched_ms < ?4
              AND (?1 = '[]' OR {in_workspaces})
-             AND (?2 IS NULL OR instr(lower(ifnull(title, ifnull(name, ''))), lower(?2)) > 0)
-             AND (?3 IS NULL OR environment = ?3)
-             AND (?4 IS NULL OR creator = ?4)
+             AND (?2 IS NULL OR environment = ?2)
+             AND (?3 IS NULL OR creator = ?3)
              ORDER BY touched_ms DESC, id"
         );
         let mut read = connection.prepare_cached(&sql)?;
         let mut rows = read.query(params![
             serde_json::to_string(&filter.workspaces)?,
-            filter.title,
             filter.environment,
             filter.creator,
             filter.touched_before_ms.unwrap_or(i64::MAX)
@@ -268,7 +283,13 @@ impl Journal {
                     is_alive
                 }
             })?;
-            if filter.state.is_none_or(|state| state == session.state) {
+            let is_titled = |part: &String| {
+                let title = session.title.as_deref().unwrap_or_default();
+                title.to_lowercase().contains(&part.to_lowercase())
+            };
+            if filter.state.is_none_or(|state| state == session.state)
+                && filter.title.as_ref().is_none_or(is_titled)
+            {
                 sessions.push(session);
             }
         }
@@ -278,7 +299,7 @@ impl Journal {
     fn begin_wait_in(&self, connection: &Connection, wait: &SessionWait) -> Checked<()> {
         let SessionWait { id, waiter, target } = wait;
         let sql = "SELECT DISTINCT owner FROM session_waits";
-        let owners: Vec<String> = query_column(connection, sql, [])?;
+        let owners: Vec<String> = query_column(connection, sql, params![])?;
         for owner in owners.iter().filter(|owner| !self.is_owner_alive(owner)) {
             let sql = "DELETE FROM session_waits WHERE owner = ?1";
             execute(connection, sql, params![owner])?;
@@ -302,7 +323,7 @@ impl Journal {
 
 /// Reads a session from a row of [`SELECT_SESSION`].
 fn read_session_info(
-    row: &Row<'_>,
+    row: Row<'_>,
     is_alive: impl FnOnce(&str) -> bool,
 ) -> Result<SessionInfo, JournalError> {
     let (owner, permissions): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);

@@ -1,6 +1,6 @@
 //! Sessions and their items. They are stored unredacted and do not expire.
 
-use rusqlite::{Connection, Row, ToSql, params};
+use selvedge_database::{Connection, DatabaseError, Params, Row, params};
 use selvedge_protocol::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,7 +74,8 @@ const SELECT_SESSION_SUMMARY: &str =
 
 /// The SQL of a new `touched_ms`: the time in `?2`, or one millisecond after the last touched
 /// session if that is later, so that sessions have a total order.
-const NEXT_TOUCHED_MS: &str = "max(?2, (SELECT ifnull(max(touched_ms), 0) + 1 FROM sessions))";
+const NEXT_TOUCHED_MS: &str = "(SELECT CASE WHEN last >= ?2 THEN last + 1 ELSE ?2 END
+    FROM (SELECT max(touched_ms) AS last FROM sessions) AS newest)";
 
 impl Journal {
     /// Begins a session that this process has claimed, and returns its id. `parent` is the session
@@ -155,10 +156,10 @@ impl Journal {
         // No id contains the last character of Unicode.
         let after = format!("{id}{}", char::MAX);
         // Separate reads, because each of them uses an index.
-        let reads: [(&str, &[&dyn ToSql]); 3] = [
-            ("id = ?1", &[&id]),
-            ("name = ?1", &[&id]),
-            ("id > ?1 AND id < ?2", &[&id, &after]),
+        let reads: [(&str, Params<'_>); 3] = [
+            ("id = ?1", params![id]),
+            ("name = ?1", params![id]),
+            ("id > ?1 AND id < ?2", params![id, after]),
         ];
         for (condition, values) in reads {
             let sql = format!("{SELECT_SESSION_SUMMARY} WHERE {condition} LIMIT 2");
@@ -180,7 +181,7 @@ impl Journal {
         let read = move |_: &Self, connection: &Connection| {
             let in_folders = in_folders_condition("directory", "?1");
             let sql = format!("SELECT id FROM sessions WHERE {in_folders} ORDER BY id");
-            query_column(connection, &sql, [serde_json::to_string(&folders)?])
+            query_column(connection, &sql, params![serde_json::to_string(&folders)?])
         };
         self.run_now_or_queue(read).await
     }
@@ -221,12 +222,14 @@ impl Journal {
                  WHERE id = ?1";
             execute(connection, sql, params![fork, id])?;
             connection.execute(
-                "INSERT INTO items SELECT ?1, number, turn, item, at_ms FROM items
+                "INSERT INTO items (session, number, turn, item, at_ms)
+                 SELECT ?1, number, turn, item, at_ms FROM items
                  WHERE session = ?2 AND turn <= ?3",
                 params![fork, id, up_to_turn.unwrap_or(u32::MAX)],
             )?;
             connection.execute(
-                "INSERT INTO stored SELECT ?1, key, value, bytes, stored_ms FROM stored
+                "INSERT INTO stored (session, key, value, bytes, stored_ms)
+                 SELECT ?1, key, value, bytes, stored_ms FROM stored
                  WHERE session = ?2",
                 params![fork, id],
             )?;
@@ -259,7 +262,7 @@ impl Journal {
             journal.check_session_free(connection, &session)?;
             let touch = format!("UPDATE sessions SET touched_ms = {NEXT_TOUCHED_MS} WHERE id = ?1");
             execute(connection, &touch, params![session, at_ms])?;
-            let last = "SELECT ifnull(max(number), 0) FROM items WHERE session = ?1";
+            let last = "SELECT coalesce(max(number), 0) FROM items WHERE session = ?1";
             let last: Option<u32> = query_first(connection, last, params![session])?;
             if last != Some(after) {
                 return Err(JournalError::SessionInUse(session.clone()));
@@ -352,7 +355,8 @@ impl Journal {
         self.write(|connection| {
             insert_session(connection, &id, &head.directory, head.started_ms, None)?;
             connection.execute(
-                "UPDATE OR IGNORE sessions SET name = ?2 WHERE id = ?1",
+                "UPDATE sessions SET name = ?2
+                 WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM sessions WHERE name = ?2)",
                 params![id, head.name],
             )?;
             for (number, item) in (1..).zip(&items) {
@@ -402,7 +406,7 @@ pub(crate) fn insert_session(
     Ok(())
 }
 
-fn read_session_summary(row: &Row<'_>) -> rusqlite::Result<SessionSummary> {
+fn read_session_summary(row: Row<'_>) -> Result<SessionSummary, DatabaseError> {
     Ok(SessionSummary {
         id: row.get(0)?,
         name: row.get(1)?,

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use selvedge_database::params;
+
 use crate::{Journal, JournalError};
 
 impl Journal {
@@ -12,8 +14,8 @@ impl Journal {
             "SELECT tool, count(*) FROM calls
              WHERE run IN (SELECT id FROM runs ORDER BY started_ms DESC LIMIT ?1) GROUP BY tool",
         )?;
-        let rows = statement.query_map([runs], |row| {
-            Ok((row.get(0)?, row.get::<_, i64>(1)? as u64))
+        let rows = statement.query_map(params![runs], |row| {
+            Ok((row.get(0)?, row.get::<i64>(1)? as u64))
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use rusqlite::{Connection, Row, params};
+use selvedge_database::{Connection, Row, params};
 use selvedge_protocol::{
     FileSnapshot, FileSnapshotKind, MAX_RECORDED_TURNS, SessionError, TurnChangeStore,
     TurnFileChange, TurnFileChanges,
@@ -57,7 +57,7 @@ impl Journal {
         let session = session.to_owned();
         let read = move |_: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
-                "SELECT 1 FROM sessions AS own JOIN sessions AS other
+                "SELECT 1 FROM sessions AS own CROSS JOIN sessions AS other
                  WHERE own.id = ?1 AND other.id <> ?1 AND other.parent IS NULL
                     AND own.worktree = 0 AND other.worktree = 0
                     AND (own.directory = other.directory
@@ -171,10 +171,10 @@ impl Journal {
     fn read_snapshot(
         &self,
         connection: &Connection,
-        row: &Row<'_>,
+        row: Row<'_>,
         column: usize,
     ) -> Result<Option<FileSnapshot>, JournalError> {
-        let Some(kind) = row.get::<_, Option<String>>(column)? else {
+        let Some(kind) = row.get::<Option<String>>(column)? else {
             return Ok(None);
         };
         Ok(Some(FileSnapshot {

@@ -13,7 +13,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use rusqlite::Connection;
+use selvedge_database::Connection;
 
 use crate::Durability;
 use crate::JournalError;

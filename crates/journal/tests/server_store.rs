@@ -5,12 +5,12 @@ mod support;
 
 use std::sync::Arc;
 
-use selvedge_journal::Journal;
+use selvedge_journal::{Journal, TokenAccount};
 use selvedge_protocol::{
     ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, AuthorKind, DecisionRace,
     IdempotencyStore, MessageAuthor, NewApiToken, NewInboxMessage, NewSession, RemovedMessage,
-    RepeatedRequest, ServerStoreError, SessionEventStore, SessionFolder, SessionQueueStore,
-    SessionStore, StoredReply, TokenScope,
+    RepeatedRequest, ServerStoreError, SessionError, SessionEventStore, SessionFolder,
+    SessionQueueStore, SessionStore, StoredReply, TokenScope,
 };
 use serde_json::{Value, json};
 use support::WaitForResult;
@@ -23,6 +23,17 @@ fn journal() -> (tempfile::TempDir, Arc<Journal>) {
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     future.wait()
+}
+
+fn token(name: &str, hash: u8) -> NewApiToken {
+    NewApiToken {
+        name: name.to_owned(),
+        secret_hash: [hash; 32],
+        scopes: vec![TokenScope::Channels],
+        workspaces: vec!["/w".to_owned()],
+        expires_ms: None,
+        max_cost: None,
+    }
 }
 
 fn event(kind: &str, text: &str) -> Value {
@@ -68,12 +79,8 @@ fn tokens_are_found_by_hash_and_stay_listed_when_revoked() {
     let (_dir, journal) = journal();
     block_on(async {
         let new = |name: &str, hash| NewApiToken {
-            name: name.to_owned(),
-            secret_hash: [hash; 32],
-            scopes: vec![TokenScope::Channels],
-            workspaces: vec!["/w".to_owned()],
             expires_ms: Some(5),
-            max_cost: None,
+            ..token(name, hash)
         };
         let token = journal.create_token(new("ci", 1)).await.unwrap();
         let taken = journal.create_token(new("ci", 2)).await;
@@ -216,19 +223,12 @@ fn the_first_decision_about_an_approval_counts() {
 fn waiting_sessions_are_found_and_queued_messages_removed() {
     let (_dir, journal) = journal();
     block_on(async {
-        let person = MessageAuthor {
-            kind: AuthorKind::Person,
-            id: "ci".to_owned(),
-        };
+        let person = client("ci");
+        journal.create_token(token("ci", 7)).await.unwrap();
         let session = NewSession {
-            title: None,
-            environment: None,
-            directory: "/w".to_owned(),
-            folder: SessionFolder::Shared,
-            creator: person.clone(),
-            permissions: None,
             prompt: Some("one".to_owned()),
             idempotency_key: Some("k".to_owned()),
+            ..session_of("ci")
         };
         let id = journal.create(session.clone()).await.unwrap().id;
         assert_eq!(journal.create(session).await.unwrap().id, id);
@@ -238,9 +238,10 @@ fn waiting_sessions_are_found_and_queued_messages_removed() {
             text: "two".to_owned(),
             permissions: None,
             idempotency_key: None,
+            max_open_messages: None,
         };
         journal.send(message).await.unwrap();
-        assert_eq!(journal.open_message_count(&person).await, Ok(2));
+        assert_eq!(journal.open_message_count("ci").await, Ok(2));
         let waiting = journal.waiting_sessions().await.unwrap();
         assert_eq!(
             (waiting.len(), &waiting[0].id, &waiting[0].author),
@@ -261,6 +262,103 @@ fn waiting_sessions_are_found_and_queued_messages_removed() {
                 "{number}"
             );
         }
-        assert_eq!(journal.open_message_count(&person).await, Ok(1));
+        assert_eq!(journal.open_message_count("ci").await, Ok(1));
     });
+}
+
+fn client(token: &str) -> MessageAuthor {
+    MessageAuthor {
+        kind: AuthorKind::Client,
+        id: token.to_owned(),
+    }
+}
+
+fn session_of(token: &str) -> NewSession {
+    NewSession {
+        title: None,
+        environment: None,
+        directory: "/w".to_owned(),
+        folder: SessionFolder::Shared,
+        creator: client(token),
+        permissions: None,
+        prompt: None,
+        idempotency_key: None,
+        max_open_messages: None,
+        max_client_sessions: None,
+    }
+}
+
+#[test]
+fn two_servers_do_not_exceed_the_limits_of_a_token_together() {
+    let (dir, first) = journal();
+    block_on(first.create_token(token("ci", 7))).unwrap();
+    let second = Journal::open(dir.path()).unwrap();
+    let id = block_on(first.create(session_of("ci"))).unwrap().id;
+    let sent = std::thread::scope(|scope| {
+        let send = |journal: &Arc<Journal>| {
+            let (journal, id) = (journal.clone(), id.clone());
+            move || {
+                let mut sent = (0, 0);
+                for _ in 0..20 {
+                    let message = NewInboxMessage {
+                        session: id.clone(),
+                        author: client("ci"),
+                        text: "hi".to_owned(),
+                        permissions: None,
+                        idempotency_key: None,
+                        max_open_messages: Some(12),
+                    };
+                    match block_on(journal.send(message)) {
+                        Ok(_) => sent.0 += 1,
+                        Err(error) => assert_eq!(error, SessionError::TooManyOpen(12)),
+                    }
+                    let session = NewSession {
+                        max_client_sessions: Some(8),
+                        ..session_of("ci")
+                    };
+                    match block_on(journal.create(session)) {
+                        Ok(_) => sent.1 += 1,
+                        Err(error) => assert_eq!(error, SessionError::TooManySessions(8)),
+                    }
+                }
+                sent
+            }
+        };
+        let threads = [scope.spawn(send(&first)), scope.spawn(send(&second))];
+        threads.map(|thread| thread.join().unwrap())
+    });
+    // One session was created before.
+    assert_eq!((sent[0].0 + sent[1].0, sent[0].1 + sent[1].1), (12, 7));
+    // The first message of a session counts as well.
+    let session = NewSession {
+        prompt: Some("hi".to_owned()),
+        max_open_messages: Some(12),
+        ..session_of("ci")
+    };
+    let refused = block_on(second.create(session));
+    assert_eq!(refused, Err(SessionError::TooManyOpen(12)));
+}
+
+#[test]
+fn turns_at_the_same_time_see_each_others_costs() {
+    let (dir, first) = journal();
+    let rich = NewApiToken {
+        max_cost: Some(1.0),
+        ..token("ci", 7)
+    };
+    block_on(first.create_token(rich)).unwrap();
+    let second = Journal::open(dir.path()).unwrap();
+    let accounts = [&first, &second].map(|one| TokenAccount::new(one.clone(), "ci".to_owned()));
+    let settle = |account: &TokenAccount| block_on(account.settle()).unwrap();
+    accounts[0].add(0.4);
+    assert!(settle(&accounts[0]) && settle(&accounts[1]));
+    accounts[1].add(0.6);
+    assert!(!settle(&accounts[1]));
+    assert!(!settle(&accounts[0]));
+    // What was not settled is stored with the end of the turn.
+    accounts[0].add(0.5);
+    drop(accounts);
+    first.flush().unwrap();
+    let spent = block_on(first.tokens()).unwrap()[0].spent;
+    assert!((spent - 1.5).abs() < 1e-9, "{spent}");
 }

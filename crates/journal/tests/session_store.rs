@@ -45,6 +45,8 @@ fn new_session(creator: &str, directory: &str, prompt: Option<&str>) -> NewSessi
         permissions: Some(permissions(directory)),
         prompt: prompt.map(str::to_owned),
         idempotency_key: None,
+        max_open_messages: None,
+        max_client_sessions: None,
     }
 }
 
@@ -55,6 +57,7 @@ fn message(from: &str, to: &SessionInfo, text: &str) -> NewInboxMessage {
         text: text.to_owned(),
         permissions: Some(permissions("/w")),
         idempotency_key: None,
+        max_open_messages: None,
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 use selvedge_journal::Redactor;
 
 use crate::postings::PostingWriter;
@@ -166,7 +166,7 @@ impl<'c> AppendBatch<'c> {
         );
         execute(
             self.connection,
-            "INSERT INTO memory_turns
+            "INSERT INTO memory_turns (id, session, key, role, speaker, ts, at_ms, form, raw)
              VALUES (?1, ?2, encrypt(?3), ?4, encrypt(?5), ?6, ?7, ?8, encrypt(?9))",
             params![id, appender.id, key, role, speaker, ts, at_ms, form, raw],
         )?;
@@ -254,7 +254,7 @@ impl SessionAppender {
         }
         self.speakers.push(name.to_owned());
         let number = self.speakers.len() as u8;
-        let sql = "INSERT INTO memory_speakers VALUES (?1, ?2, encrypt(?3))";
+        let sql = "INSERT INTO memory_speakers (session, id, name) VALUES (?1, ?2, encrypt(?3))";
         execute(connection, sql, params![self.id, number, name])?;
         Ok(number)
     }
@@ -295,7 +295,10 @@ impl SessionAppender {
 
     fn write_part(&self, connection: &Connection) -> Result<(), MemoryError> {
         if let Some(part) = &self.part {
-            let sql = "INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, encrypt(?3), ?4)";
+            let sql = "INSERT INTO memory_parts (session, first, label, words)
+                VALUES (?1, ?2, encrypt(?3), ?4)
+                ON CONFLICT (session, first) DO UPDATE SET label = excluded.label,
+                    words = excluded.words";
             let row = params![self.id, part.first_turn, part.label, part.words];
             execute(connection, sql, row)?;
         }

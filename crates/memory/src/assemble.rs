@@ -2,7 +2,7 @@
 //! text, and stores that text until the next plan, so that the beginning of a prompt stays
 //! cacheable.
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 
 use crate::eras::{self, EraTokenCounts};
 use crate::gradient::{
@@ -110,7 +110,10 @@ impl StoredPlan {
         let (shares, bands) = (shares_key(gradient), format_bands(&self.bands));
         execute(
             connection,
-            "INSERT OR REPLACE INTO memory_gradients VALUES (?1, ?2, ?3, ?4, ?5, ?6, encrypt(?7))",
+            "INSERT INTO memory_gradients (session, budget, shares, planned, reserve, bands, text)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, encrypt(?7))
+             ON CONFLICT (session, budget, shares) DO UPDATE SET planned = excluded.planned,
+                reserve = excluded.reserve, bands = excluded.bands, text = excluded.text",
             params![
                 session,
                 budget,

@@ -1,7 +1,7 @@
 //! The announcement board of a session: short notes about fetched turns and documents, which are
 //! part of the next five turns' recall and then expire.
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 use selvedge_protocol::{DocumentInfo, DocumentKind};
 
 use crate::cleaning::collapse_whitespace;

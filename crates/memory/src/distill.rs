@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 use serde_json::Value;
 
 use crate::cleaning::truncate_words;
@@ -211,15 +211,22 @@ impl Memory {
         self.read(|reader| {
             let found = require_session(&reader.connection, session)?;
             let sql = "SELECT decrypt(name), category, weight, turns FROM memory_topics
-                 WHERE session = ?1 ORDER BY weight DESC, decrypt(name)";
-            query_rows(&reader.connection, sql, params![found.id], |row| {
-                Ok(Topic {
-                    name: row.get(0)?,
-                    category: row.get(1)?,
-                    weight: row.get(2)?,
-                    turns: row.get(3)?,
-                })
-            })
+                 WHERE session = ?1";
+            let mut topics: Vec<Topic> =
+                query_rows(&reader.connection, sql, params![found.id], |row| {
+                    Ok(Topic {
+                        name: row.get(0)?,
+                        category: row.get(1)?,
+                        weight: row.get(2)?,
+                        turns: row.get(3)?,
+                    })
+                })?;
+            topics.sort_by(|a, b| {
+                b.weight
+                    .total_cmp(&a.weight)
+                    .then_with(|| a.name.cmp(&b.name))
+            });
+            Ok(topics)
         })
     }
 
@@ -385,9 +392,12 @@ fn update_topic_weights(
         let turns = (*count).min(turns as u32);
         execute(
             connection,
-            "INSERT INTO memory_topics VALUES (?1, encrypt(?2), ?3, ?4, ?5)
+            "INSERT INTO memory_topics (session, name, category, weight, turns)
+             VALUES (?1, encrypt(?2), ?3, ?4, ?5)
              ON CONFLICT (session, name)
-             DO UPDATE SET weight = min(1.0, weight + ?4), turns = turns + ?5",
+             DO UPDATE SET turns = memory_topics.turns + excluded.turns,
+                weight = CASE WHEN memory_topics.weight + excluded.weight > 1.0 THEN 1.0
+                    ELSE memory_topics.weight + excluded.weight END",
             params![session.id, name, topic_category(name), weight, turns],
         )?;
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 
 use crate::distill::DistillGroup;
 use crate::model::{BatchSmallModel, SmallModelBatchStatus};
@@ -56,7 +56,7 @@ impl Memory {
             let pending = query_first(&reader.connection, sql, params![found.id], |row| {
                 Ok(PendingBatch {
                     batch_id: row.get(0)?,
-                    ranges: parse_ranges(&row.get::<_, String>(1)?),
+                    ranges: parse_ranges(&row.get::<String>(1)?),
                     attempt: row.get(2)?,
                 })
             })?;
@@ -109,7 +109,11 @@ impl Memory {
         let id = group.found.id;
         let store = move |connection: &Connection| {
             connection.execute(
-                "INSERT OR REPLACE INTO memory_batches VALUES (?1, ?2, ?3, ?4, ?5)",
+                "INSERT INTO memory_batches (session, batch, spans, attempt, submitted_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (session) DO UPDATE SET batch = excluded.batch,
+                    spans = excluded.spans, attempt = excluded.attempt,
+                    submitted_ms = excluded.submitted_ms",
                 params![id, batch, format_ranges(&spans), attempt, now_ms()],
             )?;
             Ok(DistillAnswers::Pending)

@@ -4,7 +4,7 @@
 //! Search works with the digest of each stemmed word as it does with the word. Not encrypted are:
 //! names of sessions, roles, times, the lengths of turns, and which digests a turn has.
 
-use rusqlite::params;
+use selvedge_database::params;
 
 use crate::{Memory, MemoryError};
 
@@ -27,23 +27,26 @@ impl Memory {
     /// nothing if another process has done so.
     pub(crate) fn encrypt_existing_data(&self, key_fingerprint: &[u8]) -> Result<(), MemoryError> {
         {
-            let mut connection = self.writer();
-            let transaction =
-                connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-            let seals: i64 =
-                transaction.query_row("SELECT count(*) FROM memory_encryption", [], |row| {
-                    row.get(0)
-                })?;
+            let connection = self.writer();
+            let transaction = connection.begin_write()?;
+            let seals: i64 = transaction.query_row(
+                "SELECT count(*) FROM memory_encryption",
+                params![],
+                |row| row.get(0),
+            )?;
             if seals == 0 {
                 for (table, columns) in ENCRYPTED_COLUMNS {
                     let encrypted = |column| format!("{column} = encrypt({column})");
                     let columns: Vec<String> = columns.split(' ').map(encrypted).collect();
                     let sql = format!("UPDATE {table} SET {}", columns.join(", "));
-                    transaction.execute(&sql, [])?;
+                    transaction.execute(&sql, params![])?;
                 }
-                transaction.execute("UPDATE memory_postings SET term = keyed_digest(term)", [])?;
                 transaction.execute(
-                    "INSERT INTO memory_encryption VALUES (?1)",
+                    "UPDATE memory_postings SET term = keyed_digest(term)",
+                    params![],
+                )?;
+                transaction.execute(
+                    "INSERT INTO memory_encryption (key_fingerprint) VALUES (?1)",
                     params![key_fingerprint],
                 )?;
             }

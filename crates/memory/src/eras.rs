@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 
 use crate::extract::{TextMeasures, best_lines};
 use crate::gradient::{Band, EraLookup};
@@ -67,7 +67,10 @@ fn write_era(
     };
     let text = best_lines(&lines, MAX_ERA_TOKENS, &measures);
     let tokens = tokens::count(&text) + TaggedSpan::new(first, last, Level::Tiny).tag_tokens();
-    let sql = "INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, encrypt(?4), ?5)";
+    let sql = "INSERT INTO memory_eras (session, length, first, text, tokens)
+        VALUES (?1, ?2, ?3, encrypt(?4), ?5)
+        ON CONFLICT (session, length, first) DO UPDATE SET text = excluded.text,
+            tokens = excluded.tokens";
     execute(
         connection,
         sql,

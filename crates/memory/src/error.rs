@@ -1,5 +1,6 @@
 //! The error type of this crate.
 
+use selvedge_database::DatabaseError;
 use selvedge_journal::JournalError;
 
 use crate::SmallModelError;
@@ -11,9 +12,9 @@ pub enum MemoryError {
     /// The journal's file cannot be opened, or it is encrypted with another key.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// SQLite reported an error.
+    /// The database reported an error.
     #[error("memory database: {0}")]
-    Sqlite(#[from] rusqlite::Error),
+    Database(#[from] DatabaseError),
     /// No session has this name.
     #[error("there is no session `{0}`")]
     SessionNotFound(String),
@@ -68,13 +69,10 @@ pub enum MemoryError {
 impl MemoryError {
     /// Whether the disk or a quota is probably full.
     pub fn is_disk_full(&self) -> bool {
-        use rusqlite::ErrorCode::{DiskFull, SystemIoFailure};
         use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match self {
             Self::Journal(error) => error.is_disk_full(),
-            Self::Sqlite(error) => {
-                matches!(error.sqlite_error_code(), Some(DiskFull | SystemIoFailure))
-            }
+            Self::Database(error) => error.is_disk_full(),
             Self::File { error, .. } => {
                 matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
             }

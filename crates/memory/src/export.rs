@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use selvedge_database::{Connection, params};
 use serde_json::json;
 
 use crate::store::load_turn;
@@ -59,7 +60,7 @@ impl Memory {
 
 /// Returns the label of the part a turn belongs to.
 fn part_label(
-    connection: &rusqlite::Connection,
+    connection: &Connection,
     session: i64,
     number: u32,
 ) -> Result<Option<String>, MemoryError> {
@@ -67,5 +68,5 @@ fn part_label(
         "SELECT decrypt(label) FROM memory_parts
          WHERE session = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1",
     )?;
-    Ok(read.query_row(rusqlite::params![session, number], |row| row.get(0))?)
+    Ok(read.query_row(params![session, number], |row| row.get(0))?)
 }

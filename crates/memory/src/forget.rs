@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 
 use crate::level_writer::read_level_text;
 use crate::store::{MemorySessionRow, load_turn, query_rows, require_session, turn_id};
@@ -114,10 +114,9 @@ impl Memory {
     /// are overwritten by `secure_delete`.) Fails with [`MemoryError::LogInUse`] if another
     /// process is reading the log.
     pub(crate) fn truncate_log(&self) -> Result<(), MemoryError> {
-        let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
-        match self.writer().query_row(sql, [], |row| row.get(0))? {
-            0_i64 => Ok(()),
-            _ => Err(MemoryError::LogInUse),
+        match self.writer().truncate_log()? {
+            true => Ok(()),
+            false => Err(MemoryError::LogInUse),
         }
     }
 }
@@ -153,13 +152,18 @@ fn forget_unused_names(
     connection.execute(
         "UPDATE memory_speakers SET name = '' WHERE session = ?1 AND name = encrypt(?2)
          AND NOT EXISTS (SELECT 1 FROM memory_turns
-             WHERE id >= ?1 << 32 AND id < (?1 + 1) << 32 AND speaker = encrypt(?2))",
-        params![session.id, speaker],
+             WHERE id >= ?3 AND id < ?4 AND speaker = encrypt(?2))",
+        params![
+            session.id,
+            speaker,
+            session.id << 32,
+            (session.id + 1) << 32
+        ],
     )?;
     connection.execute(
         "UPDATE memory_parts SET label = NULL WHERE session = ?1
          AND first = (SELECT max(first) FROM memory_parts WHERE session = ?1 AND first <= ?2)
-         AND NOT EXISTS (SELECT 1 FROM memory_turns WHERE id >= ?3 + first AND id < ?3 + ifnull(
+         AND NOT EXISTS (SELECT 1 FROM memory_turns WHERE id >= ?3 + first AND id < ?3 + coalesce(
              (SELECT min(first) FROM memory_parts WHERE session = ?1 AND first > ?2), ?4 + 1))",
         params![session.id, number, session.id << 32, session.turn_count],
     )?;

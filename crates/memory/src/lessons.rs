@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ToSql, params};
+use selvedge_database::{Connection, DatabaseValue, FromColumn, ToParameter, ValueRef, params};
 use serde::Serialize;
 
 use crate::store::{execute, now_ms, query_rows};
@@ -57,17 +56,17 @@ macro_rules! text_enum {
             }
         }
 
-        impl ToSql for $name {
-            fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-                Ok(self.as_str().into())
+        impl ToParameter for $name {
+            fn to_parameter(&self) -> ValueRef<'_> {
+                ValueRef::Text(self.as_str().as_bytes())
             }
         }
 
-        impl FromSql for $name {
-            fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        impl FromColumn for $name {
+            fn from_column(value: ValueRef<'_>) -> Option<Self> {
                 match value.as_str()? {
-                    $($text => Ok(Self::$variant),)+
-                    _ => Err(FromSqlError::InvalidType),
+                    $($text => Some(Self::$variant),)+
+                    _ => None,
                 }
             }
         }
@@ -241,7 +240,7 @@ fn decayed_weight(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
 /// Returns the highest weight of each topic in any session.
 fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, MemoryError> {
     let sql = "SELECT decrypt(name), max(weight) FROM memory_topics GROUP BY name";
-    query_rows(connection, sql, [], |row| row.try_into())
+    query_rows(connection, sql, params![], |row| row.try_into())
 }
 
 /// Reads up to `limit` lessons with a status (all for `None`), the highest weight first.
@@ -271,7 +270,7 @@ pub(crate) fn read_lessons(
             last_updated: row.get(8)?,
         })
     })?;
-    let sql = "SELECT name || '/T-' || turn FROM memory_sources
+    let sql = "SELECT name || '/T-' || CAST(turn AS TEXT) FROM memory_sources
          JOIN memory_sessions ON id = session WHERE lesson = ?1 ORDER BY session, turn";
     for lesson in &mut lessons {
         let id = params![lesson.lesson_id];
@@ -289,13 +288,14 @@ pub(crate) fn learn_lesson(
 ) -> Result<(), MemoryError> {
     let id = match find_same_lesson(connection, draft)? {
         Some(id) => {
-            let sql = "UPDATE memory_lessons SET weight = min(1.0, weight + ?2), updated_ms = ?3,
+            let sql = "UPDATE memory_lessons SET updated_ms = ?3,
+                 weight = CASE WHEN weight + ?2 > 1.0 THEN 1.0 ELSE weight + ?2 END,
                  status = CASE status WHEN 'seen' THEN 'used' ELSE status END WHERE id = ?1";
             execute(connection, sql, params![id, REPEAT_WEIGHT_GAIN, now_ms()])?;
             id
         }
         None => {
-            let id = lesson_id(connection, draft)?;
+            let id = lesson_id(connection, draft);
             let LessonDraft {
                 kind,
                 status,
@@ -307,8 +307,10 @@ pub(crate) fn learn_lesson(
             let (size, now) = (tokens::count(content), now_ms());
             execute(
                 connection,
-                "INSERT OR REPLACE INTO memory_lessons
-                 VALUES (?1, ?2, ?3, encrypt(?4), encrypt(?5), encrypt(?6), encrypt(?7), ?8, ?9, ?10)",
+                "INSERT INTO memory_lessons (id, kind, status, title, topics, keywords, content,
+                    tokens, weight, updated_ms)
+                 VALUES (?1, ?2, ?3, encrypt(?4), encrypt(?5), encrypt(?6), encrypt(?7), ?8, ?9,
+                    ?10)",
                 params![
                     id,
                     kind,
@@ -326,7 +328,8 @@ pub(crate) fn learn_lesson(
         }
     };
     for turn in &draft.turns {
-        let sql = "INSERT OR IGNORE INTO memory_sources VALUES (?1, ?2, ?3)";
+        let sql = "INSERT INTO memory_sources (lesson, session, turn) VALUES (?1, ?2, ?3)
+            ON CONFLICT DO NOTHING";
         execute(connection, sql, params![id, session, turn])?;
     }
     Ok(())
@@ -338,7 +341,7 @@ fn find_same_lesson(
     connection: &Connection,
     draft: &LessonDraft,
 ) -> Result<Option<String>, MemoryError> {
-    let id = lesson_id(connection, draft)?;
+    let id = lesson_id(connection, draft);
     let mut by_id = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
     if by_id.exists(params![id])? {
         return Ok(Some(id));
@@ -366,7 +369,7 @@ pub(crate) fn prune_lessons(connection: &Connection) -> Result<u32, MemoryError>
     let now = now_ms();
     let sql = "SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')";
     let mut expired: Vec<(String, f64, i64)> =
-        query_rows(connection, sql, [], |row| row.try_into())?;
+        query_rows(connection, sql, params![], |row| row.try_into())?;
     expired
         .retain(|(_, weight, updated)| decayed_weight(*weight, *updated, now) < MIN_LESSON_WEIGHT);
     let mut removed = 0;
@@ -385,13 +388,15 @@ fn remove_lesson(connection: &Connection, lesson: &str) -> Result<usize, MemoryE
 
 /// Returns the id of a draft: a hash of its kind and identity. In an encrypted memory the hash is
 /// taken of a keyed digest, so that the id reveals nothing.
-fn lesson_id(connection: &Connection, draft: &LessonDraft) -> Result<String, MemoryError> {
-    let mut digest = connection.prepare_cached("SELECT CAST(keyed_digest(?1) AS BLOB)")?;
+fn lesson_id(connection: &Connection, draft: &LessonDraft) -> String {
     let identity = format!("{}{}", draft.kind.as_str(), draft.identity);
-    let digest: Vec<u8> = digest.query_row(params![identity], |row| row.get(0))?;
+    let digest = match connection.keyed_digest(&identity) {
+        DatabaseValue::Blob(digest) => digest,
+        _ => identity.into_bytes(),
+    };
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in digest {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
-    Ok(format!("les_{hash:016x}"))
+    format!("les_{hash:016x}")
 }

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 
 use crate::extract::{LowerLevels, TextMeasures, extract_lower_levels};
 use crate::level::TaggedSpan;
@@ -195,8 +195,10 @@ pub(crate) fn store_levels(
     made_by: &str,
 ) -> Result<(), MemoryError> {
     let (id, lower) = (turn_id(session, number), &levels.lower);
-    let sql = "INSERT OR REPLACE INTO memory_levels
-         SELECT id, encrypt(?2), encrypt(?3), encrypt(?4), ?5 FROM memory_turns WHERE id = ?1";
+    let sql = "INSERT INTO memory_levels (id, smoothed, compressed, tiny, made_by)
+         SELECT id, encrypt(?2), encrypt(?3), encrypt(?4), ?5 FROM memory_turns WHERE id = ?1
+         ON CONFLICT (id) DO UPDATE SET smoothed = excluded.smoothed,
+            compressed = excluded.compressed, tiny = excluded.tiny, made_by = excluded.made_by";
     let row = params![id, lower.smoothed, lower.compressed, lower.tiny, made_by];
     if execute(connection, sql, row)? == 0 {
         // The turn was forgotten while its levels were extracted.
@@ -214,15 +216,14 @@ pub(crate) fn read_level_text(
     number: u32,
     level: Level,
 ) -> Result<Option<String>, MemoryError> {
-    let sql = "SELECT decrypt(CASE ?2 WHEN 0 THEN smoothed WHEN 1 THEN compressed ELSE tiny END)
-         FROM memory_levels WHERE id = ?1";
-    let column = (level as usize).saturating_sub(1) as i64;
-    query_first(
-        connection,
-        sql,
-        params![turn_id(session, number), column],
-        |row| row.get(0),
-    )
+    let sql = match level {
+        Level::Raw | Level::Smoothed => "SELECT decrypt(smoothed) FROM memory_levels WHERE id = ?1",
+        Level::Compressed => "SELECT decrypt(compressed) FROM memory_levels WHERE id = ?1",
+        Level::Tiny => "SELECT decrypt(tiny) FROM memory_levels WHERE id = ?1",
+    };
+    query_first(connection, sql, params![turn_id(session, number)], |row| {
+        row.get(0)
+    })
 }
 
 /// Computes how rare words are in a session, from the index, and caches the results.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use selvedge_database::{Connection, DatabaseError, OptionalRow, Row, Statement, params};
 
 use crate::MemoryError;
 use crate::store::{blob_column, execute, query_first};
@@ -59,8 +59,10 @@ impl PostingWriter {
              WHERE term = keyed_digest(?1) AND session = ?2 ORDER BY block DESC LIMIT 1",
         )?;
         let mut write = connection.prepare_cached(
-            "INSERT OR REPLACE INTO memory_postings (term, session, block, before, docs, last, data)
-             VALUES (keyed_digest(?1), ?2, ?3, ?4, ?5, ?6, ?7)",
+            "INSERT INTO memory_postings (term, session, block, before, docs, last, data)
+             VALUES (keyed_digest(?1), ?2, ?3, ?4, ?5, ?6, ?7)
+             ON CONFLICT (term, session, block) DO UPDATE SET before = excluded.before,
+                docs = excluded.docs, last = excluded.last, data = excluded.data",
         )?;
         for ((term, session), list) in self.lists {
             let stored = tail
@@ -98,7 +100,7 @@ struct PostingBlock {
 }
 
 impl PostingBlock {
-    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+    fn read(row: Row<'_>) -> Result<Self, DatabaseError> {
         Ok(Self {
             number: row.get(0)?,
             docs_before: row.get(1)?,
@@ -124,7 +126,7 @@ impl PostingBlock {
 
     fn write(
         &self,
-        statement: &mut rusqlite::CachedStatement<'_>,
+        statement: &mut Statement<'_>,
         term: &str,
         session: i64,
     ) -> Result<(), MemoryError> {
@@ -151,7 +153,7 @@ pub(crate) fn for_each_posting(
     let all = "SELECT session, data FROM memory_postings WHERE term = keyed_digest(?1)";
     let mut read = match session {
         Some(_) => connection.prepare_cached(&format!("{all} AND session = ?2 ORDER BY block")),
-        None => connection.prepare_cached(all),
+        None => connection.prepare_cached(&format!("{all} ORDER BY session, block")),
     }?;
     let mut rows = match session {
         Some(session) => read.query(params![term, session]),

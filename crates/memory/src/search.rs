@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 
 use crate::postings::for_each_posting;
 use crate::rank::{self, RankQuery, RankWeights, SearchableTurns, SessionSpeakerHints};
@@ -102,8 +102,8 @@ impl Memory {
 /// search, which only reads the turns appended since.
 #[derive(Debug)]
 pub(crate) struct SearchScope {
-    /// SQLite's `data_version` when the scope was last refreshed.
-    data_version: i64,
+    /// The version of the data when the scope was last refreshed ([`Connection::data_version`]).
+    data_version: Option<i64>,
     /// The session that is searched; `None` for all.
     session_id: Option<i64>,
     sessions: Vec<SearchedSession>,
@@ -157,14 +157,9 @@ fn run_search(
     reader.scope.insert(scope).rank(connection, query, question)
 }
 
-/// Returns SQLite's `data_version`, which changes when another connection has written.
-fn data_version(connection: &Connection) -> Result<i64, MemoryError> {
-    Ok(connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
-}
-
 impl SearchScope {
     fn load(connection: &Connection, only: Option<i64>) -> Result<Self, MemoryError> {
-        let version = data_version(connection)?;
+        let version = connection.data_version()?;
         let sql = "SELECT id, name, created_ms, forgotten FROM memory_sessions
              WHERE ?1 IS NULL OR id = ?1 ORDER BY id";
         let mut sessions: Vec<SearchedSession> =
@@ -193,8 +188,8 @@ impl SearchScope {
     /// Adds the turns appended since the scope was loaded. Returns false if the scope must be
     /// loaded again: if a turn was forgotten, or if it covers all sessions and anything changed.
     fn refresh(&mut self, connection: &Connection) -> Result<bool, MemoryError> {
-        let version = data_version(connection)?;
-        if version == self.data_version {
+        let version = connection.data_version()?;
+        if version.is_some() && version == self.data_version {
             return Ok(true);
         }
         let (Some(_), [session]) = (self.session_id, &mut self.sessions[..]) else {

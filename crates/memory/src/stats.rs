@@ -1,6 +1,6 @@
 //! Statistics of the memory: sessions, turns, and tokens by level.
 
-use rusqlite::params;
+use selvedge_database::params;
 use serde::Serialize;
 
 use crate::turn_metrics::TurnMetrics;
@@ -50,10 +50,10 @@ impl Memory {
     pub fn stats(&self) -> Result<MemoryStats, MemoryError> {
         self.read(|reader| {
             let connection = &reader.connection;
-            let mut read = connection.prepare(
+            let mut read = connection.prepare_cached(
                 "SELECT id, name, turns, turns - written FROM memory_sessions ORDER BY id",
             )?;
-            let rows = read.query_map([], |row| {
+            let rows = read.query_map(params![], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
             })?;
             let mut sessions = Vec::new();
@@ -61,7 +61,7 @@ impl Memory {
                 let (id, session, turns, waiting): (i64, String, u32, u32) = row?;
                 let (first, last, week): (i64, i64, u32) = connection.query_row(
                     "SELECT coalesce(min(at_ms), 0), coalesce(max(at_ms), 0),
-                         coalesce(sum(at_ms > ?3), 0)
+                         count(*) FILTER (WHERE at_ms > ?3)
                      FROM memory_turns WHERE id >= ?1 AND id < ?2",
                     params![id << 32, (id + 1) << 32, crate::store::now_ms() - WEEK_MS],
                     |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
@@ -88,13 +88,7 @@ impl Memory {
                 let sql = "SELECT count(*) FROM memory_lessons WHERE status = ?1";
                 connection.query_row(sql, params![status], |row| row.get(0))
             };
-            let bytes: i64 = connection.query_row(
-                "SELECT coalesce(sum(pgsize), 0) FROM dbstat
-                 WHERE aggregate = TRUE AND name GLOB 'memory_*'",
-                [],
-                |row| row.get(0),
-            )?;
-            let bytes = bytes.max(0) as u64;
+            let bytes = connection.table_bytes(&["memory_%"])?;
             Ok(MemoryStats {
                 sessions,
                 lessons: count_lessons(LessonStatus::Used)?,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rusqlite::{Connection, OptionalExtension, Params, Row, TransactionBehavior, params};
+use selvedge_database::{Connection, DatabaseError, OptionalRow, Params, Row, ValueRef, params};
 use selvedge_journal::{ColumnEncryption, JournalError, Redactor};
 pub(crate) use selvedge_protocol::now_ms;
 
@@ -92,7 +92,7 @@ impl Memory {
         encryption: ColumnEncryption,
     ) -> Result<Self, MemoryError> {
         let connection = MEMORY_TABLES.open(folder, &encryption)?;
-        connection.pragma_update(None, "secure_delete", "on")?;
+        connection.overwrite_deleted_rows()?;
         let stored_fingerprint = stored_key_fingerprint(&connection)?;
         let memory = Self {
             folder: folder.to_owned(),
@@ -167,7 +167,7 @@ impl Memory {
     pub fn session_names(&self) -> Result<Vec<String>, MemoryError> {
         self.read(|reader| {
             let sql = "SELECT name FROM memory_sessions ORDER BY id";
-            query_rows(&reader.connection, sql, [], |row| row.get(0))
+            query_rows(&reader.connection, sql, params![], |row| row.get(0))
         })
     }
 
@@ -196,8 +196,8 @@ impl Memory {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, MemoryError>,
     ) -> Result<T, MemoryError> {
-        let mut connection = self.writer();
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let connection = self.writer();
+        let transaction = connection.begin_write()?;
         MEMORY_TABLES.refuse_newer(&transaction)?;
         if stored_key_fingerprint(&transaction)? != self.encryption.key_fingerprint() {
             // Another process encrypted the memory: plain text must not be written to it.
@@ -226,9 +226,9 @@ impl Memory {
                 scope: None,
             },
         };
-        reader.connection.execute_batch("BEGIN")?;
+        reader.connection.begin_snapshot()?;
         let done = work(&mut reader);
-        reader.connection.execute_batch("COMMIT")?;
+        reader.connection.end_snapshot()?;
         let mut pool = pool();
         if pool.len() < MAX_POOLED_READERS {
             pool.push(reader);
@@ -259,7 +259,7 @@ fn stored_key_fingerprint(connection: &Connection) -> Result<Option<Vec<u8>>, Me
     query_first(
         connection,
         "SELECT key_fingerprint FROM memory_encryption",
-        [],
+        params![],
         |row| row.get(0),
     )
 }
@@ -268,8 +268,8 @@ fn stored_key_fingerprint(connection: &Connection) -> Result<Option<Vec<u8>>, Me
 pub(crate) fn query_rows<T, C: FromIterator<T>>(
     connection: &Connection,
     sql: &str,
-    params: impl Params,
-    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    params: Params<'_>,
+    read: impl FnMut(Row<'_>) -> Result<T, DatabaseError>,
 ) -> Result<C, MemoryError> {
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map(params, read)?;
@@ -280,8 +280,8 @@ pub(crate) fn query_rows<T, C: FromIterator<T>>(
 pub(crate) fn query_first<T>(
     connection: &Connection,
     sql: &str,
-    params: impl Params,
-    read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    params: Params<'_>,
+    read: impl FnOnce(Row<'_>) -> Result<T, DatabaseError>,
 ) -> Result<Option<T>, MemoryError> {
     let mut statement = connection.prepare_cached(sql)?;
     Ok(statement.query_row(params, read).optional()?)
@@ -291,14 +291,20 @@ pub(crate) fn query_first<T>(
 pub(crate) fn execute(
     connection: &Connection,
     sql: &str,
-    params: impl Params,
+    params: Params<'_>,
 ) -> Result<usize, MemoryError> {
     Ok(connection.prepare_cached(sql)?.execute(params)?)
 }
 
 /// Borrows the bytes of a BLOB column.
-pub(crate) fn blob_column<'r>(row: &'r Row<'_>, column: usize) -> Result<&'r [u8], MemoryError> {
-    row.get_ref(column)?.as_blob().map_err(damaged_error)
+pub(crate) fn blob_column(row: Row<'_>, column: usize) -> Result<&[u8], MemoryError> {
+    match row.get_ref(column)? {
+        ValueRef::Blob(bytes) => Ok(bytes),
+        other => Err(damaged_error(format!(
+            "column {column} has the type {}",
+            other.type_name()
+        ))),
+    }
 }
 
 fn damaged_error(error: impl std::fmt::Display) -> MemoryError {
@@ -326,7 +332,8 @@ pub(crate) fn require_session(
 
 /// Inserts a session, if there is none of this name.
 pub(crate) fn create_session(connection: &Connection, name: &str) -> Result<(), MemoryError> {
-    let sql = "INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)";
+    let sql = "INSERT INTO memory_sessions (name, created_ms) VALUES (?1, ?2)
+        ON CONFLICT DO NOTHING";
     execute(connection, sql, params![name, now_ms()])?;
     Ok(())
 }
@@ -368,7 +375,7 @@ pub(crate) fn load_turn(
             speaker: row.get(2)?,
             ts: row.get(3)?,
             at_ms: row.get(4)?,
-            format: TurnFormat::from_stored(&row.get::<_, String>(5)?),
+            format: TurnFormat::from_stored(&row.get::<String>(5)?),
             raw: row.get(6)?,
         })
     })?;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::params;
+use selvedge_database::params;
 use serde_json::Value;
 
 use crate::board::truncate_to_tokens;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 
 use crate::store::{blob_column, query_first};
 use crate::{Level, MemoryError};
@@ -160,8 +160,10 @@ impl MetricsRowCache {
 
     /// Writes the changed rows.
     pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
-        let mut write = connection
-            .prepare_cached("INSERT OR REPLACE INTO memory_turn_metrics VALUES (?1, ?2)")?;
+        let mut write = connection.prepare_cached(
+            "INSERT INTO memory_turn_metrics (id, data) VALUES (?1, ?2)
+             ON CONFLICT (id) DO UPDATE SET data = excluded.data",
+        )?;
         for (id, row) in self.rows {
             write.execute(params![id, row])?;
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use selvedge_database::{Connection, params};
 
 use crate::level_writer::read_level_text;
 use crate::store::{
@@ -153,14 +153,15 @@ fn encoded_turn_count(
     session: i64,
     encoder: &str,
 ) -> Result<u32, MemoryError> {
-    let sql = "SELECT id, encoder, length(decrypt(data)) FROM memory_vectors
+    let sql = "SELECT id, encoder, decrypt(data) FROM memory_vectors
          WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1";
     let ids = params![session << 32, (session + 1) << 32];
-    let last: Option<(i64, String, u32)> = query_first(connection, sql, ids, |row| row.try_into())?;
+    let last: Option<(i64, String, Vec<u8>)> =
+        query_first(connection, sql, ids, |row| row.try_into())?;
     match last {
-        Some((id, name, bytes)) if name == encoder => {
+        Some((id, name, data)) if name == encoder => {
             let width = vector_bytes(connection, session)?.max(1);
-            Ok((id as u32) * VECTORS_PER_ROW + bytes / width)
+            Ok((id as u32) * VECTORS_PER_ROW + data.len() as u32 / width)
         }
         _ => Ok(0),
     }
@@ -193,11 +194,13 @@ fn store_vectors(
             params![session << 32, (session + 1) << 32],
         )?;
         connection.execute(
-            "INSERT OR REPLACE INTO memory_encoders VALUES (?1, ?2)",
+            "INSERT INTO memory_encoders (session, width) VALUES (?1, ?2)
+             ON CONFLICT (session) DO UPDATE SET width = excluded.width",
             params![session, width as i64],
         )?;
     }
-    let sql = "INSERT OR REPLACE INTO memory_vectors VALUES (?1, ?2, encrypt(?3))";
+    let sql = "INSERT INTO memory_vectors (id, encoder, data) VALUES (?1, ?2, encrypt(?3))
+        ON CONFLICT (id) DO UPDATE SET encoder = excluded.encoder, data = excluded.data";
     let mut rest = vectors;
     let mut at = from;
     while !rest.is_empty() {

@@ -114,8 +114,8 @@ pub struct NewChannelMessage {
     pub idempotency_key: Option<String>,
     /// What a turn that the message starts may do at most. `None` if a person posts it.
     pub permissions: Option<TurnPermissions>,
-    /// Maximum number of messages of the author that are not answered. Beyond it, mentioned
-    /// sessions do not get the message. `None` without a limit.
+    /// Most messages that are not answered, of those that the same token pays for. Beyond it,
+    /// mentioned sessions do not get the message. `None` without a limit.
     pub max_open_messages: Option<u32>,
 }
 

@@ -16,6 +16,7 @@ mod item;
 mod ledger;
 mod limits;
 mod permissions;
+mod request_gate;
 mod server_store;
 mod session_store;
 mod settings;
@@ -55,11 +56,12 @@ pub use limits::{
     TimeoutSource,
 };
 pub use permissions::{TurnBudgets, TurnPermissions};
+pub use request_gate::{RequestDecision, RequestGate};
 pub use server_store::{
     ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, IdempotencyStore,
-    MAX_EVENT_READ, MAX_EVENT_READ_BYTES, MAX_TOKEN_NAME_CHARS, NewApiToken, RemovedMessage,
-    RepeatedRequest, ServerStoreError, SessionEvent, SessionEventStore, SessionQueueStore,
-    StoredReply, TokenScope, WaitingSession,
+    LOGIN_TOKEN_PREFIX, MAX_EVENT_READ, MAX_EVENT_READ_BYTES, MAX_TOKEN_NAME_CHARS, NewApiToken,
+    NextMessage, RemovedMessage, RepeatedRequest, ServerStoreError, SessionEvent,
+    SessionEventStore, SessionQueueStore, StoredReply, TokenScope, WaitingSession, is_token_name,
 };
 pub use session_store::{
     ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_INBOX_MESSAGE_BYTES,

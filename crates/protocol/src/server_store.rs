@@ -10,6 +10,37 @@ use crate::{InboxMessage, LedgerError, MessageAuthor};
 
 /// Longest name of a token, in characters.
 pub const MAX_TOKEN_NAME_CHARS: usize = 64;
+/// How the names of tokens begin that logins of browsers created: `page_…`.
+pub const LOGIN_TOKEN_PREFIX: &str = "page";
+/// How ids begin that are shown where names of tokens are, or are used instead of them. A token
+/// whose name begins so could be taken for a login, another token, a session or a run.
+const RESERVED_NAME_PREFIXES: [&str; 9] = [
+    LOGIN_TOKEN_PREFIX,
+    "tok",
+    "client",
+    "ses",
+    "run",
+    "scr",
+    "trn",
+    "agt",
+    "req",
+];
+/// Names that the journal uses for kinds of authors.
+const RESERVED_NAMES: [&str; 4] = ["person", "client", "session", "run"];
+
+/// Returns whether a person may give a token this name: letters, digits, `-`, `_` and `.`, the
+/// first one a letter or digit, and not like the names that Selvedge itself gives.
+pub fn is_token_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let lower = name.to_ascii_lowercase();
+    let prefix = lower.split_once('_').map(|(prefix, _)| prefix);
+    name.len() <= MAX_TOKEN_NAME_CHARS
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(is_plain)
+        && !prefix.is_some_and(|prefix| RESERVED_NAME_PREFIXES.contains(&prefix))
+        && !RESERVED_NAMES.contains(&lower.as_str())
+}
+
 /// Most events that one read returns.
 pub const MAX_EVENT_READ: u32 = 500;
 /// Size of the events of one read, in bytes, after which it returns no further event.
@@ -82,6 +113,12 @@ impl ApiToken {
     /// Returns whether the token can be used at a time, in milliseconds since 1970.
     pub fn is_valid_at(&self, now_ms: i64) -> bool {
         self.revoked_ms.is_none() && self.expires_ms.is_none_or(|expires| now_ms < expires)
+    }
+
+    /// Returns whether the login of a browser created the token.
+    pub fn is_login(&self) -> bool {
+        let rest = self.name.strip_prefix(LOGIN_TOKEN_PREFIX);
+        rest.is_some_and(|rest| rest.starts_with('_'))
     }
 
     /// Returns whether its turns have cost as much as they may.
@@ -241,6 +278,17 @@ pub struct WaitingSession {
     pub payer: Option<String>,
 }
 
+/// The oldest message of a session that is not answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextMessage {
+    /// Position in the queue of the session.
+    pub number: u32,
+    /// Who sent it.
+    pub author: MessageAuthor,
+    /// Name of the token whose client led to it.
+    pub payer: Option<String>,
+}
+
 /// What happened to a message that was to be removed from the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovedMessage {
@@ -257,13 +305,10 @@ pub enum RemovedMessage {
 pub trait SessionQueueStore: Send + Sync {
     /// Returns the sessions with messages that are not answered.
     async fn waiting_sessions(&self) -> Result<Vec<WaitingSession>, ServerStoreError>;
-    /// Returns the number and the author of the oldest message of a session that is not answered.
-    async fn next_message(
-        &self,
-        session: &str,
-    ) -> Result<Option<(u32, MessageAuthor)>, ServerStoreError>;
-    /// Returns the number of messages of an author that are not answered.
-    async fn open_message_count(&self, author: &MessageAuthor) -> Result<u32, ServerStoreError>;
+    /// Returns the oldest message of a session that is not answered.
+    async fn next_message(&self, session: &str) -> Result<Option<NextMessage>, ServerStoreError>;
+    /// Returns the number of messages that are not answered and that a token pays for, by its name.
+    async fn open_message_count(&self, payer: &str) -> Result<u32, ServerStoreError>;
     /// Returns the number of sessions that clients with a token of this name created.
     async fn session_count(&self, token: &str) -> Result<u32, ServerStoreError>;
     /// Counts a session among those that clients with a token of this name created.
@@ -358,4 +403,31 @@ pub trait ApprovalDeciderStore: Send + Sync {
     async fn remove_decider(&self, approval: &str) -> Result<(), ServerStoreError>;
     /// Returns the decision about a request.
     async fn decider(&self, approval: &str) -> Result<Option<ApprovalDecider>, ServerStoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_tokens_are_not_those_that_selvedge_gives() {
+        for name in [
+            "ci",
+            "build-7",
+            "a.b_c",
+            "pagerduty",
+            "page",
+            "7",
+            "sessions_bot",
+        ] {
+            assert!(is_token_name(name), "{name}");
+        }
+        let long = "x".repeat(MAX_TOKEN_NAME_CHARS + 1);
+        for name in [
+            "", ".", "..", "-", "-x", "_x", "a b", "a/b", "ä", "page_x", "PAGE_x", "tok_1",
+            "ses_1", "client_1", "person", "Client", "run", &long,
+        ] {
+            assert!(!is_token_name(name), "{name}");
+        }
+    }
 }

@@ -101,6 +101,11 @@ pub struct NewSession {
     pub prompt: Option<String>,
     /// The same for every attempt to create this session.
     pub idempotency_key: Option<String>,
+    /// Most messages that are not answered, of those that the same token pays for. `None` without a
+    /// limit.
+    pub max_open_messages: Option<u32>,
+    /// Most sessions that clients of the same token create. `None` without a limit.
+    pub max_client_sessions: Option<u32>,
 }
 
 /// A session, as scripts see it.
@@ -197,6 +202,10 @@ pub enum SessionError {
     MessageTooLong(usize),
     /// As many messages as possible wait for the session.
     QueueFull(String),
+    /// As many messages as possible, which is this number, wait that the same token pays for.
+    TooManyOpen(u32),
+    /// Clients of the token have created as many sessions as possible, which is this number.
+    TooManySessions(u32),
     /// The session works outside of the workspace of the script.
     OtherWorkspace(String),
     /// The session would be more than [`MAX_SESSION_DEPTH`] levels deep.
@@ -229,6 +238,10 @@ impl std::fmt::Display for SessionError {
                 f,
                 "{MAX_QUEUED_MESSAGES} messages wait for session `{id}` already"
             ),
+            Self::TooManyOpen(limit) => {
+                write!(f, "{limit} messages of this token are not answered yet")
+            }
+            Self::TooManySessions(limit) => write!(f, "this token has created {limit} sessions"),
             Self::OtherWorkspace(id) => write!(
                 f,
                 "session `{id}` works outside of the workspace of the script"
@@ -265,6 +278,12 @@ impl SessionError {
             Self::QueueFull(_) => {
                 Some("run `selvedge sessions send ID --wait` to answer the messages")
             }
+            Self::TooManyOpen(_) => {
+                Some("repeat it later, or set `serve.max_queued_turns` in config.toml")
+            }
+            Self::TooManySessions(_) => {
+                Some("continue a session, delete some, or set `serve.max_sessions` in config.toml")
+            }
             Self::OtherWorkspace(_) | Self::TooManyHops => {
                 Some("run `selvedge sessions send ID MESSAGE` as a person")
             }
@@ -289,6 +308,9 @@ pub struct NewInboxMessage {
     pub permissions: Option<TurnPermissions>,
     /// The same for every attempt to send this message. `None` if it is sent once.
     pub idempotency_key: Option<String>,
+    /// Most messages that are not answered, of those that the same token pays for. `None` without a
+    /// limit.
+    pub max_open_messages: Option<u32>,
 }
 
 /// A stored message to a session.
@@ -355,6 +377,8 @@ pub struct ClaimedMessage {
     pub turn: u32,
     /// Whether the turn has begun already, in a process that was killed.
     pub begun: bool,
-    /// What is left of the spending limit of the token that pays. `None` without a limit.
+    /// Name of the token that pays for the turn.
+    pub payer: Option<String>,
+    /// Spending limit of that token. `None` without a limit.
     pub max_cost: Option<f64>,
 }

@@ -69,6 +69,11 @@ pub(crate) fn is_reserved_name(name: &str) -> bool {
     RESERVED.contains(name)
 }
 
+/// Members of every object, and `then`, which would make `await tools` a call.
+const OBJECT_MEMBERS: &str = "\
+__defineGetter__ __defineSetter__ __lookupGetter__ __lookupSetter__ __proto__ constructor \
+hasOwnProperty isPrototypeOf propertyIsEnumerable prototype then toLocaleString toString valueOf";
+
 /// Namespaces of built-in tools that are globals: `workspace.query` is `tools.workspace.query`. A
 /// call of such a tool must not be dropped: see [`is_of_built_in_namespace`].
 const BUILT_IN_NAMESPACES: [&str; 3] = ["workspace", "sessions", "channels"];
@@ -77,6 +82,17 @@ const BUILT_IN_NAMESPACES: [&str; 3] = ["workspace", "sessions", "channels"];
 pub(crate) fn is_of_built_in_namespace(js_name: &str) -> bool {
     let namespace = js_name.split_once('.').map(|(namespace, _)| namespace);
     namespace.is_some_and(|namespace| BUILT_IN_NAMESPACES.contains(&namespace))
+}
+
+/// Whether scripts with these tools use a name for something else than a further tool: a global, a
+/// reserved word, a member of every object, or a namespace of tools.
+pub fn is_script_name(name: &str, registry: &Registry) -> bool {
+    is_reserved_name(name)
+        || OBJECT_MEMBERS.split(' ').any(|member| member == name)
+        || BUILT_IN_NAMESPACES.contains(&name)
+        || name == "mcp"
+        || registry.is_namespace(name)
+        || tool_namespace(name, registry).is_some()
 }
 
 /// Returns how scripts call a tool: `tools.readFile`, `workspace.query`.

@@ -63,7 +63,7 @@ mod unicode;
 pub use analysis::ToolMentions;
 pub use call_groups::{group_calls, group_label};
 pub use compile::{CompiledScript, ScriptCompiler};
-pub use globals::{GLOBAL_DECLARATIONS, callable_name, script_declarations};
+pub use globals::{GLOBAL_DECLARATIONS, callable_name, is_script_name, script_declarations};
 pub use harness::Harness;
 pub use help::{help_overview, limits_text};
 pub use live::{LiveRun, LiveRunReport, LiveRunSummary, LiveRuns};

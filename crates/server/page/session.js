@@ -31,6 +31,7 @@ customElements.define('sv-session', class extends HTMLElement {
     fill(this.actions, this.stopButton,
       button('Changes', () => this.showChanges()),
       button('Fork', () => this.fork()),
+      button('Delete', () => this.confirmDelete(), 'danger'),
       h('a', { href: `#/memory/${this.session}` }, 'Memory'));
     fill(this, h('header', { class: 'session-head' },
       h('a', { class: 'back', href: '#/sessions' }, '← Sessions'),
@@ -201,6 +202,23 @@ customElements.define('sv-session', class extends HTMLElement {
   async fork() {
     const fork = await this.attempt(() => post(`/sessions/${this.session}/fork`));
     if (fork) location.hash = `#/sessions/${fork.id}`;
+  }
+
+  /** Asks before the session is deleted. */
+  confirmDelete() {
+    const dialog = h('dialog', { 'aria-labelledby': 'delete-title' });
+    fill(dialog, h('h2', { id: 'delete-title' }, 'Delete this session?'),
+      h('p', null, 'Its turns, its runs, its worktree and what the memory has of it are deleted. Files of the folder stay.'),
+      h('div', { class: 'actions' },
+        button('Delete the session', async () => {
+          dialog.close();
+          const done = await this.attempt(async () => { await remove(`/sessions/${this.session}`); return true; });
+          if (done) location.hash = '#/sessions';
+        }, 'danger'),
+        button('Keep it', () => dialog.close(), 'primary')));
+    dialog.addEventListener('close', () => dialog.remove());
+    document.body.append(dialog);
+    dialog.showModal();
   }
 
   async showChanges() {

@@ -86,6 +86,9 @@ export class TranscriptModel extends EventTarget {
       onOpen: () => {
         // What was open is sent again.
         this.live = this.live.filter((entry) => !entry.isOpen);
+        for (const script of this.scripts.values()) {
+          for (const call of script.calls.values()) call.output = '';
+        }
         this.sync();
         this.tell('live');
       },

@@ -8,19 +8,19 @@ use axum::Extension;
 use axum::body::{Body, to_bytes};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::request::Parts;
-use axum::http::{Method, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use selvedge_http::{
     AllowedHosts, HostRefusal, HttpConnection, TooManyConnections, TrustedProxies, bearer_token,
 };
-use selvedge_protocol::since_epoch;
+use selvedge_protocol::{new_id, since_epoch};
 
 use crate::api_error::ApiError;
 use crate::caller::Caller;
 use crate::idempotency::{answer_once, idempotency_key};
-use crate::login_routes::{LOGIN_PATH, check_same_origin, cookie_token};
+use crate::login_routes::{LOGIN_PATH, RequestScheme, check_same_origin, cookie_token};
 use crate::page::is_page_path;
 use crate::secrets::hash_of;
 use crate::state::{ApiState, SharedState};
@@ -29,6 +29,8 @@ use crate::state::{ApiState, SharedState};
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// After this time the token of a request is checked again before the response.
 const LONG_REQUEST: Duration = Duration::from_millis(250);
+/// Names a request in its response, in the access log, and in the log of failures.
+const REQUEST_ID_HEADER: &str = "x-request-id";
 /// Paths that need no token: they tell nothing about sessions.
 const PUBLIC_PATHS: [&str; 3] = ["/healthz", "/readyz", LOGIN_PATH];
 
@@ -48,6 +50,7 @@ pub(crate) async fn admit(
     next: Next,
 ) -> Response {
     let started = Instant::now();
+    let request_id = new_id("req");
     let peer = connection.peer_address();
     let origin = admission.proxies.resolve(peer, request.headers_mut());
     request.extensions_mut().insert(origin);
@@ -63,12 +66,17 @@ pub(crate) async fn admit(
         }
         Err(error) => (error.into_response(), None),
     };
+    let mut response = ApiError::log_detail(response, &request_id);
+    if let Ok(id) = HeaderValue::from_str(&request_id) {
+        response.headers_mut().insert(REQUEST_ID_HEADER, id);
+    }
     let (elapsed, status) = (started.elapsed(), response.status().as_u16());
     let metrics = &admission.state.metrics;
     metrics.count_response(status);
     metrics.request_microseconds.add(elapsed.as_micros() as u64);
     tracing::info!(
         target: "selvedge_server::access",
+        request = request_id,
         method = method.as_str(),
         path,
         route = route.as_ref().map(MatchedPath::as_str),
@@ -136,11 +144,13 @@ impl RequestAdmission {
                 }
             }
         })?;
+        let scheme = self.state.scheme(&parts);
+        parts.extensions.insert(scheme);
         let path = parts.uri.path();
         if PUBLIC_PATHS.contains(&path) || is_page_path(path) {
             return Ok((Request::from_parts(parts, Body::empty()), None));
         }
-        let mut caller = self.authenticate(&parts).await?;
+        let mut caller = self.authenticate(&parts, scheme).await?;
         let accepted = connection.accept_from(&caller.token.id);
         accepted.map_err(|refusal| match refusal {
             TooManyConnections::OfServer => ApiError::unavailable("too many connections"),
@@ -158,7 +168,7 @@ impl RequestAdmission {
         let body = body.map_err(|_| ApiError::too_large(limit))?;
         if !body.is_empty() {
             // The token may have been revoked while the body arrived.
-            self.authenticate(&parts).await?;
+            self.authenticate(&parts, scheme).await?;
         }
         parts.extensions.insert(caller.clone());
         Ok((Request::from_parts(parts, Body::from(body)), Some(caller)))
@@ -166,14 +176,14 @@ impl RequestAdmission {
 
     /// Returns the caller that the token of a request names: in `Authorization`, else in the cookie
     /// of the page.
-    async fn authenticate(&self, parts: &Parts) -> Result<Caller, ApiError> {
+    async fn authenticate(&self, parts: &Parts, scheme: RequestScheme) -> Result<Caller, ApiError> {
         let secret = match parts.headers.contains_key(header::AUTHORIZATION) {
             true => bearer_token(&parts.headers),
-            false => cookie_token(&parts.headers),
+            false => cookie_token(&parts.headers, scheme),
         };
         let secret = secret.ok_or_else(ApiError::unauthorized)?;
         if !parts.headers.contains_key(header::AUTHORIZATION) {
-            check_same_origin(parts)?;
+            check_same_origin(parts, scheme)?;
         }
         let found = self
             .state

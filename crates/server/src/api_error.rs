@@ -19,6 +19,8 @@ pub(crate) struct ApiError {
     code: &'static str,
     message: String,
     hint: Option<String>,
+    /// What failed in the server, for its log only: it may name files and settings.
+    detail: Option<String>,
 }
 
 /// Body of a response that reports an error.
@@ -46,6 +48,7 @@ impl ApiError {
             code,
             message: message.into(),
             hint: None,
+            detail: None,
         }
     }
 
@@ -122,32 +125,62 @@ impl ApiError {
     }
 
     /// The storage failed.
-    fn storage(error: &LedgerError, message: String) -> Self {
+    fn storage(error: &LedgerError, detail: String) -> Self {
         match error {
             LedgerError::DiskFull(_) => {
-                Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message)
-                    .hint("free space on the disk of the server, then repeat the request")
+                let message = "the disk of the server is full";
+                let full = Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message);
+                let hint = "free space on the disk of the server, then repeat the request";
+                Self {
+                    detail: Some(detail),
+                    ..full.hint(hint)
+                }
             }
-            _ => Self::internal(message),
+            _ => Self::internal(detail),
         }
     }
 
-    /// The server failed.
-    pub(crate) fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    /// The server failed. Clients do not see the detail.
+    pub(crate) fn internal(detail: impl Into<String>) -> Self {
+        let message = "the server could not handle the request";
+        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message);
+        Self {
+            detail: Some(detail.into()),
+            ..error
+        }
+    }
+
+    /// The turn that was to answer the request failed.
+    pub(crate) fn turn_failed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "turn_failed", message)
+    }
+
+    /// Writes the detail of a failure of the server to its log, and names the request in the
+    /// response.
+    pub(crate) fn log_detail(response: Response, request_id: &str) -> Response {
+        let error = response.extensions().get::<Self>();
+        let Some(mut error) = error.filter(|error| error.detail.is_some()).cloned() else {
+            return response;
+        };
+        let detail = error.detail.take();
+        tracing::error!(
+            request = request_id,
+            code = error.code,
+            error = detail,
+            "request failed"
+        );
+        error.message = format!("{}; its log has the request {request_id}", error.message);
+        error.into_response()
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        if self.status.is_server_error() {
-            tracing::error!(code = self.code, error = self.message, "request failed");
-        }
         let body = ErrorBody {
             error: ErrorDetail {
                 code: self.code.to_owned(),
-                message: self.message,
-                hint: self.hint,
+                message: self.message.clone(),
+                hint: self.hint.clone(),
             },
         };
         let mut response = (self.status, Json(body)).into_response();
@@ -161,6 +194,7 @@ impl IntoResponse for ApiError {
             }
             _ => {}
         }
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -186,6 +220,9 @@ impl From<SessionError> for ApiError {
             SessionError::EmptyMessage => Self::invalid(message).hint("send a text"),
             SessionError::MessageTooLong(_) => Self::invalid(message),
             SessionError::QueueFull(_) => Self::over_limit(message),
+            SessionError::TooManyOpen(_) | SessionError::TooManySessions(_) => {
+                Self::over_limit(message).hint(error.hint().unwrap_or_default())
+            }
             SessionError::Storage(error) => Self::storage(error, message),
             _ => Self::conflict(message),
         }
@@ -220,7 +257,8 @@ impl From<HostError> for ApiError {
             HostErrorKind::Failed => Self::internal(error.message),
         };
         Self {
-            hint: error.hint,
+            // A failure of the server is not the client's to resolve.
+            hint: error.hint.filter(|_| mapped.detail.is_none()),
             ..mapped
         }
     }

@@ -4,13 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::unfold;
-use selvedge_protocol::{
-    ApprovalDecider, ApprovalDeciderStore, CallDecision, DecisionRace, TokenScope,
-};
+use selvedge_protocol::{ApprovalDecider, ApprovalDeciderStore, CallDecision, DecisionRace};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::Receiver;
@@ -21,7 +19,7 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::approvals::{ApprovalChange, ApprovalDecision, WaitingApproval};
-use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
 use crate::event_stream::event_response;
 use crate::metrics::GaugeGuard;
 use crate::state::SharedState;
@@ -84,7 +82,6 @@ async fn list_approvals(
     caller: Caller,
     ApiQuery(query): ApiQuery<ListApprovals>,
 ) -> Result<Json<ApprovalList>, ApiError> {
-    caller.require(TokenScope::Approvals)?;
     let mut approvals = Vec::new();
     for approval in state.approvals.list() {
         let is_wanted = query
@@ -113,7 +110,6 @@ async fn follow_approvals(
     State(state): State<SharedState>,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    caller.require(TokenScope::Approvals)?;
     let reader = ApprovalReader {
         state: state.clone(),
         caller,
@@ -222,10 +218,9 @@ pub(crate) struct DecidedApproval {
 async fn decide_approval(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<DecideApproval>,
 ) -> Result<Json<DecidedApproval>, ApiError> {
-    caller.require(TokenScope::Approvals)?;
     let decided = || ApiError::conflict("the approval request is decided already");
     let Some(approval) = state.approvals.get(&id) else {
         // Another decision may have removed it.

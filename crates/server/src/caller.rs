@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use selvedge_protocol::{
     ApiToken, ApprovalPolicy, AuthorKind, MessageAuthor, SandboxPolicy, TokenScope, TurnPermissions,
@@ -109,6 +109,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for ApiJson<T> {
         let body = axum::body::to_bytes(request.into_body(), usize::MAX).await;
         let body = body.map_err(|error| ApiError::invalid(error.to_string()))?;
         let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
+        // A list would be read as the fields of an object in their order.
+        if text.trim_ascii_start().first() != Some(&b'{') {
+            return Err(ApiError::invalid("the body is not a JSON object")
+                .hint("send JSON as /openapi.json describes it"));
+        }
         let value = serde_json::from_slice(text).map_err(|error| {
             ApiError::invalid(format!("the body is not valid: {error}"))
                 .hint("send JSON as /openapi.json describes it")
@@ -126,6 +131,20 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for ApiQuery<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         match Query::from_request_parts(parts, state).await {
             Ok(Query(value)) => Ok(Self(value)),
+            Err(error) => Err(ApiError::invalid(error.body_text())),
+        }
+    }
+}
+
+/// The parameters in the path of a request.
+pub(crate) struct ApiPath<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for ApiPath<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(value)) => Ok(Self(value)),
             Err(error) => Err(ApiError::invalid(error.body_text())),
         }
     }

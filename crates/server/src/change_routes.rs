@@ -1,15 +1,14 @@
 //! Routes of the files that a session changed: show, apply, discard and revert.
 
 use axum::Json;
-use axum::extract::{Path, State};
-use selvedge_protocol::TokenScope;
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
 use crate::state::SharedState;
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
@@ -46,10 +45,9 @@ pub(crate) struct SessionDiff {
 async fn get_diff(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiQuery(query): ApiQuery<ShowDiff>,
 ) -> Result<Json<SessionDiff>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let diff = state.host.session_diff(&session.id, query.turn).await?;
     Ok(Json(SessionDiff { diff }))
@@ -72,9 +70,8 @@ pub(crate) struct ChangedFiles {
 async fn apply_changes(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<Json<ChangedFiles>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let changed = state.host.apply_changes(&session.id).await?;
     Ok(Json(ChangedFiles { changed }))
@@ -95,9 +92,8 @@ pub(crate) struct DiscardedChanges {
 async fn discard_changes(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<Json<DiscardedChanges>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     state.host.discard_changes(&session.id).await?;
     Ok(Json(DiscardedChanges {
@@ -131,10 +127,9 @@ pub(crate) struct RevertedTurn {
 async fn revert_turn(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<RevertTurn>,
 ) -> Result<Json<RevertedTurn>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let (turn, reverted) = state.host.revert_turn(&session.id, request.turn).await?;
     Ok(Json(RevertedTurn { turn, reverted }))

@@ -1,7 +1,7 @@
 //! Routes of channels: list, read, post, follow, and the sessions that follow.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use selvedge_protocol::{
@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
 use crate::event_stream::channel_messages;
 use crate::session_routes::last_event_id;
 use crate::state::{ApiState, SharedState};
@@ -132,7 +132,6 @@ async fn list_channels(
     State(state): State<SharedState>,
     caller: Caller,
 ) -> Result<Json<ChannelsResponse>, ApiError> {
-    caller.require(TokenScope::Channels)?;
     let channels = state.stores.channels.list().await?;
     let mut channels: Vec<ChannelView> = channels.into_iter().map(ChannelView::from).collect();
     for channel in &mut channels {
@@ -175,11 +174,9 @@ pub(crate) struct ReadChannel {
 )]
 async fn read_channel(
     State(state): State<SharedState>,
-    caller: Caller,
-    Path(name): Path<String>,
+    ApiPath(name): ApiPath<String>,
     ApiQuery(query): ApiQuery<ReadChannel>,
 ) -> Result<Json<PostList>, ApiError> {
-    caller.require(TokenScope::Channels)?;
     let from = query.after.map_or(ReadFrom::Newest, ReadFrom::After);
     let limit = query.limit.unwrap_or(DEFAULT_READ).min(MAX_CHANNEL_READ);
     let messages = state.stores.channels.read(&name, from, limit).await?;
@@ -196,10 +193,9 @@ async fn read_channel(
 async fn post_to_channel(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(name): Path<String>,
+    ApiPath(name): ApiPath<String>,
     ApiJson(request): ApiJson<PostMessage>,
 ) -> Result<(StatusCode, Json<PostedMessage>), ApiError> {
-    caller.require(TokenScope::Channels)?;
     let message = NewChannelMessage {
         channel: name,
         author: caller.author(),
@@ -231,7 +227,7 @@ async fn post_to_channel(
 async fn add_follower(
     State(state): State<SharedState>,
     caller: Caller,
-    Path((name, session)): Path<(String, String)>,
+    ApiPath((name, session)): ApiPath<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     set_following(&state, &caller, &name, &session, Following::On).await
 }
@@ -247,7 +243,7 @@ async fn add_follower(
 async fn remove_follower(
     State(state): State<SharedState>,
     caller: Caller,
-    Path((name, session)): Path<(String, String)>,
+    ApiPath((name, session)): ApiPath<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     set_following(&state, &caller, &name, &session, Following::Off).await
 }
@@ -259,7 +255,6 @@ async fn set_following(
     session: &str,
     following: Following,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(TokenScope::Channels)?;
     caller.require(TokenScope::Sessions)?;
     check_channel_name(channel)?;
     let session = state.session(caller, session).await?.id;
@@ -288,12 +283,10 @@ pub(crate) struct FollowChannel {
 )]
 async fn follow_channel(
     State(state): State<SharedState>,
-    caller: Caller,
-    Path(name): Path<String>,
+    ApiPath(name): ApiPath<String>,
     ApiQuery(query): ApiQuery<FollowChannel>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    caller.require(TokenScope::Channels)?;
     check_channel_name(&name)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
     // A channel that does not exist is an error now, not an empty stream.

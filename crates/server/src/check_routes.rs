@@ -4,7 +4,6 @@ use std::sync::LazyLock;
 
 use axum::Json;
 use axum::extract::State;
-use selvedge_protocol::TokenScope;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use utoipa::{IntoParams, ToSchema};
@@ -62,7 +61,7 @@ pub(crate) struct HealthReport {
 
 /// Check the sandbox, the confinement of commands, the MCP servers and the model of a workspace
 #[utoipa::path(
-    get, path = "/health", tag = "server", params(CheckHealth),
+    get, path = "/health", tag = "health", params(CheckHealth),
     responses((status = 200, body = HealthReport), (status = "4XX", body = ErrorBody)),
 )]
 async fn check_health(
@@ -70,7 +69,6 @@ async fn check_health(
     caller: Caller,
     ApiQuery(query): ApiQuery<CheckHealth>,
 ) -> Result<Json<HealthReport>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let workspace = state.workspace(&caller, query.workspace.as_deref()).await?;
     let permit = CHECKS.acquire().await;
     let _permit = permit.map_err(|error| ApiError::internal(error.to_string()))?;

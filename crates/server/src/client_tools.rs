@@ -42,6 +42,11 @@ pub(crate) struct ClientCall {
 }
 
 impl ClientTool {
+    /// Returns the name of the tool.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
     /// Reads the function tools of a request, in the form of chat completions or of responses.
     pub(crate) fn parse_all(
         tools: &Value,

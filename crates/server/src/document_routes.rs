@@ -3,7 +3,6 @@
 
 use axum::Json;
 use axum::extract::State;
-use selvedge_protocol::TokenScope;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -50,7 +49,6 @@ async fn query_documents(
     caller: Caller,
     ApiJson(request): ApiJson<DocumentQueryRequest>,
 ) -> Result<Json<DocumentMatches>, ApiError> {
-    caller.require(TokenScope::Documents)?;
     let workspace = request.workspace.as_deref();
     let workspace = state.document_workspace(&caller, workspace).await?;
     let args = Value::Object(request.query);
@@ -82,7 +80,6 @@ async fn read_document(
     caller: Caller,
     ApiQuery(query): ApiQuery<ReadDocument>,
 ) -> Result<Json<Value>, ApiError> {
-    caller.require(TokenScope::Documents)?;
     let workspace = state
         .document_workspace(&caller, query.workspace.as_deref())
         .await?;
@@ -116,7 +113,6 @@ async fn write_document(
     caller: Caller,
     ApiJson(request): ApiJson<WriteDocument>,
 ) -> Result<Json<Value>, ApiError> {
-    caller.require(TokenScope::Documents)?;
     let workspace = request.workspace.as_deref();
     let workspace = state.document_workspace(&caller, workspace).await?;
     let args = json!({"path": request.path, "content": request.content});

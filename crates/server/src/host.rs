@@ -26,7 +26,8 @@ pub trait SessionHost: Send + Sync {
     /// Returns a folder without links; `None` if it does not exist, is in none of the workspaces,
     /// or belongs to what sessions in the workspace must not change. Reads nothing else.
     fn folder(&self, path: &str, workspaces: &[String]) -> Option<String>;
-    /// Fails if the agent of a folder has tools with the same names as these.
+    /// Fails if scripts of the agent of a folder use one of the names of these tools: for a tool, a
+    /// namespace of tools or another global.
     async fn check_client_tools(&self, folder: &str, tools: &[ClientTool])
     -> Result<(), HostError>;
     /// Returns where a session of an environment works. `worktree` overrides the environment.
@@ -48,6 +49,8 @@ pub trait SessionHost: Send + Sync {
     async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError>;
     /// Deletes the worktree of a session with its changes.
     async fn discard_changes(&self, session: &str) -> Result<(), HostError>;
+    /// Deletes a session between two turns, with everything recorded for it and its worktree.
+    async fn delete_session(&self, session: &str) -> Result<(), HostError>;
     /// Restores the files that a turn changed, or the last turn that changed files: all files or
     /// none. Returns the number of the turn, and the restored files.
     async fn revert_turn(
@@ -91,8 +94,8 @@ pub trait SessionHost: Send + Sync {
     ) -> Result<Vec<HostedMemoryHit>, HostError>;
     /// Returns a run with its calls.
     async fn run(&self, id: &str) -> Result<HostedRun, HostError>;
-    /// Replays a recorded run without its tools. `failed_call` is the id of a call that fails in the
-    /// replay.
+    /// Replays a recorded run without its tools. `failed_call` is the id of a call that fails in
+    /// the replay.
     async fn replay_run(
         &self,
         id: &str,
@@ -204,7 +207,7 @@ pub struct HostedCheck {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HostedCheckState {
-    /// It works.
+    /// It works without a restriction.
     Passed,
     /// It was not checked, because that would start programs.
     NotChecked,

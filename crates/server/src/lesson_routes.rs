@@ -1,7 +1,7 @@
 //! Routes of what the memory keeps: the gradient of a session, a turn at each level, and lessons.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use selvedge_protocol::TokenScope;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::caller::{ApiJson, Caller};
+use crate::caller::{ApiJson, ApiPath, Caller};
 use crate::hosted_memory::{HostedGradient, HostedLesson, HostedTurnLevel, LessonReview};
 use crate::state::{ApiState, SharedState};
 
@@ -30,9 +30,8 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
 async fn get_gradient(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<Json<HostedGradient>, ApiError> {
-    caller.require(TokenScope::Memory)?;
     let session = state.session(&caller, &id).await?;
     Ok(Json(state.host.memory_gradient(&session.id).await?))
 }
@@ -53,15 +52,14 @@ pub(crate) struct TurnLevels {
 async fn get_turn_levels(
     State(state): State<SharedState>,
     caller: Caller,
-    Path((id, turn)): Path<(String, u32)>,
+    ApiPath((id, turn)): ApiPath<(String, u32)>,
 ) -> Result<Json<TurnLevels>, ApiError> {
-    caller.require(TokenScope::Memory)?;
     let session = state.session(&caller, &id).await?;
     let levels = state.host.memory_turn(&session.id, turn).await?;
     Ok(Json(TurnLevels { levels }))
 }
 
-/// Lessons.
+/// Lessons of the token.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LessonList {
     /// The lessons, the one that counts most first.
@@ -77,7 +75,6 @@ async fn list_lessons(
     State(state): State<SharedState>,
     caller: Caller,
 ) -> Result<Json<LessonList>, ApiError> {
-    caller.require(TokenScope::Memory)?;
     let lessons = state.host.lessons(&caller.token.workspaces).await?;
     Ok(Json(LessonList { lessons }))
 }
@@ -105,14 +102,15 @@ pub(crate) struct ReviewLesson {
 /// Needs the scopes `memory` and `approvals`: an accepted lesson is part of later prompts, also in
 /// other workspaces.
 #[utoipa::path(
-    post, path = "/memory/lessons/{id}", tag = "memory", params(("id" = String, Path)),
+    post, path = "/memory/lessons/{lesson}", tag = "memory",
+    params(("lesson" = String, Path)),
     request_body = ReviewLesson,
     responses((status = 204), (status = "4XX", body = ErrorBody)),
 )]
 async fn review_lesson(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<ReviewLesson>,
 ) -> Result<StatusCode, ApiError> {
     let review = match request.decision {
@@ -126,13 +124,14 @@ async fn review_lesson(
 ///
 /// Needs the scopes `memory` and `approvals`.
 #[utoipa::path(
-    delete, path = "/memory/lessons/{id}", tag = "memory", params(("id" = String, Path)),
+    delete, path = "/memory/lessons/{lesson}", tag = "memory",
+    params(("lesson" = String, Path)),
     responses((status = 204), (status = "4XX", body = ErrorBody)),
 )]
 async fn forget_lesson(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<StatusCode, ApiError> {
     decide(&state, &caller, &id, LessonReview::Forget).await
 }
@@ -144,7 +143,6 @@ async fn decide(
     id: &str,
     review: LessonReview,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(TokenScope::Memory)?;
     caller.require(TokenScope::Approvals)?;
     let lessons = state.host.lessons(&caller.token.workspaces).await?;
     if !lessons.iter().any(|lesson| lesson.id == id) {

@@ -28,6 +28,7 @@ mod login_routes;
 mod memory_routes;
 mod message_routes;
 mod metrics;
+mod open_calls;
 mod openai;
 mod page;
 mod render;
@@ -46,6 +47,7 @@ mod turn_permits;
 mod turn_routes;
 mod visible_text;
 mod workers;
+mod workspace_routes;
 
 pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;

@@ -3,10 +3,10 @@
 use axum::Extension;
 use axum::extract::State;
 use axum::http::request::Parts;
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use selvedge_http::RequestOrigin;
-use selvedge_protocol::{NewApiToken, TokenScope, new_id, since_epoch};
+use selvedge_protocol::{LOGIN_TOKEN_PREFIX, NewApiToken, TokenScope, new_id, since_epoch};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -19,15 +19,46 @@ use crate::state::SharedState;
 
 /// Path of the login.
 pub(crate) const LOGIN_PATH: &str = "/login";
-/// Name of the cookie.
+/// Name of the cookie over HTTP.
 const COOKIE_NAME: &str = "selvedge_token";
-/// How the names of tokens begin that logins created.
-const PAGE_TOKEN_PREFIX: &str = "page";
+/// Name of the cookie over HTTPS. Browsers accept the prefix only from this host, over TLS, so that
+/// neither a page over HTTP nor another host of the domain can set the cookie.
+const SECURE_COOKIE_NAME: &str = "__Host-selvedge_token";
 /// How long the cookie and its token are valid, in seconds.
 const COOKIE_SECONDS: u64 = 7 * 24 * 3600;
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new().routes(routes!(log_in))
+}
+
+/// How a browser or client reached the server, as far as the server knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestScheme {
+    Http,
+    Https,
+}
+
+impl RequestScheme {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    fn cookie_name(self) -> &'static str {
+        match self {
+            Self::Http => COOKIE_NAME,
+            Self::Https => SECURE_COOKIE_NAME,
+        }
+    }
+
+    fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
 }
 
 /// The secret of a login.
@@ -49,7 +80,7 @@ pub(crate) struct LoginQuery {
 async fn log_in(
     method: Method,
     State(state): State<SharedState>,
-    Extension(origin): Extension<RequestOrigin>,
+    Extension(scheme): Extension<RequestScheme>,
     ApiQuery(query): ApiQuery<LoginQuery>,
 ) -> Result<Response, ApiError> {
     // Programs that show a preview of the link must not use up its code.
@@ -64,8 +95,7 @@ async fn log_in(
     let mut workspaces = Vec::new();
     for token in tokens.tokens().await? {
         // What an earlier login reached does not count: its tokens may be revoked.
-        let is_login = token.name.starts_with(PAGE_TOKEN_PREFIX);
-        if !is_login && token.is_valid_at(now.as_millis() as i64) {
+        if !token.is_login() && token.is_valid_at(now.as_millis() as i64) {
             workspaces.extend(token.workspaces);
         }
     }
@@ -73,7 +103,7 @@ async fn log_in(
     workspaces.dedup();
     let secret = TokenSecret::random().map_err(|error| ApiError::internal(error.to_string()))?;
     let token = NewApiToken {
-        name: new_id(PAGE_TOKEN_PREFIX),
+        name: new_id(LOGIN_TOKEN_PREFIX),
         secret_hash: secret.hash(),
         scopes: TokenScope::ALL.to_vec(),
         workspaces,
@@ -81,12 +111,13 @@ async fn log_in(
         max_cost: None,
     };
     tokens.create_token(token).await?;
-    let secure = match origin.is_tls || state.serves_tls {
-        true => "; Secure",
-        false => "",
+    let secure = match scheme {
+        RequestScheme::Https => "; Secure",
+        RequestScheme::Http => "",
     };
     let cookie = format!(
-        "{COOKIE_NAME}={}; Path=/; HttpOnly; SameSite=Strict; Max-Age={COOKIE_SECONDS}{secure}",
+        "{}={}; Path=/; HttpOnly; SameSite=Strict; Max-Age={COOKIE_SECONDS}{secure}",
+        scheme.cookie_name(),
         secret.reveal()
     );
     let cookie =
@@ -105,34 +136,51 @@ async fn log_in(
 }
 
 /// Returns the token in the cookie of a request.
-pub(crate) fn cookie_token(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn cookie_token(headers: &HeaderMap, scheme: RequestScheme) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let cookies = cookies.filter_map(|cookies| cookies.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';'));
-    pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='))
+    let name = scheme.cookie_name();
+    pairs.find_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Fails unless a request with a cookie comes from a page of this server. Browsers send the cookie
-/// with requests of pages on other ports of the same host, too.
-pub(crate) fn check_same_origin(parts: &Parts) -> Result<(), ApiError> {
-    let text = |name| {
-        parts
-            .headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
+/// Fails unless a request with a cookie comes from a page of this server: of the same scheme, host
+/// and port. Browsers send the cookie with requests of pages on other ports of the host, too.
+pub(crate) fn check_same_origin(parts: &Parts, scheme: RequestScheme) -> Result<(), ApiError> {
+    let text = |name: &str| {
+        let value = parts.headers.get(name);
+        value.and_then(|value| value.to_str().ok())
     };
     let is_read = matches!(parts.method, Method::GET | Method::HEAD);
-    let authority = text(header::ORIGIN).map(|origin| origin.split_once("://"));
-    let is_same = match authority {
-        Some(authority) => authority.map(|(_, authority)| authority) == text(header::HOST),
-        None => is_read,
+    let is_own = |origin: &str| {
+        let (own, other) = (text("host"), origin.split_once("://"));
+        let ends = own.zip(other.filter(|(other, _)| *other == scheme.as_str()));
+        let ends = ends.map(|(own, (_, other))| (authority(own, scheme), authority(other, scheme)));
+        ends.is_some_and(|(own, other)| own.is_some() && own == other)
     };
-    match is_same {
+    let is_same = match (parts.headers.contains_key(header::ORIGIN), text("origin")) {
+        (true, origin) => origin.is_some_and(is_own),
+        (false, _) => is_read,
+    };
+    // Browsers set this header; pages cannot change it.
+    let is_cross_site = text("sec-fetch-site") == Some("cross-site");
+    match is_same && (is_read || !is_cross_site) {
         true => Ok(()),
         false => Err(ApiError::forbidden(
             "a request with a cookie must come from a page of this server",
         )),
     }
+}
+
+/// Returns host and port of an authority, in lower case and with the port of the scheme if it has
+/// none. `None` if it is not valid.
+fn authority(text: &str, scheme: RequestScheme) -> Option<(String, u16)> {
+    let authority: Authority = text.parse().ok()?;
+    let port = match authority.port() {
+        Some(port) => port.as_str().parse().ok()?,
+        None => scheme.default_port(),
+    };
+    Some((authority.host().to_lowercase(), port))
 }
 
 #[cfg(test)]
@@ -143,36 +191,94 @@ mod tests {
 
     use super::*;
 
-    fn check(method: &str, origin: Option<&str>) -> bool {
-        let mut request = Request::builder()
-            .method(method)
-            .header("Host", "localhost:7420");
+    fn check(host: &str, scheme: RequestScheme, method: &str, origin: Option<&str>) -> bool {
+        let mut request = Request::builder().method(method).header("Host", host);
         if let Some(origin) = origin {
             request = request.header("Origin", origin);
         }
-        check_same_origin(&request.body(()).unwrap().into_parts().0).is_ok()
+        check_same_origin(&request.body(()).unwrap().into_parts().0, scheme).is_ok()
     }
 
     #[test]
     fn only_pages_of_this_server_change_something_with_a_cookie() {
-        assert!(check("GET", None) && check("POST", Some("http://localhost:7420")));
-        for (method, origin) in [
-            ("POST", None),
-            ("DELETE", None),
-            ("POST", Some("http://localhost:3000")),
-            ("GET", Some("http://localhost:3000")),
-            ("POST", Some("null")),
+        use RequestScheme::{Http, Https};
+        let local = "localhost:7420";
+        for (host, scheme, method, origin) in [
+            (local, Http, "GET", None),
+            (local, Http, "POST", Some("http://localhost:7420")),
+            (local, Http, "POST", Some("http://LOCALHOST:7420")),
+            (
+                "agents.example",
+                Https,
+                "POST",
+                Some("https://agents.example"),
+            ),
+            (
+                "agents.example:443",
+                Https,
+                "POST",
+                Some("https://agents.example"),
+            ),
         ] {
-            assert!(!check(method, origin), "{method} {origin:?}");
+            assert!(
+                check(host, scheme, method, origin),
+                "{host} {method} {origin:?}"
+            );
+        }
+        for (host, scheme, method, origin) in [
+            (local, Http, "POST", None),
+            (local, Http, "DELETE", None),
+            (local, Http, "POST", Some("http://localhost:3000")),
+            (local, Http, "GET", Some("http://localhost:3000")),
+            (local, Http, "POST", Some("http://localhost")),
+            (local, Http, "POST", Some("https://localhost:7420")),
+            (local, Http, "POST", Some("null")),
+            (local, Http, "POST", Some("http://")),
+            ("", Http, "POST", Some("http://")),
+            (
+                "agents.example",
+                Https,
+                "POST",
+                Some("http://agents.example"),
+            ),
+            (
+                "agents.example",
+                Https,
+                "GET",
+                Some("http://agents.example"),
+            ),
+            (
+                "agents.example",
+                Https,
+                "POST",
+                Some("https://agents.example:8443"),
+            ),
+            (
+                "agents.example",
+                Https,
+                "POST",
+                Some("https://agents.example.evil"),
+            ),
+        ] {
+            assert!(
+                !check(host, scheme, method, origin),
+                "{host} {method} {origin:?}"
+            );
         }
     }
 
     #[test]
     fn the_token_is_one_of_several_cookies() {
+        use RequestScheme::{Http, Https};
         let mut headers = HeaderMap::new();
         headers.append(header::COOKIE, "a=b; xselvedge_token=c".parse().unwrap());
-        assert_eq!(cookie_token(&headers), None);
+        assert_eq!(cookie_token(&headers, Http), None);
         headers.append(header::COOKIE, "selvedge_token=slv_1; d=e".parse().unwrap());
-        assert_eq!(cookie_token(&headers), Some("slv_1"));
+        assert_eq!(cookie_token(&headers, Http), Some("slv_1"));
+        // A page over HTTP can set only the cookie without the prefix.
+        assert_eq!(cookie_token(&headers, Https), None);
+        let secure = "__Host-selvedge_token=slv_2".parse().unwrap();
+        headers.append(header::COOKIE, secure);
+        assert_eq!(cookie_token(&headers, Https), Some("slv_2"));
     }
 }

@@ -2,7 +2,6 @@
 
 use axum::Json;
 use axum::extract::State;
-use selvedge_protocol::TokenScope;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -74,7 +73,6 @@ async fn search_memory(
     caller: Caller,
     ApiQuery(query): ApiQuery<SearchMemory>,
 ) -> Result<Json<MemoryResponse>, ApiError> {
-    caller.require(TokenScope::Memory)?;
     let limit = query
         .limit
         .unwrap_or(DEFAULT_FOUND_TURNS)

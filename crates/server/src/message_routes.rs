@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
-use selvedge_protocol::{InboxMessage, InboxState, NewInboxMessage, RemovedMessage, TokenScope};
+use selvedge_protocol::{InboxMessage, InboxState, NewInboxMessage, RemovedMessage};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
@@ -13,8 +13,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::caller::{ApiJson, ApiQuery, Caller};
-use crate::session_routes::check_queue_limit;
+use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
+use crate::session_routes::check_spending;
 use crate::state::{ApiState, SharedState};
 
 /// Longest time that a request waits for an answer, in milliseconds.
@@ -88,14 +88,11 @@ pub(crate) struct MessageList {
 async fn send_message(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<SendMessage>,
 ) -> Result<(StatusCode, Json<MessageView>), ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
-    // Held until the message is stored, so that requests at the same time do not exceed the limit.
-    let _queueing = state.queueing.lock().await;
-    check_queue_limit(&state, &caller).await?;
+    check_spending(&caller)?;
     let message = queue_message(&state, &caller, &session.id, request.text).await?;
     Ok((StatusCode::ACCEPTED, Json(message.into())))
 }
@@ -113,6 +110,7 @@ pub(crate) async fn queue_message(
         text,
         permissions: None,
         idempotency_key: caller.message_key(),
+        max_open_messages: Some(state.limits.queued_turns),
     };
     let message = state.stores.sessions.send(message).await?;
     state.workers.wake(session);
@@ -127,9 +125,8 @@ pub(crate) async fn queue_message(
 async fn list_messages(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<Json<MessageList>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let queue = state.stores.sessions.queue(&session.id).await?;
     let messages = queue.into_iter().map(MessageView::from).collect();
@@ -154,10 +151,9 @@ pub(crate) struct WaitForAnswer {
 async fn get_message(
     State(state): State<SharedState>,
     caller: Caller,
-    Path((id, number)): Path<(String, u32)>,
+    ApiPath((id, number)): ApiPath<(String, u32)>,
     ApiQuery(query): ApiQuery<WaitForAnswer>,
 ) -> Result<Json<MessageView>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let wait = Duration::from_millis(query.wait_ms.unwrap_or(0).min(MAX_WAIT_MS));
     let deadline = Instant::now() + wait;
@@ -180,9 +176,8 @@ async fn get_message(
 async fn remove_message(
     State(state): State<SharedState>,
     caller: Caller,
-    Path((id, number)): Path<(String, u32)>,
+    ApiPath((id, number)): ApiPath<(String, u32)>,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     match state
         .stores

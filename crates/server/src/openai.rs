@@ -6,7 +6,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use selvedge_protocol::{InboxMessage, NewSession, SessionStore, TokenScope};
+use selvedge_protocol::{InboxMessage, NewSession, SessionStore};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
@@ -64,7 +64,6 @@ async fn list_models(
     State(state): State<SharedState>,
     caller: Caller,
 ) -> Result<Json<ModelsResponse>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let workspace = caller.workspace(None)?;
     let environments = state.host.environments(&workspace).await?;
     let names = [DEFAULT_MODEL.to_owned()].into_iter().chain(environments);
@@ -184,8 +183,6 @@ pub(crate) async fn start_turn(
     }
     let (sender, client_calls) = unbounded_channel();
     let tools = ClientTool::parse_all(tools, &sender)?;
-    // Held until the message is stored, so that requests at the same time do not exceed the limit.
-    let _queueing = state.queueing.lock().await;
     check_queue_limit(state, caller).await?;
     let (id, is_new) = match session {
         ClientSession::Existing(id) => {
@@ -281,6 +278,8 @@ async fn create_session(
         permissions: None,
         prompt: None,
         idempotency_key: None,
+        max_open_messages: None,
+        max_client_sessions: Some(state.limits.sessions),
     };
     let session = SessionStore::create(&*state.stores.sessions, session).await?;
     if !turns.is_empty() {

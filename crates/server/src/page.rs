@@ -155,9 +155,11 @@ fn accepts_gzip(request: &HeaderMap) -> bool {
     })
 }
 
-/// Returns whether a path is one of the page.
+/// Returns whether a path is one of the page, without any other spelling of it.
 pub(crate) fn is_page_path(path: &str) -> bool {
-    path == INDEX_PATH || path.starts_with(FILES_PREFIX)
+    let name = path.strip_prefix(FILES_PREFIX);
+    let is_file = |name: &str| FILES.iter().any(|(file, _)| *file == name);
+    path == INDEX_PATH || name.is_some_and(is_file)
 }
 
 /// Returns the routes of the page. They are not part of the API.

@@ -34,7 +34,7 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
 pub(crate) enum TextKind {
     /// Markdown, with tables and task lists.
     Markdown,
-    /// Source code.
+    /// Source code of a language.
     Code,
     /// A unified diff.
     Diff,
@@ -62,7 +62,7 @@ pub(crate) struct RenderTexts {
     texts: Vec<TextToRender>,
 }
 
-/// Rendered texts.
+/// Texts as HTML.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RenderedTexts {
     /// One HTML fragment per text, in the same order. It has no scripts, no styles, no images and

@@ -3,8 +3,7 @@
 use std::sync::LazyLock;
 
 use axum::Json;
-use axum::extract::{Path, State};
-use selvedge_protocol::TokenScope;
+use axum::extract::State;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 use utoipa::ToSchema;
@@ -12,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::caller::{ApiJson, Caller};
+use crate::caller::{ApiJson, ApiPath, Caller};
 use crate::host::HostErrorKind;
 use crate::hosted_memory::HostedReplay;
 use crate::state::SharedState;
@@ -45,10 +44,9 @@ pub(crate) struct ReplayRun {
 async fn replay_run(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<ReplayRun>,
 ) -> Result<Json<HostedReplay>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     // The answer is the same for a run that does not exist and one of another workspace.
     let missing = || ApiError::not_found(format!("run `{id}`"));
     let run = match state.host.run(&id).await {

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
-use selvedge_protocol::{TokenScope, Usage, since_epoch};
+use selvedge_protocol::{Usage, since_epoch};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -63,7 +63,6 @@ async fn create_response(
     caller: Caller,
     ApiJson(request): ApiJson<ResponseRequest>,
 ) -> Result<Response, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let results = function_outputs(&request.input);
     let mut answer = match results.is_empty() {
         false => state.client_tools.resume(&caller.token.id, &results)?,

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::http::{StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use selvedge_http::{AllowedHosts, TrustedProxies};
+use selvedge_protocol::TokenScope;
 use serde_json::Value;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Components, SecurityRequirement};
@@ -14,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::admission::{RequestAdmission, admit};
 use crate::api_error::ApiError;
+use crate::caller::Caller;
 use crate::state::SharedState;
 
 /// Name of the security scheme in the OpenAPI document.
@@ -29,25 +33,41 @@ struct ApiDescription;
 /// Returns the routes of the API, and the OpenAPI document as JSON.
 fn documented_routes() -> (Router<SharedState>, String) {
     let description = <ApiDescription as utoipa::OpenApi>::openapi();
-    let api = OpenApiRouter::new()
+    let sessions = OpenApiRouter::new()
         .merge(crate::session_routes::routes())
         .merge(crate::change_routes::routes())
         .merge(crate::message_routes::routes())
-        .merge(crate::approval_routes::routes())
-        .merge(crate::document_routes::routes())
-        .merge(crate::channel_routes::routes())
         .merge(crate::run_routes::routes())
-        .merge(crate::memory_routes::routes())
         .merge(crate::turn_routes::routes())
-        .merge(crate::render_routes::routes())
-        .merge(crate::check_routes::routes())
-        .merge(crate::lesson_routes::routes())
-        .merge(crate::replay_routes::routes());
-    let (router, mut description) = OpenApiRouter::with_openapi(description)
-        .nest("/api/v1", api)
+        .merge(crate::replay_routes::routes())
+        .merge(crate::check_routes::routes());
+    let memory = OpenApiRouter::new()
+        .merge(crate::memory_routes::routes())
+        .merge(crate::lesson_routes::routes());
+    let openai = OpenApiRouter::new()
         .merge(crate::openai::routes())
         .merge(crate::chat_completions::routes())
-        .merge(crate::responses::routes())
+        .merge(crate::responses::routes());
+    let api = OpenApiRouter::new()
+        .merge(crate::workspace_routes::routes())
+        .merge(with_scope(TokenScope::Sessions, sessions))
+        .merge(with_scope(
+            TokenScope::Approvals,
+            crate::approval_routes::routes(),
+        ))
+        .merge(with_scope(
+            TokenScope::Documents,
+            crate::document_routes::routes(),
+        ))
+        .merge(with_scope(
+            TokenScope::Channels,
+            crate::channel_routes::routes(),
+        ))
+        .merge(with_scope(TokenScope::Memory, memory))
+        .merge(crate::render_routes::routes());
+    let (router, mut description) = OpenApiRouter::with_openapi(description)
+        .nest("/api/v1", api)
+        .merge(with_scope(TokenScope::Sessions, openai))
         .merge(crate::health_routes::routes())
         .merge(crate::login_routes::routes())
         .split_for_parts();
@@ -60,6 +80,17 @@ fn documented_routes() -> (Router<SharedState>, String) {
     let mut document = serde_json::to_value(&description).unwrap_or_default();
     describe_responses(&mut document);
     (router, format!("{document:#}"))
+}
+
+/// Refuses requests whose token does not have a scope, before a handler reads anything of them.
+fn with_scope(scope: TokenScope, routes: OpenApiRouter<SharedState>) -> OpenApiRouter<SharedState> {
+    let check = move |caller: Caller, request: Request, next: Next| async move {
+        match caller.require(scope) {
+            Ok(()) => next.run(request).await,
+            Err(error) => error.into_response(),
+        }
+    };
+    routes.route_layer(axum::middleware::from_fn(check))
 }
 
 /// Adds the descriptions of responses, which OpenAPI requires: they are the same everywhere.

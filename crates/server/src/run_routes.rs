@@ -1,8 +1,7 @@
 //! Routes of runs: list and show, with secrets redacted.
 
 use axum::Json;
-use axum::extract::{Path, State};
-use selvedge_protocol::TokenScope;
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -10,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::caller::{ApiQuery, Caller};
+use crate::caller::{ApiPath, ApiQuery, Caller};
 use crate::host::HostErrorKind;
 use crate::state::SharedState;
 
@@ -54,7 +53,6 @@ async fn list_runs(
     caller: Caller,
     ApiQuery(query): ApiQuery<ListRuns>,
 ) -> Result<Json<RunList>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let limit = query
         .limit
         .unwrap_or(DEFAULT_LISTED_RUNS)
@@ -74,9 +72,8 @@ async fn list_runs(
 async fn get_run(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<Json<Value>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     // The answer is the same for a run that does not exist and one of another workspace.
     let missing = || ApiError::not_found(format!("run `{id}`"));
     let run = match state.host.run(&id).await {

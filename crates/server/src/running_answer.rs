@@ -397,7 +397,7 @@ impl RunningAnswer {
                     collected.calls = calls;
                     return Ok(collected);
                 }
-                AnswerUpdate::Failed(message) => return Err(ApiError::internal(message)),
+                AnswerUpdate::Failed(message) => return Err(ApiError::turn_failed(message)),
             }
         }
     }

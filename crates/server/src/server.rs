@@ -10,7 +10,7 @@ use selvedge_http::{
 
 use crate::host::SessionHost;
 use crate::router::router;
-use crate::state::{ApiState, ServerLimits, ServerStores};
+use crate::state::{ApiState, ServerLimits, ServerStores, TlsUse};
 
 /// Connections of clients, most of which follow events.
 const CONNECTION_LIMITS: HttpConnectionLimits = HttpConnectionLimits {
@@ -35,6 +35,8 @@ pub struct ServerNetwork {
     /// Names that requests may use in `Host` and `Origin`, besides the loopback names and the bound
     /// address.
     pub allowed_hosts: Vec<String>,
+    /// Host of the public URL, if clients reach it over TLS through a proxy.
+    pub public_tls_host: Option<String>,
     /// Proxies whose headers about clients are believed.
     pub trusted_proxies: TrustedProxies,
 }
@@ -94,7 +96,11 @@ impl AgentServer {
             network,
             serves_tls,
         } = self;
-        let state = ApiState::new(stores, host, limits, serves_tls);
+        let tls = TlsUse {
+            is_served: serves_tls,
+            public_host: network.public_tls_host,
+        };
+        let state = ApiState::new(stores, host, limits, tls);
         let hosts = AllowedHosts::new(listener.local_addr(), network.allowed_hosts);
         let watching = tokio::spawn(state.token_watch.clone().run(state.stopping.clone()));
         let workers = state.workers.clone();

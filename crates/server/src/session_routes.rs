@@ -1,10 +1,10 @@
 //! Routes of sessions: create, list, read, fork, stop, events, plan and children.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use selvedge_protocol::{NewSession, SessionFilter, SessionInfo, SessionState, TokenScope};
+use selvedge_protocol::{NewSession, SessionError, SessionFilter, SessionInfo, SessionState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
 use crate::event_stream::{StreamEnd, session_events};
 use crate::state::{ApiState, SharedState};
 
@@ -25,9 +25,8 @@ const DEFAULT_LISTED_SESSIONS: u32 = 50;
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
-        .routes(routes!(list_workspaces))
         .routes(routes!(create_session, list_sessions))
-        .routes(routes!(get_session))
+        .routes(routes!(get_session, delete_session))
         .routes(routes!(get_items))
         .routes(routes!(fork_session))
         .routes(routes!(stop_session))
@@ -98,21 +97,6 @@ impl SessionsResponse {
     }
 }
 
-/// Workspaces of a token.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct WorkspaceList {
-    /// Folders that the token can reach. The first one is used where a request names none.
-    workspaces: Vec<String>,
-}
-
-/// List the workspaces of the token
-#[utoipa::path(get, path = "/workspaces", tag = "workspaces", responses((status = 200, body = WorkspaceList)))]
-async fn list_workspaces(caller: Caller) -> Json<WorkspaceList> {
-    Json(WorkspaceList {
-        workspaces: caller.token.workspaces.clone(),
-    })
-}
-
 /// A session to create.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -139,7 +123,6 @@ async fn create_session(
     caller: Caller,
     ApiJson(request): ApiJson<CreateSession>,
 ) -> Result<(StatusCode, Json<SessionView>), ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let workspace = request.workspace.as_deref();
     let workspace = state.workspace(&caller, workspace).await?;
     let environment = request.environment.as_deref();
@@ -151,11 +134,8 @@ async fn create_session(
         let message = "the environment works in a folder that the token cannot reach";
         return Err(ApiError::forbidden(message));
     }
-    check_session_limit(&state, &caller).await?;
-    // Held until the message is stored, so that requests at the same time do not exceed the limit.
-    let _queueing = state.queueing.lock().await;
     if request.prompt.is_some() {
-        check_queue_limit(&state, &caller).await?;
+        check_spending(&caller)?;
     }
     let session = NewSession {
         title: request.title,
@@ -166,6 +146,8 @@ async fn create_session(
         permissions: None,
         prompt: request.prompt,
         idempotency_key: caller.message_key(),
+        max_open_messages: Some(state.limits.queued_turns),
+        max_client_sessions: Some(state.limits.sessions),
     };
     let session = state.stores.sessions.create(session).await?;
     state.workers.wake(&session.id);
@@ -181,29 +163,32 @@ pub(crate) async fn check_session_limit(state: &ApiState, caller: &Caller) -> Re
         .await?;
     match sessions >= state.limits.sessions {
         false => Ok(()),
-        true => Err(
-            ApiError::over_limit(format!("this token has created {sessions} sessions"))
-                .hint("continue a session, or set `serve.max_sessions` in config.toml"),
-        ),
+        true => Err(SessionError::TooManySessions(sessions).into()),
     }
 }
 
-/// Fails if as many messages of the token wait as may, or its money is spent.
-pub(crate) async fn check_queue_limit(state: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+/// Fails if the money of the token is spent.
+pub(crate) fn check_spending(caller: &Caller) -> Result<(), ApiError> {
     let token = &caller.token;
-    if let (true, Some(limit)) = (token.has_spent_all(), token.max_cost) {
-        let message = format!("this token has spent {:.2} of {limit:.2}", token.spent);
-        return Err(ApiError::over_limit(message)
-            .hint("run `selvedge serve token create --max-cost AMOUNT` for another token"));
+    match (token.has_spent_all(), token.max_cost) {
+        (true, Some(limit)) => {
+            let message = format!("this token has spent {:.2} of {limit:.2}", token.spent);
+            Err(ApiError::over_limit(message)
+                .hint("run `selvedge serve token create --max-cost AMOUNT` for another token"))
+        }
+        _ => Ok(()),
     }
+}
+
+/// Fails if as many messages of the token wait as may, or its money is spent. The limit is compared
+/// again when a message is stored; this is for requests that store something else before.
+pub(crate) async fn check_queue_limit(state: &ApiState, caller: &Caller) -> Result<(), ApiError> {
+    check_spending(caller)?;
     let queues = &state.stores.queues;
-    let open = queues.open_message_count(&caller.author()).await?;
+    let open = queues.open_message_count(&caller.token.name).await?;
     match open >= state.limits.queued_turns {
         false => Ok(()),
-        true => Err(ApiError::over_limit(format!(
-            "{open} messages of this token are not answered yet"
-        ))
-        .hint("repeat the request later, or set `serve.max_queued_turns` in config.toml")),
+        true => Err(SessionError::TooManyOpen(open).into()),
     }
 }
 
@@ -234,7 +219,6 @@ async fn list_sessions(
     caller: Caller,
     ApiQuery(query): ApiQuery<ListSessions>,
 ) -> Result<Json<SessionsResponse>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let workspaces = match &query.workspace {
         Some(named) => vec![caller.workspace(Some(named))?],
         None => caller.token.workspaces.clone(),
@@ -265,10 +249,26 @@ async fn list_sessions(
 async fn get_session(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<Json<SessionView>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     Ok(Json(state.session(&caller, &id).await?.into()))
+}
+
+/// Delete a session with its turns, runs, worktree and memory, and the messages that wait for it
+///
+/// Copies of its turns in forks are deleted as well. Fails with 409 while a turn of it runs.
+#[utoipa::path(
+    delete, path = "/sessions/{id}", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 204), (status = "4XX", body = ErrorBody)),
+)]
+async fn delete_session(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiPath(id): ApiPath<String>,
+) -> Result<StatusCode, ApiError> {
+    let session = state.session(&caller, &id).await?;
+    state.host.delete_session(&session.id).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// An item of a session.
@@ -312,10 +312,9 @@ pub(crate) struct ListItems {
 async fn get_items(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiQuery(query): ApiQuery<ListItems>,
 ) -> Result<Json<ItemList>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let after = query.after.unwrap_or(0);
     let limit = query
@@ -348,11 +347,12 @@ pub(crate) struct ForkSession {
 async fn fork_session(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<ForkSession>,
 ) -> Result<(StatusCode, Json<SessionView>), ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
+    // Held until the fork is counted, so that requests at the same time do not exceed the limit.
+    let _forking = state.forking.lock().await;
     check_session_limit(&state, &caller).await?;
     let fork = state.host.fork(&session.id, request.up_to_turn).await?;
     let queues = &state.stores.queues;
@@ -389,10 +389,9 @@ pub(crate) struct StoppedTurns {
 async fn stop_session(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<StopSession>,
 ) -> Result<Json<StoppedTurns>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let stopped = state.stop_turn(&session.id).await?;
     let (mut children, mut creators) = (Vec::new(), Vec::new());
@@ -453,11 +452,10 @@ pub(crate) struct FollowEvents {
 async fn follow_events(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
     ApiQuery(query): ApiQuery<FollowEvents>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
     let end = match query.follow {
@@ -502,9 +500,8 @@ pub(crate) struct PlanView {
 async fn get_plan(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<Json<PlanView>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let events = &state.stores.events;
     let latest = events.latest_event(&session.id, "plan.updated").await?;
@@ -528,9 +525,8 @@ async fn get_plan(
 async fn get_children(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<Json<SessionsResponse>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let children = reachable_children(&state, &caller, session.id).await?;
     Ok(Json(SessionsResponse::page(children, MAX_LISTED_SESSIONS)))

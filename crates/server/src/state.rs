@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use axum::http::header;
+use axum::http::request::Parts;
+use axum::http::uri::Authority;
+use selvedge_http::RequestOrigin;
 use selvedge_protocol::{
     ApiTokenStore, ApprovalDeciderStore, ChannelStore, IdempotencyStore, SessionEventStore,
     SessionInfo, SessionQueueStore, SessionStore,
@@ -14,6 +18,7 @@ use crate::caller::Caller;
 use crate::client_tools::ClientTools;
 use crate::feed::SessionFeeds;
 use crate::host::SessionHost;
+use crate::login_routes::RequestScheme;
 use crate::metrics::ServerMetrics;
 use crate::token_watch::TokenWatch;
 use crate::workers::SessionWorkers;
@@ -40,9 +45,9 @@ pub struct ServerStores {
 /// Limits of each token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Most turns of a token's messages that run at once. Further ones wait.
+    /// Most turns at once that a token pays for. Further ones wait.
     pub concurrent_turns: usize,
-    /// Most messages of a token that are not answered. Further ones are refused.
+    /// Most messages that are not answered and that a token pays for. Further ones are refused.
     pub queued_turns: u32,
     /// Most sessions that the clients of a token create.
     pub sessions: u32,
@@ -52,21 +57,29 @@ pub struct ServerLimits {
     pub request_bytes: usize,
 }
 
+/// When clients reach the server over TLS, besides what trusted proxies say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TlsUse {
+    /// Whether the server itself serves TLS.
+    pub(crate) is_served: bool,
+    /// Host of the public URL, if its scheme is `https`.
+    pub(crate) public_host: Option<String>,
+}
+
 /// The state of a server.
 pub(crate) struct ApiState {
     pub(crate) stores: ServerStores,
     pub(crate) host: Arc<dyn SessionHost>,
     pub(crate) limits: ServerLimits,
-    /// Whether clients reach the server over TLS without a proxy.
-    pub(crate) serves_tls: bool,
+    pub(crate) tls: TlsUse,
     pub(crate) feeds: Arc<SessionFeeds>,
     pub(crate) approvals: Arc<PendingApprovals>,
     pub(crate) workers: Arc<SessionWorkers>,
     pub(crate) client_tools: Arc<ClientTools>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) token_watch: Arc<TokenWatch>,
-    /// Locked while a message is counted against the limit of its token and stored.
-    pub(crate) queueing: tokio::sync::Mutex<()>,
+    /// Locked while a fork is made and counted against the limit of its token.
+    pub(crate) forking: tokio::sync::Mutex<()>,
     /// Cancelled when the server stops, which ends event streams.
     pub(crate) stopping: CancellationToken,
 }
@@ -79,7 +92,7 @@ impl ApiState {
         stores: ServerStores,
         host: Arc<dyn SessionHost>,
         limits: ServerLimits,
-        serves_tls: bool,
+        tls: TlsUse,
     ) -> SharedState {
         let metrics = Arc::<ServerMetrics>::default();
         let feeds = Arc::new(SessionFeeds::new(stores.events.clone(), metrics.clone()));
@@ -99,15 +112,30 @@ impl ApiState {
             stores,
             host,
             limits,
-            serves_tls,
+            tls,
             feeds,
             approvals,
             workers,
             client_tools,
             metrics,
-            queueing: tokio::sync::Mutex::default(),
+            forking: tokio::sync::Mutex::default(),
             stopping: CancellationToken::new(),
         })
+    }
+
+    /// Returns how a client reached the server with a request, whose `Host` is checked.
+    pub(crate) fn scheme(&self, parts: &Parts) -> RequestScheme {
+        let origin = parts.extensions.get::<RequestOrigin>();
+        let host = parts.headers.get(header::HOST);
+        let host = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
+        let public = self.tls.public_host.as_deref().zip(host);
+        let is_public =
+            public.is_some_and(|(public, host)| public.eq_ignore_ascii_case(host.host()));
+        let is_tls = origin.is_some_and(|origin| origin.is_tls);
+        match is_tls || self.tls.is_served || is_public {
+            true => RequestScheme::Https,
+            false => RequestScheme::Http,
+        }
     }
 
     /// Returns the workspace of a request, without links. Fails if the token cannot reach it.

@@ -79,7 +79,7 @@ struct HeldPermit {
 
 impl TurnPermit {
     /// Waits for the turn of another session, and holds no permit meanwhile. If the wait is
-    /// cancelled, the turn continues without a permit.
+    /// cancelled, the turn continues without a permit until it needs one ([`TurnPermit::hold`]).
     pub async fn wait_without<T>(&self, other_turn: impl Future<Output = T>) -> T {
         let waiting = WaitingCall::begin(self);
         let done = other_turn.await;
@@ -88,9 +88,13 @@ impl TurnPermit {
         done
     }
 
-    /// Takes a permit, unless a call of the turn waits.
-    async fn hold(&self) {
-        if lock(&self.held).waiting > 0 {
+    /// Waits for a permit, unless the turn has one or a call of it waits for another turn.
+    pub async fn hold(&self) {
+        let needs_none = {
+            let held = lock(&self.held);
+            held.waiting > 0 || held.has_ended || held.permit.is_some()
+        };
+        if needs_none {
             return;
         }
         // The semaphore is never closed.

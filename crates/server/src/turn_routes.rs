@@ -1,8 +1,7 @@
 //! Routes that a client needs to follow a session from its latest turn, and to create one.
 
 use axum::Json;
-use axum::extract::{Path, State};
-use selvedge_protocol::TokenScope;
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -10,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
-use crate::caller::{ApiQuery, Caller};
+use crate::caller::{ApiPath, ApiQuery, Caller};
 use crate::state::SharedState;
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
@@ -39,9 +38,8 @@ pub(crate) struct LatestTurn {
 async fn get_latest_turn(
     State(state): State<SharedState>,
     caller: Caller,
-    Path(id): Path<String>,
+    ApiPath(id): ApiPath<String>,
 ) -> Result<Json<LatestTurn>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let session = state.session(&caller, &id).await?;
     let events = &state.stores.events;
     let usage = events.latest_event(&session.id, "usage.updated").await?;
@@ -90,7 +88,6 @@ async fn list_environments(
     caller: Caller,
     ApiQuery(query): ApiQuery<ListEnvironments>,
 ) -> Result<Json<EnvironmentNames>, ApiError> {
-    caller.require(TokenScope::Sessions)?;
     let workspace = state.workspace(&caller, query.workspace.as_deref()).await?;
     let environments = state.host.environments(&workspace).await?;
     Ok(Json(EnvironmentNames { environments }))

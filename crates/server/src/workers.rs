@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{
-    ApiToken, AuthorKind, EventSink, InboxState, MessageAuthor, RuntimeEvent, ServerStoreError,
+    ApiToken, AuthorKind, EventSink, InboxState, NextMessage, RuntimeEvent, ServerStoreError,
     SessionError, SessionStore, since_epoch,
 };
 use tokio_util::sync::CancellationToken;
@@ -266,15 +266,20 @@ impl SessionWorkers {
         let next = self.stores.queues.next_message(session).await;
         let next = next.map_err(|error| SessionError::NotRun(error.to_string()))?;
         match next {
-            Some((number, author)) => Ok(Some((number, self.sender(&author).await?))),
+            Some(next) => Ok(Some((next.number, self.sender(&next).await?))),
             None => Ok(None),
         }
     }
 
-    /// Returns who is limited in the number of turns at once: the token of a person, or the first
-    /// session of the chain of sessions that created the author. So a turn cannot start more turns
-    /// at once through sessions that it creates.
-    async fn sender(&self, author: &MessageAuthor) -> Result<String, SessionError> {
+    /// Returns who is limited in the number of turns at once: the token whose client led to the
+    /// message, or without one the author, or the first session of the chain of sessions that
+    /// created the author. So a turn cannot start more turns at once through sessions that it
+    /// creates or sends to.
+    async fn sender(&self, message: &NextMessage) -> Result<String, SessionError> {
+        if let Some(payer) = &message.payer {
+            return Ok(format!("token {payer}"));
+        }
+        let author = &message.author;
         match author.kind {
             AuthorKind::Person => return Ok(format!("person {}", author.id)),
             AuthorKind::Client => return Ok(format!("token {}", author.id)),
@@ -283,8 +288,12 @@ impl SessionWorkers {
         }
         let mut id = author.id.clone();
         loop {
-            let info = SessionStore::get(&*self.stores.sessions, &id).await?;
-            match info.creator {
+            let creator = match SessionStore::get(&*self.stores.sessions, &id).await {
+                // The creator was deleted.
+                Err(SessionError::NotFound(_)) => None,
+                info => info?.creator,
+            };
+            match creator {
                 Some(creator) => id = creator,
                 None => return Ok(format!("session {id}")),
             }

@@ -29,6 +29,8 @@ pub struct ChannelAccess {
     pub permissions: TurnPermissions,
     /// What is left of the budgets of turns. `None` outside of an agent.
     pub budgets: Option<Arc<dyn TurnBudgets>>,
+    /// Most messages that are not answered, of those that the same token pays for.
+    pub max_open_messages: u32,
 }
 
 /// The message to post.
@@ -113,7 +115,7 @@ impl Tool for ChannelPost {
                 text: args.message,
                 idempotency_key: Some(call.idempotency_key.clone()),
                 permissions: Some(access.permissions_of(&call)),
-                max_open_messages: None,
+                max_open_messages: Some(access.max_open_messages),
             };
             let receipt = access.store.post(message).await.map_err(tool_error)?;
             for refused in receipt.refused {

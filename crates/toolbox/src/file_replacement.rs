@@ -93,9 +93,8 @@ fn open_folder(folder: &Path) -> Result<Workspace, FileReplacementError> {
     match workspace.root() == folder {
         true => Ok(workspace),
         false => Err(FileReplacementError::NotWritable(format!(
-            "the folder {} now leads to {}",
-            folder.display(),
-            workspace.root().display()
+            "the folder {} now leads to another one",
+            folder.display()
         ))),
     }
 }

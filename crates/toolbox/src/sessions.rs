@@ -40,6 +40,8 @@ pub struct SessionAccess {
     pub environments: BTreeMap<String, SessionEnvironment>,
     /// Runs turns for calls that wait.
     pub runner: Arc<dyn SessionRunner>,
+    /// Most messages that are not answered, of those that the same token pays for.
+    pub max_open_messages: u32,
 }
 
 /// What an environment changes for its sessions. `None` keeps what the creating script has.
@@ -225,6 +227,8 @@ impl Tool for SessionCreate {
                 permissions: Some(permissions),
                 prompt: args.prompt,
                 idempotency_key: Some(call.idempotency_key.clone()),
+                max_open_messages: Some(access.max_open_messages),
+                max_client_sessions: None,
             };
             let has_prompt = session.prompt.is_some();
             let session = access.store.create(session).await.map_err(tool_error)?;
@@ -336,6 +340,7 @@ impl Tool for SessionSend {
                 text: args.message,
                 permissions: Some(access.permissions_of(&call)),
                 idempotency_key: Some(call.idempotency_key.clone()),
+                max_open_messages: Some(access.max_open_messages),
             };
             let queued = access.store.send(message).await.map_err(tool_error)?;
             if !args.wait {

@@ -149,7 +149,10 @@ async fn serve(
             seen.push(asked.clone());
             asked
         };
-        let (status, kind, text, hang) = match script(&asked) {
+        // A script may block, which must not stop the agent on the same runtime.
+        let (script, of_script) = (script.clone(), asked.clone());
+        let reply = tokio::task::spawn_blocking(move || script(&of_script));
+        let (status, kind, text, hang) = match reply.await.unwrap() {
             Reply::Answer(parts) => (200, "text/event-stream", encode(&asked.path, &parts), false),
             Reply::Counted(parts, input) => (
                 200,

@@ -10,7 +10,7 @@ use crossterm::event::Event as InputEvent;
 use ratatui_core::text::Span;
 use selvedge_agent::{Agent, Session, TurnOptions};
 use selvedge_memory::SmallModel;
-use selvedge_protocol::{InboxMessage, RuntimeEvent, ScriptMode};
+use selvedge_protocol::{ClaimedMessage, RuntimeEvent, ScriptMode};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::approval_prompt::ApprovalPrompt;
@@ -71,7 +71,7 @@ pub(crate) struct Chat {
     /// Messages to send when the current turn ends.
     pub(super) queued_messages: VecDeque<String>,
     /// The stored message that the current turn answers, if it is one.
-    pub(super) inbox_message: Option<InboxMessage>,
+    pub(super) inbox_message: Option<ClaimedMessage>,
     /// Whether messages to the session start turns by themselves.
     pub(super) inbox_use: InboxUse,
     /// Unanswered questions. Only the first is shown.

@@ -190,7 +190,10 @@ impl Chat {
             options: options.clone(),
             stopping: false,
         });
-        let (agent, sender) = (self.agent.clone(), self.sender.clone());
+        let (mut agent, sender) = (self.agent.clone(), self.sender.clone());
+        if let Some(gate) = self.inbox_gate() {
+            agent = agent.with_request_gate(gate);
+        }
         tokio::spawn(async move {
             let turn = async {
                 let outcome = match start {

@@ -1,14 +1,17 @@
 //! Stored messages to the session of the chat, from people and other sessions. The chat answers
 //! them when it opens the session, after each turn, and while it is idle.
 
+use std::sync::Arc;
+
 use selvedge_agent::{Session, TurnOutcome};
-use selvedge_protocol::{InboxMessage, SessionStore};
+use selvedge_protocol::{ClaimedMessage, InboxMessage, RequestGate, SessionStore};
 
 use super::app::Chat;
 use super::conversation::{TurnStart, wait_here};
 use super::recent_turns::user_message_rows;
 use crate::problem::Problem;
-use crate::session_runner::describe_end;
+use crate::session_runner::{TurnPlace, describe_end};
+use crate::turn_gate::TurnGate;
 
 /// Whether messages to the session start turns by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,11 +78,11 @@ impl Chat {
         if !self.servers_ready {
             return;
         }
-        let Some((message, begun)) = self.claim_inbox_message() else {
+        let Some(claimed) = self.claim_inbox_message() else {
             return;
         };
-        let text = message.text.clone();
-        self.inbox_message = Some(message);
+        let (text, begun) = (claimed.message.text.clone(), claimed.begun);
+        self.inbox_message = Some(claimed);
         if let Err(error) = self.prepare_turn() {
             self.inbox_message = None;
             return self.print_problem(&Problem::from_error(&error));
@@ -91,9 +94,9 @@ impl Chat {
         self.spawn_turn(TurnStart::Message(text));
     }
 
-    /// Claims the oldest message whose sender may do as much as this chat, and returns whether its
-    /// turn has begun. A message whose turn has ended already is finished.
-    fn claim_inbox_message(&mut self) -> Option<(InboxMessage, bool)> {
+    /// Claims the oldest message whose sender may do as much as this chat. A message whose turn has
+    /// ended already is finished.
+    fn claim_inbox_message(&mut self) -> Option<ClaimedMessage> {
         let (journal, session) = (self.setup.journal.clone()?, self.session.take()?);
         let id = session.id().to_owned();
         let mut found = None;
@@ -108,11 +111,11 @@ impl Chat {
                 break;
             };
             if claimed.begun && !session.has_open_turn() {
-                self.inbox_message = Some(claimed.message);
+                self.inbox_message = Some(claimed);
                 self.finish_inbox_message(&session, None);
                 continue;
             }
-            found = Some((claimed.message, claimed.begun));
+            found = Some(claimed);
             break;
         }
         self.session = Some(session);
@@ -126,6 +129,18 @@ impl Chat {
         permissions.is_none_or(|allowed| own.clone().restricted_by(allowed) == own)
     }
 
+    /// Returns what decides about the requests of the turn that answers a message, if a token pays
+    /// for it.
+    pub(super) fn inbox_gate(&self) -> Option<Arc<dyn RequestGate>> {
+        let payer = self.inbox_message.as_ref()?.payer.clone()?;
+        let journal = self.setup.journal.as_ref()?;
+        Some(Arc::new(TurnGate::new(
+            journal,
+            Some(payer),
+            &TurnPlace::Thread,
+        )))
+    }
+
     /// Stores the answer of the message that the current turn answers, if it is one.
     pub(super) fn finish_inbox_message(
         &mut self,
@@ -133,16 +148,11 @@ impl Chat {
         outcome: Option<&TurnOutcome>,
     ) {
         let message = self.inbox_message.take();
-        let Some((message, journal)) = message.zip(self.setup.journal.clone()) else {
+        let Some((claimed, journal)) = message.zip(self.setup.journal.clone()) else {
             return;
         };
-        if let Some(cost) = outcome.and_then(|outcome| outcome.cost)
-            && let Err(error) = wait_here(journal.add_spending(&message, cost))
-        {
-            self.print_problem(&Problem::new(error.to_string()));
-        }
         let (state, answer) = describe_end(session, outcome);
-        if let Err(error) = wait_here(journal.finish(&message, state, answer)) {
+        if let Err(error) = wait_here(journal.finish(&claimed.message, state, answer)) {
             self.print_problem(&Problem::new(error.to_string()));
         }
     }

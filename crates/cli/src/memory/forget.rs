@@ -9,7 +9,7 @@ use anyhow::Result;
 use selvedge_agent::{AgentError, Session};
 use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError, SessionForgetReport};
-use selvedge_memory::{Memory, MemoryError, parse_turn_number};
+use selvedge_memory::{ForgottenCounts, Memory, MemoryError, parse_turn_number};
 use selvedge_protocol::{ConversationItem, MessageRole, TurnItem};
 use selvedge_text::count_noun;
 use serde_json::json;
@@ -48,7 +48,6 @@ pub(super) fn forget(
     let number = |turn: &String| parse_turn_number(turn).ok_or_else(|| missing(named, turn));
     let turn = args.turn.as_ref().map(number).transpose()?;
     let (session, in_journal) = resolve_session(memory, &journal, named)?;
-    let remembered = memory.session_names()?;
     let messages = match in_journal {
         true => user_messages(&journal, &session, turn)?,
         false => BTreeSet::new(),
@@ -59,51 +58,12 @@ pub(super) fn forget(
     {
         return Err(missing(&session, &format!("T-{turn}")).into());
     }
-    let agent_problem = |error: AgentError| match error {
-        AgentError::Journal(error) => journal_problem(&error),
-        other => Problem::new(other.to_string()).hint(format!(
-            "run `selvedge sessions show {session}` for details"
-        )),
+    let known = KnownSession {
+        session: &session,
+        messages: &messages,
+        in_journal,
     };
-    // The journal's session is removed last: if this is interrupted, the command can be repeated.
-    let mut removed = match in_journal {
-        true => Session::preview_forget(&journal, &session, turn).map_err(agent_problem)?,
-        false => SessionForgetReport::default(),
-    };
-    match turn {
-        Some(turn) => {
-            _ = removed
-                .turns
-                .entry(session.clone())
-                .or_default()
-                .insert(turn)
-        }
-        None => _ = removed.sessions.insert(session.clone()),
-    }
-    let mut counts = selvedge_memory::ForgottenCounts::default();
-    let mut add = |more: selvedge_memory::ForgottenCounts| {
-        counts.turns += more.turns;
-        counts.lessons += more.lessons;
-    };
-    let sessions = removed.sessions.iter();
-    for name in sessions.filter(|name| remembered.contains(name)) {
-        add(memory.forget_session(name)?);
-    }
-    let turns = removed.turns.iter();
-    for (name, turns) in turns.filter(|(name, _)| remembered.contains(name)) {
-        let last = memory.turn_count(name)?;
-        for turn in turns.iter().filter(|turn| **turn <= last) {
-            add(memory.forget_turn(name, *turn)?);
-        }
-    }
-    remove_from_history(home, &messages).map_err(|error| {
-        Problem::new(format!("cannot write chat_history.jsonl: {error}"))
-            .hint("delete the session's messages from the file by hand")
-    })?;
-    if in_journal {
-        Session::forget(&journal, &session, turn).map_err(agent_problem)?;
-        remove_worktrees(removed.sessions.iter())?;
-    }
+    let (removed, counts) = remove(memory, &journal, home, &known, turn)?;
     journal.scrub().map_err(|error| journal_problem(&error))?;
     let (turns, lessons) = (counts.turns, counts.lessons);
     let (runs, documents) = (removed.runs, removed.documents);
@@ -121,6 +81,91 @@ pub(super) fn forget(
         );
     }
     Ok(CliStatus::Success)
+}
+
+/// A session to forget.
+struct KnownSession<'a> {
+    session: &'a str,
+    /// The user messages to remove from the chat history.
+    messages: &'a BTreeSet<String>,
+    /// Whether the journal has it, or the memory only.
+    in_journal: bool,
+}
+
+/// Removes a session, or a turn of it, from the memory, the chat history and the journal.
+fn remove(
+    memory: &Memory,
+    journal: &Arc<Journal>,
+    home: &Path,
+    known: &KnownSession<'_>,
+    turn: Option<u32>,
+) -> Result<(SessionForgetReport, ForgottenCounts)> {
+    let KnownSession {
+        session,
+        messages,
+        in_journal,
+    } = known;
+    let remembered = memory.session_names()?;
+    let agent_problem = |error: AgentError| match error {
+        AgentError::Journal(error) => journal_problem(&error),
+        other => Problem::new(other.to_string()).hint(format!(
+            "run `selvedge sessions show {session}` for details"
+        )),
+    };
+    // The journal's session is removed last: if this is interrupted, the command can be repeated.
+    let mut removed = match *in_journal {
+        true => Session::preview_forget(journal, session, turn).map_err(agent_problem)?,
+        false => SessionForgetReport::default(),
+    };
+    match turn {
+        Some(turn) => {
+            _ = removed
+                .turns
+                .entry((*session).to_owned())
+                .or_default()
+                .insert(turn)
+        }
+        None => _ = removed.sessions.insert((*session).to_owned()),
+    }
+    let mut counts = ForgottenCounts::default();
+    let mut add = |more: ForgottenCounts| {
+        counts.turns += more.turns;
+        counts.lessons += more.lessons;
+    };
+    let sessions = removed.sessions.iter();
+    for name in sessions.filter(|name| remembered.contains(name)) {
+        add(memory.forget_session(name)?);
+    }
+    let turns = removed.turns.iter();
+    for (name, turns) in turns.filter(|(name, _)| remembered.contains(name)) {
+        let last = memory.turn_count(name)?;
+        for turn in turns.iter().filter(|turn| **turn <= last) {
+            add(memory.forget_turn(name, *turn)?);
+        }
+    }
+    remove_from_history(home, messages).map_err(|error| {
+        Problem::new(format!("cannot write chat_history.jsonl: {error}"))
+            .hint("delete the session's messages from the file by hand")
+    })?;
+    if *in_journal {
+        Session::forget(journal, session, turn).map_err(agent_problem)?;
+        remove_worktrees(removed.sessions.iter())?;
+    }
+    Ok((removed, counts))
+}
+
+/// Deletes a session of the journal, for a client of the agent server. Its content may stay in free
+/// pages of the file, which later rows overwrite.
+pub(crate) fn delete_session(memory: &Memory, journal: &Arc<Journal>, session: &str) -> Result<()> {
+    let home = selvedge_config::home()
+        .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?;
+    let known = KnownSession {
+        session,
+        messages: &user_messages(journal, session, None)?,
+        in_journal: true,
+    };
+    remove(memory, journal, &home, &known, None)?;
+    Ok(())
 }
 
 /// Returns the id of the session, and whether the journal has it. `named` is its name in memory, or

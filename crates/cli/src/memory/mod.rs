@@ -17,6 +17,7 @@ use selvedge_memory::{GradientOptions, Memory, MemoryError};
 use crate::CliStatus;
 use crate::problem::Problem;
 use args::MemoryCommand;
+pub(crate) use forget::delete_session;
 
 pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
     let home = selvedge_config::home()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
-use selvedge_journal::{Journal, StoredRun};
+use selvedge_journal::{Journal, Redactor, StoredRun};
 use selvedge_protocol::ScriptToolCallOutput;
 use selvedge_script::{RecordedRun, ReplayObserver, ReplayOptions, ReplayedCall};
 use selvedge_server::HostedReplay;
@@ -78,7 +78,11 @@ fn check_has_call(cassette: &RecordedRun, fail: Option<&str>) -> Result<()> {
 }
 
 /// Replays a run for the agent server, on a thread that may block.
-pub(crate) fn replay_for_server(run: StoredRun, fail: Option<String>) -> Result<HostedReplay> {
+pub(crate) fn replay_for_server(
+    run: StoredRun,
+    fail: Option<String>,
+    redactor: &Redactor,
+) -> Result<HostedReplay> {
     let cassette = cassette_of_run(run)?;
     check_has_call(&cassette, fail.as_deref())?;
     let is_forced_to_fail = fail.is_some();
@@ -93,7 +97,7 @@ pub(crate) fn replay_for_server(run: StoredRun, fail: Option<String>) -> Result<
     let matches = code(&output) == code(&cassette.output);
     Ok(HostedReplay {
         matches: (!is_forced_to_fail).then_some(matches),
-        output: user_redactor()?.redact_value(&serde_json::to_value(&output)?),
+        output: redactor.redact_value(&serde_json::to_value(&output)?),
     })
 }
 

@@ -18,7 +18,7 @@ await run({
     await page.fill('dialog input[type=text]', 'Follow a script');
     await page.click('text=Create session');
     // The script runs: its calls appear with arguments and output before they end.
-    await page.waitForSelector('.call:has-text("running") >> text=first line');
+    await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
     check(await page.isVisible('button:has-text("Stop")'), 'a running turn can be stopped');
     await send(page, 'another message');
     await page.waitForSelector('.queued:has-text("another message")');
@@ -31,17 +31,22 @@ await run({
     const failed = page.locator('.item.result .call').nth(1);
     await failed.locator('text=exit code 3').waitFor();
     await failed.locator('summary').click();
-    await failed.locator('text=went wrong').first().waitFor();
+    await failed.locator('text=unused variable').first().waitFor();
     await page.waitForSelector('.item.assistant table td');
     await page.waitForSelector('.item.assistant strong:has-text("done")');
     check(/tokens in/.test(await page.textContent('.usage')), 'the usage is shown');
     // After a reload the calls are the same, from the run.
     await page.reload();
     await page.waitForSelector('.item.result .call:has-text("exit code 3")');
-    await page.waitForSelector('.item.result .call-args:has-text("went wrong")');
+    await page.waitForSelector('.item.result .call-args:has-text("lint.sh")');
     await page.click('text=Fork');
-    await page.waitForFunction((old) => location.href !== old, page.url()).catch(() => {});
     await page.waitForSelector('sv-sessions .rows li:nth-child(2)');
+    const before = await page.locator('sv-sessions .rows li').count();
+    await page.click('.session-head >> text=Delete');
+    await page.click('text=Keep it');
+    await page.click('.session-head >> text=Delete');
+    await page.click('text=Delete the session');
+    await page.waitForFunction((rows) => document.querySelectorAll('sv-sessions .rows li').length === rows - 1, before);
     await page.fill('.side input[type=search]', 'no such title');
     await page.waitForSelector('text=No title contains this text.');
   },
@@ -106,9 +111,9 @@ await run({
     await page.waitForSelector('.item.assistant:has-text("The first half")');
     equal(await page.locator('.item.assistant').count(), 1, 'answers after a reload');
     await show(page, `sessions/${await ask('session follow')}`);
-    await page.waitForSelector('.call:has-text("running") >> text=first line');
+    await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
     await page.reload();
-    await page.waitForSelector('.call:has-text("running")');
+    await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
     equal(await page.locator('.item.script').count(), 1, 'scripts after a reload');
     equal(await page.locator('.call').count(), 2, 'calls after a reload');
     // The connection breaks, and comes back after the turn has ended.
@@ -249,20 +254,20 @@ await run({
   /** Writes the pictures of the documentation. */
   async screenshots() {
     const folder = process.env.SELVEDGE_SCREENSHOTS;
-    const session = await ask('session follow');
+    const session = await ask('session Check the project: follow');
     const page = await open({ viewport: { width: 1200, height: 760 } });
     const picture = async (name) => {
       await page.waitForTimeout(800);
       await page.screenshot({ path: `${folder}/page-${name}.png` });
     };
     await show(page, `sessions/${session}`);
-    await page.waitForSelector('.call:has-text("running") >> text=first line');
+    await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
     await picture('session');
     await ask('go');
     await turnEnded(page, 1);
     await page.click('.item.script >> text=run');
     await picture('run');
-    await ask('session please');
+    await ask('session Delete the old build: please');
     await show(page, 'approvals');
     await page.waitForSelector('.approval');
     await picture('approvals');

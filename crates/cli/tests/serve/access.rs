@@ -31,7 +31,7 @@ fn every_request_needs_a_valid_token() {
         "/openapi.json",
         "/metrics",
         "/api/v1/none",
-        "/",
+        "/page/",
     ] {
         let refused = client.request(&format!("GET {path}"), &[("Authorization", "")], "");
         assert_eq!(refused.status, 401, "{path}: {refused:?}");

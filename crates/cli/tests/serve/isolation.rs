@@ -34,7 +34,7 @@ pub fn run_script(client: &ApiClient, session: &str, code: &str) -> String {
         .to_owned()
 }
 
-fn wait_for_approval(client: &ApiClient) -> Value {
+pub fn wait_for_approval(client: &ApiClient) -> Value {
     let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let approvals = client.get("/api/v1/approvals");

@@ -378,3 +378,31 @@ fn a_configuration_with_errors_changes_nothing_for_new_folders_either() {
     let answer = client.answer(&session, number);
     assert_eq!(answer["state"], "answered", "{answer}");
 }
+
+#[test]
+fn turns_in_many_folders_do_not_use_up_the_files() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let other = create_token(&fixture.workspace, &["other"]);
+    let server = start_with_files(&fixture, 256);
+    let (client, other) = (server.client(&fixture.secret), server.client(&other));
+    let work = fixture.workspace.work().canonicalize().unwrap();
+    let mut sent = Vec::new();
+    for number in 0..40 {
+        let folder = work.join(format!("many/{number}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("x.md"), "# x").unwrap();
+        let session = client.session(json!({"workspace": folder}));
+        let query = "RUN:const found = await workspace.query({}); return `FOUND ${found.length}`";
+        sent.push((session.clone(), client.message(&session, query)));
+    }
+    for (session, number) in sent {
+        let answer = client.answer(&session, number);
+        assert!(answer.to_string().contains("FOUND 1"), "{answer}");
+    }
+    let session = other.session(json!({}));
+    let number = other.message(&session, "hello");
+    assert_eq!(other.answer(&session, number)["state"], "answered");
+    let files = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
+    let files = files.count();
+    assert!(files < 128, "{files} open files");
+}

@@ -43,11 +43,23 @@ fn browser() -> Option<(PathBuf, PathBuf)> {
     }
 }
 
-/// A script with two calls at once: one waits for the file `go`, the other fails.
-const FOLLOWED: &str = "const [slow, failed] = await Promise.all([\n  \
-    tools.exec({ command: ['sh', '-c', 'echo first line; until [ -e go ]; do sleep 0.05; done'] }),\n  \
-    tools.exec({ command: ['sh', '-c', 'until [ -e go ]; do sleep 0.05; done; echo went wrong; exit 3'] }),\n\
-    ]);\nreturn { exit: failed.exitCode };";
+/// A script with two calls at once: both wait for the file `go`, and the second one fails.
+const FOLLOWED: &str = "// Run the tests and the linter at the same time.\n\
+    const [tests, lint] = await Promise.all([\n  \
+    tools.exec({ command: ['sh', 'run-tests.sh'] }),\n  \
+    tools.exec({ command: ['sh', 'lint.sh'] }),\n\
+    ]);\nreturn { exit: lint.exitCode };";
+/// Programs of that script.
+const PROGRAMS: [(&str, &str); 2] = [
+    (
+        "run-tests.sh",
+        "echo running 3 tests; until [ -e go ]; do sleep 0.05; done; echo 3 passed",
+    ),
+    (
+        "lint.sh",
+        "until [ -e go ]; do sleep 0.05; done; echo login.js:3: unused variable; exit 3",
+    ),
+];
 
 const HOSTILE: &str = "<script>window.hacked = 1</script>\n\n<img src=x onerror='window.hacked = 2'>\n\n\
     <svg onload='window.hacked = 3'></svg> <iframe src='/'></iframe> <style>* { display: none }</style>\n\n\
@@ -83,8 +95,10 @@ fn obeys(asked: &Asked) -> Reply {
         "wait" => script("await tools.exec({ command: ['sleep', '600'] });"),
         "half" => Reply::Hang(vec![text("The first half of an answer")]),
         "please" => script(
-            "try { await tools.exec({ command: ['rm', '-rf', 'doomed'] }); return 'was allowed' } \
-             catch (error) { return 'was denied: ' + error.message }",
+            "// Delete the old build.\ntry {\n  \
+             await tools.exec({ command: ['rm', '-rf', 'doomed'] });\n  \
+             return 'was allowed';\n} catch (error) {\n  \
+             return 'was denied: ' + error.message;\n}",
         ),
         "fail" => script(
             "await tools.writeFile({ path: 'a.txt', content: 'a' });\n\
@@ -119,6 +133,9 @@ impl PageTest {
         let issue = "---\nkind: issue\nstatus: open\ntitle: Login accepts empty passwords\n---\n\
             `check` returns true.\n";
         std::fs::write(folder.join("issues/1.md"), issue).unwrap();
+        for (name, program) in PROGRAMS {
+            std::fs::write(folder.join(name), program).unwrap();
+        }
         let (server, client) = fixture.start();
         Self {
             fixture,
@@ -162,7 +179,8 @@ impl PageTest {
             asked => match asked.strip_prefix("session ") {
                 Some(prompt) => {
                     let _ = std::fs::remove_file(folder.join("go"));
-                    let request = json!({"title": format!("Try <b>{prompt}"), "prompt": prompt});
+                    let (title, prompt) = prompt.split_once(": ").unwrap_or(("<b>Try", prompt));
+                    let request = json!({"title": title, "prompt": prompt});
                     self.session = self.client.session(request);
                     json!(self.session)
                 }
@@ -279,7 +297,8 @@ fn the_page_needs_no_token_and_has_a_strict_policy() {
         assert!(head.contains(part), "{part}: {head}");
     }
     assert_eq!(client.request("GET /page/main.js", &[none], "").status, 200);
-    assert_eq!(client.request("GET /page/none.js", &[none], "").status, 404);
+    assert_eq!(client.request("GET /page/none.js", &[none], "").status, 401);
+    assert_eq!(client.get("/page/none.js").status, 404);
     assert_eq!(client.request("POST /", &[none], "{}").status, 405);
     for path in ["/api/v1/render", "/api/v1/health", "/api/v1/environments"] {
         let refused = client.request(&format!("GET {path}"), &[none], "");

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
+use crate::recovery::wait_until;
 use crate::server::{Asked, Reply};
 use crate::support::TEST_TIMEOUT;
 
@@ -312,4 +313,64 @@ fn changes_of_a_session_are_shown_applied_discarded_and_reverted() {
     assert!(!work.join("a.txt").exists());
     let again = client.post(&of(&shared, "revert"), json!({"turn": 1}));
     assert_eq!(again.body["reverted"], json!([]));
+}
+
+#[test]
+fn a_session_is_deleted_between_turns() {
+    let fixture = ServeFixture::new(|asked| {
+        let text_of_last = asked.body["messages"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap()
+            .to_string();
+        match text_of_last.contains("hang") {
+            true => Reply::Hang(vec![text("thinking")]),
+            false => vec![text("The zebra sleeps.")].into(),
+        }
+    });
+    let (_server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "Where is the zebra?"}));
+    client.answer(&session, 1);
+    let other = client.session(json!({"prompt": "And the zebra now?"}));
+    client.answer(&other, 1);
+    let path = format!("/api/v1/sessions/{session}");
+    let delete = || client.request(&format!("DELETE {path}"), &[], "");
+    // Not while a turn runs.
+    let number = client.message(&session, "hang");
+    wait_until("the turn runs", || {
+        let message = client.get(&format!("{path}/messages/{number}"));
+        message.body["state"] == "claimed"
+    });
+    let refused = delete();
+    assert_eq!(refused.status, 409, "{refused:?}");
+    client.post(&format!("{path}/stop"), json!({}));
+    client.answer(&session, number);
+    let deadline = std::time::Instant::now() + crate::support::TEST_TIMEOUT;
+    let deleted = loop {
+        let deleted = delete();
+        if deleted.status != 409 || std::time::Instant::now() > deadline {
+            break deleted;
+        }
+    };
+    assert_eq!(deleted.status, 204, "{deleted:?}");
+    for (start, status) in [
+        (format!("GET {path}"), 404),
+        (format!("GET {path}/items"), 404),
+        (format!("GET {path}/messages/1"), 404),
+        (format!("DELETE {path}"), 404),
+        (format!("GET /api/v1/sessions/{other}"), 200),
+    ] {
+        let response = client.request(&start, &[], "");
+        assert_eq!(response.status, status, "{start}: {response:?}");
+    }
+    let found = client.get("/api/v1/memory/search?query=zebra");
+    assert!(!found.text.contains(&session), "{found:?}");
+    assert!(found.text.contains(&other), "{found:?}");
+    // It does not count as a session of the token any more.
+    let listed = client.get("/api/v1/sessions").body["sessions"]
+        .as_array()
+        .unwrap()
+        .len();
+    assert_eq!(listed, 1);
 }

@@ -1,0 +1,101 @@
+//! What clients of the agent server see of errors: no text of configuration files, and no path of
+//! the server outside of the folder that they use. The log has the whole error.
+
+use selvedge_server::{HostError, HostErrorKind};
+
+use crate::problem::Problem;
+
+/// Returns a failure of the server, which clients do not see.
+pub(crate) fn failed(error: &anyhow::Error) -> HostError {
+    HostError::failed(format!("{error:#}"))
+}
+
+/// Returns the error of a request that is wrong, or a failure of the server if the error is about
+/// files outside of the folder.
+pub(crate) fn invalid(error: &anyhow::Error, folder: &str) -> HostError {
+    let problem = Problem::from_error(error);
+    HostError {
+        kind: HostErrorKind::Invalid,
+        message: problem.to_string(),
+        hint: problem.hints().first().cloned(),
+    }
+    .without_server_paths(folder, "")
+}
+
+/// Hides errors about files of the server from clients.
+pub(crate) trait WithoutServerPaths {
+    /// Returns a failure of the server instead of an error that names paths outside of a folder,
+    /// except `sent`, which is a text of the client itself. Removes a hint that names such paths.
+    fn without_server_paths(self, folder: &str, sent: &str) -> Self;
+}
+
+impl WithoutServerPaths for HostError {
+    fn without_server_paths(mut self, folder: &str, sent: &str) -> Self {
+        let message = match sent.is_empty() {
+            true => self.message.clone(),
+            false => self.message.replace(sent, ""),
+        };
+        if names_server_files(&message, folder) {
+            return Self::failed(self.message);
+        }
+        self.hint = self.hint.filter(|hint| !names_server_files(hint, folder));
+        self
+    }
+}
+
+/// Returns what clients see of the problem that ended a turn before its agent could work.
+pub(crate) fn shown_problem(problem: &Problem, session: &str, turn: u32, folder: &str) -> Problem {
+    let text = problem.to_string();
+    tracing::error!(
+        session,
+        turn,
+        error = text,
+        "cannot set up the agent of a turn"
+    );
+    if names_server_files(&text, folder) {
+        let message = format!("its log has turn {turn} of {session}");
+        return Problem::new(format!("the server could not set up the agent; {message}"));
+    }
+    let hints = problem.hints().iter();
+    let shown = hints.filter(|hint| !names_server_files(hint, folder));
+    shown.fold(Problem::new(text), Problem::hint)
+}
+
+/// Whether a text names a configuration file, or an absolute path outside of a folder.
+pub(crate) fn names_server_files(text: &str, folder: &str) -> bool {
+    let is_end = |c: char| c.is_whitespace() || "`'\",;:()[]<>".contains(c);
+    let mut words = text.split(is_end);
+    let is_outside = |word: &str| {
+        let path = std::path::Path::new(word);
+        word.len() > 1 && path.is_absolute() && !path.starts_with(folder)
+    };
+    let quotes_config = text.contains("config.toml:") || text.contains(".mcp.json:");
+    quotes_config || words.any(is_outside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_paths_in_the_folder_are_shown() {
+        for text in [
+            "there is no environment `x`",
+            "`/srv/a/b.md` is not a document",
+            "the folder /srv/a/sub of the session now leads somewhere",
+            "1/2 of it; see a/b, or `sub/x.md`: not found",
+            "add `[environments.x]` to config.toml",
+        ] {
+            assert!(!names_server_files(text, "/srv/a"), "{text}");
+        }
+        for text in [
+            "/root/.selvedge/config.toml:1: unclosed array",
+            ".selvedge/config.toml:3: unknown key `tokn = \"secret\"`",
+            "cannot open /srv/ab: Too many open files",
+            "cannot open `/home/u/.selvedge/journal.sqlite`: disk I/O error",
+            "error: (/etc/passwd)",
+        ] {
+            assert!(names_server_files(text, "/srv/a"), "{text}");
+        }
+    }
+}

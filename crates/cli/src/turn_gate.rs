@@ -1,0 +1,67 @@
+//! [`TurnGate`]: the token that pays for a turn, and the permit of the agent server, before each
+//! request of the turn to a model.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use selvedge_journal::{Journal, TokenAccount};
+use selvedge_protocol::{RequestDecision, RequestGate};
+use selvedge_server::TurnPermit;
+
+use crate::session_runner::TurnPlace;
+
+/// The gate of a turn of a queued message.
+#[derive(Debug)]
+pub(crate) struct TurnGate {
+    /// `None` if no token pays.
+    account: Option<TokenAccount>,
+    /// `None` outside of the agent server.
+    permit: Option<TurnPermit>,
+}
+
+impl TurnGate {
+    pub(crate) fn new(journal: &Arc<Journal>, payer: Option<String>, place: &TurnPlace) -> Self {
+        Self {
+            account: payer.map(|name| TokenAccount::new(journal.clone(), name)),
+            permit: match place {
+                TurnPlace::Server(served) => Some(served.permit.clone()),
+                TurnPlace::Thread => None,
+            },
+        }
+    }
+}
+
+#[async_trait]
+impl RequestGate for TurnGate {
+    async fn before_request(&self) -> RequestDecision {
+        if let Some(permit) = &self.permit {
+            permit.hold().await;
+        }
+        let Some(account) = &self.account else {
+            return RequestDecision::Allowed;
+        };
+        match account.settle().await {
+            Ok(true) => RequestDecision::Allowed,
+            Ok(false) => RequestDecision::NothingLeft,
+            Err(error) => {
+                // Without the account it is not known what is left.
+                tracing::error!(%error, "cannot read what the token has spent");
+                RequestDecision::NothingLeft
+            }
+        }
+    }
+
+    fn add_cost(&self, cost: f64) {
+        if let Some(account) = &self.account {
+            account.add(cost);
+        }
+    }
+
+    async fn settle(&self) {
+        if let Some(account) = &self.account
+            && let Err(error) = account.settle().await
+        {
+            tracing::error!(%error, "cannot store what the turn cost");
+        }
+    }
+}
