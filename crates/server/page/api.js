@@ -9,7 +9,7 @@ const SILENCE_LIMIT_MS = 45_000;
 const REPEAT_LIMIT_MS = 15_000;
 
 /** A failure that the API or the network reported. */
-export class ApiFailure extends Error {
+class ApiFailure extends Error {
   constructor(status, message, hint) {
     super(message);
     this.status = status;
@@ -29,17 +29,28 @@ function randomKey() {
   return [...bytes].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
-export function sleep(ms, signal) {
+function sleep(ms, signal) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, ms);
-    signal?.addEventListener('abort', () => { clearTimeout(timer); resolve(); }, { once: true });
+    signal?.addEventListener(
+      'abort',
+      () => {
+        clearTimeout(timer);
+        resolve();
+      },
+      { once: true },
+    );
   });
 }
 
 async function failureOf(response) {
   const text = await response.text();
   let error = null;
-  try { error = JSON.parse(text).error; } catch { /* not an answer of the API */ }
+  try {
+    error = JSON.parse(text).error;
+  } catch {
+    /* not an answer of the API */
+  }
   if (response.status === 401) apiEvents.dispatchEvent(new Event('login'));
   const message = error?.message ?? `status ${response.status}`;
   return new ApiFailure(response.status, message, error?.hint);
@@ -99,7 +110,9 @@ export async function getText(path, signal) {
 
 /** The query of a path, without empty values. */
 export function query(values) {
-  const entries = Object.entries(values).filter(([, value]) => value !== '' && value !== null && value !== undefined);
+  const entries = Object.entries(values).filter(
+    ([, value]) => value !== '' && value !== null && value !== undefined,
+  );
   return entries.length ? `?${new URLSearchParams(entries)}` : '';
 }
 
@@ -117,7 +130,9 @@ export async function follow(path, { after, signal, onEvent, onOpen }) {
     if (signal.aborted) return;
     const attempt = new AbortController();
     const stop = () => attempt.abort();
-    const onHidden = () => { if (document.hidden) stop(); };
+    const onHidden = () => {
+      if (document.hidden) stop();
+    };
     signal.addEventListener('abort', stop);
     document.addEventListener('visibilitychange', onHidden);
     try {

@@ -26,10 +26,15 @@ class ApprovalStore extends EventTarget {
     this.closed.clear();
     try {
       const { approvals } = await get('/approvals');
-      this.waiting = new Map(approvals.filter(({ id }) => !this.closed.has(id))
-        .map((approval) => [approval.id, approval]));
+      this.waiting = new Map(
+        approvals
+          .filter(({ id }) => !this.closed.has(id))
+          .map((approval) => [approval.id, approval]),
+      );
       this.changed();
-    } catch { /* the stream reports it */ }
+    } catch {
+      /* the stream reports it */
+    }
   }
 
   open(approval) {

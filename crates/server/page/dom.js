@@ -66,13 +66,20 @@ let fields = 0;
 
 /** What a view shows instead of content. */
 export function emptyNote(title, ...more) {
-  return h('div', { class: 'empty' }, h('p', { class: 'empty-title' }, title), ...more.map((text) =>
-    (typeof text === 'string' ? h('p', null, text) : text)));
+  return h(
+    'div',
+    { class: 'empty' },
+    h('p', { class: 'empty-title' }, title),
+    ...more.map((text) => (typeof text === 'string' ? h('p', null, text) : text)),
+  );
 }
 
 /** An error with its hint. */
 export function errorNote(error) {
-  return h('div', { class: 'notice error', role: 'alert' },
+  return h(
+    'div',
+    { class: 'notice error', role: 'alert' },
     h('p', null, `error: ${error.message}`),
-    error.hint ? h('p', { class: 'hint' }, `hint: ${error.hint}`) : null);
+    error.hint ? h('p', { class: 'hint' }, `hint: ${error.hint}`) : null,
+  );
 }

@@ -49,15 +49,18 @@ export function folderName(path) {
   return path.replace(/\/+$/, '').split('/').pop() || path;
 }
 
-const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+const CONTROLS =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /** Text in which control characters and changes of the direction are visible. */
 export function visible(text) {
-  return String(text).replace(/\r\n/g, '\n').replace(CONTROLS, (c) => {
-    const code = c.charCodeAt(0);
-    if (code < 0x20) return String.fromCharCode(0x2400 + code);
-    return `[U+${code.toString(16).toUpperCase().padStart(4, '0')}]`;
-  });
+  return String(text)
+    .replace(/\r\n/g, '\n')
+    .replace(CONTROLS, (c) => {
+      const code = c.charCodeAt(0);
+      if (code < 0x20) return String.fromCharCode(0x2400 + code);
+      return `[U+${code.toString(16).toUpperCase().padStart(4, '0')}]`;
+    });
 }
 
 /** JSON with indentation; text stays as it is. */

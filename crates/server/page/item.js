@@ -18,7 +18,7 @@ function head(label) {
 
 function reasoningText(item) {
   const parts = [...(item.summary ?? []), ...(item.content ?? [])];
-  return parts.map((part) => (typeof part === 'string' ? part : part?.text ?? '')).join('\n');
+  return parts.map((part) => (typeof part === 'string' ? part : (part?.text ?? ''))).join('\n');
 }
 
 /** Returns an element for a complete item; `update` shows a change of its script. */
@@ -27,13 +27,22 @@ export function itemElement(item, model) {
   switch (item.type) {
     case 'message': {
       const label = LABELS[item.role] ?? item.role;
-      return { element: article(item.role, label, head(label), rich('markdown', messageText(item))), update: none };
+      return {
+        element: article(item.role, label, head(label), rich('markdown', messageText(item))),
+        update: none,
+      };
     }
     case 'reasoning': {
       const text = reasoningText(item);
-      const body = text ? plain(text, { dir: 'auto' }) : h('p', { class: 'dim' }, 'The model does not show it.');
+      const body = text
+        ? plain(text, { dir: 'auto' })
+        : h('p', { class: 'dim' }, 'The model does not show it.');
       return {
-        element: article('reasoning', 'Reasoning', h('details', null, h('summary', null, 'Reasoning'), body)),
+        element: article(
+          'reasoning',
+          'Reasoning',
+          h('details', null, h('summary', null, 'Reasoning'), body),
+        ),
         update: none,
       };
     }
@@ -42,38 +51,69 @@ export function itemElement(item, model) {
       return { element: article('script', 'Script', script.element), update: script.update };
     }
     case 'script_tool_call_output':
-      return { element: article('result', 'Result of a script', outputElement(item, model)), update: none };
+      return {
+        element: article('result', 'Result of a script', outputElement(item, model)),
+        update: none,
+      };
     case 'function_call':
       return {
-        element: article('call-item', `Call of ${item.name}`, head(`Call ${item.name}`),
-          rich('code', prettyArguments(item.arguments), 'json')),
+        element: article(
+          'call-item',
+          `Call of ${item.name}`,
+          head(`Call ${item.name}`),
+          rich('code', prettyArguments(item.arguments), 'json'),
+        ),
         update: none,
       };
     case 'function_call_output': {
-      const text = typeof item.output === 'string' ? item.output : messageText({ content: item.output });
+      const text =
+        typeof item.output === 'string' ? item.output : messageText({ content: item.output });
       const label = item.failed ? 'Result: failed' : 'Result';
-      return { element: article('result', label, head(label), plain(text || pretty(item.output))), update: none };
+      return {
+        element: article('result', label, head(label), plain(text || pretty(item.output))),
+        update: none,
+      };
     }
     default:
       return {
-        element: article('other', item.type,
-          h('details', null, h('summary', null, `Data of the provider (${item.type})`), plain(pretty(item)))),
+        element: article(
+          'other',
+          item.type,
+          h(
+            'details',
+            null,
+            h('summary', null, `Data of the provider (${item.type})`),
+            plain(pretty(item)),
+          ),
+        ),
         update: none,
       };
   }
 }
 
 function prettyArguments(text) {
-  try { return pretty(JSON.parse(text)); } catch { return pretty(text); }
+  try {
+    return pretty(JSON.parse(text));
+  } catch {
+    return pretty(text);
+  }
 }
 
 /** Returns an element for an open item, and a function that shows its text so far. */
 export function openElement(item) {
   if (item.type === 'reasoning') {
     const pre = h('pre', { class: 'text', dir: 'auto' });
-    const element = article('reasoning', 'Reasoning',
-      h('details', null, h('summary', null, 'Reasoning …'), pre));
-    return { element, set: (text) => { pre.textContent = text; } };
+    const element = article(
+      'reasoning',
+      'Reasoning',
+      h('details', null, h('summary', null, 'Reasoning …'), pre),
+    );
+    return {
+      element,
+      set: (text) => {
+        pre.textContent = text;
+      },
+    };
   }
   if (item.type === 'message') {
     const growing = new GrowingText();
@@ -83,5 +123,10 @@ export function openElement(item) {
   const pre = h('pre', { class: 'code' });
   const label = item.type === 'script_tool_call' ? 'Script' : item.type;
   const element = article('script', label, head(`${label} …`), pre);
-  return { element, set: (text) => { pre.textContent = text; } };
+  return {
+    element,
+    set: (text) => {
+      pre.textContent = text;
+    },
+  };
 }

@@ -30,13 +30,17 @@ const badge = h('span', { class: 'badge', hidden: true });
 let isLoggedIn = true;
 
 const links = VIEWS.map(([name, label]) =>
-  h('a', { href: `#/${name}` }, label, name === 'approvals' ? badge : null));
+  h('a', { href: `#/${name}` }, label, name === 'approvals' ? badge : null),
+);
 fill(nav, links);
 
 function route() {
   if (!isLoggedIn) return;
   const [name, ...rest] = location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
-  const index = Math.max(0, VIEWS.findIndex(([view]) => view === name));
+  const index = Math.max(
+    0,
+    VIEWS.findIndex(([view]) => view === name),
+  );
   const [, label, tag] = VIEWS[index];
   links.forEach((link, at) => {
     if (at === index) {

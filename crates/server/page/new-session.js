@@ -19,7 +19,11 @@ export function openNewSession() {
 
   async function readEnvironments() {
     const { environments } = await get(`/environments${query({ workspace: workspace.value })}`);
-    fill(environment, option('', 'none'), environments.map((name) => option(name)));
+    fill(
+      environment,
+      option('', 'none'),
+      environments.map((name) => option(name)),
+    );
   }
 
   async function submit(event) {
@@ -40,8 +44,12 @@ export function openNewSession() {
     }
   }
 
-  const dialog = h('dialog', { 'aria-labelledby': 'new-session-title' },
-    h('form', { onsubmit: submit },
+  const dialog = h(
+    'dialog',
+    { 'aria-labelledby': 'new-session-title' },
+    h(
+      'form',
+      { onsubmit: submit },
       h('h2', { id: 'new-session-title' }, 'New session'),
       field('First message', prompt, 'What the agent should do. It starts at once.'),
       field('Title', title, 'Optional.'),
@@ -49,13 +57,25 @@ export function openNewSession() {
       field('Environment', environment, 'Model, sandbox and approval policy, as configured.'),
       h('label', { class: 'check' }, worktree, ' Work in a git worktree of its own'),
       note,
-      h('div', { class: 'actions' }, create, button('Cancel', () => dialog.close()))));
+      h(
+        'div',
+        { class: 'actions' },
+        create,
+        button('Cancel', () => dialog.close()),
+      ),
+    ),
+  );
   dialog.addEventListener('close', () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
   prompt.focus();
-  get('/workspaces').then(({ workspaces }) => {
-    fill(workspace, workspaces.map((path) => option(path)));
-    return readEnvironments();
-  }).catch((error) => fill(note, errorNote(error)));
+  get('/workspaces')
+    .then(({ workspaces }) => {
+      fill(
+        workspace,
+        workspaces.map((path) => option(path)),
+      );
+      return readEnvironments();
+    })
+    .catch((error) => fill(note, errorNote(error)));
 }

@@ -17,8 +17,9 @@ const MAX_BATCH_LENGTH = 400_000;
 /** Rendered texts that are kept. */
 const MAX_CACHED = 400;
 
-const policy = globalThis.trustedTypes?.createPolicy('selvedge-render', { createHTML: (html) => html })
-  ?? { createHTML: (html) => html };
+const policy = globalThis.trustedTypes?.createPolicy('selvedge-render', {
+  createHTML: (html) => html,
+}) ?? { createHTML: (html) => html };
 
 const cache = new Map();
 let waiting = [];
@@ -53,7 +54,10 @@ function render(kind, text, language) {
     if (!timer) timer = setTimeout(send, COLLECT_MS);
   });
   keep(id, html);
-  html.then((text) => cache.has(id) && cache.set(id, text), () => cache.delete(id));
+  html.then(
+    (text) => cache.has(id) && cache.set(id, text),
+    () => cache.delete(id),
+  );
   return html;
 }
 
@@ -68,7 +72,11 @@ async function send() {
   }
   if (waiting.length) timer = setTimeout(send, COLLECT_MS);
   try {
-    const { html } = await post('/render', { texts: batch.map((entry) => entry.text) }, { once: false });
+    const { html } = await post(
+      '/render',
+      { texts: batch.map((entry) => entry.text) },
+      { once: false },
+    );
     batch.forEach((entry, index) => entry.resolve(html[index]));
   } catch (error) {
     batch.forEach((entry) => entry.reject(error));
@@ -118,7 +126,9 @@ async function update(element, kind, text, language) {
   element.replaceChildren(plain(text));
   try {
     insert(element, await html);
-  } catch { /* the plain text stays */ }
+  } catch {
+    /* the plain text stays */
+  }
 }
 
 /** An element whose Markdown grows. It is rendered at most every 100 ms, less often if it is long. */

@@ -38,19 +38,25 @@ const STATES = {
 /** A state as a coloured word. */
 export function stateLabel(state, word) {
   const [sign, name, kind] = STATES[state] ?? ['•', String(state).replaceAll('_', ' '), ''];
-  return h('span', { class: `state ${kind}` }, h('span', { 'aria-hidden': 'true' }, `${sign} `), word ?? name);
+  return h(
+    'span',
+    { class: `state ${kind}` },
+    h('span', { 'aria-hidden': 'true' }, `${sign} `),
+    word ?? name,
+  );
 }
 
 /** Short form of the arguments of a call, for one line. */
 export function summaryOf(args) {
   if (!args) return '';
   if (Array.isArray(args.command)) return args.command.join(' ');
-  const text = args.path ?? args.url ?? args.command ?? args.pattern ?? args.query ?? JSON.stringify(args);
+  const text =
+    args.path ?? args.url ?? args.command ?? args.pattern ?? args.query ?? JSON.stringify(args);
   return String(text).slice(0, 300);
 }
 
 /** Code, of which a long one is folded. */
-export function codeBlock(source, language = 'ts') {
+function codeBlock(source, language = 'ts') {
   const code = rich('code', source, language);
   if (source.split('\n').length <= FOLDED_LINES) return code;
   code.classList.add('folded');
@@ -62,21 +68,32 @@ export function codeBlock(source, language = 'ts') {
 }
 
 /** One call of a script. `details` returns a promise of the call with `args` and `value`. */
-export function callRow(call, details) {
+function callRow(call, details) {
   const isFailure = call.failure || call.error;
   const state = isFailure && call.status === 'done' ? 'failed' : call.status;
-  const word = call.failure ?? (call.error ? call.error.code ?? 'failed' : undefined);
+  const word = call.failure ?? (call.error ? (call.error.code ?? 'failed') : undefined);
   const body = h('div', { class: 'call-body' });
   const isRunning = call.status === 'running';
-  const element = h('details', { class: 'call', open: isRunning && Boolean(call.output) },
-    h('summary', null,
+  const element = h(
+    'details',
+    { class: 'call', open: isRunning && Boolean(call.output) },
+    h(
+      'summary',
+      null,
       h('span', { class: 'tool' }, call.tool),
       h('span', { class: 'call-args', dir: 'ltr' }, visible(call.summary ?? '')),
-      h('span', { class: 'call-end' },
+      h(
+        'span',
+        { class: 'call-end' },
         call.reused ? h('span', { class: 'tag' }, 'reused') : null,
-        call.duration_ms === undefined ? null : h('span', { class: 'dim' }, duration(call.duration_ms)),
-        stateLabel(state, word))),
-    body);
+        call.duration_ms === undefined
+          ? null
+          : h('span', { class: 'dim' }, duration(call.duration_ms)),
+        stateLabel(state, word),
+      ),
+    ),
+    body,
+  );
   if (call.error) body.append(h('p', { class: 'bad' }, visible(call.error.message)));
   if (isRunning) {
     if (call.output) body.append(h('pre', { class: 'text' }, visible(call.output)));
@@ -103,7 +120,8 @@ export function callDetails(call) {
   if (call.args !== null && call.args !== undefined) {
     parts.push(h('h4', null, 'Arguments'), rich('code', pretty(call.args), 'json'));
   }
-  if (call.error) parts.push(h('h4', null, 'Error'), plain(pretty(call.error.message ?? call.error)));
+  if (call.error)
+    parts.push(h('h4', null, 'Error'), plain(pretty(call.error.message ?? call.error)));
   const value = call.value;
   if (value && typeof value === 'object' && 'exitCode' in value) {
     parts.push(h('h4', null, `Exit code ${value.exitCode}`));
@@ -120,7 +138,11 @@ function readCall(scriptId, id) {
 }
 
 function callList(scriptId, calls) {
-  return h('div', { class: 'calls' }, calls.map((call) => callRow(call, readCall(scriptId, call.id))));
+  return h(
+    'div',
+    { class: 'calls' },
+    calls.map((call) => callRow(call, readCall(scriptId, call.id))),
+  );
 }
 
 /** The calls of a running script. A row is created again only if its state changes. */
@@ -159,15 +181,21 @@ export function scriptElement(item, model) {
     const script = model.scripts.get(item.id);
     const isRunning = Boolean(script) && ['running', 'suspended'].includes(script.status);
     const waits = isRunning && [...script.calls.values()].some((call) => call.status === 'waiting');
-    fill(head, h('span', { class: 'kind' }, 'Script'),
+    fill(
+      head,
+      h('span', { class: 'kind' }, 'Script'),
       isRunning ? stateLabel(waits ? 'waiting' : 'running') : null,
-      h('a', { class: 'dim', href: `#/runs/${item.id}` }, 'run'));
+      h('a', { class: 'dim', href: `#/runs/${item.id}` }, 'run'),
+    );
     // When the result arrives, it has the calls.
     live.hidden = !isRunning;
     if (!isRunning) return;
     calls.update([...script.calls.values()]);
-    fill(logs, logLines(script.logs),
-      script.progress ? h('p', { class: 'progress' }, visible(script.progress)) : null);
+    fill(
+      logs,
+      logLines(script.logs),
+      script.progress ? h('p', { class: 'progress' }, visible(script.progress)) : null,
+    );
   };
   update();
   return { element, update };
@@ -175,8 +203,16 @@ export function scriptElement(item, model) {
 
 function logLines(logs) {
   if (!logs.length) return null;
-  return h('details', { class: 'logs' }, h('summary', null, plural(logs.length, 'log line')),
-    plain(logs.map((line) => (line.level === 'log' ? line.message : `${line.level}: ${line.message}`)).join('\n')));
+  return h(
+    'details',
+    { class: 'logs' },
+    h('summary', null, plural(logs.length, 'log line')),
+    plain(
+      logs
+        .map((line) => (line.level === 'log' ? line.message : `${line.level}: ${line.message}`))
+        .join('\n'),
+    ),
+  );
 }
 
 /** Shows the arguments of calls whose events were not received, from the run. */
@@ -187,11 +223,19 @@ async function addSummaries(scriptId, calls, list) {
       const call = run.calls.find((known) => known.id === id);
       const exit = call?.value?.exitCode;
       if (!call) return;
-      const row = callRow({ ...calls[at], summary: summaryOf(call.args), failure: exit > 0 ? `exit code ${exit}` : null },
-        async () => call);
+      const row = callRow(
+        {
+          ...calls[at],
+          summary: summaryOf(call.args),
+          failure: exit > 0 ? `exit code ${exit}` : null,
+        },
+        async () => call,
+      );
       list.children[at].replaceWith(row);
     });
-  } catch { /* the rows stay without arguments */ }
+  } catch {
+    /* the rows stay without arguments */
+  }
 }
 
 /** The result of a script: its calls, its value or error, and its log. */
@@ -204,13 +248,22 @@ export function outputElement(item, model) {
     parts.push(list);
     if (calls.some((call) => call.summary === undefined)) addSummaries(item.id, calls, list);
   }
-  parts.push(h('p', { class: 'item-head' }, h('span', { class: 'kind' }, 'Result'), stateLabel(item.status),
-    h('span', { class: 'dim' }, duration(item.metadata?.duration_ms))));
+  parts.push(
+    h(
+      'p',
+      { class: 'item-head' },
+      h('span', { class: 'kind' }, 'Result'),
+      stateLabel(item.status),
+      h('span', { class: 'dim' }, duration(item.metadata?.duration_ms)),
+    ),
+  );
   if (item.error) parts.push(...errorParts(item.error));
   const text = (item.output ?? []).map((part) => part.text ?? '').join('\n');
   if (text) parts.push(plain(text));
-  if (item.output_json && !item.error) parts.push(rich('code', prettyJson(item.output_json), 'json'));
-  else if (!item.error && !text) parts.push(h('p', { class: 'dim' }, 'The script returned no value.'));
+  if (item.output_json && !item.error)
+    parts.push(rich('code', prettyJson(item.output_json), 'json'));
+  else if (!item.error && !text)
+    parts.push(h('p', { class: 'dim' }, 'The script returned no value.'));
   for (const warning of item.warnings ?? []) {
     parts.push(h('p', { class: 'notice' }, visible(pretty(warning.message ?? warning))));
   }
@@ -222,12 +275,26 @@ export function outputElement(item, model) {
 export function errorParts(error) {
   const place = error.line ? ` (line ${error.line})` : '';
   return [
-    h('div', { class: 'notice error' },
-      h('p', null, h('strong', null, error.code ?? 'Error'), place, ': ', visible(error.message ?? pretty(error))),
-      (error.suggestions ?? []).map((text) => h('p', { class: 'hint' }, visible(text)))),
+    h(
+      'div',
+      { class: 'notice error' },
+      h(
+        'p',
+        null,
+        h('strong', null, error.code ?? 'Error'),
+        place,
+        ': ',
+        visible(error.message ?? pretty(error)),
+      ),
+      (error.suggestions ?? []).map((text) => h('p', { class: 'hint' }, visible(text))),
+    ),
   ];
 }
 
 function prettyJson(text) {
-  try { return pretty(JSON.parse(text)); } catch { return text; }
+  try {
+    return pretty(JSON.parse(text));
+  } catch {
+    return text;
+  }
 }

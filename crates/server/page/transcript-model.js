@@ -18,7 +18,7 @@ const MAX_LIVE_OUTPUT = 20_000;
 /** Text of a message. */
 export function messageText(item) {
   const parts = Array.isArray(item.content) ? item.content : [item.content];
-  return parts.map((part) => (typeof part === 'string' ? part : part?.text ?? '')).join('');
+  return parts.map((part) => (typeof part === 'string' ? part : (part?.text ?? ''))).join('');
 }
 
 /** A key by which the item of an event is found among the stored items of its turn. */
@@ -47,7 +47,7 @@ export class TranscriptModel extends EventTarget {
     this.usage = null;
     this.notices = [];
     this.diff = null;
-    /** Keys of stored items of the turn for which no event has arrived, with their count. */
+    /** By turn: keys of stored items for which no event has arrived, with their count. */
     this.unmatched = new Map();
     this.syncTimer = 0;
     this.isSyncing = false;
@@ -75,7 +75,7 @@ export class TranscriptModel extends EventTarget {
       await this.load(from, Math.min(this.total, from + MAX_READ));
     } while (from > 0 && this.items[from]?.turn === latest.turn);
     for (const entry of this.items) {
-      if (entry && entry.turn === latest.turn) this.expect(keyOf(entry.item));
+      if (entry && entry.turn === latest.turn) this.expect(entry.turn, keyOf(entry.item));
     }
     this.tell('items');
     this.tell('usage');
@@ -99,15 +99,17 @@ export class TranscriptModel extends EventTarget {
     signal.addEventListener('abort', () => clearInterval(timer));
   }
 
-  expect(key) {
-    this.unmatched.set(key, (this.unmatched.get(key) ?? 0) + 1);
+  expect(turn, key) {
+    const keys = this.unmatched.get(turn) ?? new Map();
+    keys.set(key, (keys.get(key) ?? 0) + 1);
+    this.unmatched.set(turn, keys);
   }
 
-  /** Takes one expected key. Returns whether there was one. */
+  /** Takes one expected key of the turn whose events arrive. Returns whether there was one. */
   takeExpected(key) {
-    const left = this.unmatched.get(key) ?? 0;
-    if (left > 1) this.unmatched.set(key, left - 1);
-    else this.unmatched.delete(key);
+    const keys = this.unmatched.get(this.turn.number);
+    const left = keys?.get(key) ?? 0;
+    if (left > 0) keys.set(key, left - 1);
     return left > 0;
   }
 
@@ -117,7 +119,10 @@ export class TranscriptModel extends EventTarget {
     while (from < end && this.items[from]) from += 1;
     while (from < end) {
       const limit = Math.min(MAX_READ, end - from);
-      const { items } = await get(`/sessions/${this.session}/items?after=${from}&limit=${limit}`, this.signal);
+      const { items } = await get(
+        `/sessions/${this.session}/items?after=${from}&limit=${limit}`,
+        this.signal,
+      );
       if (!items.length) return;
       for (const entry of items) this.items[entry.number - 1] ??= entry;
       from += items.length;
@@ -140,7 +145,10 @@ export class TranscriptModel extends EventTarget {
       const path = `/sessions/${this.session}/items`;
       let isChanged = false;
       for (;;) {
-        const { items, total } = await get(`${path}?after=${this.total}&limit=${MAX_READ}`, this.signal);
+        const { items, total } = await get(
+          `${path}?after=${this.total}&limit=${MAX_READ}`,
+          this.signal,
+        );
         for (const entry of items) this.append(entry);
         isChanged ||= items.length > 0;
         if (!items.length || this.total >= total) break;
@@ -149,7 +157,9 @@ export class TranscriptModel extends EventTarget {
         this.tell('items');
         this.tell('live');
       }
-    } catch { /* the stream reports it, and a later event reads again */ }
+    } catch {
+      /* the stream reports it, and a later event reads again */
+    }
     this.isSyncing = false;
   }
 
@@ -158,20 +168,22 @@ export class TranscriptModel extends EventTarget {
     this.items[entry.number - 1] = entry;
     this.total = Math.max(this.total, entry.number);
     const key = keyOf(entry.item);
-    const at = this.live.findIndex((live) => !live.isOpen && keyOf(live.item) === key);
+    const isSame = (live) => !live.isOpen && live.turn === entry.turn && keyOf(live.item) === key;
+    const at = this.live.findIndex(isSame);
     if (at >= 0) this.live.splice(at, 1);
-    else if (entry.item.role !== 'user') this.expect(key);
+    // The events of a later turn may still be on their way.
+    else if (entry.turn >= (this.turn.number ?? 0)) this.expect(entry.turn, key);
   }
 
   script(id) {
     let script = this.scripts.get(id);
-    if (!script) this.scripts.set(id, script = emptyScript());
+    if (!script) this.scripts.set(id, (script = emptyScript()));
     return script;
   }
 
   call(script, id) {
     let call = script.calls.get(id);
-    if (!call) script.calls.set(id, call = { id, tool: '', status: 'running', output: '' });
+    if (!call) script.calls.set(id, (call = { id, tool: '', status: 'running', output: '' }));
     return call;
   }
 
@@ -196,7 +208,9 @@ export class TranscriptModel extends EventTarget {
 const HANDLERS = {
   'turn.started'(model, event) {
     if (event.turn !== model.turn.number) {
-      model.unmatched.clear();
+      for (const turn of model.unmatched.keys()) {
+        if (turn < event.turn) model.unmatched.delete(turn);
+      }
       model.live = [];
     }
     model.turn = { number: event.turn, state: 'running', end: null };
@@ -208,7 +222,12 @@ const HANDLERS = {
   },
   'item.started'(model, event) {
     model.live = model.live.filter((entry) => entry.id !== event.item_id);
-    model.live.push({ id: event.item_id, item: event.item, text: startText(event.item), isOpen: true });
+    model.live.push({
+      id: event.item_id,
+      item: event.item,
+      text: startText(event.item),
+      isOpen: true,
+    });
     model.tell('live');
   },
   'item.updated'(model, event) {
@@ -219,7 +238,7 @@ const HANDLERS = {
   },
   'item.completed'(model, event) {
     const at = model.live.findIndex((live) => live.id === event.item_id && live.isOpen);
-    const entry = { id: event.item_id, item: event.item, isOpen: false };
+    const entry = { id: event.item_id, item: event.item, turn: model.turn.number, isOpen: false };
     if (model.takeExpected(keyOf(event.item))) {
       if (at >= 0) model.live.splice(at, 1);
     } else if (at >= 0) {
@@ -241,7 +260,9 @@ const HANDLERS = {
   },
   'script.finished'(model, event) {
     Object.assign(model.script(event.script_id), {
-      status: event.status, durationMs: event.duration_ms, error: event.error ?? null,
+      status: event.status,
+      durationMs: event.duration_ms,
+      error: event.error ?? null,
     });
     model.tell('script', event.script_id);
   },
@@ -287,7 +308,7 @@ const HANDLERS = {
     model.diff = event.diff;
     model.tell('live');
   },
-  'error'(model, event) {
+  error(model, event) {
     model.notices.push(event.message);
     model.tell('live');
   },

@@ -36,6 +36,11 @@ static SCOPE_CLASSES: LazyLock<Vec<(Scope, &'static str)>> = LazyLock::new(|| {
         .collect()
 });
 
+/// Loads the grammars, if they are not loaded.
+pub(crate) fn load_grammars() {
+    LazyLock::force(&GRAMMARS);
+}
+
 /// Returns code as HTML in which comments, strings and the like have a class. Code in an unknown
 /// language and what is left after `deadline` has none.
 pub(crate) fn highlight_code(language: &str, text: &str, deadline: Instant) -> String {

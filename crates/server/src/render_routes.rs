@@ -12,13 +12,14 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, Caller};
+use crate::highlight::load_grammars;
 use crate::render::{render_code, render_diff, render_markdown, render_text};
 use crate::state::SharedState;
 
 /// Most texts of one request.
 const MAX_TEXTS: usize = 200;
 /// How long the texts of one request are highlighted. The rest is shown without colour.
-const HIGHLIGHT_TIME_LIMIT: Duration = Duration::from_millis(500);
+const HIGHLIGHT_TIME_LIMIT: Duration = Duration::from_secs(1);
 /// Requests that are rendered at once. Others wait.
 const MAX_CONCURRENT_RENDERS: usize = 2;
 
@@ -87,6 +88,8 @@ async fn render_texts(
     let permit = permit.map_err(|error| ApiError::internal(error.to_string()))?;
     let render = move || {
         let _permit = permit;
+        // The first request loads them, which is not part of the limit.
+        load_grammars();
         let deadline = Instant::now() + HIGHLIGHT_TIME_LIMIT;
         let texts = request.texts.iter();
         texts.map(|text| render(text, deadline)).collect()

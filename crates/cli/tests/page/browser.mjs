@@ -33,7 +33,10 @@ export function equal(actual, expected, what) {
 }
 
 const root = process.getuid?.() === 0 ? ['--no-sandbox'] : [];
-const browser = await chromium.launch({ executablePath: process.env.SELVEDGE_CHROMIUM, args: root });
+const browser = await chromium.launch({
+  executablePath: process.env.SELVEDGE_CHROMIUM,
+  args: root,
+});
 const problems = [];
 
 /** Opens a browser of its own, logged in unless `login` is false. */
@@ -43,7 +46,8 @@ export async function open({ login = true, ...options } = {}) {
   const page = await context.newPage();
   page.on('pageerror', (error) => problems.push(`error in the page: ${error.stack}`));
   page.on('console', (message) => {
-    if (/Content Security Policy|Trusted|Refused to/.test(message.text())) problems.push(message.text());
+    if (/Content Security Policy|Trusted|Refused to/.test(message.text()))
+      problems.push(message.text());
   });
   page.on('request', (request) => {
     if (!request.url().startsWith(base) && !request.url().startsWith('data:')) {
@@ -72,10 +76,15 @@ export async function turnEnded(page, turn) {
 
 /** Numbers and texts of the shown items: each number once, in order. */
 export async function shownItems(page) {
-  const items = await page.$$eval('article.item', (elements) => elements.map((element) => [
-    Number(element.dataset.number), element.getAttribute('aria-label')]));
+  const items = await page.$$eval('article.item', (elements) =>
+    elements.map((element) => [Number(element.dataset.number), element.getAttribute('aria-label')]),
+  );
   const numbers = items.map(([number]) => number);
-  equal(numbers, numbers.map((_, at) => numbers[0] + at), 'numbers of the items');
+  equal(
+    numbers,
+    numbers.map((_, at) => numbers[0] + at),
+    'numbers of the items',
+  );
   return items.map(([, label]) => label);
 }
 

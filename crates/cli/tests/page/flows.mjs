@@ -1,6 +1,17 @@
 // What people do with the page, each from the start to the end.
 
-import { ask, axeSource, base, check, equal, open, run, show, shownItems, turnEnded } from './browser.mjs';
+import {
+  ask,
+  axeSource,
+  base,
+  check,
+  equal,
+  open,
+  run,
+  show,
+  shownItems,
+  turnEnded,
+} from './browser.mjs';
 
 async function send(page, text) {
   await page.fill('.composer textarea', text);
@@ -26,7 +37,11 @@ await run({
     await page.waitForSelector('.queued', { state: 'detached' });
     await ask('go');
     await turnEnded(page, 1);
-    equal(await shownItems(page), ['Message', 'Reasoning', 'Answer', 'Script', 'Result of a script', 'Answer'], 'items');
+    equal(
+      await shownItems(page),
+      ['Message', 'Reasoning', 'Answer', 'Script', 'Result of a script', 'Answer'],
+      'items',
+    );
     await page.waitForSelector('.item.script .keyword');
     const failed = page.locator('.item.result .call').nth(1);
     await failed.locator('text=exit code 3').waitFor();
@@ -46,7 +61,10 @@ await run({
     await page.click('text=Keep it');
     await page.click('.session-head >> text=Delete');
     await page.click('text=Delete the session');
-    await page.waitForFunction((rows) => document.querySelectorAll('sv-sessions .rows li').length === rows - 1, before);
+    await page.waitForFunction(
+      (rows) => document.querySelectorAll('sv-sessions .rows li').length === rows - 1,
+      before,
+    );
     await page.fill('.side input[type=search]', 'no such title');
     await page.waitForSelector('text=No title contains this text.');
   },
@@ -82,8 +100,15 @@ await run({
     await first.keyboard.press('2');
     check(await first.isChecked('input[value=similar_calls]'), 'a digit selects');
     await first.keyboard.press('Escape');
-    equal(await first.locator('.approval input:checked').count(), 0, 'selected decisions after Escape');
-    check(await first.isDisabled('.approval button[type=submit]'), 'without a selection there is no decision');
+    equal(
+      await first.locator('.approval input:checked').count(),
+      0,
+      'selected decisions after Escape',
+    );
+    check(
+      await first.isDisabled('.approval button[type=submit]'),
+      'without a selection there is no decision',
+    );
     check(await ask('doomed exists'), 'the command has not run');
     await first.keyboard.press('1');
     await first.keyboard.press('Enter');
@@ -123,7 +148,11 @@ await run({
     await ask('wait for the answer');
     await page.context().setOffline(false);
     await turnEnded(page, 1);
-    equal(await shownItems(page), ['Message', 'Reasoning', 'Answer', 'Script', 'Result of a script', 'Answer'], 'items');
+    equal(
+      await shownItems(page),
+      ['Message', 'Reasoning', 'Answer', 'Script', 'Result of a script', 'Answer'],
+      'items',
+    );
   },
 
   /** Kill the server in the middle of a turn; the next one continues it, and the page follows. */
@@ -151,7 +180,8 @@ await run({
     const [first, second] = [await open(), await open({ viewport: { width: 360, height: 740 } })];
     const session = await ask('session hello');
     for (const page of [first, second]) await show(page, `sessions/${session}`);
-    for (const page of [first, second]) await page.waitForSelector('.item.assistant:has-text("You said hello")');
+    for (const page of [first, second])
+      await page.waitForSelector('.item.assistant:has-text("You said hello")');
     await send(second, 'and again');
     await first.waitForSelector('.item.user:has-text("and again")');
     for (const page of [first, second]) await turnEnded(page, 2);
@@ -166,20 +196,43 @@ await run({
     await show(page, `sessions/${session}`);
     await turnEnded(page, 1);
     await page.waitForSelector('.item.assistant:has-text("the end")');
-    for (const view of [`sessions/${session}`, 'sessions', 'approvals', 'runs', 'memory', `sessions/${session}`]) {
+    for (const view of [
+      `sessions/${session}`,
+      'sessions',
+      'approvals',
+      'runs',
+      'memory',
+      `sessions/${session}`,
+    ]) {
       await show(page, view);
       await page.waitForTimeout(200);
     }
     await page.waitForSelector('.item.assistant:has-text("the end")');
     equal(await page.evaluate(() => window.hacked ?? null), null, 'code that ran');
-    const found = await page.$$eval('sv-transcript :is(script, img, svg, iframe, style, object, link, form, [onerror], [onload], [style])',
-      (elements) => elements.map((element) => element.outerHTML.slice(0, 200)));
-    equal(found.filter((html) => !html.startsWith('<div class="chunk"')), [], 'elements of the transcript');
-    equal(await page.$$eval('sv-transcript .item a[href]', (links) => links.map((link) => new URL(link.href).protocol)
-      .filter((protocol) => !['http:', 'https:', 'mailto:'].includes(protocol))), [], 'links');
+    const found = await page.$$eval(
+      'sv-transcript :is(script, img, svg, iframe, style, object, link, form, [onerror], [onload], [style])',
+      (elements) => elements.map((element) => element.outerHTML.slice(0, 200)),
+    );
+    equal(
+      found.filter((html) => !html.startsWith('<div class="chunk"')),
+      [],
+      'elements of the transcript',
+    );
+    equal(
+      await page.$$eval('sv-transcript .item a[href]', (links) =>
+        links
+          .map((link) => new URL(link.href).protocol)
+          .filter((protocol) => !['http:', 'https:', 'mailto:'].includes(protocol)),
+      ),
+      [],
+      'links',
+    );
     const text = await page.textContent('sv-transcript');
     check(text.includes('<script>window.hacked'), 'HTML is shown as text');
-    check(text.includes('[U+202E]') && text.includes('\u241b[31m'), 'hidden characters are visible');
+    check(
+      text.includes('[U+202E]') && text.includes('\u241b[31m'),
+      'hidden characters are visible',
+    );
     const isWide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
     check(!isWide, 'the page is not wider than the window');
     // A command with a line of 5 MB, and a long answer in one line.
@@ -200,10 +253,12 @@ await run({
     const shown = await page.locator('article.item').count();
     check(shown < 400, `${shown} of ${total} items have elements`);
     const started = Date.now();
-    await page.evaluate(() => { document.querySelector('sv-transcript').scrollTop = 0; });
+    await page.evaluate(() => {
+      document.querySelector('sv-transcript').scrollTop = 0;
+    });
     await page.waitForSelector('article[data-number="1"]');
     check(Date.now() - started < 10_000, 'the start appears soon');
-    check(await page.locator('article.item').count() < 400, 'items far away have no elements');
+    check((await page.locator('article.item').count()) < 400, 'items far away have no elements');
     await page.click('text=Newest');
     await page.waitForSelector(`article[data-number="${total}"]`);
   },
@@ -271,7 +326,7 @@ await run({
     await show(page, 'approvals');
     await page.waitForSelector('.approval');
     await picture('approvals');
-    await show(page, `memory/${session}`);
+    await show(page, `memory/${(await ask('long session')).session}/999`);
     await page.waitForSelector('.level-columns');
     await picture('memory');
   },
@@ -281,21 +336,48 @@ await run({
     const session = await ask('session follow');
     await ask('go');
     const asked = await ask('session please');
-    const views = ['sessions', `sessions/${session}`, `sessions/${asked}`, 'approvals', 'runs', 'channels/a', 'documents', 'memory', `memory/${session}`, 'memory/lessons', 'health'];
-    const sizes = [[1280, 800, 'light'], [360, 740, 'dark'], [2560, 1440, 'light']];
+    const views = [
+      'sessions',
+      `sessions/${session}`,
+      `sessions/${asked}`,
+      'approvals',
+      'runs',
+      'channels/a',
+      'documents',
+      'memory',
+      `memory/${session}`,
+      'memory/lessons',
+      'health',
+    ];
+    const sizes = [
+      [1280, 800, 'light'],
+      [360, 740, 'dark'],
+      [2560, 1440, 'light'],
+    ];
     for (const [width, height, colorScheme] of sizes) {
       const page = await open({ viewport: { width, height }, colorScheme });
       await page.evaluate(axeSource());
       for (const view of views) {
-        await page.evaluate((hash) => { location.hash = `#/${hash}`; }, view);
+        await page.evaluate((hash) => {
+          location.hash = `#/${hash}`;
+        }, view);
         await page.waitForTimeout(600);
         const { violations, passes } = await page.evaluate(() => globalThis.axe.run());
         const serious = violations.filter(({ impact }) => ['serious', 'critical'].includes(impact));
-        equal(serious.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]), [], `${view} at ${width}`);
+        equal(
+          serious.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]),
+          [],
+          `${view} at ${width}`,
+        );
         check(passes.length > 5, 'axe-core has checked the page');
-        const over = await page.evaluate(() => [document.documentElement.scrollWidth - innerWidth,
-          document.documentElement.scrollHeight - innerHeight]);
-        check(over.every((pixels) => pixels <= 0), `${view} at ${width} fits: ${over}`);
+        const over = await page.evaluate(() => [
+          document.documentElement.scrollWidth - innerWidth,
+          document.documentElement.scrollHeight - innerHeight,
+        ]);
+        check(
+          over.every((pixels) => pixels <= 0),
+          `${view} at ${width} fits: ${over}`,
+        );
       }
       await page.context().close();
     }
