@@ -14,6 +14,25 @@ const LEVELS = [
   ['tiny', 'the topic'],
 ];
 
+/** Parts of the picture of a gradient, of which each can be clicked. */
+const MAX_SHOWN_BANDS = 60;
+
+/** Joins neighbours of the same level until a band has at least this many tokens. */
+function joined(bands, minTokens) {
+  const parts = [];
+  for (const band of bands) {
+    const last = parts.at(-1);
+    const isSame = last && last.level === band.level && last.era === band.era;
+    if (isSame && last.tokens < minTokens) {
+      last.last = band.last;
+      last.tokens += band.tokens;
+    } else {
+      parts.push({ ...band });
+    }
+  }
+  return parts;
+}
+
 customElements.define(
   'sv-memory',
   class extends HTMLElement {
@@ -261,10 +280,11 @@ customElements.define(
 
     /** Bands of tokens, the oldest turns first. A click shows the last turn of a band. */
     picture({ bands, tokens }, open) {
+      const parts = joined(bands, tokens / MAX_SHOWN_BANDS);
       const bar = h(
         'div',
         { class: 'bands' },
-        bands.map((band) => {
+        parts.map((band) => {
           const turns =
             band.first === band.last ? `turn ${band.first}` : `turns ${band.first} to ${band.last}`;
           const label = `${turns}: ${band.era ? 'an era, ' : ''}${band.level}, ${count(band.tokens)} tokens`;
@@ -272,7 +292,7 @@ customElements.define(
             title: label,
             'aria-label': label,
           });
-          part.style.flexGrow = Math.max(band.tokens, tokens / 200);
+          part.style.flexGrow = band.tokens;
           return part;
         }),
       );

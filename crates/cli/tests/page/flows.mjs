@@ -301,6 +301,12 @@ await run({
     await page.waitForSelector('.level-columns section[aria-label=tiny]');
     await page.click('text=Lessons');
     await page.waitForSelector('text=There are no lessons yet.');
+    await show(page, `memory/${(await ask('long session')).session}`);
+    await page.waitForSelector('.band.tiny');
+    const bars = await page.$$eval('.band', (bands) =>
+      bands.map((band) => band.getBoundingClientRect().right),
+    );
+    check(Math.max(...bars) <= 1280 && bars.length < 150, `${bars.length} bands fit the window`);
     await show(page, 'health');
     await page.waitForSelector('tr:has-text("sandbox") >> text=passed');
     await page.waitForSelector('tr:has-text("Turns that run")');

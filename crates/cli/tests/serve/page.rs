@@ -194,7 +194,7 @@ impl PageTest {
         let turns = (1..=LONG_SESSION_TURNS).flat_map(|turn| {
             let answer = format!(
                 "Answer **{turn}**\n\n{}",
-                "A paragraph.\n\n".repeat(turn % 7)
+                "A paragraph.\n\n".repeat(4 * (turn % 7))
             );
             [
                 json!({"role": "user", "content": format!("Question {turn}")}),
