@@ -302,7 +302,7 @@ await run({
     await page.click('text=Lessons');
     await page.waitForSelector('text=There are no lessons yet.');
     await show(page, `memory/${(await ask('long session')).session}`);
-    await page.waitForSelector('.band.tiny');
+    await page.waitForSelector('.band.smoothed');
     const bars = await page.$$eval('.band', (bands) =>
       bands.map((band) => band.getBoundingClientRect().right),
     );
