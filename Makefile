@@ -10,6 +10,7 @@
 #                   with BINARY=file against another
 # make fuzz         fuzz detector, compiler, sandbox and decoders for five minutes
 # make docs         write the generated parts of docs/ and the README
+# make screenshots  write the pictures of docs/page.md
 # make lint         check formatting, clippy and rustdoc without warnings
 # make check        compile what no test compiles: features otlp and pocket, fuzz targets
 # make deny         check licences, duplicate packages, sources, advisories (deny.toml) and build scripts
@@ -19,7 +20,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens attack fuzz docs lint check deny dist setup
+.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens attack fuzz docs screenshots lint check deny dist setup
 
 setup:
 	@scripts/setup
@@ -49,6 +50,11 @@ test-pocket: setup
 
 test-llama: setup
 	python=$$(scripts/setup-llama) && SELVEDGE_LLAMA_PYTHON=$$python $(CARGO) test --workspace --test llama
+
+screenshots: setup
+	@scripts/setup-browser
+	@mkdir -p docs/images
+	scripts/with-compiler $(CARGO) test --workspace --test serve page::screenshots -- --ignored --exact
 
 lint: setup
 	$(CARGO) fmt --all --check

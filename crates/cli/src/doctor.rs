@@ -10,6 +10,7 @@ use anyhow::Result;
 use selvedge_config::Severity;
 use selvedge_confine::{ConfinementBackend, FeatureSupport};
 use selvedge_protocol::SandboxPolicy;
+use selvedge_server::{HostedCheck, HostedCheckState};
 use serde::{Serialize, Serializer};
 
 use crate::CliStatus;
@@ -17,6 +18,7 @@ use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
 use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
 use crate::providers;
+use crate::serve_errors::names_server_files;
 use crate::setup::{CliSetup, load_configuration_with_diagnostics};
 
 /// Result of one check. The field names are part of the JSON output.
@@ -83,11 +85,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
             if findings.iter().all(DoctorFinding::has_passed) {
                 findings.push(check_configuration(&setup));
             }
-            findings.extend(check_sandbox(&setup));
-            findings.extend(check_confinement(&setup));
-            findings.push(check_servers(&setup));
-            findings.extend(check_journal(&setup));
-            findings.push(check_model(&setup));
+            findings.extend(check_setup(&setup));
         }
         Err(error) => findings.push(DoctorFinding::new(
             "configuration",
@@ -121,6 +119,37 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
     } else {
         CliStatus::Failed
     })
+}
+
+/// Checks what the configuration of a folder selects.
+fn check_setup(setup: &CliSetup) -> Vec<DoctorFinding> {
+    let mut findings = check_sandbox(setup);
+    findings.extend(check_confinement(setup));
+    findings.push(check_servers(setup));
+    findings.extend(check_journal(setup));
+    findings.push(check_model(setup));
+    findings
+}
+
+/// Checks a folder for the agent server, on a thread that may block. Clients do not see details
+/// that name other files of the server.
+pub(crate) fn check_for_server(setup: &CliSetup, folder: &str) -> Vec<HostedCheck> {
+    let mut findings = check_setup(setup);
+    findings.push(check_memory());
+    let checks = findings.into_iter().map(|finding| HostedCheck {
+        what: finding.what.to_owned(),
+        state: match finding.status {
+            FindingStatus::Passed => HostedCheckState::Passed,
+            FindingStatus::NotChecked => HostedCheckState::NotChecked,
+            FindingStatus::Warning => HostedCheckState::Warning,
+            FindingStatus::Failed => HostedCheckState::Failed,
+        },
+        details: match names_server_files(&finding.details, folder) {
+            true => "run `selvedge doctor` on the machine of the server for the details".to_owned(),
+            false => finding.details,
+        },
+    });
+    checks.collect()
 }
 
 fn check_servers(setup: &CliSetup) -> DoctorFinding {

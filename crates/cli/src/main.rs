@@ -55,6 +55,7 @@ mod serve_errors;
 mod serve_failed_turn;
 mod serve_host;
 mod serve_memory;
+mod serve_memory_views;
 mod serve_recovery;
 mod serve_tokens;
 mod served_runner;

@@ -62,7 +62,7 @@ pub(crate) fn shown_problem(problem: &Problem, session: &str, turn: u32, folder:
 }
 
 /// Whether a text names a configuration file, or an absolute path outside of a folder.
-fn names_server_files(text: &str, folder: &str) -> bool {
+pub(crate) fn names_server_files(text: &str, folder: &str) -> bool {
     let is_end = |c: char| c.is_whitespace() || "`'\",;()[]<>".contains(c);
     let words = text.split(is_end);
     let mut words = words.map(|word| word.trim_end_matches([':', '.']));

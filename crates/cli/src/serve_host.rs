@@ -14,20 +14,23 @@ use selvedge_memory::{Level, Memory, MemoryError, MemoryHit, MemoryQuery};
 use selvedge_protocol::{ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore};
 use selvedge_script::is_script_name;
 use selvedge_server::{
-    ClientTool, HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep,
-    HostedTurn, SessionHost, SessionPlace,
+    ClientTool, HostError, HostErrorKind, HostedCheck, HostedGradient, HostedItems, HostedLesson,
+    HostedMemoryHit, HostedReplay, HostedRun, HostedStep, HostedTurn, HostedTurnLevel,
+    LessonReview, SessionHost, SessionPlace,
 };
 use selvedge_tools::camel_case;
 use serde_json::{Value, json};
 
 use crate::agent_setup::add_sub_agents;
+use crate::doctor::check_for_server;
 use crate::memory::delete_session;
 use crate::problem::Problem;
-use crate::runs::run_json;
+use crate::runs::{replay_for_server, run_json};
 use crate::serve_documents::{call_tool, check_document, check_inside};
 use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
 use crate::serve_failed_turn::fail_turn;
 use crate::serve_memory::IdleSessions;
+use crate::serve_memory_views::{gradient, lessons_of, review_lesson, turn_levels};
 use crate::serve_recovery::reconcile_events;
 use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
@@ -313,6 +316,56 @@ impl SessionHost for JournalHost {
 
     async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError> {
         Ok(self.requested_configuration(workspace)?.environment_names())
+    }
+
+    async fn replay_run(
+        &self,
+        id: &str,
+        failed_call: Option<&str>,
+    ) -> Result<HostedReplay, HostError> {
+        let redactor = Redactor::new(lock(&self.user_config).journal.secret_names.clone());
+        let (id, failed_call) = (id.to_owned(), failed_call.map(str::to_owned));
+        let read = self.journal.spawn_blocking(move |journal| journal.run(&id));
+        let run = read.await.map_err(|error| journal_failure(&error))?;
+        let folder = run.summary.directory.clone();
+        let replay = move || replay_for_server(run, failed_call, &redactor);
+        let replayed = tokio::task::spawn_blocking(replay).await;
+        let replayed = replayed.map_err(HostError::failed)?;
+        replayed.map_err(|error| invalid(&error, &folder))
+    }
+
+    async fn memory_gradient(&self, session: &str) -> Result<HostedGradient, HostError> {
+        let directory = SessionStore::get(&*self.reader, session).await;
+        let directory = directory.map_err(HostError::failed)?.directory;
+        let configuration = self.requested_configuration(&directory)?;
+        gradient(self.memory()?, session, &configuration.config.memory).await
+    }
+
+    async fn memory_turn(
+        &self,
+        session: &str,
+        turn: u32,
+    ) -> Result<Vec<HostedTurnLevel>, HostError> {
+        turn_levels(self.memory()?, session, turn).await
+    }
+
+    async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError> {
+        let sessions = self.journal.session_ids_in(workspaces.to_vec()).await;
+        let sessions = sessions.map_err(|error| journal_failure(&error))?;
+        lessons_of(self.memory()?, sessions.into_iter().collect()).await
+    }
+
+    async fn review_lesson(&self, lesson: &str, review: LessonReview) -> Result<(), HostError> {
+        review_lesson(self.memory()?, lesson, review).await
+    }
+
+    async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError> {
+        let configuration = self.requested_configuration(workspace)?;
+        let folder = workspace.to_owned();
+        let check = move || anyhow::Ok(check_for_server(&configuration.into_setup()?, &folder));
+        let checked = tokio::task::spawn_blocking(check).await;
+        let checked = checked.map_err(HostError::failed)?;
+        checked.map_err(|error| failed(&error))
     }
 
     async fn add_history(

@@ -17,10 +17,10 @@ use selvedge_toolbox::WorkspaceDocuments;
 use selvedge_tools::ToolCache;
 use tokio::sync::OnceCell;
 
-use crate::problem::Problem;
 use crate::agent_setup::context_window;
 use crate::args::{ModelChoiceArgs, WorkspaceArgs};
 use crate::memory_setup::{SharedMemory, small_model};
+use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::sampling::RunningTurns;
 use crate::session_configuration::{SessionConfiguration, no_environment};
@@ -257,7 +257,10 @@ impl WorkspaceCache {
             .into(),
         };
         if loaded.directory != directory {
-            let message = format!("{} is not a folder, or has become a link", directory.display());
+            let message = format!(
+                "{} is not a folder, or has become a link",
+                directory.display()
+            );
             return Err(Problem::new(message).into());
         }
         let parts = Arc::new(WorkspaceParts::new(

@@ -33,6 +33,8 @@ mod login;
 mod machine_faults;
 #[path = "serve/openai.rs"]
 mod openai;
+#[path = "serve/page.rs"]
+mod page;
 #[path = "serve/recovery.rs"]
 mod recovery;
 #[path = "serve/resources.rs"]

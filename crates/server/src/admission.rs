@@ -21,6 +21,7 @@ use crate::api_error::ApiError;
 use crate::caller::Caller;
 use crate::idempotency::{answer_once, idempotency_key};
 use crate::login_routes::{LOGIN_PATH, RequestScheme, check_same_origin, cookie_token};
+use crate::page::is_page_path;
 use crate::secrets::hash_of;
 use crate::state::{ApiState, SharedState};
 
@@ -145,7 +146,8 @@ impl RequestAdmission {
         })?;
         let scheme = self.state.scheme(&parts);
         parts.extensions.insert(scheme);
-        if PUBLIC_PATHS.contains(&parts.uri.path()) {
+        let path = parts.uri.path();
+        if PUBLIC_PATHS.contains(&path) || is_page_path(path) {
             return Ok((Request::from_parts(parts, Body::empty()), None));
         }
         let mut caller = self.authenticate(&parts, scheme).await?;

@@ -106,7 +106,11 @@ impl SessionEventReader {
             };
             match received {
                 // Another server stored the events between.
-                Ok(event) if event.number().is_some_and(|number| number > self.sent.saturating_add(1)) => {
+                Ok(event)
+                    if event
+                        .number()
+                        .is_some_and(|number| number > self.sent.saturating_add(1)) =>
+                {
                     self.live = None;
                 }
                 Ok(event) => self.ready.extend(self.feed.load(event).await.ok()?),

@@ -2,7 +2,7 @@
 //!
 //! Completed items and state changes are stored before they are sent. The text that an open item
 //! receives is not stored: the feed keeps it until the item is complete, for clients that connect
-//! meanwhile.
+//! meanwhile. The same holds for the newest output of running calls.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use crate::metrics::ServerMetrics;
+use crate::open_calls::OpenCalls;
 
 /// Most events that wait for one client. A slower client reads the stored events again. The memory
 /// for as many is taken for each session that is followed.
@@ -119,6 +120,7 @@ impl SessionFeeds {
             publishers: self.publishers.clone(),
             publishing: tokio::sync::Mutex::default(),
             open_items: Mutex::default(),
+            open_calls: Mutex::default(),
             live: broadcast::channel(MAX_WAITING_EVENTS).0,
         });
         feeds.insert(session.to_owned(), Arc::downgrade(&feed));
@@ -135,6 +137,7 @@ pub(crate) struct SessionFeed {
     /// Locked while events are stored and sent, and while a client catches up with them.
     publishing: tokio::sync::Mutex<()>,
     open_items: Mutex<Vec<OpenItem>>,
+    open_calls: Mutex<OpenCalls>,
     live: Sender<LiveEvent>,
 }
 
@@ -169,7 +172,8 @@ impl EventFlush {
 
 /// What a client gets that caught up with the stored events.
 pub(crate) struct CaughtUp {
-    /// The rest of the stored events, then the open items with their text so far.
+    /// The rest of the stored events, then the open items with their text so far, and the newest
+    /// output of running calls.
     pub(crate) events: Vec<FeedEvent>,
     /// All later events.
     pub(crate) live: Receiver<LiveEvent>,
@@ -233,6 +237,7 @@ impl SessionFeed {
             }
             let body: Arc<str> = body.into();
             self.track_open_item(&event, &body);
+            self.lock_open_calls().track(&event);
             // Without a client there is nothing to send to.
             let _ = self.live.send(LiveEvent::new(FeedEvent { number, body }));
         }
@@ -288,6 +293,11 @@ impl SessionFeed {
         self.open_items
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_open_calls(&self) -> MutexGuard<'_, OpenCalls> {
+        let locked = self.open_calls.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns up to [`MAX_EVENT_READ`] stored events after a number.
@@ -368,6 +378,12 @@ impl SessionFeed {
                 });
             }
         }
+        let outputs = self.lock_open_calls();
+        events.extend(outputs.events().map(|event| FeedEvent {
+            number: None,
+            body: event.to_string().into(),
+        }));
+        drop(outputs);
         Ok(CaughtUp {
             events,
             live: self.live.subscribe(),

@@ -5,11 +5,16 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use selvedge_protocol::{EventSink, SessionFolder};
 use selvedge_tools::Approver;
+use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
 
 use crate::client_tools::{ClientTool, SessionClientTools};
 use crate::feed::EventFlush;
+use crate::hosted_memory::{
+    HostedGradient, HostedLesson, HostedReplay, HostedTurnLevel, LessonReview,
+};
 use crate::turn_permits::TurnPermit;
 
 /// Runs turns of sessions and calls of tools, with the configuration of their workspaces.
@@ -88,6 +93,27 @@ pub trait SessionHost: Send + Sync {
     ) -> Result<Vec<HostedMemoryHit>, HostError>;
     /// Returns a run with its calls.
     async fn run(&self, id: &str) -> Result<HostedRun, HostError>;
+    /// Replays a recorded run without its tools. `failed_call` is the id of a call that fails in
+    /// the replay.
+    async fn replay_run(
+        &self,
+        id: &str,
+        failed_call: Option<&str>,
+    ) -> Result<HostedReplay, HostError>;
+    /// Returns how a prompt contains the turns of a session.
+    async fn memory_gradient(&self, session: &str) -> Result<HostedGradient, HostError>;
+    /// Returns a turn at all levels, the most detailed first.
+    async fn memory_turn(
+        &self,
+        session: &str,
+        turn: u32,
+    ) -> Result<Vec<HostedTurnLevel>, HostError>;
+    /// Returns the lessons that were learned only from sessions in these workspaces.
+    async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError>;
+    /// Decides about a lesson.
+    async fn review_lesson(&self, lesson: &str, review: LessonReview) -> Result<(), HostError>;
+    /// Checks that the sandbox, commands, MCP servers and the model of a workspace work.
+    async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError>;
 }
 
 /// What a turn gets from the server.
@@ -163,6 +189,31 @@ pub struct HostedRun {
     pub directory: String,
     /// The run as `selvedge runs --json` prints it, with secrets redacted.
     pub body: Value,
+}
+
+/// Result of one check of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostedCheck {
+    /// What was checked, such as `sandbox`.
+    pub what: String,
+    /// How it is.
+    pub state: HostedCheckState,
+    /// What was found, in one line.
+    pub details: String,
+}
+
+/// How something that was checked is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HostedCheckState {
+    /// It works without a restriction.
+    Passed,
+    /// It was not checked, because that would start programs.
+    NotChecked,
+    /// It works with a restriction.
+    Warning,
+    /// It does not work.
+    Failed,
 }
 
 /// Where a session works.

@@ -13,18 +13,27 @@ mod caller;
 mod change_routes;
 mod channel_routes;
 mod chat_completions;
+mod check_routes;
 mod client_tools;
 mod document_routes;
 mod event_stream;
 mod feed;
 mod health_routes;
+mod highlight;
 mod host;
+mod hosted_memory;
 mod idempotency;
+mod lesson_routes;
 mod login_routes;
 mod memory_routes;
 mod message_routes;
 mod metrics;
+mod open_calls;
 mod openai;
+mod page;
+mod render;
+mod render_routes;
+mod replay_routes;
 mod responses;
 mod router;
 mod run_routes;
@@ -35,14 +44,19 @@ mod session_routes;
 mod state;
 mod token_watch;
 mod turn_permits;
+mod turn_routes;
+mod visible_text;
 mod workers;
 mod workspace_routes;
 
 pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
 pub use host::{
-    HostError, HostErrorKind, HostedItems, HostedMemoryHit, HostedRun, HostedStep, HostedTurn,
-    SessionHost, SessionPlace, SessionWaker,
+    HostError, HostErrorKind, HostedCheck, HostedCheckState, HostedItems, HostedMemoryHit,
+    HostedRun, HostedStep, HostedTurn, SessionHost, SessionPlace, SessionWaker,
+};
+pub use hosted_memory::{
+    HostedBand, HostedGradient, HostedLesson, HostedReplay, HostedTurnLevel, LessonReview,
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};

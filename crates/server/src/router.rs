@@ -37,7 +37,13 @@ fn documented_routes() -> (Router<SharedState>, String) {
         .merge(crate::session_routes::routes())
         .merge(crate::change_routes::routes())
         .merge(crate::message_routes::routes())
-        .merge(crate::run_routes::routes());
+        .merge(crate::run_routes::routes())
+        .merge(crate::turn_routes::routes())
+        .merge(crate::replay_routes::routes())
+        .merge(crate::check_routes::routes());
+    let memory = OpenApiRouter::new()
+        .merge(crate::memory_routes::routes())
+        .merge(crate::lesson_routes::routes());
     let openai = OpenApiRouter::new()
         .merge(crate::openai::routes())
         .merge(crate::chat_completions::routes())
@@ -57,10 +63,8 @@ fn documented_routes() -> (Router<SharedState>, String) {
             TokenScope::Channels,
             crate::channel_routes::routes(),
         ))
-        .merge(with_scope(
-            TokenScope::Memory,
-            crate::memory_routes::routes(),
-        ));
+        .merge(with_scope(TokenScope::Memory, memory))
+        .merge(crate::render_routes::routes());
     let (router, mut description) = OpenApiRouter::with_openapi(description)
         .nest("/api/v1", api)
         .merge(with_scope(TokenScope::Sessions, openai))
@@ -131,6 +135,7 @@ pub(crate) fn router(state: SharedState, hosts: AllowedHosts, proxies: TrustedPr
     };
     let router = router
         .route("/openapi.json", get(openapi))
+        .merge(crate::page::routes())
         .fallback(async || ApiError::not_found("such path").hint("see /openapi.json"))
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(axum::middleware::from_fn_with_state(admission, admit))

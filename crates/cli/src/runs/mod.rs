@@ -7,6 +7,7 @@ mod list_and_show;
 mod replay;
 
 pub(crate) use list_and_show::{format_age, format_calls, run_json};
+pub(crate) use replay::replay_for_server;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

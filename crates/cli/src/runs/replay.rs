@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
-use selvedge_journal::{Journal, StoredRun};
+use selvedge_journal::{Journal, Redactor, StoredRun};
 use selvedge_protocol::ScriptToolCallOutput;
 use selvedge_script::{RecordedRun, ReplayObserver, ReplayOptions, ReplayedCall};
+use selvedge_server::HostedReplay;
 
 use crate::CliStatus;
 use crate::output::{eprint_text, print_json_text};
@@ -21,19 +22,7 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<CliStatus> {
         file if file.is_file() => read_cassette(file)?,
         _ => cassette_of_run(super::open_user_journal_read_only()?.run(&args.run)?)?,
     };
-    let calls = cassette.output.calls.iter().map(|call| call.id.as_str());
-    let calls: Vec<&str> = calls.collect();
-    if let Some(call) = &args.fail
-        && !calls.contains(&call.as_str())
-    {
-        let hint = match calls.is_empty() {
-            true => "remove --fail; the run made no calls".to_owned(),
-            false => format!("use one of {}", calls.join(", ")),
-        };
-        return Err(Problem::new(format!("the run has no call `{call}`"))
-            .hint(hint)
-            .into());
-    }
+    check_has_call(&cassette, args.fail.as_deref())?;
     let is_forced_to_fail = args.fail.is_some();
     let replay = ReplayOptions {
         fail_call: args.fail,
@@ -69,6 +58,47 @@ pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<CliStat
         })?,
     }
     Ok(CliStatus::Success)
+}
+
+/// Fails unless a recorded run has the call that is to fail.
+fn check_has_call(cassette: &RecordedRun, fail: Option<&str>) -> Result<()> {
+    let calls = cassette.output.calls.iter().map(|call| call.id.as_str());
+    let calls: Vec<&str> = calls.collect();
+    match fail {
+        Some(call) if !calls.contains(&call) => {
+            let hint = match calls.is_empty() {
+                true => "remove --fail; the run made no calls".to_owned(),
+                false => format!("use one of {}", calls.join(", ")),
+            };
+            let problem = Problem::new(format!("the run has no call `{call}`"));
+            Err(problem.hint(hint).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Replays a run for the agent server, on a thread that may block.
+pub(crate) fn replay_for_server(
+    run: StoredRun,
+    fail: Option<String>,
+    redactor: &Redactor,
+) -> Result<HostedReplay> {
+    let cassette = cassette_of_run(run)?;
+    check_has_call(&cassette, fail.as_deref())?;
+    let is_forced_to_fail = fail.is_some();
+    let options = ReplayOptions {
+        fail_call: fail,
+        observer: None,
+    };
+    let output = runtime()?
+        .block_on(cassette.replay(options))
+        .map_err(|fault| Problem::new(fault.to_string()))?;
+    let code = |output: &ScriptToolCallOutput| output.error.as_ref().map(|error| error.code);
+    let matches = code(&output) == code(&cassette.output);
+    Ok(HostedReplay {
+        matches: (!is_forced_to_fail).then_some(matches),
+        output: redactor.redact_value(&serde_json::to_value(&output)?),
+    })
 }
 
 /// Returns the recording of a run in the form that can be replayed and exported.

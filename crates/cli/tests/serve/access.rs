@@ -31,7 +31,7 @@ fn every_request_needs_a_valid_token() {
         "/openapi.json",
         "/metrics",
         "/api/v1/none",
-        "/",
+        "/page/",
     ] {
         let refused = client.request(&format!("GET {path}"), &[("Authorization", "")], "");
         assert_eq!(refused.status, 401, "{path}: {refused:?}");
@@ -397,15 +397,15 @@ fn a_session_whose_folder_became_a_link_does_not_work_in_its_target() {
         }
         .into()
     });
-    let (work, other) = (fixture.workspace.work(), tempfile::tempdir().unwrap());
-    std::fs::create_dir(work.join("sub")).unwrap();
-    let (_server, client) = fixture.start();
-    let folder = work.join("sub").canonicalize().unwrap();
-    let session = client.session(json!({"workspace": folder}));
+    let (folder, secret) = fixture.other_workspace("sub");
+    let other = tempfile::tempdir().unwrap();
+    let (server, _) = fixture.start();
+    let client = server.client(&secret);
+    let session = client.session(json!({}));
     let number = client.message(&session, "hello");
     assert_eq!(client.answer(&session, number)["state"], "answered");
-    std::fs::rename(work.join("sub"), work.join("old")).unwrap();
-    std::os::unix::fs::symlink(other.path(), work.join("sub")).unwrap();
+    std::fs::rename(&folder, folder.with_file_name("old")).unwrap();
+    std::os::unix::fs::symlink(other.path(), &folder).unwrap();
     let number = client.message(&session, "write it");
     let answer = client.answer(&session, number);
     assert_eq!(answer["state"], "failed", "{answer}");

@@ -55,6 +55,16 @@ impl ServeFixture {
         (server, client, log)
     }
 
+    /// Creates another folder, and returns it with the secret of a token for it.
+    pub fn other_workspace(&self, name: &str) -> (std::path::PathBuf, String) {
+        let folder = self.workspace.work().with_file_name(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let folder = folder.canonicalize().unwrap();
+        let args = [name, "--workspace", folder.to_str().unwrap()];
+        let secret = create_token(&self.workspace, &[&args, &ALL_SCOPES[..]].concat());
+        (folder, secret)
+    }
+
     /// Starts a server, and returns a client with the token.
     pub fn start(&self) -> (ApiServer, ApiClient) {
         let server = ApiServer::start(&self.workspace);

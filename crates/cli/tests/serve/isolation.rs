@@ -182,7 +182,7 @@ fn a_document_is_not_read_through_a_link_that_appears_meanwhile() {
 #[test]
 fn selvedge_trust_does_not_count_for_the_folders_of_a_server() {
     let fixture = ServeFixture::new(runs_scripts);
-    let sub = fixture.workspace.work().join("sub");
+    let (sub, secret) = fixture.other_workspace("sub");
     std::fs::create_dir_all(sub.join(".selvedge")).unwrap();
     let ran = sub.join("ran");
     let config = format!(
@@ -195,9 +195,8 @@ fn selvedge_trust_does_not_count_for_the_folders_of_a_server() {
         .command(&["serve", "--addr", "127.0.0.1:0"]);
     command.env("SELVEDGE_TRUST", "1");
     let server = crate::support::api::ApiServer::listen(command);
-    let client = server.client(&fixture.secret);
-    let folder = sub.canonicalize().unwrap();
-    let session = client.session(json!({"workspace": folder}));
+    let client = server.client(&secret);
+    let session = client.session(json!({}));
     let answer = run_script(&client, &session, "return Object.keys(tools).join()");
     assert!(!answer.is_empty() && !ran.exists(), "{answer}");
 }
@@ -234,19 +233,19 @@ fn a_fork_keeps_the_environment_and_the_permissions() {
 #[test]
 fn a_turn_is_not_reverted_in_the_target_of_a_link() {
     let fixture = ServeFixture::new(runs_scripts);
-    let (work, other) = (fixture.workspace.work(), tempfile::tempdir().unwrap());
-    let folder = work.join("sub");
-    std::fs::create_dir(&folder).unwrap();
+    let (folder, secret) = fixture.other_workspace("sub");
+    let other = tempfile::tempdir().unwrap();
     std::fs::write(folder.join("rules.toml"), "old").unwrap();
-    let (_server, client) = fixture.start();
-    let session = client.session(json!({"workspace": folder.canonicalize().unwrap()}));
+    let (server, _) = fixture.start();
+    let client = server.client(&secret);
+    let session = client.session(json!({}));
     run_script(
         &client,
         &session,
         "await tools.applyPatch('*** Begin Patch\\n*** Delete File: rules.toml\\n*** End Patch')",
     );
     assert!(!folder.join("rules.toml").exists());
-    std::fs::rename(&folder, work.join("old")).unwrap();
+    std::fs::rename(&folder, folder.with_file_name("old")).unwrap();
     std::os::unix::fs::symlink(other.path(), &folder).unwrap();
     let reverted = client.post(&format!("/api/v1/sessions/{session}/revert"), json!({}));
     assert!(reverted.status >= 400, "{reverted:?}");
@@ -281,7 +280,76 @@ fn no_session_works_in_a_protected_folder() {
         let refused = client.post("/api/v1/sessions", body);
         assert_eq!(refused.status, 404, "{folder}: {refused:?}");
     }
-    client.session(json!({"workspace": work.join("plain")}));
+}
+
+#[test]
+fn an_environment_leads_to_no_folder_below_a_workspace() {
+    let more = "[environments.web]\nworkspace = \"web\"";
+    let fixture = ServeFixture::with_config(more, runs_scripts);
+    let work = fixture.workspace.work().canonicalize().unwrap();
+    std::fs::create_dir_all(work.join(".git/hooks")).unwrap();
+    let (_server, client) = fixture.start();
+    let environment = json!({"environment": "web"});
+    let completion = json!({"model": "web", "messages": [{"role": "user", "content": "hi"}]});
+    let check_refused = || {
+        let refused = client.post("/api/v1/sessions", environment.clone());
+        assert_eq!(refused.status, 403, "{refused:?}");
+        let refused = client.post("/v1/chat/completions", completion.clone());
+        assert_eq!(refused.status, 404, "{refused:?}");
+    };
+    std::fs::create_dir(work.join("web")).unwrap();
+    check_refused();
+    std::fs::remove_dir(work.join("web")).unwrap();
+    std::os::unix::fs::symlink(".git/hooks", work.join("web")).unwrap();
+    check_refused();
+}
+
+/// A session that a person began at a terminal in a folder below the workspace.
+#[test]
+fn sessions_of_folders_below_a_workspace_do_not_exist_for_clients() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let below = fixture.workspace.work().join("below");
+    std::fs::create_dir(&below).unwrap();
+    let mut begin = fixture.workspace.command(&["exec", "hello"]);
+    let begun = begin.current_dir(&below).output().unwrap();
+    assert!(begun.status.success(), "{begun:?}");
+    let mut list = fixture.workspace.command(&["sessions", "list", "--json"]);
+    let listed = list.output().unwrap();
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let session = listed[0]["id"].as_str().unwrap();
+    let (_server, client) = fixture.start();
+    let all = client.get("/api/v1/sessions");
+    assert_eq!(all.body["sessions"], json!([]), "{all:?}");
+    let sent = client.post(
+        &format!("/api/v1/sessions/{session}/messages"),
+        json!({"text": "hi"}),
+    );
+    assert_eq!(sent.status, 404, "{sent:?}");
+}
+
+#[test]
+fn workspaces_of_tokens_do_not_lie_in_each_other() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let inner = fixture.workspace.work().join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    let inner = inner.to_str().unwrap();
+    let args = ["serve", "token", "create", "inner", "--workspace", inner];
+    let refused = fixture.workspace.command(&args).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && text.contains("lies in"),
+        "{text}"
+    );
+    let revoke = ["serve", "token", "revoke", "all"];
+    let revoked = fixture.workspace.command(&revoke).output().unwrap();
+    assert!(revoked.status.success(), "{revoked:?}");
+    let created = fixture.workspace.command(&args).output().unwrap();
+    assert!(created.status.success(), "{created:?}");
+    // The outer one is refused as well, and both at once.
+    let outer = fixture.workspace.work().display().to_string();
+    let both = ["serve", "token", "create", "outer", "--workspace", &outer];
+    let refused = fixture.workspace.command(&both).output().unwrap();
+    assert!(!refused.status.success(), "{refused:?}");
 }
 
 #[test]

@@ -361,9 +361,9 @@ fn a_token_does_not_spend_more_than_its_limit() {
 #[test]
 fn a_configuration_with_errors_changes_nothing_for_new_folders_either() {
     let fixture = ServeFixture::new(runs_scripts);
-    let (server, client) = fixture.start();
-    let work = fixture.workspace.work().canonicalize().unwrap();
-    std::fs::create_dir(work.join("new")).unwrap();
+    let (server, _) = fixture.start();
+    let (_, secret) = fixture.other_workspace("new");
+    let client = server.client(&secret);
     std::fs::write(
         fixture.workspace.home().join("config.toml"),
         "model = [broken",
@@ -373,7 +373,7 @@ fn a_configuration_with_errors_changes_nothing_for_new_folders_either() {
     assert_eq!(client.get("/api/v1/workspaces").status, 200);
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    let session = client.session(json!({"workspace": work.join("new")}));
+    let session = client.session(json!({}));
     let number = client.message(&session, "hello");
     let answer = client.answer(&session, number);
     assert_eq!(answer["state"], "answered", "{answer}");
@@ -383,14 +383,22 @@ fn a_configuration_with_errors_changes_nothing_for_new_folders_either() {
 fn turns_in_many_folders_do_not_use_up_the_files() {
     let fixture = ServeFixture::new(runs_scripts);
     let other = create_token(&fixture.workspace, &["other"]);
-    let server = start_with_files(&fixture, 256);
-    let (client, other) = (server.client(&fixture.secret), server.client(&other));
     let work = fixture.workspace.work().canonicalize().unwrap();
+    let folders: Vec<String> = (0..40)
+        .map(|number| {
+            let folder = work.with_file_name(format!("many-{number}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("x.md"), "# x").unwrap();
+            folder.display().to_string()
+        })
+        .collect();
+    let of_all = folders.iter().flat_map(|folder| ["--workspace", folder]);
+    let of_all: Vec<&str> = ["many"].into_iter().chain(of_all).collect();
+    let many = create_token(&fixture.workspace, &of_all);
+    let server = start_with_files(&fixture, 256);
+    let (client, other) = (server.client(&many), server.client(&other));
     let mut sent = Vec::new();
-    for number in 0..40 {
-        let folder = work.join(format!("many/{number}"));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("x.md"), "# x").unwrap();
+    for folder in folders {
         let session = client.session(json!({"workspace": folder}));
         let query = "RUN:const found = await workspace.query({}); return `FOUND ${found.length}`";
         sent.push((session.clone(), client.message(&session, query)));

@@ -12,7 +12,7 @@ use crate::support::TestWorkspace;
 use crate::support::api::{ALL_SCOPES, ApiClient, ApiResponse, ApiServer, create_token};
 
 /// The scope that the routes of each tag need; `None` if any valid token may use them.
-const SCOPES: [(&str, Option<&str>); 11] = [
+const SCOPES: [(&str, Option<&str>); 13] = [
     ("workspaces", None),
     ("sessions", Some("sessions")),
     ("messages", Some("sessions")),
@@ -22,6 +22,8 @@ const SCOPES: [(&str, Option<&str>); 11] = [
     ("documents", Some("documents")),
     ("channels", Some("channels")),
     ("memory", Some("memory")),
+    ("health", Some("sessions")),
+    ("page", None),
     ("server", None),
     ("login", None),
 ];
@@ -163,6 +165,8 @@ fn made_up() -> BTreeMap<&'static str, String> {
         ("session", "ses_none".to_owned()),
         ("name", "eng".to_owned()),
         ("number", "1".to_owned()),
+        ("turn", "1".to_owned()),
+        ("lesson", "les_none".to_owned()),
     ])
 }
 

@@ -28,7 +28,14 @@ fn spellings_of_public_paths_lead_to_no_other_path() {
         ("/readyz/", 401),
         ("/login/../metrics", 401),
         ("/metrics%00", 401),
-        ("/", 401),
+        ("/", 200),
+        ("/page/main.js", 200),
+        ("/page/", 401),
+        ("/page/main.js/", 401),
+        ("/page/none.js", 401),
+        ("/page/../api/v1/workspaces", 401),
+        ("/page/..%2fapi/v1/workspaces", 401),
+        ("/page/%6dain.js", 401),
         ("http://evil.example/healthz", 403),
     ] {
         for method in ["GET", "HEAD"] {

@@ -1,0 +1,109 @@
+// A browser with the page, and the other side of the test. A flow asks the Rust test for something
+// with `ask`, which writes a line and waits for the answer.
+
+import { createRequire } from 'node:module';
+import { createInterface } from 'node:readline';
+import { readFileSync } from 'node:fs';
+
+const folder = process.env.SELVEDGE_BROWSER_FOLDER;
+const require = createRequire(`${folder}/`);
+const { chromium } = require('playwright-core');
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+
+/** How long a step may take, in milliseconds. */
+const STEP_TIMEOUT_MS = 60_000;
+
+export const base = process.env.SELVEDGE_PAGE_URL;
+export const axeSource = () => readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
+
+/** Sends a request to the test, and returns its answer. */
+export async function ask(request) {
+  process.stdout.write(`ask ${JSON.stringify(request)}\n`);
+  const { value } = await lines.next();
+  return JSON.parse(value);
+}
+
+export function check(condition, what) {
+  if (!condition) throw new Error(`not true: ${what}`);
+}
+
+export function equal(actual, expected, what) {
+  const [left, right] = [JSON.stringify(actual), JSON.stringify(expected)];
+  if (left !== right) throw new Error(`${what}: ${left} is not ${right}`);
+}
+
+const root = process.getuid?.() === 0 ? ['--no-sandbox'] : [];
+const browser = await chromium.launch({
+  executablePath: process.env.SELVEDGE_CHROMIUM,
+  args: root,
+});
+const problems = [];
+
+/** Opens a browser of its own, logged in unless `login` is false. */
+export async function open({ login = true, ...options } = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  context.setDefaultTimeout(STEP_TIMEOUT_MS);
+  const page = await context.newPage();
+  page.on('pageerror', (error) => problems.push(`error in the page: ${error.stack}`));
+  page.on('console', (message) => {
+    if (/Content Security Policy|Trusted|Refused to/.test(message.text()))
+      problems.push(message.text());
+  });
+  page.on('request', (request) => {
+    if (!request.url().startsWith(base) && !request.url().startsWith('data:')) {
+      problems.push(`request to ${request.url()}`);
+    }
+  });
+  if (login) {
+    await page.goto(await ask('login'));
+    await page.waitForSelector('sv-sessions');
+  } else {
+    await page.goto(base);
+  }
+  return page;
+}
+
+/** Opens a view by its address after `#/`. */
+export async function show(page, hash) {
+  await page.goto(`${base}/#/${hash}`);
+}
+
+/** Waits until the turn of a session with this number has ended, and its items are shown. */
+export async function turnEnded(page, turn) {
+  await page.waitForSelector(`sv-session[data-turn="${turn}"]`);
+  await page.waitForFunction(() => !document.querySelector('.tail')?.children.length);
+}
+
+/** Numbers and texts of the shown items: each number once, in order. */
+export async function shownItems(page) {
+  const items = await page.$$eval('article.item', (elements) =>
+    elements.map((element) => [Number(element.dataset.number), element.getAttribute('aria-label')]),
+  );
+  const numbers = items.map(([number]) => number);
+  equal(
+    numbers,
+    numbers.map((_, at) => numbers[0] + at),
+    'numbers of the items',
+  );
+  return items.map(([, label]) => label);
+}
+
+/** Runs a flow, and ends the process with its result. */
+export async function run(flows) {
+  const name = process.argv[2];
+  try {
+    await flows[name]();
+    if (problems.length) throw new Error(problems.join('\n'));
+    console.log('passed');
+  } catch (error) {
+    const pages = browser.contexts().flatMap((context) => context.pages());
+    for (const page of pages) {
+      const text = await page.evaluate(() => document.body.innerText).catch(() => '');
+      console.error(`--- ${page.url()}\n${text.slice(0, 4000)}`);
+    }
+    console.error(error.stack, problems.join('\n'));
+    process.exitCode = 1;
+  }
+  await browser.close();
+  process.exit();
+}

@@ -1,0 +1,407 @@
+// What people do with the page, each from the start to the end.
+
+import {
+  ask,
+  axeSource,
+  base,
+  check,
+  equal,
+  open,
+  run,
+  show,
+  shownItems,
+  turnEnded,
+} from './browser.mjs';
+
+async function send(page, text) {
+  await page.fill('.composer textarea', text);
+  await page.press('.composer textarea', 'Enter');
+}
+
+await run({
+  /** Log in, create a session with the dialog, and follow its script. */
+  async create_and_follow() {
+    const page = await open({ login: false });
+    await page.waitForSelector('text=selvedge serve login');
+    await page.goto(await ask('login'));
+    await page.click('text=New session');
+    await page.fill('dialog textarea', 'follow');
+    await page.fill('dialog input[type=text]', 'Follow a script');
+    await page.click('text=Create session');
+    // The script runs: its calls appear with arguments and output before they end.
+    await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
+    check(await page.isVisible('button:has-text("Stop")'), 'a running turn can be stopped');
+    await send(page, 'another message');
+    await page.waitForSelector('.queued:has-text("another message")');
+    await page.click('.queued >> text=Remove');
+    await page.waitForSelector('.queued', { state: 'detached' });
+    await ask('go');
+    await turnEnded(page, 1);
+    equal(
+      await shownItems(page),
+      ['Message', 'Reasoning', 'Answer', 'Script', 'Result of a script', 'Answer'],
+      'items',
+    );
+    await page.waitForSelector('.item.script .keyword');
+    const failed = page.locator('.item.result .call').nth(1);
+    await failed.locator('text=exit code 3').waitFor();
+    await failed.locator('summary').click();
+    await failed.locator('text=unused variable').first().waitFor();
+    await page.waitForSelector('.item.assistant table td');
+    await page.waitForSelector('.item.assistant strong:has-text("done")');
+    check(/tokens in/.test(await page.textContent('.usage')), 'the usage is shown');
+    // After a reload the calls are the same, from the run.
+    await page.reload();
+    await page.waitForSelector('.item.result .call:has-text("exit code 3")');
+    await page.waitForSelector('.item.result .call-args:has-text("lint.sh")');
+    await page.click('text=Fork');
+    await page.waitForSelector('sv-sessions .rows li:nth-child(2)');
+    const before = await page.locator('sv-sessions .rows li').count();
+    await page.click('.session-head >> text=Delete');
+    await page.click('text=Keep it');
+    await page.click('.session-head >> text=Delete');
+    await page.click('text=Delete the session');
+    await page.waitForFunction(
+      (rows) => document.querySelectorAll('sv-sessions .rows li').length === rows - 1,
+      before,
+    );
+    await page.fill('.side input[type=search]', 'no such title');
+    await page.waitForSelector('text=No title contains this text.');
+  },
+
+  /** A turn that is stopped, and one that a message replaces. */
+  async stop_and_steer() {
+    const page = await open();
+    await show(page, `sessions/${await ask('session wait')}`);
+    await page.waitForSelector('.call:has-text("running")');
+    await page.click('button:has-text("Stop")');
+    await page.waitForSelector('text=The turn ended: interrupted.');
+    await send(page, 'wait');
+    await page.waitForSelector('.item.user >> nth=1');
+    await page.waitForSelector('.call:has-text("running")');
+    await page.fill('.composer textarea', 'hello');
+    await page.click('text=Stop and send');
+    await page.waitForSelector('.item.assistant:has-text("You said hello")');
+  },
+
+  /** Approve in one browser, deny in the other; a decided request disappears in both. */
+  async approve_and_deny() {
+    const [first, second] = [await open(), await open()];
+    const session = await ask('session please');
+    await show(first, 'approvals');
+    await show(second, `sessions/${session}`);
+    await second.waitForSelector('.approval .command:has-text("rm -rf doomed")');
+    await first.waitForSelector('.approval .snippet:has-text("doomed")');
+    await first.waitForSelector('nav .badge:has-text("1")');
+    // Nothing is selected, and Enter alone decides nothing.
+    equal(await first.locator('.approval input:checked').count(), 0, 'selected decisions');
+    await first.focus('.approval');
+    await first.keyboard.press('Enter');
+    await first.keyboard.press('2');
+    check(await first.isChecked('input[value=similar_calls]'), 'a digit selects');
+    await first.keyboard.press('Escape');
+    equal(
+      await first.locator('.approval input:checked').count(),
+      0,
+      'selected decisions after Escape',
+    );
+    check(
+      await first.isDisabled('.approval button[type=submit]'),
+      'without a selection there is no decision',
+    );
+    check(await ask('doomed exists'), 'the command has not run');
+    await first.keyboard.press('1');
+    await first.keyboard.press('Enter');
+    await first.waitForSelector('.approval', { state: 'detached' });
+    await second.waitForSelector('.approval', { state: 'detached' });
+    await second.waitForSelector('.item.assistant:has-text("allowed")');
+    check(!(await ask('doomed exists')), 'the command has run');
+    await send(second, 'please');
+    await first.waitForSelector('.approval');
+    await second.click('.approval >> text=Deny');
+    await second.fill('.approval input[type=text]', 'keep it');
+    await second.click('.approval button:has-text("Deny")');
+    await first.waitForSelector('.approval', { state: 'detached' });
+    await first.waitForSelector('text=No call needs approval.');
+    await second.waitForSelector('.item.assistant:has-text("denied")');
+    await second.waitForSelector('.item.result:has-text("keep it")');
+  },
+
+  /** Reload while an answer arrives, and while a script runs. */
+  async reload_in_the_middle() {
+    const page = await open();
+    await show(page, `sessions/${await ask('session half')}`);
+    await page.waitForSelector('.item.assistant:has-text("The first half")');
+    await page.reload();
+    await page.waitForSelector('.item.assistant:has-text("The first half")');
+    equal(await page.locator('.item.assistant').count(), 1, 'answers after a reload');
+    await show(page, `sessions/${await ask('session follow')}`);
+    await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
+    await page.reload();
+    await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
+    equal(await page.locator('.item.script').count(), 1, 'scripts after a reload');
+    equal(await page.locator('.call').count(), 2, 'calls after a reload');
+    // The connection breaks, and comes back after the turn has ended.
+    await page.context().setOffline(true);
+    await page.waitForSelector('#connection:has-text("No connection")');
+    await ask('go');
+    await ask('wait for the answer');
+    await page.context().setOffline(false);
+    await turnEnded(page, 1);
+    equal(
+      await shownItems(page),
+      ['Message', 'Reasoning', 'Answer', 'Script', 'Result of a script', 'Answer'],
+      'items',
+    );
+  },
+
+  /** Kill the server in the middle of a turn; the next one continues it, and the page follows. */
+  async kill_and_restart() {
+    const page = await open();
+    await show(page, `sessions/${await ask('session interrupted')}`);
+    await page.waitForSelector('.item.assistant:has-text("The first half")');
+    await ask('kill');
+    await page.waitForSelector('#connection:has-text("No connection")');
+    await ask('restart');
+    await turnEnded(page, 1);
+    await page.waitForSelector('.item.assistant strong:has-text("done")');
+    await page.waitForFunction(() => document.getElementById('connection').textContent === '');
+    const shown = await shownItems(page);
+    equal(shown, ['Message', 'Answer', 'Script', 'Result of a script', 'Answer'], 'items');
+    await page.reload();
+    await page.waitForSelector('.item.assistant strong:has-text("done")');
+    equal(await shownItems(page), shown, 'items after a reload');
+    await send(page, 'hello');
+    await page.waitForSelector('.item.assistant:has-text("You said hello")');
+  },
+
+  /** Two browsers show the same session. */
+  async two_browsers() {
+    const [first, second] = [await open(), await open({ viewport: { width: 360, height: 740 } })];
+    const session = await ask('session hello');
+    for (const page of [first, second]) await show(page, `sessions/${session}`);
+    for (const page of [first, second])
+      await page.waitForSelector('.item.assistant:has-text("You said hello")');
+    await send(second, 'and again');
+    await first.waitForSelector('.item.user:has-text("and again")');
+    for (const page of [first, second]) await turnEnded(page, 2);
+    await first.waitForFunction(() => document.querySelectorAll('article.item').length === 4);
+    equal(await shownItems(first), await shownItems(second), 'items of both browsers');
+  },
+
+  /** A transcript that tries to run code, to load from elsewhere, and to break the page. */
+  async hostile() {
+    const page = await open();
+    const session = await ask('session hostile');
+    await show(page, `sessions/${session}`);
+    await turnEnded(page, 1);
+    await page.waitForSelector('.item.assistant:has-text("the end")');
+    for (const view of [
+      `sessions/${session}`,
+      'sessions',
+      'approvals',
+      'runs',
+      'memory',
+      `sessions/${session}`,
+    ]) {
+      await show(page, view);
+      await page.waitForTimeout(200);
+    }
+    await page.waitForSelector('.item.assistant:has-text("the end")');
+    equal(await page.evaluate(() => window.hacked ?? null), null, 'code that ran');
+    const found = await page.$$eval(
+      'sv-transcript :is(script, img, svg, iframe, style, object, link, form, [onerror], [onload], [style])',
+      (elements) => elements.map((element) => element.outerHTML.slice(0, 200)),
+    );
+    equal(
+      found.filter((html) => !html.startsWith('<div class="chunk"')),
+      [],
+      'elements of the transcript',
+    );
+    equal(
+      await page.$$eval('sv-transcript .item a[href]', (links) =>
+        links
+          .map((link) => new URL(link.href).protocol)
+          .filter((protocol) => !['http:', 'https:', 'mailto:'].includes(protocol)),
+      ),
+      [],
+      'links',
+    );
+    const text = await page.textContent('sv-transcript');
+    check(text.includes('<script>window.hacked'), 'HTML is shown as text');
+    check(
+      text.includes('[U+202E]') && text.includes('\u241b[31m'),
+      'hidden characters are visible',
+    );
+    const isWide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
+    check(!isWide, 'the page is not wider than the window');
+    // A command with a line of 5 MB, and a long answer in one line.
+    await send(page, 'long line');
+    await page.waitForSelector('.item.assistant button:has-text("Show more")');
+    await page.click('.item.result .call summary');
+    await page.waitForSelector('.item.result .call-body >> text=Exit code 0');
+    await send(page, 'hello');
+    await page.waitForSelector('.item.assistant:has-text("You said hello")');
+  },
+
+  /** A long transcript has few elements, and its start can be read. */
+  async long_transcript() {
+    const page = await open();
+    const { session, total } = await ask('long session');
+    await show(page, `sessions/${session}`);
+    await page.waitForSelector(`article[data-number="${total}"]`);
+    const shown = await page.locator('article.item').count();
+    check(shown < 400, `${shown} of ${total} items have elements`);
+    const started = Date.now();
+    await page.evaluate(() => {
+      document.querySelector('sv-transcript').scrollTop = 0;
+    });
+    await page.waitForSelector('article[data-number="1"]');
+    check(Date.now() - started < 10_000, 'the start appears soon');
+    check((await page.locator('article.item').count()) < 400, 'items far away have no elements');
+    await page.click('text=Newest');
+    await page.waitForSelector(`article[data-number="${total}"]`);
+  },
+
+  /** The other views, with the keyboard where it matters. */
+  async other_views() {
+    const page = await open();
+    const session = await ask('session fail');
+    await show(page, `sessions/${session}`);
+    await turnEnded(page, 1);
+    await page.click('.item.script >> text=run');
+    await page.waitForSelector('sv-run >> text=SandboxViolationError');
+    await page.locator('.lanes .bar').first().focus();
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.call[open] >> text=Arguments');
+    await page.click('text=Replay');
+    await page.waitForSelector('text=The replay matches the recording.');
+    await page.click('text=What if this call had failed?');
+    await page.waitForSelector('text=If tool_1 had failed');
+    await show(page, 'channels/engineering');
+    await page.fill('.composer textarea', 'A **post**');
+    await page.click('.composer button');
+    await page.waitForSelector('.post strong:has-text("post")');
+    await page.waitForSelector('.rows >> text=engineering');
+    await show(page, 'documents');
+    await page.waitForSelector('td:has-text("open")');
+    await page.click('text=Login accepts empty passwords');
+    await page.waitForSelector('.preview code:has-text("check")');
+    const editor = page.locator('.editor');
+    await editor.fill((await editor.inputValue()).replace('open', 'done'));
+    await page.click('text=Save');
+    await page.waitForSelector('text=Saved.');
+    check((await ask('document')).includes('status: done'), 'the document is written');
+    await show(page, 'memory');
+    await page.fill('sv-memory input', 'written');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector(`sv-memory a[href="#/sessions/${session}"]`);
+    await page.click('.item >> text=turn 1');
+    await page.waitForSelector('.bands .band');
+    await page.waitForSelector('.level-columns section[aria-label=tiny]');
+    await page.click('text=Lessons');
+    await page.waitForSelector('text=There are no lessons yet.');
+    await show(page, `memory/${(await ask('long session')).session}`);
+    await page.waitForSelector('.band.smoothed');
+    const bars = await page.$$eval('.band', (bands) =>
+      bands.map((band) => band.getBoundingClientRect().right),
+    );
+    check(Math.max(...bars) <= 1280 && bars.length < 150, `${bars.length} bands fit the window`);
+    await show(page, 'health');
+    await page.waitForSelector('tr:has-text("sandbox") >> text=passed');
+    await page.waitForSelector('tr:has-text("Turns that run")');
+  },
+
+  /** Writes the pictures of the documentation. */
+  async screenshots() {
+    const folder = process.env.SELVEDGE_SCREENSHOTS;
+    const session = await ask('session Check the project: follow');
+    const page = await open({ viewport: { width: 1200, height: 760 } });
+    const picture = async (name) => {
+      await page.waitForTimeout(800);
+      await page.screenshot({ path: `${folder}/page-${name}.png` });
+    };
+    await show(page, `sessions/${session}`);
+    await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
+    await picture('session');
+    await ask('go');
+    await turnEnded(page, 1);
+    await page.click('.item.script >> text=run');
+    await picture('run');
+    await ask('session Delete the old build: please');
+    await show(page, 'approvals');
+    await page.waitForSelector('.approval');
+    await picture('approvals');
+    await show(page, `memory/${(await ask('long session')).session}/999`);
+    await page.waitForSelector('.level-columns');
+    await picture('memory');
+  },
+
+  /** axe-core finds nothing serious, in both themes and on a small screen; nothing is cut off. */
+  async accessible() {
+    const session = await ask('session follow');
+    await ask('go');
+    const asked = await ask('session please');
+    const views = [
+      'sessions',
+      `sessions/${session}`,
+      `sessions/${asked}`,
+      'approvals',
+      'runs',
+      'channels/a',
+      'documents',
+      'memory',
+      `memory/${session}`,
+      'memory/lessons',
+      'health',
+    ];
+    const sizes = [
+      [1280, 800, 'light'],
+      [360, 740, 'dark'],
+      [2560, 1440, 'light'],
+    ];
+    for (const [width, height, colorScheme] of sizes) {
+      const page = await open({ viewport: { width, height }, colorScheme });
+      await page.evaluate(axeSource());
+      for (const view of views) {
+        await page.evaluate((hash) => {
+          location.hash = `#/${hash}`;
+        }, view);
+        await page.waitForTimeout(600);
+        const { violations, passes } = await page.evaluate(() => globalThis.axe.run());
+        const serious = violations.filter(({ impact }) => ['serious', 'critical'].includes(impact));
+        equal(
+          serious.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]),
+          [],
+          `${view} at ${width}`,
+        );
+        check(passes.length > 5, 'axe-core has checked the page');
+        const over = await page.evaluate(() => [
+          document.documentElement.scrollWidth - innerWidth,
+          document.documentElement.scrollHeight - innerHeight,
+        ]);
+        check(
+          over.every((pixels) => pixels <= 0),
+          `${view} at ${width} fits: ${over}`,
+        );
+      }
+      await page.context().close();
+    }
+    // With the keyboard alone: from the start of the page to a new session.
+    const page = await open();
+    await page.evaluate(() => document.activeElement.blur());
+    const texts = [];
+    for (let step = 0; step < 12 && !texts.includes('New session'); step += 1) {
+      await page.keyboard.press('Tab');
+      texts.push(await page.evaluate(() => document.activeElement.textContent));
+    }
+    check(texts.includes('New session') && texts[0] === 'Skip to content', texts.join(', '));
+    await page.keyboard.press('Enter');
+    await page.keyboard.type('hello');
+    await page.keyboard.press('Tab');
+    await page.keyboard.type('Typed');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.item.assistant:has-text("You said hello")');
+    check(page.url().startsWith(base), 'the page stays on its server');
+  },
+});

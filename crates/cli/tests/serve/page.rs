@@ -1,0 +1,408 @@
+//! The web page in a real browser: Chromium, driven by Playwright. The flows are in `page/`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::answer_encoding::{block, text, think};
+use crate::fixture::ServeFixture;
+use crate::server::{Asked, Reply};
+use crate::support::TEST_TIMEOUT;
+use crate::support::api::{ApiClient, ApiServer, create_token};
+
+/// Length of a long answer without a line break, in bytes.
+const LONG_LINE: usize = 200_000;
+/// Past turns of a long session; each has two items.
+const LONG_SESSION_TURNS: usize = 1000;
+
+/// Where `scripts/setup-browser` put Playwright, and Chromium; `None` with a note if one is
+/// missing. In CI that is a failure.
+fn browser() -> Option<(PathBuf, PathBuf)> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/browser");
+    let folder = std::env::var_os("SELVEDGE_BROWSER").map_or_else(default, PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join("chromium"));
+    let chromium = places.find(|file| file.exists());
+    let has_packages = folder.join("node_modules/playwright-core").exists();
+    match (
+        folder.canonicalize().ok().filter(|_| has_packages),
+        chromium,
+    ) {
+        (Some(folder), Some(chromium)) => Some((folder, chromium)),
+        _ => {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "scripts/setup-browser was not run"
+            );
+            eprintln!("skipped: scripts/setup-browser was not run");
+            None
+        }
+    }
+}
+
+/// A script with two calls at once: both wait for the file `go`, and the second one fails.
+const FOLLOWED: &str = "// Run the tests and the linter at the same time.\n\
+    const [tests, lint] = await Promise.all([\n  \
+    tools.exec({ command: ['sh', 'run-tests.sh'] }),\n  \
+    tools.exec({ command: ['sh', 'lint.sh'] }),\n\
+    ]);\nreturn { exit: lint.exitCode };";
+/// Programs of that script.
+const PROGRAMS: [(&str, &str); 2] = [
+    (
+        "run-tests.sh",
+        "echo running 3 tests; until [ -e go ]; do sleep 0.05; done; echo 3 passed",
+    ),
+    (
+        "lint.sh",
+        "until [ -e go ]; do sleep 0.05; done; echo login.js:3: unused variable; exit 3",
+    ),
+];
+
+const HOSTILE: &str = "<script>window.hacked = 1</script>\n\n<img src=x onerror='window.hacked = 2'>\n\n\
+    <svg onload='window.hacked = 3'></svg> <iframe src='/'></iframe> <style>* { display: none }</style>\n\n\
+    [a](javascript:window.hacked=4) ![b](https://evil.example/b.png) <a href='//evil.example'>c</a>\n\n\
+    \u{202e}reversed\u{2066} \u{1b}[31mred\u{1b}[0m \u{0}\n\n\
+    ```html\n<script>window.hacked = 5</script>\n</pre><img src=x onerror='window.hacked = 6'>\n```\n\n\
+    | a |\n|---|\n| <form action=//evil.example><input></form> |\n\nthe end\n";
+
+/// A model that does what the last message says.
+fn obeys(asked: &Asked) -> Reply {
+    let messages = asked.body["messages"].as_array().unwrap();
+    let last = messages.last().unwrap()["content"]
+        .as_str()
+        .unwrap_or_default();
+    let script = |code: &str| vec![text("I use a script.\n\n"), text(&block(code))].into();
+    match last {
+        last if last.contains("\"exit\":3") => {
+            vec![text("It is **done**.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n")].into()
+        }
+        last if last.contains("was allowed") => vec![text("allowed")].into(),
+        last if last.contains("was denied") => vec![text("denied")].into(),
+        last if last.contains("SandboxViolationError") => vec![text("It was not written.")].into(),
+        "follow" => {
+            let answer = [think("A script is best."), text("I use a script.\n\n")];
+            [&answer[..], &[text(&block(FOLLOWED))]].concat().into()
+        }
+        // The server is killed while the second answer arrives.
+        last if last.contains("phase one") => match asked.number {
+            1 => Reply::Hang(vec![text("The first half of an answer")]),
+            _ => vec![text("It is **done**.")].into(),
+        },
+        "interrupted" => script("return 'phase one'"),
+        "wait" => script("await tools.exec({ command: ['sleep', '600'] });"),
+        "half" => Reply::Hang(vec![text("The first half of an answer")]),
+        "please" => script(
+            "// Delete the old build.\ntry {\n  \
+             await tools.exec({ command: ['rm', '-rf', 'doomed'] });\n  \
+             return 'was allowed';\n} catch (error) {\n  \
+             return 'was denied: ' + error.message;\n}",
+        ),
+        "fail" => script(
+            "await tools.writeFile({ path: 'a.txt', content: 'a' });\n\
+             await tools.writeFile({ path: '/etc/selvedge-test', content: 'a' });",
+        ),
+        "hostile" => vec![text(HOSTILE)].into(),
+        "long line" => script(
+            "const { stdout } = await tools.exec({ command: ['sh', '-c', \
+             'head -c 5000000 /dev/zero | tr \"\\\\0\" x'] }); return 'a long line'",
+        ),
+        last if last.contains("a long line") => vec![text(&"x".repeat(LONG_LINE))].into(),
+        last => vec![text(&format!("You said {last}"))].into(),
+    }
+}
+
+/// A server, and what flows ask of it.
+struct PageTest {
+    fixture: ServeFixture,
+    server: Option<ApiServer>,
+    client: ApiClient,
+    /// The session that a flow created last.
+    session: String,
+}
+
+impl PageTest {
+    fn start() -> Self {
+        let config = "[workspace]\ndocuments = [\"issues/**/*.md\"]";
+        let fixture = ServeFixture::with_config(config, obeys);
+        let folder = fixture.workspace.work();
+        std::fs::create_dir_all(folder.join("doomed")).unwrap();
+        std::fs::create_dir_all(folder.join("issues")).unwrap();
+        let issue = "---\nkind: issue\nstatus: open\ntitle: Login accepts empty passwords\n---\n\
+            `check` returns true.\n";
+        std::fs::write(folder.join("issues/1.md"), issue).unwrap();
+        for (name, program) in PROGRAMS {
+            std::fs::write(folder.join(name), program).unwrap();
+        }
+        let (server, client) = fixture.start();
+        Self {
+            fixture,
+            server: Some(server),
+            client,
+            session: String::new(),
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.client.address)
+    }
+
+    /// Does what a flow asks for, and returns the answer.
+    fn answer(&mut self, asked: &str) -> Value {
+        let folder = self.fixture.workspace.work();
+        match asked {
+            "login" => {
+                let args = ["serve", "login", "--url", &self.url()];
+                let output = self.fixture.workspace.command(&args).output().unwrap();
+                json!(String::from_utf8(output.stdout).unwrap().trim())
+            }
+            "go" => {
+                std::fs::write(folder.join("go"), "").unwrap();
+                Value::Null
+            }
+            "doomed exists" => json!(folder.join("doomed").exists()),
+            "document" => json!(std::fs::read_to_string(folder.join("issues/1.md")).unwrap()),
+            "wait for the answer" => self.client.answer(&self.session, 1),
+            "kill" => {
+                self.server.take().unwrap().kill();
+                Value::Null
+            }
+            "restart" => {
+                let args = ["serve", "--addr", &self.client.address];
+                let server = ApiServer::listen(self.fixture.workspace.command(&args));
+                self.server = Some(server);
+                Value::Null
+            }
+            "long session" => self.long_session(),
+            asked => match asked.strip_prefix("session ") {
+                Some(prompt) => {
+                    let _ = std::fs::remove_file(folder.join("go"));
+                    let (title, prompt) = prompt.split_once(": ").unwrap_or(("<b>Try", prompt));
+                    let request = json!({"title": title, "prompt": prompt});
+                    self.session = self.client.session(request);
+                    json!(self.session)
+                }
+                None => panic!("a flow asks for {asked:?}"),
+            },
+        }
+    }
+
+    /// Creates a session with many items.
+    fn long_session(&self) -> Value {
+        let turns = (1..=LONG_SESSION_TURNS).flat_map(|turn| {
+            let answer = format!(
+                "Answer **{turn}**\n\n{}",
+                "A paragraph.\n\n".repeat(4 * (turn % 7))
+            );
+            [
+                json!({"role": "user", "content": format!("Question {turn}")}),
+                json!({"role": "assistant", "content": answer}),
+            ]
+        });
+        let last = json!({"role": "user", "content": "hello"});
+        let messages: Vec<Value> = turns.chain([last]).collect();
+        let request = json!({"model": "default", "messages": messages});
+        let answer = self.client.post("/v1/chat/completions", request);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let session = answer.body["metadata"]["session"].clone();
+        let total = 2 * LONG_SESSION_TURNS + 2;
+        json!({"session": session, "total": total})
+    }
+}
+
+/// Runs a flow of `page/flows.mjs` against a server of its own.
+fn run_flow(name: &str) {
+    let Some((folder, chromium)) = browser() else {
+        return;
+    };
+    let mut test = PageTest::start();
+    let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/flows.mjs");
+    let screenshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
+    let mut node = Command::new("node")
+        .arg(flows)
+        .arg(name)
+        .env("SELVEDGE_BROWSER_FOLDER", folder)
+        .env("SELVEDGE_CHROMIUM", chromium)
+        .env("SELVEDGE_PAGE_URL", test.url())
+        .env("SELVEDGE_SCREENSHOTS", screenshots)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut answers = node.stdin.take().unwrap();
+    let mut has_passed = false;
+    for line in BufReader::new(node.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        match line.strip_prefix("ask ") {
+            Some(asked) => {
+                let asked: String = serde_json::from_str(asked).unwrap();
+                writeln!(answers, "{}", test.answer(&asked)).unwrap();
+            }
+            None => has_passed |= line == "passed",
+        }
+    }
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while node.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "the browser does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(has_passed, "the flow {name} failed");
+}
+
+macro_rules! flows {
+    ($($test:ident = $flow:literal;)+) => {
+        $(#[test]
+        fn $test() {
+            run_flow($flow);
+        })+
+    };
+}
+
+flows! {
+    a_person_creates_a_session_and_follows_its_script = "create_and_follow";
+    a_person_stops_and_steers_a_turn = "stop_and_steer";
+    a_person_approves_and_denies_calls = "approve_and_deny";
+    a_reload_in_the_middle_shows_each_item_once = "reload_in_the_middle";
+    the_page_follows_a_killed_and_restarted_server = "kill_and_restart";
+    two_browsers_show_the_same_session = "two_browsers";
+    a_hostile_transcript_runs_nothing_and_breaks_nothing = "hostile";
+    a_long_transcript_has_few_elements = "long_transcript";
+    the_other_views_work = "other_views";
+    the_page_is_accessible_and_fits_every_screen = "accessible";
+}
+
+#[test]
+#[ignore = "writes the pictures of docs/page.md: run `make screenshots`"]
+fn screenshots() {
+    run_flow("screenshots");
+}
+
+#[test]
+fn the_page_needs_no_token_and_has_a_strict_policy() {
+    let fixture = ServeFixture::new(obeys);
+    let (_server, client) = fixture.start();
+    let none = ("Authorization", "");
+    let page = client.request("GET /", &[none], "");
+    assert_eq!(page.status, 200, "{page:?}");
+    let head = page.head.to_lowercase();
+    for part in [
+        "default-src 'none'",
+        "require-trusted-types-for 'script'",
+        "frame-ancestors 'none'",
+        "nosniff",
+        "etag:",
+    ] {
+        assert!(head.contains(part), "{part}: {head}");
+    }
+    assert_eq!(client.request("GET /page/main.js", &[none], "").status, 200);
+    assert_eq!(client.request("GET /page/none.js", &[none], "").status, 401);
+    assert_eq!(client.get("/page/none.js").status, 404);
+    assert_eq!(client.request("POST /", &[none], "{}").status, 405);
+    for path in ["/api/v1/render", "/api/v1/health", "/api/v1/environments"] {
+        let refused = client.request(&format!("GET {path}"), &[none], "");
+        assert_eq!(refused.status, 401, "{refused:?}");
+    }
+}
+
+#[test]
+fn texts_are_rendered_without_markup_of_their_own() {
+    let fixture = ServeFixture::new(obeys);
+    let (_server, client) = fixture.start();
+    let texts = json!([
+        {"kind": "markdown", "text": "**a** <script>b</script>"},
+        {"kind": "code", "language": "ts", "text": "const a = '<b>'"},
+        {"kind": "diff", "text": "@@ -1 +1 @@\n-<b>\n+c\n"},
+        {"kind": "plain", "text": "<b>\u{1b}"},
+    ]);
+    let rendered = client.post("/api/v1/render", json!({"texts": texts}));
+    assert_eq!(rendered.status, 200, "{rendered:?}");
+    let html = rendered.body["html"].to_string();
+    assert!(html.contains("<strong>a</strong>") && html.contains("class=\\\"keyword\\\""));
+    assert!(!html.contains("<script") && !html.contains("<b>"), "{html}");
+    let many = vec![json!({"kind": "plain", "text": ""}); 201];
+    let refused = client.post("/api/v1/render", json!({"texts": many}));
+    assert_eq!(refused.status, 400, "{refused:?}");
+}
+
+#[test]
+fn the_events_of_the_latest_turn_begin_after_a_number() {
+    let fixture = ServeFixture::new(obeys);
+    let (_server, client) = fixture.start();
+    let session = client.session(json!({}));
+    let path = format!("/api/v1/sessions/{session}/latest-turn");
+    let none = client.get(&path);
+    assert_eq!(
+        (&none.body["turn"], &none.body["after"]),
+        (&Value::Null, &json!(0))
+    );
+    for number in 1..=2 {
+        let messages = format!("/api/v1/sessions/{session}/messages");
+        client.post(&messages, json!({"text": "hello"}));
+        client.answer(&session, number);
+    }
+    let latest = client.get(&path);
+    assert_eq!(latest.body["turn"], 2, "{latest:?}");
+    assert!(latest.body["usage"]["usage"]["input_tokens"].as_u64() > Some(0));
+    let events = client.stored_events(&session, latest.body["after"].as_u64().unwrap());
+    assert_eq!(events[0].1, json!({"type": "turn.started", "turn": 2}));
+}
+
+#[test]
+fn a_run_is_replayed_also_with_a_failed_call() {
+    let fixture = ServeFixture::new(obeys);
+    let (server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "fail"}));
+    client.answer(&session, 1);
+    let runs = client.get("/api/v1/runs");
+    let path = format!(
+        "/api/v1/runs/{}/replay",
+        runs.body["runs"][0]["id"].as_str().unwrap()
+    );
+    let same = client.post(&path, json!({}));
+    assert_eq!(same.body["matches"], true, "{same:?}");
+    assert_eq!(same.body["output"]["error"]["line"], 2, "{same:?}");
+    let failed = client.post(&path, json!({"fail": "tool_1"}));
+    assert_eq!(failed.body["output"]["error"]["line"], 1, "{failed:?}");
+    let unknown = client.post(&path, json!({"fail": "tool_9"}));
+    assert_eq!(unknown.status, 400, "{unknown:?}");
+    let other = create_token(&fixture.workspace, &["other", "--workspace", "/usr"]);
+    let hidden = server.client(&other).post(&path, json!({}));
+    assert_eq!(hidden.status, 404, "{hidden:?}");
+}
+
+#[test]
+fn the_memory_of_a_session_has_bands_and_levels() {
+    let fixture = ServeFixture::new(obeys);
+    let (server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "hello"}));
+    client.answer(&session, 1);
+    let path = format!("/api/v1/sessions/{session}/memory");
+    let gradient = client.get(&path);
+    let band = &gradient.body["bands"][0];
+    assert_eq!(
+        (&band["first"], &band["level"]),
+        (&json!(1), &json!("raw")),
+        "{gradient:?}"
+    );
+    let turn = client.get(&format!("{path}/1"));
+    let levels = turn.body["levels"].as_array().unwrap();
+    assert_eq!(levels.len(), 4, "{turn:?}");
+    assert!(levels[0]["text"].as_str().unwrap().contains("hello"));
+    assert_eq!(client.get(&format!("{path}/99")).status, 404);
+    let lessons = client.get("/api/v1/memory/lessons");
+    assert_eq!(lessons.body, json!({"lessons": []}));
+    let unknown = client.post(
+        "/api/v1/memory/lessons/les_1",
+        json!({"decision": "accept"}),
+    );
+    assert_eq!(unknown.status, 404, "{unknown:?}");
+    let scope = ["plain", "--scope", "memory"];
+    let plain = server.client(&create_token(&fixture.workspace, &scope));
+    let refused = plain.post(
+        "/api/v1/memory/lessons/les_1",
+        json!({"decision": "accept"}),
+    );
+    assert_eq!(refused.status, 403, "{refused:?}");
+}

@@ -1,0 +1,67 @@
+// The approval requests that wait, of all sessions. One stream for the whole page.
+
+import { follow, get, post } from '/page/api.js';
+
+class ApprovalStore extends EventTarget {
+  constructor() {
+    super();
+    /** Requests by id, the oldest first. */
+    this.waiting = new Map();
+    this.closed = new Set();
+  }
+
+  start(signal) {
+    follow('/approvals/events', {
+      signal,
+      onOpen: () => this.reload(),
+      onEvent: (event) => {
+        if (event.type === 'approval.requested') this.open(event.approval);
+        else if (event.type === 'approval.closed') this.close(event.id);
+      },
+    });
+  }
+
+  /** Reads the whole list: after a break of the stream some requests may be decided. */
+  async reload() {
+    this.closed.clear();
+    try {
+      const { approvals } = await get('/approvals');
+      this.waiting = new Map(
+        approvals
+          .filter(({ id }) => !this.closed.has(id))
+          .map((approval) => [approval.id, approval]),
+      );
+      this.changed();
+    } catch {
+      /* the stream reports it */
+    }
+  }
+
+  open(approval) {
+    if (this.waiting.has(approval.id)) return;
+    this.waiting.set(approval.id, approval);
+    this.changed();
+  }
+
+  close(id) {
+    this.closed.add(id);
+    if (this.waiting.delete(id)) this.changed();
+  }
+
+  changed() {
+    this.dispatchEvent(new Event('change'));
+  }
+
+  ofSession(session) {
+    return [...this.waiting.values()].filter((approval) => approval.session === session);
+  }
+
+  /** Decides about a request. Another client may have been faster: the request closes as well. */
+  async decide(id, decision, reason) {
+    const body = reason ? { decision, reason } : { decision };
+    await post(`/approvals/${id}`, body);
+    this.close(id);
+  }
+}
+
+export const approvals = new ApprovalStore();

@@ -1,0 +1,220 @@
+// The approvals inbox: what the scripts of all sessions ask for. A decision is deliberate: nothing
+// is selected at first, and a selection is confirmed with a button of its own.
+
+import { approvals } from '/page/approval-store.js';
+import { button, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
+import { ago, dateTime, plural, pretty, visible } from '/page/format.js';
+import { plain, rich } from '/page/render.js';
+
+/** Decisions of the API, with the words of the terminal. */
+function choicesFor(calls, scope) {
+  const these = calls.length === 1 ? 'this call' : `these ${calls.length} calls`;
+  return [
+    ['once', `Approve ${these}, once`],
+    ['similar_calls', `Approve ${these} and similar calls of this ${scope}`],
+    ['all_later_calls', `Approve ${these} and every later call of this ${scope}`],
+    ['deny', 'Deny'],
+  ];
+}
+
+function preview({ view }) {
+  if (!view) return null;
+  if (view.diff !== undefined) return rich('diff', view.diff);
+  return plain(view.text ?? view.urls ?? pretty(view), { class: 'text command' });
+}
+
+function callPart(call) {
+  return h(
+    'section',
+    { class: 'asked-call' },
+    h(
+      'h4',
+      null,
+      h('span', { class: 'tool' }, call.tool),
+      ' ',
+      h('span', { class: 'reason' }, visible(call.reason)),
+    ),
+    preview(call.preview),
+    call.folder ? h('p', { class: 'notice' }, `Gives access to ${visible(call.folder)}`) : null,
+    call.context
+      ? h(
+          'blockquote',
+          { dir: 'auto' },
+          h('p', { class: 'dim' }, 'The author of the script says:'),
+          visible(call.context),
+        )
+      : null,
+    call.snippet
+      ? h(
+          'details',
+          { open: true },
+          h('summary', null, `Script around line ${call.line}`),
+          plain(call.snippet, { class: 'text snippet' }),
+        )
+      : null,
+    h(
+      'details',
+      null,
+      h('summary', null, 'All arguments'),
+      rich('code', pretty(call.args), 'json'),
+    ),
+  );
+}
+
+/** A request with its calls and the decision about it. */
+export function approvalCard(approval, { isLinked = false } = {}) {
+  const name = `decision-${approval.id}`;
+  const note = h('div', { role: 'status' });
+  const reason = h('input', { type: 'text', dir: 'auto' });
+  const reasonField = field('Reason for the model', reason, 'Optional.');
+  reasonField.hidden = true;
+  const confirm = h(
+    'button',
+    { type: 'submit', class: 'primary', disabled: true },
+    'Select a decision',
+  );
+  const calls = approval.calls;
+  const choices = choicesFor(calls, calls.some((call) => call.line) ? 'script' : 'turn');
+  const inputs = choices.map(([value, label], at) => {
+    const input = h('input', {
+      type: 'radio',
+      name,
+      value,
+      id: `${name}-${value}`,
+      onchange: selected,
+    });
+    return {
+      input,
+      row: h(
+        'label',
+        { class: 'choice', for: input.id },
+        input,
+        h('kbd', { 'aria-hidden': 'true' }, String(at + 1)),
+        h('span', null, label),
+      ),
+    };
+  });
+
+  function choice() {
+    return inputs.find(({ input }) => input.checked)?.input.value;
+  }
+
+  function selected() {
+    const value = choice();
+    confirm.disabled = !value;
+    confirm.textContent = value
+      ? choices.find(([known]) => known === value)[1]
+      : 'Select a decision';
+    confirm.className = value === 'deny' ? 'danger' : 'primary';
+    reasonField.hidden = value !== 'deny';
+  }
+
+  async function submit(event) {
+    event.preventDefault();
+    const value = choice();
+    if (!value) return;
+    confirm.disabled = true;
+    try {
+      await approvals.decide(approval.id, value, value === 'deny' ? reason.value.trim() : '');
+    } catch (error) {
+      fill(note, errorNote(error));
+      confirm.disabled = false;
+    }
+  }
+
+  // Digits select, Escape clears; only the button or Enter in the form decides.
+  function keys(event) {
+    if (event.target === reason || event.ctrlKey || event.metaKey || event.altKey) return;
+    const at = Number(event.key) - 1;
+    if (inputs[at]) {
+      inputs[at].input.checked = true;
+      inputs[at].input.focus();
+      selected();
+    } else if (event.key === 'Escape') {
+      for (const { input } of inputs) input.checked = false;
+      selected();
+    } else return;
+    event.preventDefault();
+  }
+
+  const title = `${plural(calls.length, 'call')} ${calls.length === 1 ? 'needs' : 'need'} approval`;
+  return h(
+    'form',
+    {
+      class: 'approval',
+      tabindex: -1,
+      onsubmit: submit,
+      onkeydown: keys,
+      'data-approval': approval.id,
+      'aria-label': title,
+    },
+    h(
+      'h3',
+      null,
+      title,
+      ' ',
+      h('time', { class: 'dim', title: dateTime(approval.asked_ms) }, ago(approval.asked_ms)),
+    ),
+    isLinked
+      ? h(
+          'p',
+          null,
+          'Session ',
+          h('a', { href: `#/sessions/${approval.session}` }, approval.session),
+        )
+      : null,
+    calls.map(callPart),
+    h(
+      'fieldset',
+      null,
+      h('legend', null, 'Decision'),
+      inputs.map(({ row }) => row),
+    ),
+    reasonField,
+    h('div', { class: 'actions' }, confirm),
+    note,
+  );
+}
+
+customElements.define(
+  'sv-approvals',
+  class extends HTMLElement {
+    connectedCallback() {
+      this.stop = new AbortController();
+      this.cards = new Map();
+      this.list = h('div', { class: 'approvals', 'aria-live': 'polite' });
+      this.empty = emptyNote(
+        'No call needs approval.',
+        'A request of any session appears here at once.',
+      );
+      fill(
+        this,
+        h('section', { class: 'panel' }, h('h2', null, 'Approvals'), this.empty, this.list),
+      );
+      approvals.addEventListener('change', () => this.update(), { signal: this.stop.signal });
+      this.update();
+    }
+
+    disconnectedCallback() {
+      this.stop.abort();
+    }
+
+    /** Adds new requests at the end, and removes those that are decided, here or elsewhere. */
+    update() {
+      for (const [id, card] of this.cards) {
+        if (approvals.waiting.has(id)) continue;
+        const hadFocus = card.contains(document.activeElement);
+        card.remove();
+        this.cards.delete(id);
+        if (hadFocus) (this.list.firstElementChild ?? document.getElementById('main')).focus();
+      }
+      for (const [id, approval] of approvals.waiting) {
+        if (this.cards.has(id)) continue;
+        const card = approvalCard(approval, { isLinked: true });
+        this.cards.set(id, card);
+        this.list.append(card);
+      }
+      this.empty.hidden = this.cards.size > 0;
+    }
+  },
+);

@@ -1,0 +1,85 @@
+// Builds elements. Texts become text nodes, never markup.
+
+/**
+ * Creates an element.
+ * `props` has attributes; a function under `onname` is a listener for the event `name`, `false`,
+ * `null` and `undefined` leave an attribute out, `true` sets it without a value.
+ */
+export function h(tag, props, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (name.startsWith('on')) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, '');
+    else if (value !== false && value !== null && value !== undefined) {
+      element.setAttribute(name, value);
+    }
+  }
+  add(element, children);
+  return element;
+}
+
+/** Appends nodes and texts; lists are flattened, `null` and `false` are left out. */
+export function add(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child);
+  }
+}
+
+/** Replaces the content of an element. */
+export function fill(element, ...children) {
+  element.replaceChildren();
+  add(element, children);
+}
+
+/** Calls `action` after a pause without further calls. */
+export function debounce(action, pauseMs) {
+  let timer = 0;
+  return (...args) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => action(...args), pauseMs);
+  };
+}
+
+/** Calls `action` every `intervalMs` while the page is visible, until `signal` is aborted. */
+export function every(intervalMs, signal, action) {
+  const timer = setInterval(() => {
+    if (!document.hidden) action();
+  }, intervalMs);
+  signal.addEventListener('abort', () => clearInterval(timer));
+}
+
+/** A button. `kind` is a class, such as `primary` or `danger`. */
+export function button(label, onclick, kind = '', more = {}) {
+  return h('button', { type: 'button', class: kind || null, onclick, ...more }, label);
+}
+
+/** A field with its label above. */
+export function field(label, control, hint) {
+  const id = `field-${++fields}`;
+  control.id = id;
+  const note = hint ? h('small', { id: `${id}-hint` }, hint) : null;
+  if (note) control.setAttribute('aria-describedby', note.id);
+  return h('div', { class: 'field' }, h('label', { for: id }, label), control, note);
+}
+let fields = 0;
+
+/** What a view shows instead of content. */
+export function emptyNote(title, ...more) {
+  return h(
+    'div',
+    { class: 'empty' },
+    h('p', { class: 'empty-title' }, title),
+    ...more.map((text) => (typeof text === 'string' ? h('p', null, text) : text)),
+  );
+}
+
+/** An error with its hint. */
+export function errorNote(error) {
+  return h(
+    'div',
+    { class: 'notice error', role: 'alert' },
+    h('p', null, `error: ${error.message}`),
+    error.hint ? h('p', { class: 'hint' }, `hint: ${error.hint}`) : null,
+  );
+}

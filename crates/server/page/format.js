@@ -1,0 +1,70 @@
+// Texts for people: times, durations, sizes, and text with hidden characters made visible.
+
+const NUMBER = new Intl.NumberFormat('en');
+const DATE = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
+
+/** `12,345` */
+export function count(number) {
+  return NUMBER.format(number ?? 0);
+}
+
+/** `1 call`, `2 calls` */
+export function plural(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? '' : 's'}`;
+}
+
+/** How long ago a time is, such as `5 min`. */
+export function ago(ms) {
+  const seconds = Math.max(0, (Date.now() - ms) / 1000);
+  if (seconds < 5) return 'now';
+  if (seconds < 60) return `${Math.floor(seconds)} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+  return `${Math.floor(seconds / 86400)} d ago`;
+}
+
+/** Date and time in the language of the browser. */
+export function dateTime(ms) {
+  return DATE.format(new Date(ms));
+}
+
+/** `250 ms`, `1.6 s`, `2 min 5 s` */
+export function duration(ms) {
+  if (ms === null || ms === undefined) return '';
+  if (ms < 1) return '< 1 ms';
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s`;
+}
+
+/** `3.4 KB` */
+export function size(bytes) {
+  if (bytes < 1000) return `${bytes} B`;
+  if (bytes < 1e6) return `${(bytes / 1e3).toFixed(1)} KB`;
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+/** The last part of a path. */
+export function folderName(path) {
+  return path.replace(/\/+$/, '').split('/').pop() || path;
+}
+
+const CONTROLS =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Text in which control characters and changes of the direction are visible. */
+export function visible(text) {
+  return String(text)
+    .replace(/\r\n/g, '\n')
+    .replace(CONTROLS, (c) => {
+      const code = c.charCodeAt(0);
+      if (code < 0x20) return String.fromCharCode(0x2400 + code);
+      return `[U+${code.toString(16).toUpperCase().padStart(4, '0')}]`;
+    });
+}
+
+/** JSON with indentation; text stays as it is. */
+export function pretty(value) {
+  if (typeof value === 'string') return value;
+  return JSON.stringify(value, null, 2) ?? '';
+}

@@ -1,0 +1,98 @@
+// Starts the page: views, their navigation, and the state of the connection.
+
+import { apiEvents } from '/page/api.js';
+import { approvals } from '/page/approval-store.js';
+import { fill, h } from '/page/dom.js';
+import '/page/approvals.js';
+import '/page/channels.js';
+import '/page/documents.js';
+import '/page/health.js';
+import '/page/login.js';
+import '/page/memory.js';
+import '/page/runs.js';
+import '/page/sessions.js';
+
+/** Views with their elements. `#/name/rest` opens a view; it gets the rest as `path`. */
+const VIEWS = [
+  ['sessions', 'Sessions', 'sv-sessions'],
+  ['approvals', 'Approvals', 'sv-approvals'],
+  ['runs', 'Runs', 'sv-runs'],
+  ['channels', 'Channels', 'sv-channels'],
+  ['documents', 'Documents', 'sv-documents'],
+  ['memory', 'Memory', 'sv-memory'],
+  ['health', 'Health', 'sv-health'],
+];
+
+const main = document.getElementById('main');
+const nav = document.getElementById('views');
+const connection = document.getElementById('connection');
+const badge = h('span', { class: 'badge', hidden: true });
+let isLoggedIn = true;
+
+const links = VIEWS.map(([name, label]) =>
+  h('a', { href: `#/${name}` }, label, name === 'approvals' ? badge : null),
+);
+fill(nav, links);
+
+function route() {
+  if (!isLoggedIn) return;
+  const [name, ...rest] = location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
+  const index = Math.max(
+    0,
+    VIEWS.findIndex(([view]) => view === name),
+  );
+  const [, label, tag] = VIEWS[index];
+  links.forEach((link, at) => {
+    if (at === index) {
+      link.setAttribute('aria-current', 'page');
+      link.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    } else link.removeAttribute('aria-current');
+  });
+  const shown = main.firstElementChild;
+  if (shown?.localName === tag && shown.show) {
+    shown.show(rest);
+  } else {
+    const view = document.createElement(tag);
+    view.path = rest;
+    main.replaceChildren(view);
+  }
+  title(label);
+}
+
+let viewTitle = '';
+function title(label = viewTitle) {
+  viewTitle = label;
+  const waiting = approvals.waiting.size;
+  document.title = `${waiting ? `(${waiting}) ` : ''}${label} · Selvedge`;
+}
+
+approvals.addEventListener('change', () => {
+  const waiting = approvals.waiting.size;
+  badge.hidden = waiting === 0;
+  fill(badge, String(waiting), h('span', { class: 'hidden-text' }, ' waiting'));
+  title();
+});
+
+apiEvents.addEventListener('connection', ({ detail }) => {
+  const text = detail === 'offline' ? 'No connection. The page tries again.' : '';
+  if (connection.textContent !== text) connection.textContent = text;
+});
+
+apiEvents.addEventListener('login', () => {
+  if (!isLoggedIn) return;
+  isLoggedIn = false;
+  stop.abort();
+  document.title = 'Log in · Selvedge';
+  main.replaceChildren(document.createElement('sv-login'));
+});
+
+// The address has the view after `#`, so the link cannot have its target there.
+document.getElementById('skip').addEventListener('click', (event) => {
+  event.preventDefault();
+  main.focus();
+});
+
+const stop = new AbortController();
+addEventListener('hashchange', route);
+approvals.start(stop.signal);
+route();

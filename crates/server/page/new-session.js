@@ -1,0 +1,81 @@
+// The dialog that creates a session.
+
+import { get, post, query } from '/page/api.js';
+import { button, errorNote, field, fill, h } from '/page/dom.js';
+
+function option(value, label = value) {
+  return h('option', { value }, label);
+}
+
+/** Opens the dialog. The new session is opened after it. */
+export function openNewSession() {
+  const workspace = h('select', { onchange: () => readEnvironments() });
+  const environment = h('select', null, option('', 'none'));
+  const title = h('input', { type: 'text', dir: 'auto', maxlength: 200 });
+  const prompt = h('textarea', { rows: 5, dir: 'auto' });
+  const worktree = h('input', { type: 'checkbox' });
+  const note = h('div');
+  const create = h('button', { type: 'submit', class: 'primary' }, 'Create session');
+
+  async function readEnvironments() {
+    const { environments } = await get(`/environments${query({ workspace: workspace.value })}`);
+    fill(
+      environment,
+      option('', 'none'),
+      environments.map((name) => option(name)),
+    );
+  }
+
+  async function submit(event) {
+    event.preventDefault();
+    create.disabled = true;
+    const body = { workspace: workspace.value };
+    if (environment.value) body.environment = environment.value;
+    if (title.value.trim()) body.title = title.value.trim();
+    if (prompt.value.trim()) body.prompt = prompt.value.trim();
+    if (worktree.checked) body.worktree = true;
+    try {
+      const session = await post('/sessions', body);
+      dialog.close();
+      location.hash = `#/sessions/${session.id}`;
+    } catch (error) {
+      create.disabled = false;
+      fill(note, errorNote(error));
+    }
+  }
+
+  const dialog = h(
+    'dialog',
+    { 'aria-labelledby': 'new-session-title' },
+    h(
+      'form',
+      { onsubmit: submit },
+      h('h2', { id: 'new-session-title' }, 'New session'),
+      field('First message', prompt, 'What the agent should do. It starts at once.'),
+      field('Title', title, 'Optional.'),
+      field('Folder', workspace),
+      field('Environment', environment, 'Model, sandbox and approval policy, as configured.'),
+      h('label', { class: 'check' }, worktree, ' Work in a git worktree of its own'),
+      note,
+      h(
+        'div',
+        { class: 'actions' },
+        create,
+        button('Cancel', () => dialog.close()),
+      ),
+    ),
+  );
+  dialog.addEventListener('close', () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  prompt.focus();
+  get('/workspaces')
+    .then(({ workspaces }) => {
+      fill(
+        workspace,
+        workspaces.map((path) => option(path)),
+      );
+      return readEnvironments();
+    })
+    .catch((error) => fill(note, errorNote(error)));
+}

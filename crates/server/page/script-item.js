@@ -1,0 +1,300 @@
+// Scripts in a transcript: their code, their calls as they happen, and their results.
+
+import { get } from '/page/api.js';
+import { button, fill, h } from '/page/dom.js';
+import { duration, plural, pretty, visible } from '/page/format.js';
+import { plain, rich } from '/page/render.js';
+
+/** Lines of a script that are shown at first. */
+const FOLDED_LINES = 16;
+/** Runs that were read for details of calls. */
+const runs = new Map();
+
+/** Reads a run. One that has ended is kept. */
+async function readRun(id) {
+  const known = runs.get(id);
+  if (known) return known;
+  const run = await get(`/runs/${id}`);
+  if (run.run.ended_ms) runs.set(id, run);
+  return run;
+}
+
+/** How a state is shown: a sign, a word and a class. */
+const STATES = {
+  running: ['…', 'running', 'active'],
+  waiting: ['?', 'waits for approval', 'waits'],
+  pending: ['…', 'pending', 'active'],
+  suspended: ['?', 'waits for approval', 'waits'],
+  done: ['✓', 'done', 'good'],
+  completed: ['✓', 'completed', 'good'],
+  failed: ['✗', 'failed', 'bad'],
+  error: ['✗', 'failed', 'bad'],
+  cancelled: ['✗', 'cancelled', 'bad'],
+  timeout: ['✗', 'timed out', 'bad'],
+  interrupted: ['✗', 'interrupted', 'bad'],
+  unknown: ['?', 'outcome unknown', 'waits'],
+};
+
+/** A state as a coloured word. */
+export function stateLabel(state, word) {
+  const [sign, name, kind] = STATES[state] ?? ['•', String(state).replaceAll('_', ' '), ''];
+  return h(
+    'span',
+    { class: `state ${kind}` },
+    h('span', { 'aria-hidden': 'true' }, `${sign} `),
+    word ?? name,
+  );
+}
+
+/** Short form of the arguments of a call, for one line. */
+export function summaryOf(args) {
+  if (!args) return '';
+  if (Array.isArray(args.command)) return args.command.join(' ');
+  const text =
+    args.path ?? args.url ?? args.command ?? args.pattern ?? args.query ?? JSON.stringify(args);
+  return String(text).slice(0, 300);
+}
+
+/** Code, of which a long one is folded. */
+function codeBlock(source, language = 'ts') {
+  const code = rich('code', source, language);
+  if (source.split('\n').length <= FOLDED_LINES) return code;
+  code.classList.add('folded');
+  const unfold = button(`Show all ${source.split('\n').length} lines`, () => {
+    code.classList.remove('folded');
+    unfold.remove();
+  });
+  return h('div', null, code, unfold);
+}
+
+/** One call of a script. `details` returns a promise of the call with `args` and `value`. */
+function callRow(call, details) {
+  const isFailure = call.failure || call.error;
+  const state = isFailure && call.status === 'done' ? 'failed' : call.status;
+  const word = call.failure ?? (call.error ? (call.error.code ?? 'failed') : undefined);
+  const body = h('div', { class: 'call-body' });
+  const isRunning = call.status === 'running';
+  const element = h(
+    'details',
+    { class: 'call', open: isRunning && Boolean(call.output) },
+    h(
+      'summary',
+      null,
+      h('span', { class: 'tool' }, call.tool),
+      h('span', { class: 'call-args', dir: 'ltr' }, visible(call.summary ?? '')),
+      h(
+        'span',
+        { class: 'call-end' },
+        call.reused ? h('span', { class: 'tag' }, 'reused') : null,
+        call.duration_ms === undefined
+          ? null
+          : h('span', { class: 'dim' }, duration(call.duration_ms)),
+        stateLabel(state, word),
+      ),
+    ),
+    body,
+  );
+  if (call.error) body.append(h('p', { class: 'bad' }, visible(call.error.message)));
+  if (isRunning) {
+    if (call.output) body.append(h('pre', { class: 'text' }, visible(call.output)));
+    return element;
+  }
+  let isRead = false;
+  element.addEventListener('toggle', async () => {
+    if (!element.open || isRead) return;
+    isRead = true;
+    try {
+      body.append(...callDetails(await details()));
+    } catch (error) {
+      isRead = false;
+      body.append(h('p', { class: 'dim' }, `The call cannot be read: ${error.message}`));
+    }
+  });
+  return element;
+}
+
+/** Arguments and result of a call. */
+export function callDetails(call) {
+  if (!call) return [h('p', { class: 'dim' }, 'The journal does not have this call.')];
+  const parts = [];
+  if (call.args !== null && call.args !== undefined) {
+    parts.push(h('h4', null, 'Arguments'), rich('code', pretty(call.args), 'json'));
+  }
+  if (call.error)
+    parts.push(h('h4', null, 'Error'), plain(pretty(call.error.message ?? call.error)));
+  const value = call.value;
+  if (value && typeof value === 'object' && 'exitCode' in value) {
+    parts.push(h('h4', null, `Exit code ${value.exitCode}`));
+    if (value.aggregatedOutput) parts.push(plain(value.aggregatedOutput));
+    else parts.push(h('p', { class: 'dim' }, 'No output.'));
+  } else if (value !== null && value !== undefined) {
+    parts.push(h('h4', null, 'Result'), rich('code', pretty(value), 'json'));
+  }
+  return parts;
+}
+
+function readCall(scriptId, id) {
+  return async () => (await readRun(scriptId)).calls.find((call) => call.id === id);
+}
+
+function callList(scriptId, calls) {
+  return h(
+    'div',
+    { class: 'calls' },
+    calls.map((call) => callRow(call, readCall(scriptId, call.id))),
+  );
+}
+
+/** The calls of a running script. A row is created again only if its state changes. */
+class LiveCalls {
+  constructor(scriptId) {
+    this.scriptId = scriptId;
+    this.element = h('div', { class: 'calls' });
+    this.rows = new Map();
+  }
+
+  update(calls) {
+    for (const call of calls) {
+      const known = this.rows.get(call.id);
+      const state = `${call.status}/${call.output ? 'output' : ''}`;
+      if (known?.state !== state) {
+        const element = callRow(call, readCall(this.scriptId, call.id));
+        if (known) known.element.replaceWith(element);
+        else this.element.append(element);
+        this.rows.set(call.id, { state, element });
+      } else if (call.status === 'running' && call.output) {
+        const pre = known.element.querySelector('pre');
+        if (pre) pre.textContent = visible(call.output);
+      }
+    }
+  }
+}
+
+/** A script: its code, and its calls while it runs. */
+export function scriptElement(item, model) {
+  const head = h('p', { class: 'item-head' });
+  const calls = new LiveCalls(item.id);
+  const logs = h('div');
+  const live = h('div', null, calls.element, logs);
+  const element = h('div', null, head, codeBlock(item.source_code ?? ''), live);
+  const update = () => {
+    const script = model.scripts.get(item.id);
+    const isRunning = Boolean(script) && ['running', 'suspended'].includes(script.status);
+    const waits = isRunning && [...script.calls.values()].some((call) => call.status === 'waiting');
+    fill(
+      head,
+      h('span', { class: 'kind' }, 'Script'),
+      isRunning ? stateLabel(waits ? 'waiting' : 'running') : null,
+      h('a', { class: 'dim', href: `#/runs/${item.id}` }, 'run'),
+    );
+    // When the result arrives, it has the calls.
+    live.hidden = !isRunning;
+    if (!isRunning) return;
+    calls.update([...script.calls.values()]);
+    fill(
+      logs,
+      logLines(script.logs),
+      script.progress ? h('p', { class: 'progress' }, visible(script.progress)) : null,
+    );
+  };
+  update();
+  return { element, update };
+}
+
+function logLines(logs) {
+  if (!logs.length) return null;
+  return h(
+    'details',
+    { class: 'logs' },
+    h('summary', null, plural(logs.length, 'log line')),
+    plain(
+      logs
+        .map((line) => (line.level === 'log' ? line.message : `${line.level}: ${line.message}`))
+        .join('\n'),
+    ),
+  );
+}
+
+/** Shows the arguments of calls whose events were not received, from the run. */
+async function addSummaries(scriptId, calls, list) {
+  try {
+    const run = await readRun(scriptId);
+    calls.forEach(({ id }, at) => {
+      const call = run.calls.find((known) => known.id === id);
+      const exit = call?.value?.exitCode;
+      if (!call) return;
+      const row = callRow(
+        {
+          ...calls[at],
+          summary: summaryOf(call.args),
+          failure: exit > 0 ? `exit code ${exit}` : null,
+        },
+        async () => call,
+      );
+      list.children[at].replaceWith(row);
+    });
+  } catch {
+    /* the rows stay without arguments */
+  }
+}
+
+/** The result of a script: its calls, its value or error, and its log. */
+export function outputElement(item, model) {
+  const known = model.scripts.get(item.id);
+  const calls = (item.calls ?? []).map((call) => ({ ...known?.calls.get(call.id), ...call }));
+  const parts = [];
+  if (calls.length) {
+    const list = callList(item.id, calls);
+    parts.push(list);
+    if (calls.some((call) => call.summary === undefined)) addSummaries(item.id, calls, list);
+  }
+  parts.push(
+    h(
+      'p',
+      { class: 'item-head' },
+      h('span', { class: 'kind' }, 'Result'),
+      stateLabel(item.status),
+      h('span', { class: 'dim' }, duration(item.metadata?.duration_ms)),
+    ),
+  );
+  if (item.error) parts.push(...errorParts(item.error));
+  const text = (item.output ?? []).map((part) => part.text ?? '').join('\n');
+  if (text) parts.push(plain(text));
+  if (item.output_json && !item.error)
+    parts.push(rich('code', prettyJson(item.output_json), 'json'));
+  else if (!item.error && !text)
+    parts.push(h('p', { class: 'dim' }, 'The script returned no value.'));
+  for (const warning of item.warnings ?? []) {
+    parts.push(h('p', { class: 'notice' }, visible(pretty(warning.message ?? warning))));
+  }
+  parts.push(logLines(item.logs ?? []));
+  return h('div', null, parts);
+}
+
+/** Why a script failed, where, and what to do. */
+export function errorParts(error) {
+  const place = error.line ? ` (line ${error.line})` : '';
+  return [
+    h(
+      'div',
+      { class: 'notice error' },
+      h(
+        'p',
+        null,
+        h('strong', null, error.code ?? 'Error'),
+        place,
+        ': ',
+        visible(error.message ?? pretty(error)),
+      ),
+      (error.suggestions ?? []).map((text) => h('p', { class: 'hint' }, visible(text))),
+    ),
+  ];
+}
+
+function prettyJson(text) {
+  try {
+    return pretty(JSON.parse(text));
+  } catch {
+    return text;
+  }
+}

@@ -1,0 +1,344 @@
+// One session: its transcript, its queue, and what a person can do with it.
+
+import { get, post, remove } from '/page/api.js';
+import { approvals } from '/page/approval-store.js';
+import { approvalCard } from '/page/approvals.js';
+import { button, errorNote, every, fill, h } from '/page/dom.js';
+import { count, visible } from '/page/format.js';
+import { rich } from '/page/render.js';
+import { TranscriptModel } from '/page/transcript-model.js';
+import '/page/transcript.js';
+
+/** How often the state of the session and its queue are read. */
+const POLL_MS = 3000;
+/** How long after the end of a turn the queue is read again. */
+const SETTLE_MS = 400;
+
+customElements.define(
+  'sv-session',
+  class extends HTMLElement {
+    connectedCallback() {
+      this.stop = new AbortController();
+      this.model = new TranscriptModel(this.session);
+      this.heading = h('h2', { class: 'session-title', dir: 'auto' }, 'Session');
+      this.facts = h('p', { class: 'dim session-facts' });
+      this.status = h('p', { class: 'hidden-text', role: 'status' });
+      this.actions = h('div', { class: 'actions' });
+      this.asked = h('div', { class: 'asked' });
+      this.queue = h('div', { class: 'queue' });
+      this.usage = h('p', { class: 'dim usage' });
+      this.notes = h('div');
+      this.body = h('div', { class: 'session-body' });
+      this.stopButton = button('Stop', () => this.stopTurn(), 'danger', { hidden: true });
+      fill(
+        this.actions,
+        this.stopButton,
+        button('Changes', () => this.showChanges()),
+        button('Fork', () => this.fork()),
+        button('Delete', () => this.confirmDelete(), 'danger'),
+        h('a', { href: `#/memory/${this.session}` }, 'Memory'),
+      );
+      fill(
+        this,
+        h(
+          'header',
+          { class: 'session-head' },
+          h('a', { class: 'back', href: '#/sessions' }, '← Sessions'),
+          h('div', { class: 'session-name' }, this.heading, this.facts),
+          this.actions,
+          this.status,
+        ),
+        this.body,
+        this.notes,
+        this.asked,
+        this.queue,
+        this.composer(),
+        this.usage,
+      );
+      this.open();
+    }
+
+    disconnectedCallback() {
+      this.stop.abort();
+    }
+
+    async open() {
+      const { signal } = this.stop;
+      try {
+        await this.refresh();
+        await this.model.start(signal);
+      } catch (error) {
+        if (!signal.aborted) fill(this.body, errorNote(error));
+        return;
+      }
+      if (signal.aborted) return;
+      const transcript = document.createElement('sv-transcript');
+      transcript.model = this.model;
+      fill(this.body, transcript);
+      const listen = (target, name, action) => target.addEventListener(name, action, { signal });
+      listen(this.model, 'usage', () => this.showUsage());
+      listen(this.model, 'turn', () => {
+        this.showTurn();
+        this.refresh();
+        // The message counts as answered a moment after the turn has ended.
+        setTimeout(() => !signal.aborted && this.refresh(), SETTLE_MS);
+      });
+      listen(approvals, 'change', () => this.showApprovals());
+      this.showUsage();
+      this.showTurn();
+      this.showApprovals();
+      every(POLL_MS, signal, () => this.refresh());
+    }
+
+    composer() {
+      this.input = h('textarea', {
+        rows: 2,
+        'aria-label': 'Message',
+        dir: 'auto',
+        placeholder: 'Message to the agent',
+        onkeydown: (event) => {
+          if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+            event.preventDefault();
+            this.send();
+          }
+        },
+        oninput: () => this.fitInput(),
+      });
+      this.sendButton = h('button', { type: 'submit', class: 'primary' }, 'Send');
+      this.steerButton = button('Stop and send', () => this.send({ isSteering: true }), '', {
+        hidden: true,
+      });
+      return h(
+        'form',
+        {
+          class: 'composer',
+          onsubmit: (event) => {
+            event.preventDefault();
+            this.send();
+          },
+        },
+        this.input,
+        h('div', { class: 'composer-buttons' }, this.sendButton, this.steerButton),
+      );
+    }
+
+    fitInput() {
+      this.input.style.height = 'auto';
+      this.input.style.height = `${Math.min(this.input.scrollHeight + 2, innerHeight * 0.35)}px`;
+    }
+
+    async refresh() {
+      const path = `/sessions/${this.session}`;
+      const [session, { messages }] = await Promise.all([
+        get(path, this.stop.signal),
+        get(`${path}/messages`, this.stop.signal),
+      ]).catch((error) => {
+        if (this.info) return [this.info, { messages: [] }];
+        throw error;
+      });
+      this.info = session;
+      const title = session.title || session.id;
+      if (this.heading.textContent !== title) this.heading.textContent = visible(title);
+      const environment = session.environment ? ` · environment ${session.environment}` : '';
+      const creator = session.creator ? ` · created by ${session.creator}` : '';
+      this.facts.textContent = `${session.directory}${environment}${creator}`;
+      this.showQueue(messages);
+      this.showTurn();
+    }
+
+    get isBusy() {
+      return this.model.turn.state === 'running' || this.info?.state === 'busy' || this.hasOpen;
+    }
+
+    showTurn() {
+      const { isBusy } = this;
+      this.stopButton.hidden = !isBusy;
+      this.steerButton.hidden = !isBusy;
+      this.sendButton.textContent = isBusy ? 'Queue' : 'Send';
+      this.sendButton.title = isBusy ? 'The turn runs. The message is answered after it.' : '';
+      this.classList.toggle('busy', isBusy);
+      const { state, end } = this.model.turn;
+      const text =
+        { running: 'A turn runs.', failed: 'The turn failed.', completed: 'The turn has ended.' }[
+          state
+        ] ?? '';
+      if (this.status.textContent !== text) this.status.textContent = text;
+      if (end) this.dataset.turn = end.turn;
+    }
+
+    showQueue(messages) {
+      this.hasOpen = messages.length > 0;
+      const queued = messages.filter((message) => message.state === 'queued');
+      const key = JSON.stringify(queued);
+      if (key === this.shownQueue) return;
+      this.shownQueue = key;
+      fill(
+        this.queue,
+        queued.map((message) =>
+          h(
+            'div',
+            { class: 'queued' },
+            h('span', { class: 'tag' }, 'queued'),
+            h('span', { class: 'queued-text', dir: 'auto' }, visible(message.text)),
+            button(
+              'Remove',
+              async () => {
+                await this.attempt(() =>
+                  remove(`/sessions/${this.session}/messages/${message.number}`),
+                );
+                this.refresh();
+              },
+              '',
+              { 'aria-label': `Remove queued message ${message.number}` },
+            ),
+          ),
+        ),
+      );
+    }
+
+    showUsage() {
+      const usage = this.model.usage;
+      if (!usage?.usage) return fill(this.usage);
+      const {
+        input_tokens: input,
+        output_tokens: output,
+        cached_input_tokens: cached,
+      } = usage.usage;
+      const parts = [
+        `turn ${usage.turn}`,
+        `${count(input)} tokens in${cached ? ` (${count(cached)} cached)` : ''}`,
+        `${count(output)} out`,
+      ];
+      if (typeof usage.cost === 'number') parts.push(`cost ${usage.cost.toFixed(4)}`);
+      if (usage.context_tokens && usage.context_window) {
+        const percent = Math.round((100 * usage.context_tokens) / usage.context_window);
+        parts.push(
+          `context ${count(usage.context_tokens)} of ${count(usage.context_window)} (${percent} %)`,
+        );
+      }
+      fill(this.usage, parts.join(' · '));
+    }
+
+    showApprovals() {
+      const waiting = approvals.ofSession(this.session);
+      const key = waiting.map(({ id }) => id).join();
+      if (key === this.shownApprovals) return;
+      this.shownApprovals = key;
+      fill(
+        this.asked,
+        waiting.map((approval) => approvalCard(approval)),
+      );
+    }
+
+    /** Runs an action, and shows its failure. */
+    async attempt(action) {
+      try {
+        fill(this.notes);
+        return await action();
+      } catch (error) {
+        fill(this.notes, errorNote(error));
+        return undefined;
+      }
+    }
+
+    async send({ isSteering = false } = {}) {
+      const text = this.input.value.trim();
+      if (!text) return this.input.focus();
+      this.sendButton.disabled = true;
+      const sent = await this.attempt(async () => {
+        const message = await post(`/sessions/${this.session}/messages`, { text });
+        if (isSteering) await post(`/sessions/${this.session}/stop`);
+        return message;
+      });
+      this.sendButton.disabled = false;
+      if (!sent) return;
+      this.input.value = '';
+      this.fitInput();
+      this.querySelector('sv-transcript')?.toEnd();
+      this.refresh();
+    }
+
+    async stopTurn() {
+      await this.attempt(() => post(`/sessions/${this.session}/stop`));
+      this.refresh();
+    }
+
+    async fork() {
+      const fork = await this.attempt(() => post(`/sessions/${this.session}/fork`));
+      if (fork) location.hash = `#/sessions/${fork.id}`;
+    }
+
+    /** Asks before the session is deleted. */
+    confirmDelete() {
+      const dialog = h('dialog', { 'aria-labelledby': 'delete-title' });
+      fill(
+        dialog,
+        h('h2', { id: 'delete-title' }, 'Delete this session?'),
+        h(
+          'p',
+          null,
+          'Its turns, its runs, its worktree and what the memory has of it are deleted. Files of the folder stay.',
+        ),
+        h(
+          'div',
+          { class: 'actions' },
+          button(
+            'Delete the session',
+            async () => {
+              dialog.close();
+              const done = await this.attempt(async () => {
+                await remove(`/sessions/${this.session}`);
+                return true;
+              });
+              if (done) location.hash = '#/sessions';
+            },
+            'danger',
+          ),
+          button('Keep it', () => dialog.close(), 'primary'),
+        ),
+      );
+      dialog.addEventListener('close', () => dialog.remove());
+      document.body.append(dialog);
+      dialog.showModal();
+    }
+
+    async showChanges() {
+      const result = await this.attempt(() => get(`/sessions/${this.session}/diff`));
+      if (!result) return;
+      const dialog = h('dialog', { class: 'wide', 'aria-label': 'Changes of files' });
+      const act = (path, label, kind) =>
+        button(
+          label,
+          async () => {
+            dialog.close();
+            const done = await this.attempt(() => post(`/sessions/${this.session}/${path}`));
+            if (done)
+              fill(
+                this.notes,
+                h(
+                  'p',
+                  { class: 'notice' },
+                  `${label}: ${(done.changed ?? done.reverted ?? []).join(', ') || 'done'}`,
+                ),
+              );
+          },
+          kind,
+        );
+      fill(
+        dialog,
+        h('h2', null, 'Changes of files'),
+        result.diff ? rich('diff', result.diff) : h('p', null, 'No file was changed.'),
+        h(
+          'div',
+          { class: 'actions' },
+          result.diff ? act('revert', 'Revert the last turn', 'danger') : null,
+          result.diff && this.info?.worktree ? act('apply', 'Apply to the folder') : null,
+          button('Close', () => dialog.close(), 'primary'),
+        ),
+      );
+      dialog.addEventListener('close', () => dialog.remove());
+      document.body.append(dialog);
+      dialog.showModal();
+    }
+  },
+);

@@ -1,0 +1,219 @@
+// The transcript of a session, windowed: only items near the visible part have elements.
+
+import { add, button, fill, h } from '/page/dom.js';
+import { itemElement, openElement } from '/page/item.js';
+import { plural } from '/page/format.js';
+import { rich } from '/page/render.js';
+
+/** Items of a chunk, which appears and disappears as a whole. */
+const CHUNK_ITEMS = 40;
+/** Assumed height of an item that was never shown, in pixels. */
+const ITEM_HEIGHT = 110;
+/** Chunks within this distance of the visible part have elements. */
+const MARGIN = '1200px 0px';
+/** Nearer than this to the end, the transcript follows new items, in pixels. */
+const END_DISTANCE = 60;
+
+customElements.define(
+  'sv-transcript',
+  class extends HTMLElement {
+    /** Shows a model until the element is removed. */
+    connectedCallback() {
+      this.chunks = [];
+      this.open = new Map();
+      this.updates = new Map();
+      this.isAtEnd = true;
+      this.list = h('div', { class: 'chunks' });
+      this.tail = h('div', { class: 'tail' });
+      this.extra = h('div', { class: 'tail-extra' });
+      this.inner = h('div', { class: 'transcript-inner' }, this.list, this.tail, this.extra);
+      this.jump = button('Newest ↓', () => this.toEnd(), 'jump', { hidden: true });
+      this.tabIndex = 0;
+      this.setAttribute('role', 'region');
+      this.setAttribute('aria-label', 'Transcript');
+      fill(this, this.inner, this.jump);
+      this.observer = new IntersectionObserver((changes) => this.window(changes), {
+        root: this,
+        rootMargin: MARGIN,
+      });
+      this.resizes = new ResizeObserver(() => {
+        if (this.isAtEnd) this.toEnd();
+      });
+      this.resizes.observe(this.inner);
+      this.resizes.observe(this);
+      this.addEventListener('scroll', () => this.scrolled(), { passive: true });
+      const { model } = this;
+      model.addEventListener('items', () => this.showItems());
+      model.addEventListener('live', () => this.showLive());
+      model.addEventListener('turn', () => this.showLive());
+      model.addEventListener('script', ({ detail }) => this.showScript(detail));
+      this.showItems();
+      this.showLive();
+    }
+
+    disconnectedCallback() {
+      this.observer.disconnect();
+      this.resizes.disconnect();
+    }
+
+    scrolled() {
+      const left = this.scrollHeight - this.scrollTop - this.clientHeight;
+      // A change of the height also scrolls; only a person moves up.
+      if (left < END_DISTANCE) this.isAtEnd = true;
+      else if (this.scrollTop < (this.lastTop ?? 0)) this.isAtEnd = false;
+      this.lastTop = this.scrollTop;
+      this.jump.hidden = this.isAtEnd;
+    }
+
+    toEnd() {
+      this.isAtEnd = true;
+      this.jump.hidden = true;
+      this.scrollTop = this.scrollHeight;
+      this.lastTop = this.scrollTop;
+    }
+
+    /** Creates chunks for new items, and extends the last shown one. */
+    showItems() {
+      const { model } = this;
+      const needed = Math.ceil(model.total / CHUNK_ITEMS);
+      while (this.chunks.length < needed) {
+        const element = h('div', { class: 'chunk' });
+        const chunk = { at: this.chunks.length, element, shown: 0, isNear: false };
+        element.chunk = chunk;
+        this.chunks.push(chunk);
+        this.list.append(element);
+        this.setHeight(chunk);
+        this.observer.observe(element);
+      }
+      for (const chunk of this.chunks.slice(-2)) {
+        if (chunk.isNear) this.showChunk(chunk);
+        else this.setHeight(chunk);
+      }
+    }
+
+    /** Reserves the height of a chunk without elements. */
+    setHeight(chunk) {
+      if (chunk.shown) return;
+      const items = Math.min(CHUNK_ITEMS, this.model.total - chunk.at * CHUNK_ITEMS);
+      chunk.element.style.height = `${chunk.height ?? items * ITEM_HEIGHT}px`;
+    }
+
+    window(changes) {
+      for (const { target, isIntersecting } of changes) {
+        const { chunk } = target;
+        chunk.isNear = isIntersecting;
+        if (isIntersecting) this.showChunk(chunk);
+        else this.hideChunk(chunk);
+      }
+    }
+
+    async showChunk(chunk) {
+      const { model } = this;
+      const from = chunk.at * CHUNK_ITEMS;
+      const to = Math.min(model.total, from + CHUNK_ITEMS);
+      try {
+        await model.load(from, to);
+      } catch {
+        return;
+      }
+      if (!chunk.isNear || !this.isConnected) return;
+      for (let at = from + chunk.shown; at < to && model.items[at]; at += 1) {
+        chunk.element.append(this.itemElement(model.items[at]));
+        chunk.shown += 1;
+      }
+      if (chunk.shown) chunk.element.style.height = '';
+    }
+
+    hideChunk(chunk) {
+      if (!chunk.shown) return;
+      chunk.height = chunk.element.offsetHeight;
+      chunk.shown = 0;
+      for (const element of chunk.element.children) this.updates.delete(element.dataset.script);
+      chunk.element.replaceChildren();
+      this.setHeight(chunk);
+    }
+
+    itemElement({ item, number, turn }) {
+      const { element, update } = itemElement(item, this.model);
+      if (number) {
+        element.dataset.number = number;
+        element.dataset.turn = turn;
+      }
+      if (item.type === 'script_tool_call') {
+        element.dataset.script = item.id;
+        this.updates.set(item.id, update);
+      }
+      return element;
+    }
+
+    showScript(id) {
+      this.updates.get(id)?.();
+      this.showTurn();
+    }
+
+    /** Shows the items of events that are not stored items yet, and how the turn stands. */
+    showLive() {
+      const { model } = this;
+      const open = new Map();
+      const elements = model.live.map((entry) => {
+        let shown = this.open.get(entry);
+        if (!shown)
+          shown = entry.isOpen ? openElement(entry.item) : { element: this.itemElement(entry) };
+        open.set(entry, shown);
+        if (entry.isOpen && shown.text !== entry.text) {
+          shown.text = entry.text;
+          shown.set(entry.text);
+        }
+        return shown.element;
+      });
+      this.open = open;
+      const now = [...this.tail.children];
+      if (elements.length !== now.length || elements.some((element, at) => element !== now[at])) {
+        fill(this.tail, elements);
+      }
+      this.showTurn();
+    }
+
+    showTurn() {
+      const { model } = this;
+      const { state, end } = model.turn;
+      const parts = model.notices.map((text) => h('p', { class: 'notice' }, text));
+      if (state === 'failed') {
+        parts.push(
+          h(
+            'div',
+            { class: 'notice error', role: 'alert' },
+            h('p', null, `The turn failed: ${end.error.message}`),
+            end.hint ? h('p', { class: 'hint' }, `hint: ${end.hint}`) : null,
+          ),
+        );
+      } else if (state === 'completed' && end.finish_reason !== 'stop') {
+        parts.push(
+          h('p', { class: 'notice' }, `The turn ended: ${end.finish_reason.replaceAll('_', ' ')}.`),
+        );
+      }
+      if (model.diff && state !== 'running') {
+        const files = (model.diff.match(/^diff /gm) ?? []).length;
+        const body = h(
+          'details',
+          { class: 'diff-box' },
+          h('summary', null, `Changes of the turn: ${plural(files, 'file')}`),
+        );
+        body.addEventListener('toggle', () => {
+          if (body.open && body.children.length === 1) body.append(rich('diff', model.diff));
+        });
+        parts.push(body);
+      }
+      const isScriptRunning = [...model.scripts.values()].some(
+        (script) => script.status === 'running',
+      );
+      const isAsking = state === 'running' && !model.live.length && !isScriptRunning;
+      if (isAsking) parts.push(h('p', { class: 'dim' }, 'The model works …'));
+      const text = JSON.stringify([model.notices, model.turn, model.diff, isAsking]);
+      if (text === this.shownTurn) return;
+      this.shownTurn = text;
+      this.extra.replaceChildren();
+      add(this.extra, parts);
+    }
+  },
+);

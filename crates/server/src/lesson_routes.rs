@@ -1,0 +1,153 @@
+//! Routes of what the memory keeps: the gradient of a session, a turn at each level, and lessons.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use selvedge_protocol::TokenScope;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::api_error::{ApiError, ErrorBody};
+use crate::caller::{ApiJson, ApiPath, Caller};
+use crate::hosted_memory::{HostedGradient, HostedLesson, HostedTurnLevel, LessonReview};
+use crate::state::{ApiState, SharedState};
+
+pub(crate) fn routes() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(get_gradient))
+        .routes(routes!(get_turn_levels))
+        .routes(routes!(list_lessons))
+        .routes(routes!(review_lesson, forget_lesson))
+}
+
+/// Show how a prompt contains the turns of a session: the gradient
+#[utoipa::path(
+    get, path = "/sessions/{id}/memory", tag = "memory", params(("id" = String, Path)),
+    responses((status = 200, body = HostedGradient), (status = "4XX", body = ErrorBody)),
+)]
+async fn get_gradient(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiPath(id): ApiPath<String>,
+) -> Result<Json<HostedGradient>, ApiError> {
+    let session = state.session(&caller, &id).await?;
+    Ok(Json(state.host.memory_gradient(&session.id).await?))
+}
+
+/// A turn at all levels.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TurnLevels {
+    /// The levels, the most detailed first.
+    levels: Vec<HostedTurnLevel>,
+}
+
+/// Show a turn of a session at each level of the memory
+#[utoipa::path(
+    get, path = "/sessions/{id}/memory/{turn}", tag = "memory",
+    params(("id" = String, Path), ("turn" = u32, Path)),
+    responses((status = 200, body = TurnLevels), (status = "4XX", body = ErrorBody)),
+)]
+async fn get_turn_levels(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiPath((id, turn)): ApiPath<(String, u32)>,
+) -> Result<Json<TurnLevels>, ApiError> {
+    let session = state.session(&caller, &id).await?;
+    let levels = state.host.memory_turn(&session.id, turn).await?;
+    Ok(Json(TurnLevels { levels }))
+}
+
+/// Lessons of the token.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LessonList {
+    /// The lessons, the one that counts most first.
+    lessons: Vec<HostedLesson>,
+}
+
+/// List the lessons that were learned only from sessions in the workspaces of the token
+#[utoipa::path(
+    get, path = "/memory/lessons", tag = "memory",
+    responses((status = 200, body = LessonList), (status = "4XX", body = ErrorBody)),
+)]
+async fn list_lessons(
+    State(state): State<SharedState>,
+    caller: Caller,
+) -> Result<Json<LessonList>, ApiError> {
+    let lessons = state.host.lessons(&caller.token.workspaces).await?;
+    Ok(Json(LessonList { lessons }))
+}
+
+/// A decision about a lesson.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LessonDecision {
+    /// Use it from now on.
+    Accept,
+    /// Keep it, but do not use it.
+    Decline,
+}
+
+/// The decision about a lesson.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReviewLesson {
+    /// What to do with the lesson.
+    decision: LessonDecision,
+}
+
+/// Accept or decline a lesson
+///
+/// Needs the scopes `memory` and `approvals`: an accepted lesson is part of later prompts, also in
+/// other workspaces.
+#[utoipa::path(
+    post, path = "/memory/lessons/{lesson}", tag = "memory",
+    params(("lesson" = String, Path)),
+    request_body = ReviewLesson,
+    responses((status = 204), (status = "4XX", body = ErrorBody)),
+)]
+async fn review_lesson(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiPath(id): ApiPath<String>,
+    ApiJson(request): ApiJson<ReviewLesson>,
+) -> Result<StatusCode, ApiError> {
+    let review = match request.decision {
+        LessonDecision::Accept => LessonReview::Accept,
+        LessonDecision::Decline => LessonReview::Decline,
+    };
+    decide(&state, &caller, &id, review).await
+}
+
+/// Delete a lesson
+///
+/// Needs the scopes `memory` and `approvals`.
+#[utoipa::path(
+    delete, path = "/memory/lessons/{lesson}", tag = "memory",
+    params(("lesson" = String, Path)),
+    responses((status = 204), (status = "4XX", body = ErrorBody)),
+)]
+async fn forget_lesson(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiPath(id): ApiPath<String>,
+) -> Result<StatusCode, ApiError> {
+    decide(&state, &caller, &id, LessonReview::Forget).await
+}
+
+/// Decides about a lesson that the caller can list.
+async fn decide(
+    state: &ApiState,
+    caller: &Caller,
+    id: &str,
+    review: LessonReview,
+) -> Result<StatusCode, ApiError> {
+    caller.require(TokenScope::Approvals)?;
+    let lessons = state.host.lessons(&caller.token.workspaces).await?;
+    if !lessons.iter().any(|lesson| lesson.id == id) {
+        return Err(ApiError::not_found(format!("lesson `{id}`")));
+    }
+    state.host.review_lesson(id, review).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
