@@ -13,6 +13,7 @@ mod approval_question;
 mod args;
 mod ask;
 mod ask_form;
+mod call_outcome;
 mod channels;
 mod channels_args;
 mod chat;
@@ -22,6 +23,7 @@ mod diagnostics;
 mod doctor;
 mod documents;
 mod exec;
+mod exec_display;
 mod form_state;
 mod instructions;
 mod journal;
@@ -40,8 +42,10 @@ mod otlp;
 mod private_file;
 mod problem;
 mod progress;
+mod prompt_input;
 mod providers;
 mod recall;
+mod rule_store;
 mod run;
 mod run_access;
 mod runs;
@@ -84,13 +88,14 @@ use clap::{CommandFactory, FromArgMatches};
 use crate::args::{CliCommand, SelvedgeCli};
 use crate::problem::Problem;
 
-/// Exit status of the process: 0 for success, 1 if the work failed or was suspended, 2 if it never
-/// started. After a second signal the process exits with 130.
+/// Exit status of the process: 0 for success, 1 if the work failed, 2 if it never started, 3 if a
+/// run was suspended. After a second signal the process exits with 130.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CliStatus {
     Success,
     Failed,
     NotStarted,
+    Suspended,
 }
 
 impl From<CliStatus> for ExitCode {
@@ -99,6 +104,7 @@ impl From<CliStatus> for ExitCode {
             CliStatus::Success => Self::from(0),
             CliStatus::Failed => Self::from(1),
             CliStatus::NotStarted => Self::from(2),
+            CliStatus::Suspended => Self::from(3),
         }
     }
 }

@@ -248,7 +248,7 @@ selvedge
 ▶ script  scr_ID
     await tools.writeFile({ path: 'a.txt', content: 'one\\n2\\nthree\\n' });
     return 'written'
-  ✓ write_file a.txt one 2 three   N s
+  ✓ write_file a.txt  N s
     a.txt  +2 -1
     @@ -1,2 +1,3 @@
      one

@@ -82,16 +82,78 @@ fn always_is_saved_and_not_asked_again() {
     assert!(
         terminal
             .output
-            .contains("3. Always approve `touch made …`, in every folder"),
+            .contains("4. Approve `touch made …` always, in every folder"),
         "{}",
         terminal.output
     );
-    terminal.answer("3");
+    terminal.answer("4");
     assert_eq!(terminal.wait_for_exit().0, 0);
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
     assert!(rules.contains("[\"touch\", \"made\"]"), "{rules}");
     let (status, output) = PtyTerminal::run(dir.path(), &args).wait_for_exit();
     assert!(status == 0 && !output.contains("\n> "), "{output}");
+}
+
+#[test]
+fn always_in_this_folder_counts_in_no_other() {
+    let dir = temp_dir();
+    let script = "return (await tools.exec({ command: ['touch', 'made'] })).exitCode";
+    let args = ["run", "--approval", "untrusted", "-e", script];
+    let mut terminal = PtyTerminal::run(dir.path(), &args);
+    terminal.wait_for("3. Approve `touch made …` always in this folder");
+    terminal.wait_for("\n> ");
+    // The bell rings while the question is open.
+    assert!(terminal.output.contains('\x07'), "{:?}", terminal.output);
+    terminal.answer("3");
+    assert_eq!(terminal.wait_for_exit().0, 0);
+    let (status, output) = PtyTerminal::run(dir.path(), &args).wait_for_exit();
+    assert!(status == 0 && !output.contains("\n> "), "{output}");
+    std::fs::create_dir(dir.path().join("work/below")).unwrap();
+    let below = [&args[..], &["-C", "below"]].concat();
+    let mut terminal = PtyTerminal::run(dir.path(), &below);
+    terminal.wait_for("always in this folder");
+    terminal.wait_for("\n> ");
+    terminal.answer("5");
+    assert_eq!(terminal.wait_for_exit().0, 1);
+}
+
+#[test]
+fn a_failed_command_a_reused_call_and_a_denial_are_not_check_marks() {
+    let dir = temp_dir();
+    let script = "await tools.exec({ command: ['false'], timeoutMs: 60000 });\n\
+                  await tools.exec({ command: ['touch', 'made'] });\n\
+                  await tools.exec({ command: ['rm', '-rf', 'x'] }).catch(() => 0);\n\
+                  if (context.args.length) throw new Error('stop'); return 1";
+    let mut terminal = PtyTerminal::run(dir.path(), &["run", "-e", script, "--", "fail"]);
+    terminal.wait_for("\n> ");
+    let before = terminal.output.clone();
+    terminal.answer("3");
+    let (_, after) = terminal.wait_for_exit();
+    assert!(
+        before.contains("✗ exec false · timeout 60 s  exit 1")
+            && after.contains("✗ exec rm -rf x  denied"),
+        "{before}{after}"
+    );
+    let id = only_run(dir.path());
+    let shown = selvedge(dir.path(), &["runs", "show", &id]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        shown.contains("✗ exec           exit 1  false · timeout 60 s")
+            && shown.contains("✓ exec           done  touch made")
+            && shown.contains("✗ exec           denied  rm -rf x"),
+        "{shown}"
+    );
+    let mut terminal = PtyTerminal::run(
+        dir.path(),
+        &["run", "--resume", &id, "-e", script, "--", "fail"],
+    );
+    terminal.wait_for("↺ exec");
+    terminal.wait_for("\n> ");
+    assert!(
+        terminal.output.contains("↺ exec touch made  reused"),
+        "{}",
+        terminal.output
+    );
 }
 
 #[test]
@@ -106,7 +168,7 @@ fn several_calls_can_be_answered_one_by_one() {
     );
     terminal.wait_for("? approval needed for 2 calls:");
     terminal.wait_for("\n> ");
-    for answer in ["6", "1", "4"] {
+    for answer in ["7", "1", "5"] {
         terminal.answer(answer);
     }
     let (_, output) = terminal.wait_for_exit();
@@ -198,7 +260,7 @@ fn an_answer_after_another_process_answered_has_no_effect() {
     terminal.answer("1");
     let (status, output) = terminal.wait_for_exit();
     assert!(
-        status == 1 && output.contains("another process has claimed the run"),
+        status == 3 && output.contains("another process has claimed the run"),
         "{output}"
     );
     assert!(
@@ -224,7 +286,7 @@ fn a_late_answer_does_not_affect_a_script_resumed_elsewhere() {
         let output = selvedge(dir.path(), &["runs", "answer", &id, "--approve"]);
         assert_eq!(
             output.status.code(),
-            Some(1),
+            Some(3),
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
@@ -246,7 +308,7 @@ fn a_late_answer_does_not_affect_a_script_resumed_elsewhere() {
 fn runs_answer_asks_for_the_approval_at_its_terminal() {
     let dir = temp_dir();
     let output = selvedge(dir.path(), &["run", "--suspend", "-e", DOOM]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     let id = only_run(dir.path());
     let mut terminal = PtyTerminal::run(dir.path(), &["runs", "answer", &id]);
     terminal.wait_for("\n> ");
@@ -271,7 +333,7 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
     for text in [
         "fetches http://127.0.0.1:1/page?q=1 (a private address)",
         "    │ http://127.0.0.1:1/page?q=1\r\n",
-        "3. Always approve requests to 127.0.0.1:1, in every folder",
+        "4. Approve requests to 127.0.0.1:1 always, in every folder",
     ] {
         assert!(
             terminal.output.contains(text),
@@ -279,7 +341,7 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
             terminal.output
         );
     }
-    terminal.answer("3");
+    terminal.answer("4");
     let (_, output) = terminal.wait_for_exit();
     assert!(output.contains("ToolExecutionError"), "{output}");
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();

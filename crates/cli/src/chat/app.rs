@@ -240,7 +240,17 @@ impl Chat {
                 self.handle_update(update);
             }
             self.drop_abandoned_questions();
+            let shown_before = self.question_shown;
             self.show_first_question(Instant::now());
+            // Each question rings the bell, also one that follows another.
+            let is_open = self.question_shown;
+            let changed = match is_open && !shown_before {
+                true => self.screen.set_question_open(false),
+                false => Ok(()),
+            };
+            let changed = changed.and_then(|()| self.screen.set_question_open(is_open));
+            // If the terminal cannot be written, the user is gone.
+            self.quitting |= changed.is_err();
             dirty = true;
         }
         self.shut_down().await
@@ -442,6 +452,7 @@ impl Chat {
         // Errors are ignored: the terminal may be closed.
         let _ = self.screen.paint(finished, Default::default());
         let _ = self.screen.clear();
+        let _ = self.screen.set_question_open(false);
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.parts.servers.stop()).await;
         Ok(())
     }

@@ -330,8 +330,6 @@ impl Chat {
         let rows = question.intro_rows(self.theme);
         self.question_shown = true;
         self.print_rows(rows);
-        // If the terminal cannot be written, the user is gone.
-        self.quitting |= self.screen.notify("selvedge asks a question").is_err();
     }
 
     /// Answers the first question, which must be an approval.

@@ -27,6 +27,7 @@ mod screen;
 mod script_view;
 mod scroll_view;
 mod status;
+mod streamed_text;
 mod table;
 mod terminal;
 mod theme;
@@ -39,7 +40,10 @@ use ratatui_core::text::Span;
 
 use self::app::Chat;
 pub(crate) use self::history::remove_from_history;
-use self::rows::{StyledRow, sanitize_line};
+use self::rows::{StyledRow, sanitize_line, wrap_rows};
+pub(crate) use self::status::format_usage;
+pub(crate) use self::streamed_text::StreamedMarkdown;
+pub(crate) use self::theme::Theme;
 use crate::CliStatus;
 use crate::agent_setup::{self, SessionChoice};
 use crate::args::{ChatCommandArgs, ContinueArgs};
@@ -84,6 +88,14 @@ fn run_chat(args: ChatCommandArgs, choice: SessionChoice) -> Result<CliStatus> {
         crate::output::print_line(&format!("selvedge continue {id}"))?;
     }
     Ok(CliStatus::Success)
+}
+
+/// Returns the blocks of a text that are complete now, as lines for a terminal, with the escape
+/// sequences of their styles.
+pub(crate) fn finished_lines(text: &mut StreamedMarkdown, theme: Theme) -> Vec<String> {
+    let (width, _) = app::terminal_size();
+    let lines = wrap_rows(&text.take_rows(width, theme), width);
+    lines.iter().map(screen::line_with_escapes).collect()
 }
 
 fn print_banner(chat: &mut Chat) {

@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::Result;
 use selvedge_journal::{Journal, Redactor, RunFilter, StoredCall, StoredRun, StoredRunState};
 use selvedge_protocol::{ResumeAs, since_epoch};
-use selvedge_tools::snake_case;
+use selvedge_tools::{snake_case, summarise_args};
 use serde_json::json;
 
 use crate::CliStatus;
+use crate::call_outcome::CallOutcomeLabel;
 use crate::output::{print_line, print_text};
 use crate::runs::args::{RunsListArgs, RunsShowArgs};
 use crate::runs::{resume_advice, user_redactor};
@@ -72,15 +73,19 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
         let about = call
             .args
             .as_ref()
-            .map(|args| redactor.redact_value(args).to_string());
-        let about: String = about.unwrap_or_default().chars().take(60).collect();
-        let reused = if call.reused { ", reused" } else { "" };
+            .map(|args| summarise_args(&redactor.redact_value(args), &[]));
+        let about = about.unwrap_or_default();
+        let label = CallOutcomeLabel::of_stored(call);
+        let words = match label.words.as_str() {
+            "" => call.state.as_str(),
+            words => words,
+        };
         let text = format!(
-            "{:<8} {} {:<14} {}{reused}  {about}",
+            "{:<8} {} {} {:<14} {words}  {about}",
             call.id,
             bars.bar(call),
+            label.mark,
             call.tool,
-            call.state.as_str()
         );
         print_line(text.trim_end())?;
         if let Some(error) = &call.error {

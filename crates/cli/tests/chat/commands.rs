@@ -209,7 +209,7 @@ fn the_first_turn_has_the_tools_of_mcp_servers() {
     ));
     let mut terminal = fixture.chat();
     terminal.send("Echo");
-    terminal.wait_for("✓ mcp.odd.echo 41");
+    terminal.wait_for("✓ mcp.odd.echo x 41");
     terminal.wait_for("◀ 42");
     terminal.wait_for("Done.");
     terminal.send("/mcp");
