@@ -1,17 +1,20 @@
-//! The `AGENTS.md` files of a project, which the prompt contains.
+//! The `AGENTS.md` files of a project, which the prompt contains. In a folder without one,
+//! `CLAUDE.md` takes its place.
 
 use std::path::Path;
 
 use selvedge_files::{FileRefusal, ProjectFiles};
 
-/// Name of the files with instructions for the model.
-const INSTRUCTIONS_FILE: &str = "AGENTS.md";
+/// Names of the files with instructions for the model. The first that a folder has is used.
+const INSTRUCTIONS_FILES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 
 /// Whether a file instructs agents, by its name.
 pub(crate) fn is_instructions_file(path: &Path) -> bool {
-    let names = [INSTRUCTIONS_FILE, "CLAUDE.md"];
-    path.file_name()
-        .is_some_and(|name| names.iter().any(|own| name.eq_ignore_ascii_case(own)))
+    path.file_name().is_some_and(|name| {
+        INSTRUCTIONS_FILES
+            .iter()
+            .any(|own| name.eq_ignore_ascii_case(own))
+    })
 }
 
 /// Maximum size of all instructions in the prompt, in bytes.
@@ -37,13 +40,12 @@ pub(crate) struct ProjectInstructions {
 
 /// Returns the paths of the instructions, from the root of the project down to the working folder.
 pub(crate) fn instruction_files(files: &ProjectFiles) -> Vec<std::path::PathBuf> {
-    let paths = files
-        .folders()
-        .into_iter()
-        .map(|folder| folder.join(INSTRUCTIONS_FILE));
-    paths
-        .filter(|path| path.symlink_metadata().is_ok())
-        .collect()
+    let folders = files.folders().into_iter();
+    let paths = folders.filter_map(|folder| {
+        let mut named = INSTRUCTIONS_FILES.iter().map(|name| folder.join(name));
+        named.find(|path| path.symlink_metadata().is_ok())
+    });
+    paths.collect()
 }
 
 /// Reads the instructions, from the root of the project down to the working folder.

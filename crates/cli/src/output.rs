@@ -111,7 +111,7 @@ fn marked_line(mark: &str, code: &str, text: &str, stream: &impl IsTerminal) -> 
 }
 
 /// Whether `NO_COLOR` allows colours.
-fn has_colour() -> bool {
+pub(crate) fn has_colour() -> bool {
     !is_dumb_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 

@@ -1,6 +1,9 @@
 //! The command line as a user sees it: output, errors and exit status.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "commands/command_line.rs"]
+mod command_line;
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 

@@ -140,7 +140,7 @@ fn a_failed_command_a_reused_call_and_a_denial_are_not_check_marks() {
     assert!(
         shown.contains("✗ exec           exit 1  false · timeout 60 s")
             && shown.contains("✓ exec           done  touch made")
-            && shown.contains("✗ exec           denied  rm -rf x"),
+            && shown.contains("✗ exec           denied\n"),
         "{shown}"
     );
     let mut terminal = PtyTerminal::run(
@@ -150,7 +150,7 @@ fn a_failed_command_a_reused_call_and_a_denial_are_not_check_marks() {
     terminal.wait_for("↺ exec");
     terminal.wait_for("\n> ");
     assert!(
-        terminal.output.contains("↺ exec touch made  reused"),
+        terminal.output.contains("↺ exec  reused"),
         "{}",
         terminal.output
     );

@@ -17,15 +17,19 @@ mod editor;
 mod form_prompt;
 mod highlight;
 mod history;
+mod history_search;
 mod inbox;
 mod keys;
 mod markdown;
+mod other_programs;
 mod pending_question;
 mod recent_turns;
 mod rows;
 mod screen;
 mod script_view;
 mod scroll_view;
+mod session_actions;
+mod shell_command;
 mod status;
 mod streamed_text;
 mod table;
@@ -49,15 +53,29 @@ use crate::agent_setup::{self, SessionChoice};
 use crate::args::{ChatCommandArgs, ContinueArgs};
 use crate::journal::JournalNeed;
 
-pub(crate) fn chat(args: ChatCommandArgs) -> Result<CliStatus> {
-    run_chat(args, SessionChoice::New)
+/// Starts a chat in a new session or the last one of this folder, with a first message if there is
+/// one.
+pub(crate) fn chat(
+    args: ChatCommandArgs,
+    continue_last: bool,
+    message: Option<String>,
+) -> Result<CliStatus> {
+    let choice = match continue_last {
+        true => SessionChoice::Existing(None),
+        false => SessionChoice::New,
+    };
+    run_chat(args, choice, message)
 }
 
 pub(crate) fn continue_session(args: ContinueArgs) -> Result<CliStatus> {
-    run_chat(args.chat, SessionChoice::Existing(args.session))
+    run_chat(args.chat, SessionChoice::Existing(args.session), None)
 }
 
-fn run_chat(args: ChatCommandArgs, choice: SessionChoice) -> Result<CliStatus> {
+fn run_chat(
+    args: ChatCommandArgs,
+    choice: SessionChoice,
+    message: Option<String>,
+) -> Result<CliStatus> {
     terminal::require_terminal()?;
     let journal = match &choice {
         SessionChoice::New => JournalNeed::Optional,
@@ -74,6 +92,9 @@ fn run_chat(args: ChatCommandArgs, choice: SessionChoice) -> Result<CliStatus> {
         print_banner(&mut chat);
         if let SessionChoice::Existing(id) = &choice {
             chat.open_session(id.as_deref())?;
+        }
+        if let Some(message) = message.filter(|message| !message.trim().is_empty()) {
+            chat.submit_message(message);
         }
         let raw_terminal = terminal::RawModeGuard::enable()?;
         let ended = chat.run().await;

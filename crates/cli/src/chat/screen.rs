@@ -147,6 +147,20 @@ impl<W: Write> ChatScreen<W> {
         self.out.flush()
     }
 
+    /// Erases the terminal and its scrollback, and forgets all rows.
+    pub(crate) fn erase(&mut self) -> io::Result<()> {
+        self.finished_rows.clear();
+        self.drawn_frame = LiveFrame::default();
+        self.out.write_all(b"\x1b[H\x1b[2J\x1b[3J")?;
+        self.out.flush()
+    }
+
+    /// Sends a text, encoded as base64, to the clipboard of the terminal (OSC 52).
+    pub(crate) fn copy(&mut self, encoded: &str) -> io::Result<()> {
+        write!(self.out, "\x1b]52;c;{encoded}\x1b\\")?;
+        self.out.flush()
+    }
+
     /// Clears the live part and leaves the cursor below the finished rows.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();

@@ -41,6 +41,17 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
     })
 }
 
+/// Deletes a session from the journal and from memory.
+pub(crate) fn delete_session(session: String, yes: bool) -> Result<CliStatus> {
+    run_command(MemoryCommand::Forget(args::MemoryForgetArgs {
+        session: Some(session),
+        turn: None,
+        lesson: None,
+        yes,
+        json: false,
+    }))
+}
+
 fn configured_gradient(config: &selvedge_config::Config) -> GradientOptions {
     GradientOptions {
         budget: config.memory.history_tokens,
