@@ -118,7 +118,7 @@ pub(crate) enum CliCommand {
     /// Check that Selvedge works on this machine
     Doctor(DoctorArgs),
     /// Write an AGENTS.md that tells agents how to build and test this project
-    Init(InitArgs),
+    Init(ProjectInitArgs),
     /// Print the completions of the command line for a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write one page per command
@@ -126,7 +126,7 @@ pub(crate) enum CliCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct InitArgs {
+pub(crate) struct ProjectInitArgs {
     /// Write to this folder instead of the current one
     #[arg(short = 'C', long = "cd", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,

@@ -144,8 +144,8 @@ mod tests {
             ("✗", "denied: too risky".into())
         );
         assert_eq!(
-            denied("exec needs approval: x; nobody"),
-            ("✗", "denied: exec needs approval: x; nobody".into())
+            denied("exec needs approval: x; no approver"),
+            ("✗", "denied: exec needs approval: x; no approver".into())
         );
         let failed = Some((ErrorCode::ToolExecutionError, "no such file"));
         assert_eq!(

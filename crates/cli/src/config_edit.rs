@@ -8,9 +8,14 @@ use toml_edit::{DocumentMut, Item, Table, Value};
 
 use crate::problem::Problem;
 
+/// Largest file that is changed, in bytes.
+const MAX_FILE_BYTES: usize = 1 << 20;
+
 /// The user's `config.toml` while it is changed.
 pub(crate) struct ConfigEdit {
     path: PathBuf,
+    /// The text of the file before it was changed.
+    before: String,
     document: DocumentMut,
 }
 
@@ -20,14 +25,9 @@ impl ConfigEdit {
         let home = selvedge_config::home()
             .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?;
         let path = home.join("config.toml");
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => {
-                let problem = Problem::new(format!("cannot read {}: {error}", path.display()));
-                return Err(problem.hint("make the file readable").into());
-            }
-        };
+        let text = selvedge_files::read_user_text(&path, MAX_FILE_BYTES)
+            .map_err(|refusal| Problem::new(refusal.to_string()).hint("make the file readable"))?
+            .unwrap_or_default();
         let document = text.parse().map_err(|error: toml_edit::TomlError| {
             Problem::new(format!(
                 "cannot parse {}: {}",
@@ -36,7 +36,11 @@ impl ConfigEdit {
             ))
             .hint("run `selvedge doctor` to find the line")
         })?;
-        Ok(Self { path, document })
+        Ok(Self {
+            path,
+            before: text,
+            document,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -89,8 +93,7 @@ impl ConfigEdit {
     /// warning, such as one of an unknown key.
     pub(crate) fn save(&self) -> Result<()> {
         let text = self.document.to_string();
-        let before = std::fs::read_to_string(&self.path).unwrap_or_default();
-        let known = self.problems(&before);
+        let known = self.problems(&self.before);
         let mut problems = self.problems(&text).into_iter();
         if let Some(problem) = problems.find(|problem| !known.contains(problem)) {
             return Err(Problem::new(problem)
@@ -141,6 +144,7 @@ mod tests {
     fn a_key_is_set_and_comments_stay() {
         let mut edit = ConfigEdit {
             path: PathBuf::from("config.toml"),
+            before: String::new(),
             document: "# mine\nmodel = \"a\" # fast\n".parse().unwrap(),
         };
         edit.set(&["memory", "recall"], parse_value("false"))

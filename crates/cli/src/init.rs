@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::CliStatus;
-use crate::args::InitArgs;
+use crate::args::ProjectInitArgs;
 use crate::output::print_line;
 use crate::problem::Problem;
 use crate::setup::working_directory;
@@ -25,7 +25,7 @@ const BUILD_FILES: [(&str, &[&str]); 7] = [
     ("build.gradle", &["./gradlew build"]),
 ];
 
-pub(crate) fn init(args: &InitArgs) -> Result<CliStatus> {
+pub(crate) fn init(args: &ProjectInitArgs) -> Result<CliStatus> {
     let folder = working_directory(args.directory.as_deref())?;
     let file = folder.join("AGENTS.md");
     let written = std::fs::File::create_new(&file)

@@ -127,7 +127,7 @@ fn show_tool(tool: &ListedTool, registry: &Registry) -> Result<CliStatus> {
     print_text(tool.spec.description.trim_end())?;
     print_text("")?;
     match registry.get(&tool.spec.name) {
-        Some(registered) => print_text(selvedge_tools::signature(&registered).trim_end())?,
+        Some(registered) => print_text(selvedge_tools::signature(registered).trim_end())?,
         // A tool of other places has no types here.
         None => print_json_text(&serde_json::to_string_pretty(&tool.spec.input_schema)?)?,
     }

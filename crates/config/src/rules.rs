@@ -28,13 +28,13 @@ pub struct SavedRules {
     /// Model servers on this machine that are used without being configured.
     pub allow_model_servers: Vec<SavedModelServer>,
     /// Rules that apply in one folder.
-    pub folders: Vec<FolderRules>,
+    pub folders: Vec<SavedFolderRules>,
 }
 
 /// Saved rules that apply in one folder only.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct FolderRules {
+pub struct SavedFolderRules {
     /// The folder of the workspace, without links.
     pub path: String,
     /// Commands that run without approval, confined.
@@ -59,7 +59,7 @@ impl SavedRules {
     }
 
     /// Returns the rules of a folder, and adds an empty list if there is none.
-    fn folder_mut(&mut self, folder: &Path) -> io::Result<&mut FolderRules> {
+    fn folder_mut(&mut self, folder: &Path) -> io::Result<&mut SavedFolderRules> {
         let path = folder.to_str().ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -68,9 +68,9 @@ impl SavedRules {
         })?;
         let index = self.folders.iter().position(|own| own.path == path);
         let index = index.unwrap_or_else(|| {
-            self.folders.push(FolderRules {
+            self.folders.push(SavedFolderRules {
                 path: path.to_owned(),
-                ..FolderRules::default()
+                ..SavedFolderRules::default()
             });
             self.folders.len() - 1
         });
@@ -186,7 +186,7 @@ fn write_rules(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
         ]
         .concat()
     };
-    let folder = |own: &FolderRules| {
+    let folder = |own: &SavedFolderRules| {
         let lists = lists(&own.allow, &own.allow_unconfined, &own.allow_hosts);
         format!("\n[[folders]]\npath = {}\n{lists}", quoted(&own.path))
     };

@@ -15,6 +15,9 @@ use crate::problem::Problem;
 /// How long the reader waits for input before it looks whether the terminal is lent.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Largest message that is taken from the editor, in bytes.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
 /// Stops the reader of the terminal while another program reads it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InputGate {
@@ -90,7 +93,11 @@ impl Chat {
             Problem::new(format!("cannot {what}: {error}"))
                 .hint("set EDITOR to the command of an editor")
         };
-        let file = std::env::temp_dir().join(format!("selvedge-{}.md", std::process::id()));
+        // Not in a folder where other users could put a link in its place.
+        let folder = self.setup.home.clone().ok_or_else(|| {
+            Problem::new("there is no folder for the text").hint("set SELVEDGE_HOME")
+        })?;
+        let file = folder.join(format!("message-{}.md", std::process::id()));
         crate::private_file::write_private(&file, &self.editor.text())
             .map_err(|error| cannot("write a temporary file", &error))?;
         let gate = self.input_gate.clone();
@@ -105,16 +112,17 @@ impl Chat {
             .status();
         drop(closed);
         self.take_terminal_back();
-        let text = std::fs::read_to_string(&file);
-        // If it is left behind, the system removes it.
+        let text = selvedge_files::read_user_text(&file, MAX_MESSAGE_BYTES);
+        // If it stays behind, the next chat with this process id replaces it.
         let _ = std::fs::remove_file(&file);
         let status = status.map_err(|error| cannot("run the editor", &error))?;
         if !status.success() {
             return Err(Problem::new(format!("the editor ended with {status}"))
                 .hint("set EDITOR to the command of an editor"));
         }
-        let text = text.map_err(|error| cannot("read the text of the editor", &error))?;
-        self.editor.set(text.trim_end());
+        let text = text
+            .map_err(|refusal| Problem::new(refusal.to_string()).hint("write a shorter message"))?;
+        self.editor.set(text.unwrap_or_default().trim_end());
         self.history.reset_position();
         self.completions = None;
         Ok(())
