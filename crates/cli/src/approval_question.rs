@@ -20,6 +20,8 @@ const MAX_STATED_REASON_CHARS: usize = 400;
 pub(crate) enum ApprovalOption {
     Once,
     AllLaterCalls,
+    UntilExit,
+    AlwaysInFolder,
     Always,
     Deny,
     /// Deny, with a reason that is typed next.
@@ -34,6 +36,8 @@ impl ApprovalOption {
         match self {
             Self::Once => Some(CallDecision::Once),
             Self::AllLaterCalls => Some(CallDecision::AllLaterCalls),
+            Self::UntilExit => Some(CallDecision::UntilExit),
+            Self::AlwaysInFolder => Some(CallDecision::AlwaysInFolder),
             Self::Always => Some(CallDecision::Always),
             Self::Deny => Some(CallDecision::Deny(None)),
             Self::DenyWithReason | Self::EachCall => None,
@@ -48,12 +52,21 @@ pub(crate) enum ApprovalAnswerMode {
     OneByOne,
 }
 
+/// Where a question is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QuestionSurface {
+    Chat,
+    /// In plain lines, while a script runs.
+    Lines,
+}
+
 /// Returns the options for these calls of a request, each with its label. A label says how many
 /// calls the answer covers and how long it lasts.
 pub(crate) fn approval_options(
     request: &ApprovalRequest,
     calls: &[GatedCall],
     mode: ApprovalAnswerMode,
+    surface: QuestionSurface,
 ) -> Vec<(String, ApprovalOption)> {
     let these = match calls.len() {
         1 => "this call".to_owned(),
@@ -70,10 +83,18 @@ pub(crate) fn approval_options(
             ApprovalOption::AllLaterCalls,
         ),
     ];
-    options.extend(always_rules(calls).map(|rules| {
-        let label = format!("Always approve {rules}, in every folder");
-        (label, ApprovalOption::Always)
-    }));
+    if let Some(rules) = always_rules(calls) {
+        let lasting = [
+            ("until this chat ends", ApprovalOption::UntilExit),
+            ("always in this folder", ApprovalOption::AlwaysInFolder),
+            ("always, in every folder", ApprovalOption::Always),
+        ];
+        // A script ends with its process: a rule for the process would add nothing.
+        let offered = lasting.into_iter().filter(|(_, option)| {
+            surface == QuestionSurface::Chat || *option != ApprovalOption::UntilExit
+        });
+        options.extend(offered.map(|(time, option)| (format!("Approve {rules} {time}"), option)));
+    }
     options.push(("Deny".to_owned(), ApprovalOption::Deny));
     options.push((
         "Deny, with a reason for the model".to_owned(),
@@ -183,7 +204,7 @@ mod tests {
             scope_id: Some(script.into()),
             calls: calls.to_vec(),
         };
-        let options = approval_options(&request, calls, mode);
+        let options = approval_options(&request, calls, mode, QuestionSurface::Chat);
         options.into_iter().map(|(label, _)| label).collect()
     }
 
@@ -199,7 +220,9 @@ mod tests {
             [
                 "Approve this call, once",
                 "Approve this call and every later call of this script",
-                "Always approve `npm test …`, in every folder",
+                "Approve `npm test …` until this chat ends",
+                "Approve `npm test …` always in this folder",
+                "Approve `npm test …` always, in every folder",
                 "Deny",
                 "Deny, with a reason for the model"
             ]

@@ -30,6 +30,18 @@ pub(crate) struct SelvedgeCli {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 
+    /// First message of the chat
+    #[arg(value_name = "PROMPT")]
+    pub(crate) prompt: Option<String>,
+
+    /// Run one task, print the answer and exit; same as `selvedge exec`
+    #[arg(short = 'p', long)]
+    pub(crate) print: bool,
+
+    /// Continue the last session of this folder
+    #[arg(short = 'c', long = "continue")]
+    pub(crate) continue_last: bool,
+
     #[command(flatten)]
     pub(crate) chat: ChatCommandArgs,
 
@@ -100,11 +112,37 @@ pub(crate) enum CliCommand {
     /// Import, search and manage the memory of conversations
     #[command(subcommand)]
     Memory(MemoryCommand),
-    /// Print the schema and the paths of the configuration files
+    /// Print and change the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Check that Selvedge works on this machine
     Doctor(DoctorArgs),
+    /// Write an AGENTS.md that tells agents how to build and test this project
+    Init(ProjectInitArgs),
+    /// Print the completions of the command line for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write one page per command
+    Man(ManArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProjectInitArgs {
+    /// Write to this folder instead of the current one
+    #[arg(short = 'C', long = "cd", value_name = "DIR")]
+    pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// Shell that reads the completions
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Write the pages of all commands to this folder
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -160,9 +198,10 @@ pub(crate) struct RunArgs {
     pub(crate) workspace: WorkspaceArgs,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Default)]
 pub(crate) struct ExecArgs {
-    /// Task for the agent; `-`, or no prompt in a new session, reads standard input
+    /// Task for the agent; `-`, or no prompt in a new session, reads standard input. Piped input is
+    /// added to a prompt
     #[arg(value_name = "PROMPT", num_args = 0..)]
     pub(crate) prompt: Vec<String>,
 
@@ -380,6 +419,10 @@ pub(crate) struct ModelsLoginArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
+    /// Show only this tool, with its description and its types
+    #[arg(conflicts_with = "ts")]
+    pub(crate) name: Option<String>,
+
     /// Print TypeScript declarations of the tools
     #[arg(long, conflicts_with = "json")]
     pub(crate) ts: bool,
@@ -408,6 +451,37 @@ pub(crate) enum ConfigCommand {
     Schema,
     /// Print the paths of the configuration files
     Path(ConfigPathArgs),
+    /// Print the value of a key, as the files of the user and of this folder set it
+    Get(ConfigGetArgs),
+    /// Set a key in the user's configuration file
+    Set(ConfigSetArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigGetArgs {
+    /// Key, such as model or memory.recall
+    pub(crate) key: String,
+
+    #[command(flatten)]
+    pub(crate) workspace: WorkspaceArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigSetArgs {
+    /// Key, such as model or memory.recall
+    pub(crate) key: String,
+
+    /// Value as in TOML; a text that is not TOML is a string
+    #[arg(
+        required_unless_present = "unset",
+        conflicts_with = "unset",
+        allow_hyphen_values = true
+    )]
+    pub(crate) value: Option<String>,
+
+    /// Remove the key instead
+    #[arg(long)]
+    pub(crate) unset: bool,
 }
 
 #[derive(Debug, Args)]

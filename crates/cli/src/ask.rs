@@ -16,10 +16,10 @@ use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
 use crate::approval_question::{
-    ApprovalAnswerMode, ApprovalOption, CallBlock, approval_options, call_block, heading,
-    stated_reason, tool_and_reason,
+    ApprovalAnswerMode, ApprovalOption, CallBlock, QuestionSurface, approval_options, call_block,
+    heading, stated_reason, tool_and_reason,
 };
-use crate::output::eprint_text;
+use crate::output::{begin_question_notice, end_question_notice, eprint_text};
 use crate::progress::ProgressDisplay;
 use crate::run::runtime;
 use crate::terminal_input::{PasteMarks, TtyLineReader, TtyReadError};
@@ -56,6 +56,7 @@ impl TerminalApprover {
         // The lock allows one question at a time.
         let mut input = self.input.lock().await;
         let _paused = self.progress.pause();
+        let _notice = QuestionNotice::new();
         // If this future is dropped, the cursor is still after the prompt.
         let mut newline = NewlineGuard::new();
         let _marks = PasteMarks::new();
@@ -103,7 +104,7 @@ impl TerminalApprover {
         mode: ApprovalAnswerMode,
         input: &mut TtyLineReader,
     ) -> Result<Option<CallDecision>, TtyReadError> {
-        let options = approval_options(request, calls, mode);
+        let options = approval_options(request, calls, mode, QuestionSurface::Lines);
         let labels: Vec<String> = options.iter().map(|(label, _)| label.clone()).collect();
         let limit = self.time_limit.map(|limit| {
             format!(
@@ -173,6 +174,22 @@ pub(crate) fn confirm(question: &str, accept: &str, decline: &str) -> Option<boo
 impl Approver for TerminalApprover {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
         self.ask_person(request).boxed()
+    }
+}
+
+/// Rings the bell, notifies and sets the title of the terminal, until it is dropped.
+pub(crate) struct QuestionNotice(());
+
+impl QuestionNotice {
+    pub(crate) fn new() -> Self {
+        begin_question_notice();
+        Self(())
+    }
+}
+
+impl Drop for QuestionNotice {
+    fn drop(&mut self) {
+        end_question_notice();
     }
 }
 

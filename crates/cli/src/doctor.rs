@@ -1,25 +1,28 @@
 //! `selvedge doctor`: checks the configuration, the sandbox, the confinement of commands, the MCP
-//! servers and the model on this machine.
+//! servers, the model, the keyring and git on this machine.
 
 use std::env::consts;
 use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use selvedge_config::Severity;
 use selvedge_confine::{ConfinementBackend, FeatureSupport};
-use selvedge_protocol::SandboxPolicy;
+use selvedge_protocol::{ModelErrorKind, SandboxPolicy};
 use selvedge_server::{HostedCheck, HostedCheckState};
 use serde::{Serialize, Serializer};
 
 use crate::CliStatus;
 use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
-use crate::output::{print_json_text, print_line};
+use crate::output::{print_json_text, print_marked};
 use crate::problem::Problem;
 use crate::providers;
 use crate::serve_errors::names_server_files;
 use crate::setup::{CliSetup, load_configuration_with_diagnostics};
+
+/// Time limit of a provider for its answer.
+const MODEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Result of one check. The field names are part of the JSON output.
 #[derive(Debug, Serialize)]
@@ -94,6 +97,8 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
         )),
     }
     findings.extend(selvedge_config::home().map(|home| check_folder(&home)));
+    findings.push(check_keyring());
+    findings.push(check_git());
     findings.push(check_memory());
     let all_ok = findings.iter().all(DoctorFinding::has_passed);
     if args.json {
@@ -105,13 +110,13 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
                 status,
                 details,
             } = finding;
-            let mark = match status {
-                FindingStatus::Passed => "✓",
-                FindingStatus::NotChecked => "–",
-                FindingStatus::Warning => "!",
-                FindingStatus::Failed => "✗",
+            let (mark, colour) = match status {
+                FindingStatus::Passed => ("✓", "32"),
+                FindingStatus::NotChecked => ("–", "2"),
+                FindingStatus::Warning => ("!", "33"),
+                FindingStatus::Failed => ("✗", "31"),
             };
-            print_line(&format!("{mark} {what:<14} {details}"))?;
+            print_marked(mark, colour, &format!("{what:<14} {details}"))?;
         }
     }
     Ok(if all_ok {
@@ -318,31 +323,99 @@ fn check_confinement(setup: &CliSetup) -> Vec<DoctorFinding> {
     findings
 }
 
-/// Reports the model that agents would use. No model is not a failure: scripts need none.
+/// Asks the provider of the model that agents would use for its models, which costs nothing. No
+/// model is not a failure: scripts need none.
 fn check_model(setup: &CliSetup) -> DoctorFinding {
-    let chosen = crate::run::runtime().and_then(|runtime| {
-        runtime.block_on(providers::choose_model_without_asking(
-            &setup.config,
-            &ModelChoiceArgs::default(),
-        ))
+    let checked = crate::run::runtime().and_then(|runtime| {
+        runtime.block_on(async {
+            let args = ModelChoiceArgs::default();
+            let choice = providers::choose_model_without_asking(&setup.config, &args).await?;
+            let client = choice.client()?;
+            let listed = tokio::time::timeout(MODEL_TIMEOUT, client.list_models()).await;
+            anyhow::Ok((choice, listed))
+        })
     });
-    let (status, details) = match chosen {
-        Ok(choice) => (
-            FindingStatus::Passed,
-            format!(
-                "{} of {}; run `selvedge models test` to test it",
-                choice.model.name, choice.provider.name
-            ),
-        ),
+    let (choice, listed) = match checked {
+        Ok(checked) => checked,
         Err(error) => {
             let problem = Problem::from_error(&error);
             let hint = problem.hints().first();
             let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-            (FindingStatus::Warning, format!("{problem}{hint}"))
+            return DoctorFinding {
+                what: "model",
+                status: FindingStatus::Warning,
+                details: format!("{problem}{hint}"),
+            };
         }
     };
+    let (model, provider) = (&choice.model.name, &choice.provider.name);
+    let failure = match listed {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => match error.kind {
+            ModelErrorKind::Network | ModelErrorKind::Auth | ModelErrorKind::Quota => Some(
+                crate::models::request_problem(&choice.provider, error.kind, &error.message, None),
+            ),
+            // It answered. Not every provider lists its models.
+            _ => None,
+        },
+        Err(_) => {
+            let seconds = MODEL_TIMEOUT.as_secs();
+            Some(Problem::new(format!(
+                "{provider} did not answer within {seconds} s"
+            )))
+        }
+    };
+    let details = match &failure {
+        None => format!("{model}; {provider} answers; run `selvedge models test` to ask the model"),
+        Some(problem) => {
+            let hints = problem.hints().iter().map(|hint| format!("; {hint}"));
+            format!("{model}: {problem}{}", hints.collect::<String>())
+        }
+    };
+    DoctorFinding::new("model", failure.is_none(), details)
+}
+
+/// Asks the system keyring for an entry. Without a keyring, keys come from the environment.
+fn check_keyring() -> DoctorFinding {
+    let (status, details) = match crate::keyring::check() {
+        Ok(()) => (
+            FindingStatus::Passed,
+            "the system keyring answers".to_owned(),
+        ),
+        Err(problem) => (
+            FindingStatus::Warning,
+            format!("{problem}; set keys as environment variables, such as OPENAI_API_KEY"),
+        ),
+    };
     DoctorFinding {
-        what: "model",
+        what: "keyring",
+        status,
+        details,
+    }
+}
+
+/// Runs `git --version`. Sessions in worktrees need it.
+fn check_git() -> DoctorFinding {
+    let output = std::process::Command::new("git")
+        .arg("--version")
+        .stdin(std::process::Stdio::null())
+        .output();
+    let (status, details) = match output {
+        Ok(output) if output.status.success() => {
+            let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            (FindingStatus::Passed, version)
+        }
+        Ok(output) => (
+            FindingStatus::Warning,
+            format!("`git --version` failed: {}", output.status),
+        ),
+        Err(error) => (
+            FindingStatus::Warning,
+            format!("cannot run git: {error}; install git to use worktrees"),
+        ),
+    };
+    DoctorFinding {
+        what: "git",
         status,
         details,
     }

@@ -19,16 +19,32 @@ use tokio_util::sync::CancellationToken;
 use crate::CliStatus;
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ExecArgs, TurnLimitArgs};
+use crate::chat::format_usage;
+use crate::exec_display::streaming_sink;
 use crate::journal::JournalNeed;
 use crate::output::{print_json_text, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
+use crate::prompt_input::read_prompt;
 use crate::run::{SignalTokens, run_with_signals, runtime, shut_down, terminal_approver};
 use crate::session_runner::finish_running_sessions;
 use crate::units;
 
+/// The error of a turn that ended without an answer.
+const NO_ANSWER: &str = "the model gave no answer";
+
 /// How often a model may correct an answer that does not match the schema.
 const MAX_SCHEMA_CORRECTIONS: u32 = 2;
+
+/// How the answer of a turn is printed.
+enum ExecAnswer {
+    /// As text, after the turn.
+    Text,
+    /// It was printed while it streamed in.
+    Printed,
+    /// As the JSON value that was parsed from it, or the reason why it does not match the schema.
+    Checked(Result<Value, String>),
+}
 
 enum ExecTask {
     New(String),
@@ -62,6 +78,8 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     let runtime = runtime()?;
     let cancel = CancellationToken::new();
     let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
+    // At a terminal, messages are printed while they stream in. JSON is printed as a whole.
+    let streams_answer = !args.json && schema.is_none() && std::io::stdout().is_terminal();
     // The provider, for the hint in `turn.failed`; set when the agent is assembled.
     let provider = Arc::new(OnceLock::new());
     let events = if args.json {
@@ -75,7 +93,11 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
                 None => "selvedge",
             },
         };
-        terminal_event_sink(&progress, hints)
+        let events = terminal_event_sink(&progress, hints);
+        match streams_answer {
+            true => streaming_sink(&progress, events),
+            false => events,
+        }
     };
     let options = TurnOptions {
         cancel: cancel.clone(),
@@ -125,6 +147,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
         options.events.emit(RuntimeEvent::ThreadStarted {
             thread_id: session.id().to_owned(),
         });
+        progress.start_turn();
         let outcome = match task {
             ExecTask::New(prompt)
             | ExecTask::Continue {
@@ -163,9 +186,27 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     let (outcome, session, provider) = result?;
     let value = schema.map(|schema| schema.parse_answer(&outcome));
     let matches_schema = !matches!(value, Some(Err(_)));
+    let has_answer = has_answer(&outcome);
     if !args.json {
         let session = setup.journal.is_some().then_some(session.as_str());
-        print_turn_result(&outcome, session, value, &args.turn, &provider)?;
+        let answer = match (value, streams_answer) {
+            (Some(value), _) => ExecAnswer::Checked(value),
+            (None, true) => ExecAnswer::Printed,
+            (None, false) => ExecAnswer::Text,
+        };
+        print_turn_result(&outcome, session, answer, &args.turn, &provider)?;
+        if !args.quiet && std::io::stderr().is_terminal() {
+            let session = session.map(|id| format!("{id} · ")).unwrap_or_default();
+            let cost = outcome.cost.filter(|cost| *cost > 0.0);
+            let cost = cost
+                .map(|cost| format!(" · ${cost:.4}"))
+                .unwrap_or_default();
+            eprint_line!("{session}{}{cost}", format_usage(&outcome.usage));
+        }
+    } else if !has_answer {
+        events.emit(RuntimeEvent::Error {
+            message: NO_ANSWER.to_owned(),
+        });
     } else if let Some(Err(why)) = &value
         && outcome.end == Ok(TurnEnd::Stop)
     {
@@ -182,7 +223,9 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     }
     setup.flush_journal_and_apply_retention()?;
     Ok(match outcome.end {
-        Ok(TurnEnd::Stop | TurnEnd::Length) if matches_schema && written => CliStatus::Success,
+        Ok(TurnEnd::Stop | TurnEnd::Length) if matches_schema && written && has_answer => {
+            CliStatus::Success
+        }
         _ => CliStatus::Failed,
     })
 }
@@ -209,33 +252,11 @@ fn parse_task(args: &ExecArgs) -> Result<ExecTask> {
     }
     match id.is_some() || args.last {
         true => {
-            let prompt = prompt.map(|word| read_prompt(word)).transpose()?;
+            let prompt = prompt.map(|word| read_prompt(Some(word))).transpose()?;
             Ok(ExecTask::Continue { id, prompt })
         }
-        false => Ok(ExecTask::New(read_prompt(
-            prompt.map_or("-", String::as_str),
-        )?)),
+        false => Ok(ExecTask::New(read_prompt(prompt.map(String::as_str))?)),
     }
-}
-
-/// Returns the prompt: the argument, or standard input if the argument is `-`.
-fn read_prompt(word: &str) -> Result<String> {
-    let prompt = match word {
-        "-" if std::io::stdin().is_terminal() => String::new(),
-        "-" => std::io::read_to_string(std::io::stdin().lock()).map_err(|error| {
-            Problem::new(format!(
-                "cannot read the prompt from standard input: {error}"
-            ))
-            .hint("pass the prompt as UTF-8 text")
-        })?,
-        word => word.to_owned(),
-    };
-    if prompt.trim().is_empty() {
-        return Err(Problem::new("missing a prompt")
-            .hint("pass one: selvedge exec \"PROMPT\"")
-            .into());
-    }
-    Ok(prompt)
 }
 
 /// Returns a sink that prints every event as a line of JSON on standard output. Adds the hint to
@@ -329,7 +350,7 @@ fn approval_hint(hints: &ExecHints) -> String {
 fn print_turn_result(
     outcome: &TurnOutcome,
     session: Option<&str>,
-    value: Option<Result<Value, String>>,
+    answer: ExecAnswer,
     turn: &TurnLimitArgs,
     provider: &Provider,
 ) -> Result<()> {
@@ -337,14 +358,15 @@ fn print_turn_result(
         Some(hint) => problem.hint(hint),
         None => problem,
     };
-    match value {
-        Some(Ok(value)) => print_json_text(&serde_json::to_string(&value)?)?,
-        Some(Err(why)) if outcome.end == Ok(TurnEnd::Stop) => {
+    match answer {
+        ExecAnswer::Checked(Ok(value)) => print_json_text(&serde_json::to_string(&value)?)?,
+        ExecAnswer::Checked(Err(why)) if outcome.end == Ok(TurnEnd::Stop) => {
             let hint = session.map(|id| format!("run `selvedge sessions show {id}`"));
             with_hint(Problem::new(schema_mismatch(&why)), hint).print();
         }
-        _ => {
-            if let Some(message) = &outcome.message {
+        ExecAnswer::Printed => {}
+        ExecAnswer::Text | ExecAnswer::Checked(Err(_)) => {
+            if let Some(message) = outcome.message.as_ref().filter(|_| has_answer(outcome)) {
                 print_text(message.trim_end())?;
             }
         }
@@ -353,6 +375,9 @@ fn print_turn_result(
         session.map(|id| format!("run `selvedge exec --continue {id}{flag} \"continue\"`"))
     };
     match &outcome.end {
+        Ok(TurnEnd::Stop | TurnEnd::Length) if !has_answer(outcome) => {
+            with_hint(Problem::new(NO_ANSWER), continue_hint("")).print();
+        }
         Ok(TurnEnd::Stop) => {}
         Ok(TurnEnd::Length) => eprint_line!("warning: the answer was truncated at the token limit"),
         Ok(end) => {
@@ -431,6 +456,12 @@ fn describe_early_end(
             continue_hint(""),
         ),
     }
+}
+
+/// Whether the last message of a turn has text. A turn that did not end by itself needs none.
+fn has_answer(outcome: &TurnOutcome) -> bool {
+    let text = outcome.message.as_deref().unwrap_or_default();
+    !matches!(outcome.end, Ok(TurnEnd::Stop | TurnEnd::Length)) || !text.trim().is_empty()
 }
 
 fn schema_mismatch(why: &str) -> String {

@@ -1,15 +1,16 @@
-//! The `AGENTS.md` files of a project, which the prompt contains.
+//! The `AGENTS.md` files of a project, which the prompt contains. In a folder without one,
+//! `CLAUDE.md` takes its place.
 
 use std::path::Path;
 
 use selvedge_files::{FileRefusal, ProjectFiles};
 
-/// Name of the files with instructions for the model.
-const INSTRUCTIONS_FILE: &str = "AGENTS.md";
+/// Names of the files with instructions for the model. The first that a folder has is used.
+const INSTRUCTIONS_FILES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 
 /// Names of files that instruct agents, up to the first dot and in lower case:
-/// `AGENTS.override.md` and `CLAUDE.local.md` are such files, too. Selvedge itself reads
-/// `AGENTS.md` only; other agents that work in the folder obey the others.
+/// `AGENTS.override.md` and `CLAUDE.local.md` are such files, too. Other agents that work in the
+/// folder obey those that Selvedge does not read.
 const AGENT_FILE_STEMS: [&str; 9] = [
     "agent",
     "agents",
@@ -68,13 +69,12 @@ pub(crate) struct ProjectInstructions {
 
 /// Returns the paths of the instructions, from the root of the project down to the working folder.
 pub(crate) fn instruction_files(files: &ProjectFiles) -> Vec<std::path::PathBuf> {
-    let paths = files
-        .folders()
-        .into_iter()
-        .map(|folder| folder.join(INSTRUCTIONS_FILE));
-    paths
-        .filter(|path| path.symlink_metadata().is_ok())
-        .collect()
+    let folders = files.folders().into_iter();
+    let paths = folders.filter_map(|folder| {
+        let mut named = INSTRUCTIONS_FILES.iter().map(|name| folder.join(name));
+        named.find(|path| path.symlink_metadata().is_ok())
+    });
+    paths.collect()
 }
 
 /// Reads the instructions, from the root of the project down to the working folder.

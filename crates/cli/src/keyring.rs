@@ -8,6 +8,15 @@ use crate::problem::Problem;
 /// Service name of all entries in the keyring.
 const KEYRING_SERVICE: &str = "selvedge";
 
+/// Checks that the keyring can be read.
+pub(crate) fn check() -> Result<(), Problem> {
+    let entry = Entry::new(KEYRING_SERVICE, "selvedge doctor");
+    match entry.and_then(|entry| entry.get_password()) {
+        Ok(_) | Err(Error::NoEntry) => Ok(()),
+        Err(error) => Err(keyring_problem(&error)),
+    }
+}
+
 /// Returns the stored key of a provider; `None` also if the machine has no keyring.
 pub(crate) fn provider_key(provider: &str) -> Option<Secret> {
     Entry::new(KEYRING_SERVICE, provider)

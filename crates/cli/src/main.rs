@@ -13,23 +13,29 @@ mod approval_question;
 mod args;
 mod ask;
 mod ask_form;
+mod call_outcome;
 mod channels;
 mod channels_args;
 mod chat;
 mod check;
 mod config;
+mod config_edit;
 mod diagnostics;
 mod doctor;
 mod documents;
 mod exec;
+mod exec_display;
 mod form_state;
+mod init;
 mod instructions;
 mod journal;
 mod keyring;
+mod list_table;
 mod log;
 mod mcp;
 mod mcp_args;
 mod mcp_install;
+mod mcp_servers;
 mod mcp_token;
 mod memory;
 mod memory_setup;
@@ -40,8 +46,10 @@ mod otlp;
 mod private_file;
 mod problem;
 mod progress;
+mod prompt_input;
 mod providers;
 mod recall;
+mod rule_store;
 mod run;
 mod run_access;
 mod runs;
@@ -68,6 +76,7 @@ mod sessions_send;
 mod sessions_stop;
 mod sessions_worktree;
 mod setup;
+mod shell_files;
 mod stop_signals;
 mod terminal_input;
 mod text_excerpt;
@@ -87,13 +96,14 @@ use clap::{CommandFactory, FromArgMatches};
 use crate::args::{CliCommand, SelvedgeCli};
 use crate::problem::Problem;
 
-/// Exit status of the process: 0 for success, 1 if the work failed or was suspended, 2 if it never
-/// started. After a second signal the process exits with 130.
+/// Exit status of the process: 0 for success, 1 if the work failed, 2 if it never started, 3 if a
+/// run was suspended. After a second signal the process exits with 130.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CliStatus {
     Success,
     Failed,
     NotStarted,
+    Suspended,
 }
 
 impl From<CliStatus> for ExitCode {
@@ -102,6 +112,7 @@ impl From<CliStatus> for ExitCode {
             CliStatus::Success => Self::from(0),
             CliStatus::Failed => Self::from(1),
             CliStatus::NotStarted => Self::from(2),
+            CliStatus::Suspended => Self::from(3),
         }
     }
 }
@@ -137,7 +148,7 @@ fn main() -> ExitCode {
         }
     };
     let Some(command) = cli.command else {
-        return exit_code(chat::chat(cli.chat));
+        return exit_code(start_without_command(cli));
     };
     if let Some(flag) = misplaced_chat_flag(&matches) {
         let name = matches.subcommand_name().unwrap_or_default();
@@ -166,7 +177,54 @@ fn main() -> ExitCode {
         CliCommand::Memory(command) => memory::run_command(command),
         CliCommand::Config(command) => config::config(command),
         CliCommand::Doctor(args) => doctor::doctor(args),
+        CliCommand::Init(args) => init::init(&args),
+        CliCommand::Completions(args) => shell_files::completions(&args),
+        CliCommand::Man(args) => shell_files::man(&args),
     })
+}
+
+/// Starts a chat, or with `-p` runs one task.
+fn start_without_command(cli: SelvedgeCli) -> anyhow::Result<CliStatus> {
+    let SelvedgeCli {
+        chat,
+        prompt,
+        print,
+        continue_last,
+        ..
+    } = cli;
+    if print {
+        let args = args::ExecArgs {
+            prompt: prompt.into_iter().collect(),
+            last: continue_last,
+            turn: chat.turn,
+            model: chat.model,
+            limits: chat.limits,
+            workspace: chat.workspace,
+            ..args::ExecArgs::default()
+        };
+        return exec::exec(args);
+    }
+    if let Some(problem) = prompt.as_deref().and_then(mistyped_command) {
+        return Err(problem.into());
+    }
+    chat::chat(chat, continue_last, prompt)
+}
+
+/// Returns an error if a prompt of one word is probably a command with a mistake.
+fn mistyped_command(prompt: &str) -> Option<Problem> {
+    if prompt.contains(char::is_whitespace) {
+        return None;
+    }
+    let command = SelvedgeCli::command();
+    let names: Vec<&str> = command
+        .get_subcommands()
+        .map(|one| one.get_name())
+        .collect();
+    let similar = selvedge_tools::similar_names(prompt, names)
+        .into_iter()
+        .next()?;
+    let problem = Problem::new(format!("there is no command `{prompt}`"));
+    Some(problem.hint(format!("run `selvedge {similar}`")))
 }
 
 /// Makes a write beyond the file size limit (`ulimit -f`) fail with an error, instead of ending the

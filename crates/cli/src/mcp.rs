@@ -37,6 +37,9 @@ pub(crate) fn mcp(command: McpCommand) -> Result<CliStatus> {
     match command {
         McpCommand::Serve(args) => serve(args),
         McpCommand::List(args) => list(args),
+        McpCommand::Add(args) => crate::mcp_servers::add(&args),
+        McpCommand::Remove(args) => crate::mcp_servers::remove(&args),
+        McpCommand::Get(args) => crate::mcp_servers::get(&args),
         McpCommand::Login(args) => login(args),
         McpCommand::Install(args) => crate::mcp_install::install(args),
     }

@@ -14,10 +14,48 @@ pub(crate) enum McpCommand {
     Serve(McpServeArgs),
     /// Start the configured servers and print the state of each
     List(McpServerListArgs),
+    /// Add a server to the user's configuration
+    Add(McpAddArgs),
+    /// Remove a server from the user's configuration
+    Remove(McpNameArgs),
+    /// Print the settings of a server in the user's configuration
+    Get(McpNameArgs),
     /// Log in to a server in the browser
     Login(McpLoginArgs),
     /// Print or write the configuration that adds `selvedge mcp serve` to an agent
     Install(McpInstallArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct McpAddArgs {
+    /// Name of the server
+    pub(crate) name: String,
+
+    /// URL of a server that speaks streamable HTTP
+    #[arg(long, value_name = "URL", conflicts_with_all = ["command", "env"])]
+    pub(crate) url: Option<String>,
+
+    /// Environment variable that holds the bearer token, with --url
+    #[arg(long, value_name = "NAME", requires = "url")]
+    pub(crate) bearer_token_env_var: Option<String>,
+
+    /// Environment variable to set for the program; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<String>,
+
+    /// Replace a server of this name
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Program and arguments of the server
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct McpNameArgs {
+    /// Name of the server
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Args)]

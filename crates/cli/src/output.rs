@@ -30,6 +30,12 @@ pub(crate) fn print_json_text(json: &str) -> io::Result<()> {
     print(json, escape_in_json)
 }
 
+/// Prints lines that contain escape sequences of Selvedge's own, and no other hidden characters, on
+/// a terminal.
+pub(crate) fn print_with_escapes(lines: &str) -> io::Result<()> {
+    named_error(writeln!(io::stdout().lock(), "{lines}"))
+}
+
 /// Writes bytes to standard output; to a terminal, as text.
 pub(crate) fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     if io::stdout().is_terminal() {
@@ -66,10 +72,9 @@ pub(crate) fn eprint_text(text: &str) {
 pub(crate) fn eprint_labelled(label: &str, style: &str, text: &str) {
     let mut out = io::stderr().lock();
     let written = if out.is_terminal() {
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let (on, off) = match no_colour {
-            true => (String::new(), ""),
-            false => (format!("\x1b[{style}m"), "\x1b[0m"),
+        let (on, off) = match has_colour() {
+            true => (format!("\x1b[{style}m"), "\x1b[0m"),
+            false => (String::new(), ""),
         };
         let indent = format!("\n{}", " ".repeat(label.len() + 2));
         let text = visible(text).replace('\n', &indent);
@@ -81,6 +86,35 @@ pub(crate) fn eprint_labelled(label: &str, style: &str, text: &str) {
     let _ = written;
 }
 
+/// Prints a mark such as `✓` in colour, and a text, as one line on standard error. `code` is the
+/// parameter of the escape sequence for the colour.
+pub(crate) fn eprint_marked(mark: &str, code: &str, text: &str) {
+    let mut out = io::stderr().lock();
+    let line = marked_line(mark, code, text, &out);
+    let _ = writeln!(out, "{line}");
+}
+
+/// Prints a mark in colour, and a text, as one line on standard output.
+pub(crate) fn print_marked(mark: &str, code: &str, text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let line = marked_line(mark, code, text, &out);
+    named_error(writeln!(out, "{line}"))
+}
+
+fn marked_line(mark: &str, code: &str, text: &str, stream: &impl IsTerminal) -> String {
+    let space = if mark.is_empty() { "" } else { " " };
+    let text = for_stream(text, stream, visible_line);
+    match stream.is_terminal() && !mark.is_empty() && has_colour() {
+        true => format!("\x1b[{code}m{mark}\x1b[0m{space}{text}"),
+        false => format!("{mark}{space}{text}"),
+    }
+}
+
+/// Whether `NO_COLOR` allows colours.
+pub(crate) fn has_colour() -> bool {
+    !is_dumb_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Asks the terminal to mark pasted text, until [`unmark_pastes`].
 pub(crate) fn mark_pastes() {
     let _ = io::stderr().lock().write_all(b"\x1b[?2004h");
@@ -89,6 +123,35 @@ pub(crate) fn mark_pastes() {
 /// Ends the effect of [`mark_pastes`].
 pub(crate) fn unmark_pastes() {
     let _ = io::stderr().lock().write_all(b"\x1b[?2004l");
+}
+
+/// Rings the bell, sends a desktop notification (OSC 9) and sets the title of the terminal.
+pub(crate) const QUESTION_NOTICE: &str =
+    "\x07\x1b]9;selvedge asks a question\x1b\\\x1b[22;2t\x1b]2;? selvedge asks a question\x1b\\";
+/// Restores the title of the terminal: of one that saves titles, the one before.
+pub(crate) const END_QUESTION_NOTICE: &str = "\x1b]2;selvedge\x1b\\\x1b[23;2t";
+
+/// Notifies the person at the terminal of a question.
+pub(crate) fn begin_question_notice() {
+    let notice = match is_dumb_terminal() {
+        true => "\x07",
+        false => QUESTION_NOTICE,
+    };
+    let _ = io::stderr().lock().write_all(notice.as_bytes());
+}
+
+/// Ends the effect of [`begin_question_notice`].
+pub(crate) fn end_question_notice() {
+    if !is_dumb_terminal() {
+        let _ = io::stderr()
+            .lock()
+            .write_all(END_QUESTION_NOTICE.as_bytes());
+    }
+}
+
+/// Whether the terminal shows escape sequences as text.
+fn is_dumb_terminal() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
 /// Replaces the hidden characters in JSON by escapes of JSON, which mean the same.

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use selvedge_protocol::{
-    CallError, CallRecord, CallStatus, EventSink, LogLevel, PlanStepStatus, RuntimeEvent,
-};
+use selvedge_protocol::{CallError, CallRecord, EventSink, LogLevel, PlanStepStatus, RuntimeEvent};
 use selvedge_text::visible_line;
+use selvedge_tools::summarise_args;
+
+use crate::call_outcome::{CallOutcomeLabel, OutcomeTone};
+use crate::output::eprint_marked;
 
 /// A handle to the progress display. Clones share it.
 #[derive(Clone)]
@@ -23,31 +25,55 @@ struct ProgressLines {
     spinners: MultiProgress,
     /// Spinner and argument summary of each running call, by call id.
     running_calls: HashMap<String, (ProgressBar, String)>,
-    /// Whether standard error is a terminal.
+    /// Whether standard error is a terminal that shows spinners.
     is_terminal: bool,
     /// Lines to print when the display resumes; `None` while it is not paused.
-    held_lines: Option<Vec<String>>,
+    held_lines: Option<Vec<ProgressLine>>,
     /// The last call, if it failed. Its line is printed with the next event: without its message if
     /// it ends the run, because the error of the run repeats the message.
     failed_call: Option<FailedCallLine>,
+    /// The spinner of a turn, below those of its calls.
+    turn: Option<ProgressBar>,
 }
 
 /// The line of a call that failed.
 struct FailedCallLine {
     /// The line without the message.
-    line: String,
+    line: ProgressLine,
     message: String,
+}
+
+/// A line to print: a mark with its colour, and text.
+struct ProgressLine {
+    mark: &'static str,
+    tone: OutcomeTone,
+    text: String,
+}
+
+impl ProgressLine {
+    /// Returns a line without a mark.
+    fn plain(text: impl Into<String>) -> Self {
+        Self {
+            mark: "",
+            tone: OutcomeTone::Neutral,
+            text: text.into(),
+        }
+    }
 }
 
 impl ProgressDisplay {
     /// Shows progress on standard error, or nothing if `quiet` is set.
     pub(crate) fn on_stderr(quiet: bool) -> Self {
+        let spinners = MultiProgress::new();
+        // On a terminal that cannot move its cursor, spinners are hidden.
+        let is_terminal = std::io::stderr().is_terminal() && !spinners.is_hidden();
         let lines = || ProgressLines {
-            spinners: MultiProgress::new(),
+            spinners,
             running_calls: HashMap::new(),
-            is_terminal: std::io::stderr().is_terminal(),
+            is_terminal,
             held_lines: None,
             failed_call: None,
+            turn: None,
         };
         Self {
             lines: (!quiet).then(|| Arc::new(Mutex::new(lines()))),
@@ -80,11 +106,30 @@ impl ProgressDisplay {
         ProgressPause(self.clone())
     }
 
+    /// Removes the spinners while `print` writes to the terminal.
+    pub(crate) fn suspend(&self, print: impl FnOnce()) {
+        match self.lock_lines() {
+            Some(lines) => lines.spinners.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// Shows a spinner below all lines until [`Self::finish`], if there is a terminal.
+    pub(crate) fn start_turn(&self) {
+        if let Some(mut lines) = self.lock_lines()
+            && lines.is_terminal
+        {
+            let bar = lines.spinners.add(ProgressBar::new_spinner());
+            start_spinner(&bar, "working");
+            lines.turn = Some(bar);
+        }
+    }
+
     /// Prints a line above the spinners.
     pub(crate) fn print(&self, line: &str) {
         if let Some(mut lines) = self.lock_lines() {
             lines.print_failed_call(None);
-            lines.print_line("", &visible_line(line));
+            lines.print_line(ProgressLine::plain(line));
         }
     }
 
@@ -92,6 +137,7 @@ impl ProgressDisplay {
     pub(crate) fn finish(&self) {
         if let Some(mut lines) = self.lock_lines() {
             lines.print_failed_call(None);
+            lines.turn.take().inspect(ProgressBar::finish_and_clear);
             for (bar, _) in std::mem::take(&mut lines.running_calls).into_values() {
                 bar.finish_and_clear();
             }
@@ -124,7 +170,7 @@ impl ProgressLines {
             self.spinners.set_draw_target(ProgressDrawTarget::stderr());
         }
         for line in self.held_lines.take().unwrap_or_default() {
-            self.print_line("", &line);
+            self.print_line(line);
         }
     }
 
@@ -145,13 +191,24 @@ impl ProgressLines {
                 result_failure,
                 ..
             } => self.finish_call(&call, result_failure.as_deref()),
+            RuntimeEvent::ApprovalRequested { request } => {
+                for call in request
+                    .calls
+                    .into_iter()
+                    .filter(|call| !call.args.is_null())
+                {
+                    let summary = summarise_args(&call.args, &[]);
+                    let entry = self.running_calls.entry(call.call_id);
+                    entry.or_insert((ProgressBar::hidden(), summary));
+                }
+            }
             RuntimeEvent::ScriptLog { level, message, .. } => match level {
-                LogLevel::Log => self.print_line("", &message),
-                LogLevel::Warn => self.print_line("warn: ", &message),
-                LogLevel::Error => self.print_line("error: ", &message),
+                LogLevel::Log => self.print_lines("", &message),
+                LogLevel::Warn => self.print_lines("warn: ", &message),
+                LogLevel::Error => self.print_lines("error: ", &message),
             },
-            RuntimeEvent::ScriptProgress { message, .. } => self.print_line("… ", &message),
-            RuntimeEvent::ScriptNotify { message, .. } => self.print_line("! ", &message),
+            RuntimeEvent::ScriptProgress { message, .. } => self.print_lines("… ", &message),
+            RuntimeEvent::ScriptNotify { message, .. } => self.print_lines("! ", &message),
             RuntimeEvent::CallOutput { call_id, text, .. } => self.show_output(&call_id, &text),
             RuntimeEvent::PlanUpdated { plan, .. } => {
                 for step in plan {
@@ -160,7 +217,7 @@ impl ProgressLines {
                         PlanStepStatus::InProgress => "▸",
                         PlanStepStatus::Pending => "·",
                     };
-                    self.print_line("", &format!("  {mark} {}", step.step));
+                    self.print_lines("", &format!("  {mark} {}", step.step));
                 }
             }
             _ => {}
@@ -173,12 +230,12 @@ impl ProgressLines {
                 .insert(call_id, (ProgressBar::hidden(), args_summary));
             return;
         }
-        let bar = self.spinners.add(ProgressBar::new_spinner());
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
-            bar.set_style(style);
-        }
-        bar.set_message(visible_line(&format!("{tool} {args_summary}")).into_owned());
-        bar.enable_steady_tick(Duration::from_millis(100));
+        let bar = ProgressBar::new_spinner();
+        let bar = match &self.turn {
+            Some(turn) => self.spinners.insert_before(turn, bar),
+            None => self.spinners.add(bar),
+        };
+        start_spinner(&bar, &visible_line(&format!("{tool} {args_summary}")));
         self.running_calls.insert(call_id, (bar, args_summary));
     }
 
@@ -204,61 +261,60 @@ impl ProgressLines {
                 bar.finish_and_clear();
                 args_summary
             });
-        let mark = match call.status {
-            CallStatus::Done if result_failure.is_some() => "✗",
-            CallStatus::Done => "✓",
-            CallStatus::Failed => "✗",
-            CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown => "–",
-        };
+        let label = CallOutcomeLabel::of_record(call, result_failure);
         let args_summary = args_summary.filter(|args_summary| !args_summary.is_empty());
         let args_summary = args_summary
             .map(|args_summary| format!(" {args_summary}"))
             .unwrap_or_default();
-        let outcome = match (&call.error, result_failure) {
-            (Some(_), _) => call.status.as_str().to_owned(),
-            (None, Some(failure)) => visible_line(failure).into_owned(),
-            (None, None) if call.status != CallStatus::Done => call.status.as_str().to_owned(),
-            (None, None) if call.reused => "reused".to_owned(),
-            (None, None) => format!("{:.1} ms", call.duration_ms),
+        let outcome = match label.words.as_str() {
+            "" => format!("{:.1} ms", call.duration_ms),
+            words => visible_line(words).into_owned(),
         };
         let tool = visible_line(&call.tool);
-        let line = format!("{mark} {tool}{args_summary}  {outcome}");
-        match &call.error {
-            Some(error) => {
-                self.failed_call = Some(FailedCallLine {
-                    line,
-                    message: error.message.clone(),
-                });
-            }
-            None => self.print_line("", &line),
+        let line = ProgressLine {
+            mark: label.mark,
+            tone: label.tone,
+            text: format!("{tool}{args_summary}  {outcome}"),
+        };
+        match label.reason {
+            Some(message) => self.failed_call = Some(FailedCallLine { line, message }),
+            None => self.print_line(line),
         }
     }
 
     /// Prints the line of the last call if it failed. `run_error` is the error that ended the run.
     fn print_failed_call(&mut self, run_error: Option<&CallError>) {
-        let Some(FailedCallLine { line, message }) = self.failed_call.take() else {
+        let Some(FailedCallLine { mut line, message }) = self.failed_call.take() else {
             return;
         };
-        match run_error.is_some_and(|error| error.message.contains(&message)) {
-            true => self.print_line("", &line),
-            false => self.print_line("", &format!("{line}: {}", visible_line(&message))),
+        if !run_error.is_some_and(|error| error.message.contains(&message)) {
+            line.text.push_str(&format!(": {}", visible_line(&message)));
+        }
+        self.print_line(line);
+    }
+
+    /// Prints each line of a message after the prefix.
+    fn print_lines(&mut self, prefix: &str, message: &str) {
+        for line in message.lines() {
+            self.print_line(ProgressLine::plain(format!("{prefix}{line}")));
         }
     }
 
-    fn print_line(&mut self, prefix: &str, message: &str) {
+    fn print_line(&mut self, line: ProgressLine) {
         if let Some(held) = &mut self.held_lines {
-            held.push(format!("{prefix}{message}"));
-            return;
+            return held.push(line);
         }
-        for line in message.lines() {
-            if self.is_terminal {
-                // Fails only if the terminal is closed.
-                let _ = self
-                    .spinners
-                    .println(visible_line(&format!("{prefix}{line}")));
-            } else {
-                eprint_line!("{prefix}{line}");
-            }
-        }
+        let ProgressLine { mark, tone, text } = line;
+        self.spinners
+            .suspend(|| eprint_marked(mark, tone.colour_code(), &text));
     }
+}
+
+/// Shows a spinner with a text and the time since now.
+fn start_spinner(bar: &ProgressBar, text: &str) {
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.set_message(text.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(100));
 }

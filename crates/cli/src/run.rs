@@ -364,6 +364,7 @@ fn command_status(output: &ScriptToolCallOutput) -> CliStatus {
         RunStatus::Completed => CliStatus::Success,
         RunStatus::DryRun if output.error.is_none() => CliStatus::Success,
         RunStatus::DryRun | RunStatus::Rejected => CliStatus::NotStarted,
+        RunStatus::Suspended => CliStatus::Suspended,
         _ => CliStatus::Failed,
     }
 }

@@ -76,7 +76,8 @@ impl ServedRunner {
         }
     }
 
-    /// Returns whether the server runs turns of a session: its folder is a workspace of a valid token.
+    /// Returns whether the server runs turns of a session: its folder is a workspace of a valid
+    /// token.
     async fn is_served(&self, session: &str) -> Result<bool, SessionError> {
         let info = SessionStore::get(&*self.journal, session).await?;
         let tokens = self.journal.tokens().await;

@@ -10,6 +10,7 @@ use selvedge_protocol::{ConversationItem, MessageRole, SessionStore, TurnItem};
 use serde_json::{Value, json};
 
 use crate::CliStatus;
+use crate::list_table::print_list;
 use crate::output::{print_json_text, print_line, print_text};
 use crate::private_file;
 use crate::problem::Problem;
@@ -21,6 +22,9 @@ use crate::sessions_args::{
 };
 
 pub(crate) fn sessions(command: SessionsCommand) -> Result<CliStatus> {
+    if let SessionsCommand::Delete(args) = command {
+        return crate::memory::delete_session_with_question(args.session, args.yes);
+    }
     let is_read_only = matches!(
         command,
         SessionsCommand::List(_)
@@ -48,6 +52,7 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<CliStatus> {
             renamed.map_err(|error| session_problem(&error))?;
             Ok(CliStatus::Success)
         }
+        SessionsCommand::Delete(_) => Ok(CliStatus::Success),
         SessionsCommand::Fork(args) => fork(&journal, &args),
         SessionsCommand::Export(args) => export(&journal, &args),
         SessionsCommand::Import(args) => import(&journal, &args),
@@ -65,15 +70,22 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<CliStatus> {
     }
     let redactor = user_redactor()?;
     let now = selvedge_protocol::since_epoch();
-    for session in &sessions {
-        let name = session_title(journal, session, &redactor);
-        let when = format_age(now, session.touched_ms);
-        print_line(&format!(
-            "{}  {when:>8}  {name:<40}  {}{}",
-            session.id,
-            session.directory,
-            origin_and_queue(session)
-        ))?;
+    let row = |session: &SessionSummary| {
+        vec![
+            session.id.as_str().into(),
+            format!("{} ago", format_age(now, session.touched_ms)).into(),
+            session_title(journal, session, &redactor).into(),
+            session.directory.as_str().into(),
+            origin_and_queue(session).trim_start().into(),
+        ]
+    };
+    let headings = ["SESSION", "USED", "TITLE", "FOLDER", ""];
+    print_list(&headings, sessions.iter().map(row).collect())?;
+    if sessions.len() as u64 == u64::from(args.limit) {
+        eprint_line!(
+            "note: only the last {} sessions; pass --limit N",
+            sessions.len()
+        );
     }
     if sessions.is_empty() {
         eprint_line!("note: the journal has no sessions");

@@ -22,6 +22,8 @@ pub(crate) enum SessionsCommand {
     Discard(SessionsDiscardArgs),
     /// Undo the file changes of a turn, if the files have not changed since
     Revert(SessionsRevertArgs),
+    /// Delete a session from the journal and from memory
+    Delete(SessionsDeleteArgs),
     /// Set the name of a session
     Rename(SessionsRenameArgs),
     /// Copy a session up to a turn into a new session
@@ -128,6 +130,16 @@ pub(crate) struct SessionsRevertArgs {
     /// Print the restored files as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SessionsDeleteArgs {
+    /// Id of the session, a prefix of the id, or its name
+    pub(crate) session: String,
+
+    /// Do not ask
+    #[arg(short = 'y', long)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]

@@ -24,6 +24,7 @@ use crate::instructions::{InstructionUse, instruction_files};
 use crate::journal::JournalNeed;
 use crate::problem::Problem;
 use crate::recall::RecallTool;
+use crate::rule_store::RuleStore;
 use crate::run_access::McpRunAccess;
 use crate::secret_environment::{project_server_variables, variables_never_inherited};
 use crate::session_runner::TurnPlace;
@@ -182,8 +183,9 @@ impl CliSetup {
         };
         let workspace = Workspace::open_with_paths(&directory, config.sandbox_mode, &paths)
             .map_err(|error| cannot_open_workspace(&directory, &error))?;
-        let saved = saved_rules(home.as_deref())?;
-        let mut settings = command_settings(&config, &saved, home.as_deref());
+        let rules = RuleStore::new(home.as_deref(), workspace.root());
+        let saved = saved_rules(home.as_deref())?.in_folder(workspace.root());
+        let mut settings = command_settings(&config, &saved, rules.clone());
         settings.never_inherit.extend(
             project
                 .as_ref()
@@ -191,7 +193,7 @@ impl CliSetup {
                 .unwrap_or_default(),
         );
         let mut toolbox = Toolbox::with_command_settings(workspace, settings);
-        toolbox.web = crate::web::configure_web(&config, &saved, home.as_deref());
+        toolbox.web = crate::web::configure_web(&config, &saved, rules);
         toolbox.offer_http = config.script_harness.expose.enable_http;
         toolbox.documents = crate::documents::configure_documents(&config, &toolbox.workspace)?;
         let tasks = config
@@ -538,8 +540,7 @@ pub(crate) fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
 }
 
 /// Returns the settings of commands from the configuration and the saved rules.
-fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) -> CommandSettings {
-    let home = home.map(Path::to_owned);
+fn command_settings(config: &Config, saved: &SavedRules, rules: RuleStore) -> CommandSettings {
     CommandSettings {
         environment: config.shell_environment_policy.clone(),
         never_inherit: variables_never_inherited(config),
@@ -558,13 +559,10 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
             ]
             .concat(),
         },
-        save_rule: Some(Box::new(move |rule| {
-            let saved = home
-                .as_ref()
-                .map(|home| selvedge_config::save_rule(home, &rule.prefix, rule.unconfined));
-            if let Some(Err(error)) = saved {
-                eprint_line!("warning: the rule applies to this run only: {error}");
-            }
+        save_rule: Some(Box::new(move |rule, scope| {
+            rules.save(scope, |home, folder| {
+                selvedge_config::save_rule(home, folder, &rule.prefix, rule.unconfined)
+            });
         })),
         support: None,
     }

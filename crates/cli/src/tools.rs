@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::CliStatus;
 use crate::args::ToolsArgs;
 use crate::output::{print_json_text, print_line, print_text};
+use crate::problem::Problem;
 use crate::servers::{wait_for_servers, warn_of_start_failures};
 use crate::setup::CliSetup;
 
@@ -72,7 +73,13 @@ fn print_tools(args: &ToolsArgs, registry: &Registry, setup: &mut CliSetup) -> R
         print_text(selvedge_script::script_declarations(registry).trim_end())?;
         return Ok(CliStatus::Success);
     }
-    let listed = all_tools(registry, setup)?;
+    let mut listed = all_tools(registry, setup)?;
+    if let Some(name) = &args.name {
+        listed = vec![find_tool(listed, name)?];
+        if !args.json {
+            return show_tool(&listed[0], registry);
+        }
+    }
     if args.json {
         print_json_text(&serde_json::to_string_pretty(&listed)?)?;
         return Ok(CliStatus::Success);
@@ -86,6 +93,43 @@ fn print_tools(args: &ToolsArgs, registry: &Registry, setup: &mut CliSetup) -> R
     }
     if listed.is_empty() {
         eprint_line!("note: no tools are registered");
+    }
+    Ok(CliStatus::Success)
+}
+
+/// Returns the tool of this name: `readFile`, `read_file` or `tools.readFile`.
+fn find_tool(listed: Vec<ListedTool>, name: &str) -> Result<ListedTool> {
+    let wanted = name.strip_prefix("tools.").unwrap_or(name);
+    let names: Vec<String> = listed
+        .iter()
+        .map(|tool| tool.spec.js_name.clone())
+        .collect();
+    let is_wanted = |tool: &ListedTool| {
+        tool.spec.name == wanted
+            || tool.spec.js_name == wanted
+            || selvedge_script::callable_name(&tool.spec.js_name) == name
+    };
+    let found = listed.into_iter().find(is_wanted);
+    Ok(found.ok_or_else(|| {
+        let similar = selvedge_tools::similar_names(wanted, names.iter().map(String::as_str));
+        let problem = Problem::new(format!("there is no tool `{name}`"));
+        match similar.first() {
+            Some(similar) => problem.hint(format!("run `selvedge tools {similar}`")),
+            None => problem.hint("run `selvedge tools` to list the tools"),
+        }
+    })?)
+}
+
+/// Prints the description and the types of a tool.
+fn show_tool(tool: &ListedTool, registry: &Registry) -> Result<CliStatus> {
+    let name = selvedge_script::callable_name(&tool.spec.js_name);
+    print_line(&format!("{name}{}", tool.available.mark()))?;
+    print_text(tool.spec.description.trim_end())?;
+    print_text("")?;
+    match registry.get(&tool.spec.name) {
+        Some(registered) => print_text(selvedge_tools::signature(registered).trim_end())?,
+        // A tool of other places has no types here.
+        None => print_json_text(&serde_json::to_string_pretty(&tool.spec.input_schema)?)?,
     }
     Ok(CliStatus::Success)
 }

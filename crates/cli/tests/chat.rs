@@ -22,6 +22,8 @@ mod deliberate;
 mod forms;
 #[path = "chat/inbox.rs"]
 mod inbox;
+#[path = "chat/keys.rs"]
+mod keys;
 #[path = "chat/questions.rs"]
 mod questions;
 #[path = "chat/sampling.rs"]
@@ -248,7 +250,7 @@ selvedge
 ▶ script  scr_ID
     await tools.writeFile({ path: 'a.txt', content: 'one\\n2\\nthree\\n' });
     return 'written'
-  ✓ write_file a.txt one 2 three   N s
+  ✓ write_file a.txt  N s
     a.txt  +2 -1
     @@ -1,2 +1,3 @@
      one
@@ -351,6 +353,7 @@ fn ctrl_c_stops_an_answer_that_does_not_end() {
     terminal.wait_for("– stopped");
     terminal.send("And now?");
     terminal.wait_for("Again.");
+    terminal.wait_for(READY);
     // Without a turn: the first Ctrl-C clears the input, two more quit.
     terminal.type_text("half a thought");
     terminal.wait_for("› half a thought");

@@ -1,6 +1,9 @@
 //! The command line as a user sees it: output, errors and exit status.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "commands/command_line.rs"]
+mod command_line;
+
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
@@ -294,7 +297,7 @@ fn a_command_that_failed_is_not_marked_as_done() {
         await tools.exec({ command: ['true'] })";
     let seen = workspace.run(&["run", "-e", source]);
     let lines: Vec<&str> = seen.err.lines().collect();
-    assert_eq!(lines[0], "✗ exec false  exit code 1", "{seen:?}");
+    assert_eq!(lines[0], "✗ exec false  exit 1", "{seen:?}");
     assert!(
         lines[1].starts_with("✗ exec sleep 60")
             && lines[1].ends_with("  stopped at its time limit of 100 ms"),
@@ -664,11 +667,12 @@ fn check_prints_the_class_of_a_command() {
         ),
     ] {
         let consequence = match class {
-            "read-only" => "needs no approval",
-            "unknown" => "runs confined, and needs approval only under `untrusted`",
-            _ => "needs approval, and is denied under `never`",
+            "dangerous" => "needs approval",
+            _ => "runs without approval",
         };
-        let text = format!("{class}: {reason}{consequence}");
+        let text = format!(
+            "{class}: {reason}{consequence} under `on-request`, confined to `workspace-write`"
+        );
         let seen = workspace.run(&[&["check", "--command", "--"], argv].concat());
         assert_eq!(
             (seen.status, seen.out.as_str(), seen.err.as_str()),
@@ -704,6 +708,27 @@ fn check_prints_the_class_of_a_command() {
         ])
         .json();
     assert_eq!(report["reason"], "deletes files by force");
+    // The answer is the one of `run` with the same flags.
+    for (flags, argv, verdict) in [
+        (
+            &["--approval", "untrusted"][..],
+            &["cargo", "test"][..],
+            "needs-approval",
+        ),
+        (&["--approval", "untrusted"], &["ls"], "runs"),
+        (&["--approval", "never"], &["cargo", "test"], "runs"),
+        (&["--approval", "never"], &["rm", "-rf", "x"], "denied"),
+        (
+            &["--sandbox", "danger-full-access"],
+            &["cargo", "test"],
+            "runs",
+        ),
+        (&["--sandbox", "read-only"], &["cargo", "test"], "runs"),
+    ] {
+        let checked = [&["check", "--command", "--json"], flags, &["--"], argv].concat();
+        let report = workspace.run(&checked).json();
+        assert_eq!(report["verdict"], verdict, "{flags:?} {argv:?}: {report}");
+    }
     assert_eq!(report["commands"], json!([["ls"], ["rm", "-rf", "a b"]]));
     for usage in [
         &["check", "--command"][..],
@@ -720,7 +745,7 @@ fn doctor_tests_the_sandbox() {
     let seen = CommandsWorkspace::new().run(&["doctor", "--json"]);
     assert_eq!(seen.status, 0, "{seen:?}");
     let findings = seen.json();
-    for what in ["sandbox", "realm", "deadline", "folder"] {
+    for what in ["sandbox", "realm", "deadline", "folder", "keyring", "git"] {
         let is_ok = |finding: &Value| finding["what"] == what && finding["ok"] == true;
         assert!(findings.as_array().unwrap().iter().any(is_ok), "{what}");
     }

@@ -156,7 +156,9 @@ fn lists_of_runs_sessions_and_memory_are_shown() {
     fixture.shown(&["memory", "search", "A"]);
     fixture.shown(&["memory", "turn", "T-1", "--session", id, "--level", "R"]);
     fixture.shown(&["memory", "show", "--session", id, "--text"]);
-    fixture.shows_hostile(&["exec", "Say it"]);
+    // The answer is wrapped.
+    let answer = fixture.shown(&["exec", "Say it"]).replace("\r\n", "");
+    assert!(answer.contains(SHOWN), "{answer}");
     let output = fixture.shown(&["models", "list", "--provider", "mock"]);
     assert!(output.contains("\\u{202e}"), "{output}");
 }

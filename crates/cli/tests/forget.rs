@@ -149,6 +149,7 @@ fn a_forgotten_turn_is_removed_from_every_file() {
     let done: Value = serde_json::from_str(&fixture.out(&[
         "memory",
         "forget",
+        "-y",
         "--session",
         id,
         "--turn",
@@ -185,7 +186,7 @@ fn a_forgotten_turn_is_removed_from_every_file() {
     );
 
     let done: Value =
-        serde_json::from_str(&fixture.out(&["memory", "forget", "--session", id, "--json"]))
+        serde_json::from_str(&fixture.out(&["memory", "forget", "-y", "--session", id, "--json"]))
             .unwrap();
     assert_eq!(done["turns"], 4);
     let output = fixture.run(&["exec", "resume", id, "Hello?"]);
@@ -193,7 +194,7 @@ fn a_forgotten_turn_is_removed_from_every_file() {
         String::from_utf8_lossy(&output.stderr).contains("there is no session"),
         "{output:?}"
     );
-    let output = fixture.run(&["memory", "forget", "--session", id]);
+    let output = fixture.run(&["memory", "forget", "-y", "--session", id]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.code() == Some(2)
@@ -222,8 +223,8 @@ fn a_session_in_use_is_not_forgotten() {
         std::thread::yield_now();
     }
     for args in [
-        &["memory", "forget", "--session", id, "--turn", "T-1"][..],
-        &["memory", "forget", "--session", id],
+        &["memory", "forget", "-y", "--session", id, "--turn", "T-1"][..],
+        &["memory", "forget", "-y", "--session", id],
     ] {
         let output = fixture.run(args);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -243,7 +244,7 @@ fn a_session_in_use_is_not_forgotten() {
     );
     working.kill().unwrap();
     working.wait().unwrap();
-    fixture.out(&["memory", "forget", "--session", id]);
+    fixture.out(&["memory", "forget", "-y", "--session", id]);
     assert_eq!(fixture.files_with_word(), [] as [&str; 0]);
 }
 
@@ -266,7 +267,7 @@ fn an_interrupted_forget_can_be_repeated() {
     reader.execute_batch("BEGIN").unwrap();
     assert_eq!(turns(&reader), 1);
     let mut child = fixture
-        .command(&["memory", "forget", "--session", id, "--turn", "T-1"])
+        .command(&["memory", "forget", "-y", "--session", id, "--turn", "T-1"])
         .spawn()
         .unwrap();
     let watcher = open();
@@ -281,6 +282,6 @@ fn an_interrupted_forget_can_be_repeated() {
     child.wait().unwrap();
     drop((reader, watcher));
     assert!(!fixture.files_with_word().is_empty());
-    fixture.out(&["memory", "forget", "--session", id, "--turn", "T-1"]);
+    fixture.out(&["memory", "forget", "-y", "--session", id, "--turn", "T-1"]);
     assert_eq!(fixture.files_with_word(), [] as [&str; 0]);
 }

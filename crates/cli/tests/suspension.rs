@@ -64,7 +64,7 @@ impl SuspensionWorkspace {
 
     /// Starts a run that is suspended at its first approval, and returns its id.
     fn suspended(&self, source: &str) -> String {
-        let output = self.json(&[
+        let (status, out, err) = self.run(&[
             "run",
             "--suspend",
             "--approval",
@@ -75,6 +75,8 @@ impl SuspensionWorkspace {
             "--",
             "word",
         ]);
+        assert_eq!(status, 3, "{out}{err}");
+        let output: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(output["status"], json!("suspended"), "{output:#}");
         output["id"].as_str().unwrap().to_owned()
     }

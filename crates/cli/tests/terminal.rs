@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(target_os = "linux")]
 
+#[path = "terminal/outcomes.rs"]
+mod outcomes;
 #[path = "terminal/pty.rs"]
 mod pty;
 
@@ -82,11 +84,11 @@ fn always_is_saved_and_not_asked_again() {
     assert!(
         terminal
             .output
-            .contains("3. Always approve `touch made …`, in every folder"),
+            .contains("4. Approve `touch made …` always, in every folder"),
         "{}",
         terminal.output
     );
-    terminal.answer("3");
+    terminal.answer("4");
     assert_eq!(terminal.wait_for_exit().0, 0);
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
     assert!(rules.contains("[\"touch\", \"made\"]"), "{rules}");
@@ -106,7 +108,7 @@ fn several_calls_can_be_answered_one_by_one() {
     );
     terminal.wait_for("? approval needed for 2 calls:");
     terminal.wait_for("\n> ");
-    for answer in ["6", "1", "4"] {
+    for answer in ["7", "1", "5"] {
         terminal.answer(answer);
     }
     let (_, output) = terminal.wait_for_exit();
@@ -198,7 +200,7 @@ fn an_answer_after_another_process_answered_has_no_effect() {
     terminal.answer("1");
     let (status, output) = terminal.wait_for_exit();
     assert!(
-        status == 1 && output.contains("another process has claimed the run"),
+        status == 3 && output.contains("another process has claimed the run"),
         "{output}"
     );
     assert!(
@@ -224,7 +226,7 @@ fn a_late_answer_does_not_affect_a_script_resumed_elsewhere() {
         let output = selvedge(dir.path(), &["runs", "answer", &id, "--approve"]);
         assert_eq!(
             output.status.code(),
-            Some(1),
+            Some(3),
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
@@ -246,7 +248,7 @@ fn a_late_answer_does_not_affect_a_script_resumed_elsewhere() {
 fn runs_answer_asks_for_the_approval_at_its_terminal() {
     let dir = temp_dir();
     let output = selvedge(dir.path(), &["run", "--suspend", "-e", DOOM]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     let id = only_run(dir.path());
     let mut terminal = PtyTerminal::run(dir.path(), &["runs", "answer", &id]);
     terminal.wait_for("\n> ");
@@ -271,7 +273,7 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
     for text in [
         "fetches http://127.0.0.1:1/page?q=1 (a private address)",
         "    │ http://127.0.0.1:1/page?q=1\r\n",
-        "3. Always approve requests to 127.0.0.1:1, in every folder",
+        "4. Approve requests to 127.0.0.1:1 always, in every folder",
     ] {
         assert!(
             terminal.output.contains(text),
@@ -279,7 +281,7 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
             terminal.output
         );
     }
-    terminal.answer("3");
+    terminal.answer("4");
     let (_, output) = terminal.wait_for_exit();
     assert!(output.contains("ToolExecutionError"), "{output}");
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();

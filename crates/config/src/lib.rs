@@ -29,7 +29,8 @@ pub use load::{ConfigError, UserFile, home, load, load_with, place_of_key};
 pub use mcp::{project_servers, servers_in_project_config};
 pub use project::{PROJECT_FILES, Project};
 pub use rules::{
-    SavedModelServer, SavedRules, save_host, save_model_server, save_rule, saved_rules,
+    SavedFolderRules, SavedModelServer, SavedRules, save_host, save_model_server, save_rule,
+    saved_rules,
 };
 pub use schema::{reference, schema};
 pub use trust::{TrustState, distrust, trust, trust_state};

@@ -118,6 +118,11 @@ impl UserFile {
         let text = read_user_text(&path, MAX_CONFIG_BYTES)?;
         Ok(Self(text.map(|text| (path, text))))
     }
+
+    /// Returns a file with this text, to check the text before it is written.
+    pub fn with_text(path: &Path, text: &str) -> Self {
+        Self(Some((path.to_owned(), text.to_owned())))
+    }
 }
 
 /// Loads the configuration like [`load`], with a user's file that was read before.

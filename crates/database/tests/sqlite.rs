@@ -26,7 +26,8 @@ fn values_are_read_as_they_were_written() {
     let mut read = connection
         .prepare_cached("SELECT id, text, data, size FROM notes ORDER BY id")
         .unwrap();
-    let rows: Vec<(i64, Option<String>, Option<Vec<u8>>, f64)> = read
+    type NoteRow = (i64, Option<String>, Option<Vec<u8>>, f64);
+    let rows: Vec<NoteRow> = read
         .query_map(params![], |row| row.try_into())
         .unwrap()
         .collect::<Result<_, _>>()

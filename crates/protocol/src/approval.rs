@@ -101,10 +101,28 @@ pub enum CallDecision {
     SimilarCalls,
     /// Approve this call and every later call of the same script that would need approval.
     AllLaterCalls,
-    /// Approve this call and, from now on, everything that [`Preview::rule`] describes.
+    /// Approve this call and, until this process ends, everything that [`Preview::rule`]
+    /// describes.
+    UntilExit,
+    /// Approve this call and, from now on in this folder, everything that [`Preview::rule`]
+    /// describes.
+    AlwaysInFolder,
+    /// Approve this call and, from now on in every folder, everything that [`Preview::rule`]
+    /// describes.
     Always,
     /// Deny the call, with an optional reason for the model.
     Deny(Option<String>),
+}
+
+/// How long and where a rule applies that an approval adds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleScope {
+    /// Until this process ends.
+    Process,
+    /// From now on, in the folder of the workspace.
+    Folder,
+    /// From now on, in every folder.
+    Everywhere,
 }
 
 /// An approver's response to a request.

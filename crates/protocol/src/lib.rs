@@ -26,7 +26,7 @@ mod turn_changes;
 
 pub use approval::{
     ApprovalPolicy, ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, Preview,
-    PreviewContent, SandboxPolicy,
+    PreviewContent, RuleScope, SandboxPolicy,
 };
 pub use channels::{
     AuthorKind, ChannelError, ChannelInfo, ChannelMessage, ChannelStore, Following,

@@ -13,7 +13,9 @@ use selvedge_confine::{
     Child, ChildCommand, ChildStdio, ConfineError, Confinement, ConfinementMode,
     ConfinementSupport, NetworkAccess, UnixSocketAccess, WeakerConfinement,
 };
-use selvedge_protocol::{CommandLimits, EnvironmentPolicy, Preview, PreviewContent, SandboxPolicy};
+use selvedge_protocol::{
+    CommandLimits, EnvironmentPolicy, Preview, PreviewContent, RuleScope, SandboxPolicy,
+};
 use selvedge_tools::{CallContext, Risk, ToolError};
 use serde_json::{Value, json};
 
@@ -76,7 +78,7 @@ pub struct CommandSettings {
 }
 
 /// Stores a rule for later processes.
-pub type SaveCommandRule = Box<dyn Fn(&CommandRule) + Send + Sync>;
+pub type SaveCommandRule = Box<dyn Fn(&CommandRule, RuleScope) + Send + Sync>;
 
 /// Prefixes of commands that run without approval. Each prefix is a list of words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use selvedge_confine::{Child, ChildStdio, CommandExit};
 use selvedge_protocol::{
-    CallReach, CallTimeout, OutputStream, Preview, ResumeAs, RuntimeEvent, ToolSpec,
+    CallReach, CallTimeout, OutputStream, Preview, ResumeAs, RuleScope, RuntimeEvent, ToolSpec,
 };
 use selvedge_text::group_digits;
 use selvedge_tools::{
@@ -130,8 +130,8 @@ impl Tool for Exec {
         self.0.approval_key(&command_request(args))
     }
 
-    fn allow_always(&self, args: &Value) {
-        self.0.allow_always(&command_request(args));
+    fn add_rule(&self, args: &Value, scope: RuleScope) {
+        self.0.add_rule(&command_request(args), scope);
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
@@ -406,7 +406,7 @@ fn failure(output: &ExecToolOutput, time_limit: Duration) -> Option<String> {
     if let Some(reason) = &output.sandbox_reason {
         return Some(format!("blocked by the sandbox: {reason}"));
     }
-    (output.exit_code != 0).then(|| format!("exit code {}", output.exit_code))
+    (output.exit_code != 0).then(|| format!("exit {}", output.exit_code))
 }
 
 fn render(output: &ExecToolOutput) -> String {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{CallReach, Preview, PreviewContent, ResumeAs, ToolSpec};
+use selvedge_protocol::{CallReach, Preview, PreviewContent, ResumeAs, RuleScope, ToolSpec};
 use selvedge_text::truncate_chars;
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
@@ -116,8 +116,8 @@ impl Tool for ExecCommand {
         self.0.approval_key(&command_request(args))
     }
 
-    fn allow_always(&self, args: &Value) {
-        self.0.allow_always(&command_request(args));
+    fn add_rule(&self, args: &Value, scope: RuleScope) {
+        self.0.add_rule(&command_request(args), scope);
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {

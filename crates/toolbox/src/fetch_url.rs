@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream;
 use schemars::JsonSchema;
-use selvedge_protocol::{CallReach, DocumentStore, Preview, ToolSpec};
+use selvedge_protocol::{CallReach, DocumentStore, Preview, RuleScope, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -109,8 +109,8 @@ impl Tool for FetchUrl {
         self.0.approval_scope_key(&urls_in_args(args))
     }
 
-    fn allow_always(&self, args: &Value) {
-        self.0.allow_always(&urls_in_args(args));
+    fn add_rule(&self, args: &Value, scope: RuleScope) {
+        self.0.add_rule(&urls_in_args(args), scope);
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use schemars::JsonSchema;
-use selvedge_protocol::{CallReach, Preview, ResumeAs, ToolSpec};
+use selvedge_protocol::{CallReach, Preview, ResumeAs, RuleScope, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -133,9 +133,9 @@ impl Tool for Http {
         Some(format!("{method} {host}"))
     }
 
-    fn allow_always(&self, args: &Value) {
+    fn add_rule(&self, args: &Value, scope: RuleScope) {
         if self.is_read_only(args) {
-            self.0.allow_always(&url_in_args(args));
+            self.0.add_rule(&url_in_args(args), scope);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
-use selvedge_protocol::{CallReach, DocumentStore, Preview, ToolSpec};
+use selvedge_protocol::{CallReach, DocumentStore, Preview, RuleScope, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -104,8 +104,8 @@ impl Tool for WebSearch {
         self.0.approval_scope_key(&self.search_urls(args))
     }
 
-    fn allow_always(&self, args: &Value) {
-        self.0.allow_always(&self.search_urls(args));
+    fn add_rule(&self, args: &Value, scope: RuleScope) {
+        self.0.add_rule(&self.search_urls(args), scope);
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {

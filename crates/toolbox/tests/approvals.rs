@@ -579,7 +579,7 @@ fn the_answer_always_saves_a_rule_with_the_prefix() {
         let record = saved.clone();
         let fixture = fixture(ApprovalPolicy::Untrusted, CallDecision::Always);
         *fixture.settings.lock().unwrap() = Some(CommandSettings {
-            save_rule: Some(Box::new(move |rule| {
+            save_rule: Some(Box::new(move |rule, _| {
                 record.lock().unwrap().push(rule.clone())
             })),
             ..Default::default()

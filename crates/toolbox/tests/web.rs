@@ -461,7 +461,7 @@ fn approval_for_always_stores_a_rule_for_the_host() {
     let saved = Arc::new(Mutex::new(Vec::new()));
     let saving = saved.clone();
     let save_host: selvedge_toolbox::SaveHost =
-        Box::new(move |host| saving.lock().unwrap().push(host.to_owned()));
+        Box::new(move |host, _| saving.lock().unwrap().push(host.to_owned()));
     let mut fixture = fixture(WebSettings {
         network_enabled: false,
         save_host: Some(save_host),

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use selvedge_protocol::{
     ApprovalRequest, ApprovalResponse, CallDecision, ErrorCode, GatedCall, LedgerError, Preview,
-    RuntimeEvent, new_id,
+    RuleScope, RuntimeEvent, new_id,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -62,8 +62,8 @@ impl Orchestrator {
                     allowed.push(prepared);
                     continue;
                 }
-                ApprovalResult::ApprovedAlways => {
-                    prepared.tool.tool.allow_always(&prepared.args);
+                ApprovalResult::ApprovedByRule(rule_scope) => {
+                    prepared.tool.tool.add_rule(&prepared.args, rule_scope);
                     scope.remember_approval(prepared.approval_key());
                     allowed.push(prepared);
                     continue;
@@ -123,8 +123,8 @@ impl Orchestrator {
                 scope.approve_all_later_calls();
                 Some(prepared)
             }
-            Some(ApprovalResult::ApprovedAlways) => {
-                prepared.tool.tool.allow_always(&prepared.args);
+            Some(ApprovalResult::ApprovedByRule(rule_scope)) => {
+                prepared.tool.tool.add_rule(&prepared.args, *rule_scope);
                 scope.remember_approval(prepared.approval_key());
                 Some(prepared)
             }
@@ -244,7 +244,15 @@ impl Orchestrator {
                         Some(CallDecision::Once) => ApprovalResult::ApprovedOnce,
                         Some(CallDecision::SimilarCalls) => ApprovalResult::ApprovedSimilarCalls,
                         Some(CallDecision::AllLaterCalls) => ApprovalResult::ApprovedAllLaterCalls,
-                        Some(CallDecision::Always) => ApprovalResult::ApprovedAlways,
+                        Some(CallDecision::UntilExit) => {
+                            ApprovalResult::ApprovedByRule(RuleScope::Process)
+                        }
+                        Some(CallDecision::AlwaysInFolder) => {
+                            ApprovalResult::ApprovedByRule(RuleScope::Folder)
+                        }
+                        Some(CallDecision::Always) => {
+                            ApprovalResult::ApprovedByRule(RuleScope::Everywhere)
+                        }
                         Some(CallDecision::Deny(reason)) => ApprovalResult::Denied(reason),
                         None => ApprovalResult::Denied(None),
                     }).collect()
@@ -297,7 +305,8 @@ pub(crate) enum ApprovalResult {
     ApprovedOnce,
     ApprovedSimilarCalls,
     ApprovedAllLaterCalls,
-    ApprovedAlways,
+    /// Approved, with everything that the call's rule describes.
+    ApprovedByRule(RuleScope),
     Denied(Option<String>),
     /// No approver is available. The text says why.
     Unavailable(String),
@@ -313,7 +322,9 @@ impl ApprovalResult {
             Self::ApprovedOnce => "yes".into(),
             Self::ApprovedSimilarCalls => "yes, and similar calls of this script".into(),
             Self::ApprovedAllLaterCalls => "yes, and all later calls of this script".into(),
-            Self::ApprovedAlways => "yes, always".into(),
+            Self::ApprovedByRule(RuleScope::Process) => "yes, until the process ends".into(),
+            Self::ApprovedByRule(RuleScope::Folder) => "yes, always in this folder".into(),
+            Self::ApprovedByRule(RuleScope::Everywhere) => "yes, always".into(),
             Self::Denied(None) => "no".into(),
             Self::Denied(Some(reason)) | Self::Unavailable(reason) => format!("no: {reason}"),
             Self::TimedOut => "no answer".into(),

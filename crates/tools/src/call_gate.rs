@@ -197,7 +197,7 @@ impl CallGate {
                 scope.approve_all_later_calls();
                 Ok(())
             }
-            Some(ApprovalResult::ApprovedSimilarCalls | ApprovalResult::ApprovedAlways) => {
+            Some(ApprovalResult::ApprovedSimilarCalls | ApprovalResult::ApprovedByRule(_)) => {
                 scope.remember_approval(action.approval_key);
                 Ok(())
             }

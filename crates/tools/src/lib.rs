@@ -39,6 +39,7 @@ mod tool;
 mod tool_cache;
 mod typescript;
 
+pub use args_summary::summarise_args;
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, object_from_literal};
 pub use call_gate::{
     ApprovalTimeLimit, Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard,

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     ApprovalRequirement, CallReach, CallTimeout, ErrorCode, EventSink, OutputPart, Preview,
-    ResultView, ResumeAs, ToolSpec,
+    ResultView, ResumeAs, RuleScope, ToolSpec,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -75,10 +75,10 @@ pub trait Tool: Send + Sync {
         None
     }
 
-    /// Stores the approval "always" for this call and everything that the rule of its preview
-    /// covers.
-    fn allow_always(&self, args: &Value) {
-        let _ = args;
+    /// Approves everything that the rule of this call's preview covers, as long and where `scope`
+    /// says.
+    fn add_rule(&self, args: &Value, scope: RuleScope) {
+        let _ = (args, scope);
     }
 
     /// Returns whether only scripts can call the tool. Such a tool is not offered for structured

@@ -11,7 +11,7 @@ use ratatui_core::text::Span;
 use selvedge_agent::{Agent, Session, TurnOptions};
 use selvedge_memory::SmallModel;
 use selvedge_protocol::{ClaimedMessage, RuntimeEvent, ScriptMode};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use super::approval_prompt::ApprovalPrompt;
 use super::completion::CompletionMenu;
@@ -19,10 +19,13 @@ use super::conversation::build_agent;
 use super::editor::Editor;
 use super::form_prompt::FormPrompt;
 use super::history::InputHistory;
+use super::history_search::HistorySearch;
 use super::inbox::{InboxPoll, InboxUse};
+use super::other_programs::{InputGate, spawn_input_reader};
 use super::pending_question::{ChatQuestion, QuitAction};
 use super::rows::{StyledRow, sanitize_line};
 use super::screen::ChatScreen;
+use super::shell_command::ShellCommand;
 use super::status::StatusLine;
 use super::theme::Theme;
 use super::turn_view::{ReasoningDisplay, TurnView};
@@ -91,6 +94,13 @@ pub(crate) struct Chat {
     pub(super) spent_before_turn: (selvedge_protocol::Usage, f64),
     /// The mode that `/mode` set for the next turns.
     pub(super) script_mode: Option<ScriptMode>,
+    /// The search in the history, while it is open.
+    pub(super) history_search: Option<HistorySearch>,
+    /// The command that the user runs with `!`.
+    pub(super) shell_command: Option<ShellCommand>,
+    /// What the next message tells the model besides its text: commands that the user ran.
+    pub(super) context_for_model: Vec<String>,
+    pub(super) input_gate: InputGate,
     /// Text shown in place of the status line until the next key.
     pub(super) notice: Option<String>,
     /// When Ctrl-C was pressed while no turn was running and the input was empty.
@@ -176,6 +186,10 @@ impl Chat {
             status: StatusLine::default(),
             spent_before_turn: Default::default(),
             script_mode: None,
+            history_search: None,
+            shell_command: None,
+            context_for_model: Vec::new(),
+            input_gate: InputGate::default(),
             notice: None,
             ctrl_c_pressed_at: None,
             theme,
@@ -196,7 +210,7 @@ impl Chat {
     }
 
     pub(crate) async fn run(&mut self) -> Result<()> {
-        let mut input = spawn_input_reader();
+        let mut input = spawn_input_reader(self.input_gate.clone());
         let mut stop = StopSignals::listen()?;
         self.prepare_servers();
         let mut painted: Option<Instant> = None;
@@ -240,7 +254,17 @@ impl Chat {
                 self.handle_update(update);
             }
             self.drop_abandoned_questions();
+            let shown_before = self.question_shown;
             self.show_first_question(Instant::now());
+            // Each question rings the bell, also one that follows another.
+            let is_open = self.question_shown;
+            let changed = match is_open && !shown_before {
+                true => self.screen.set_question_open(false),
+                false => Ok(()),
+            };
+            let changed = changed.and_then(|()| self.screen.set_question_open(is_open));
+            // If the terminal cannot be written, the user is gone.
+            self.quitting |= changed.is_err();
             dirty = true;
         }
         self.shut_down().await
@@ -429,6 +453,9 @@ impl Chat {
             };
             let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
         }
+        if let Some(command) = &self.shell_command {
+            command.kill();
+        }
         let agents = self.setup.sub_agents.clone().unwrap_or_default();
         let stopped = match agents.stop_background_agents().await {
             0 => None,
@@ -442,23 +469,10 @@ impl Chat {
         // Errors are ignored: the terminal may be closed.
         let _ = self.screen.paint(finished, Default::default());
         let _ = self.screen.clear();
+        let _ = self.screen.set_question_open(false);
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.parts.servers.stop()).await;
         Ok(())
     }
-}
-
-/// Reads terminal events on a thread of its own, which ends when the terminal or the receiver
-/// closes.
-fn spawn_input_reader() -> UnboundedReceiver<InputEvent> {
-    let (sender, receiver) = unbounded_channel();
-    std::thread::spawn(move || {
-        while let Ok(event) = crossterm::event::read() {
-            if sender.send(event).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
 }
 
 /// Completes when the asker of this question no longer waits. Never completes without a question.

@@ -19,8 +19,8 @@ use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line, wrap_rows};
 use super::scroll_view::ScrollView;
 use super::theme::Theme;
 use crate::approval_question::{
-    ApprovalAnswerMode, ApprovalOption, CallBlock, approval_options, call_block, heading,
-    is_from_script, stated_reason, tool_and_reason,
+    ApprovalAnswerMode, ApprovalOption, CallBlock, QuestionSurface, approval_options, call_block,
+    heading, is_from_script, stated_reason, tool_and_reason,
 };
 
 /// Minimum height of the window that scrolls a question, in lines.
@@ -253,7 +253,8 @@ fn option_list(
     calls: &[GatedCall],
     mode: ApprovalAnswerMode,
 ) -> ChoiceList<ApprovalOption> {
-    ChoiceList::new(approval_options(request, calls, mode), "denies")
+    let options = approval_options(request, calls, mode, QuestionSurface::Chat);
+    ChoiceList::new(options, "denies")
 }
 
 /// Returns a row that reports the decision.
@@ -277,7 +278,9 @@ fn describe_answer(answer: &CallDecision) -> String {
         CallDecision::Once => "approved once".to_owned(),
         CallDecision::SimilarCalls => "approved, with similar calls of this script".to_owned(),
         CallDecision::AllLaterCalls => "approved, with all later calls of this script".to_owned(),
-        CallDecision::Always => "approved always".to_owned(),
+        CallDecision::UntilExit => "approved until this chat ends".to_owned(),
+        CallDecision::AlwaysInFolder => "approved always in this folder".to_owned(),
+        CallDecision::Always => "approved always, in every folder".to_owned(),
         CallDecision::Deny(None) => "denied".to_owned(),
         CallDecision::Deny(Some(reason)) => format!("denied: {reason}"),
     }
@@ -456,13 +459,13 @@ mod tests {
         };
         assert!(shown(&prompt).contains("5. Decide about each call separately"));
         press(&mut prompt, "5\n");
-        assert!(shown(&prompt).contains("3. Always approve `rm …`, in every folder"));
-        press(&mut prompt, "3\n");
-        assert!(!shown(&prompt).contains("Always"), "there is no rule");
+        assert!(shown(&prompt).contains("5. Approve `rm …` always, in every folder"));
+        press(&mut prompt, "4\n");
+        assert!(!shown(&prompt).contains("lways"), "there is no rule");
         press(&mut prompt, "4\n");
         assert!(prompt.takes_reason());
         let decision = ApprovalResponse::Decided(vec![
-            CallDecision::Always,
+            CallDecision::AlwaysInFolder,
             CallDecision::Deny(Some("use y".into())),
         ]);
         assert_eq!(

@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
-use selvedge_protocol::{CallRecord, CallStatus, RuntimeEvent};
+use selvedge_protocol::{CallRecord, RuntimeEvent};
+use selvedge_tools::summarise_args;
 use serde_json::Value;
 
 use super::rows::{StyledRow, WrapMode, sanitize_line, truncate};
 use super::theme::Theme;
+use crate::call_outcome::{CallOutcomeLabel, OutcomeTone};
 
 /// The state of a call.
 #[derive(Debug, Clone, PartialEq)]
@@ -301,27 +303,22 @@ impl CallLine {
                 (spinner, theme.progress(), status.trim().to_owned())
             }
             CallLineState::Finished(record) => {
-                let (mark, style) = match record.status {
-                    CallStatus::Done if record.reused => ("↺", theme.success()),
-                    CallStatus::Done if self.result_failure.is_some() => ("✗", theme.error()),
-                    CallStatus::Done => ("✓", theme.success()),
-                    CallStatus::Failed => ("✗", theme.error()),
-                    CallStatus::Aborted | CallStatus::NotStarted => ("–", theme.dim()),
-                    CallStatus::OutcomeUnknown => ("!", theme.error()),
+                let label = CallOutcomeLabel::of_record(record, self.result_failure.as_deref());
+                let style = match label.tone {
+                    OutcomeTone::Good => theme.success(),
+                    OutcomeTone::Bad => theme.error(),
+                    OutcomeTone::Neutral => theme.dim(),
                 };
-                let status = match (&record.error, record.status) {
-                    (_, CallStatus::Done) if record.reused => "reused".to_owned(),
-                    (_, CallStatus::Done) => match &self.result_failure {
-                        Some(failure) => truncate(&sanitize_line(failure), 300),
-                        None => format_milliseconds(record.duration_ms),
-                    },
-                    (Some(error), status) => {
-                        let message = truncate(&sanitize_line(&error.message), 300);
-                        format!("{}: {message}", status.as_str())
-                    }
-                    (None, status) => status.as_str().to_owned(),
+                let short = |text: &str| truncate(&sanitize_line(text), 300);
+                let words = match label.words.as_str() {
+                    "" => format_milliseconds(record.duration_ms),
+                    words => short(words),
                 };
-                (mark, style, status)
+                let status = match &label.reason {
+                    Some(reason) => format!("{words}: {}", short(reason)),
+                    None => words,
+                };
+                (label.mark, style, status)
             }
         }
     }
@@ -343,33 +340,23 @@ pub(crate) fn format_milliseconds(milliseconds: f64) -> String {
     format_duration(Duration::from_secs_f64(milliseconds.max(0.0) / 1000.0))
 }
 
-/// Summarises arguments in at most 80 columns, before the tool has described the call itself.
+/// Summarises arguments in one line, before the tool has described the call itself.
 fn summarise_arguments(arguments: &str) -> String {
-    let Ok(value) = serde_json::from_str::<Value>(arguments) else {
+    match serde_json::from_str::<Value>(arguments) {
+        Ok(value) => sanitize_line(&summarise_args(&value, &[])),
         // Incomplete JSON, or a plain text.
-        let mut lines = arguments.trim_start_matches(['{', '"']).lines();
-        return truncate(lines.next().unwrap_or_default(), 80);
-    };
-    let Some(fields) = value.as_object() else {
-        return truncate(&sanitize_line(&value.to_string()), 80);
-    };
-    let texts = fields.values().filter_map(|value| match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(items) => {
-            let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-            Some(texts?.join(" "))
+        Err(_) => {
+            let mut lines = arguments.trim_start_matches(['{', '"']).lines();
+            truncate(lines.next().unwrap_or_default(), 80)
         }
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    });
-    truncate(&sanitize_line(&texts.collect::<Vec<_>>().join(" ")), 80)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use selvedge_protocol::{
-        ApprovalRequest, CallError, ErrorCode, GatedCall, OutputStream, Preview,
+        ApprovalRequest, CallError, CallStatus, ErrorCode, GatedCall, OutputStream, Preview,
     };
 
     fn record(id: &str, tool: &str, status: CallStatus) -> CallRecord {
@@ -414,12 +401,12 @@ mod tests {
         let ended = RuntimeEvent::CallFinished {
             parent_id: "scr_1".into(),
             call: record("tool_1", "exec", CallStatus::Done),
-            result_failure: Some("exit code 1".into()),
+            result_failure: Some("exit 1".into()),
         };
         calls.apply(&ended, now);
         assert_eq!(
             plain(&calls.live_rows(now, Theme::Plain)),
-            ["  ✗ exec false  exit code 1"]
+            ["  ✗ exec false  exit 1"]
         );
     }
 
@@ -532,7 +519,7 @@ mod tests {
     fn arguments_are_summarised() {
         assert_eq!(
             summarise_arguments(r#"{"path":"a.txt","limit":3,"deep":{"x":1}}"#),
-            "a.txt 3"
+            "a.txt · limit 3"
         );
         assert_eq!(summarise_arguments(r#"{"path":"a.t"#), "path\":\"a.t");
     }

@@ -54,10 +54,12 @@ impl Chat {
             SlashCommand::Reasoning => self.show_reasoning(),
             SlashCommand::Help => self.show_help(),
             SlashCommand::Quit => self.quitting = true,
+            SlashCommand::Status => self.show_status(),
+            SlashCommand::Trust(answer) => self.trust_folder(answer.as_deref() == Some("yes")),
             _ if busy => {
                 let name = text.split_whitespace().next().unwrap_or_default();
                 let problem = Problem::new(format!("{name} is not available during a turn"));
-                self.print_problem(&problem.hint("press Ctrl-C to stop the turn"));
+                self.print_problem(&problem.hint("press Esc to stop the turn"));
             }
             SlashCommand::Model(Some(name)) => self.switch_model(&name),
             SlashCommand::Approvals(Some(policy)) => self.switch_policy(policy),
@@ -68,10 +70,17 @@ impl Chat {
                 }
             }
             SlashCommand::New => self.start_new_session(),
+            SlashCommand::Clear => self.clear_chat(),
+            SlashCommand::Init => self.write_instructions(),
+            SlashCommand::Review => self.review_changes(),
+            SlashCommand::Undo => self.undo_last_turn(),
+            SlashCommand::Copy => self.copy_answer(),
+            SlashCommand::Export(file) => self.export_session(file.as_deref()),
+            SlashCommand::Expand => self.expand_last_turn(),
         }
     }
 
-    fn print_text(&mut self, text: impl Into<String>) {
+    pub(super) fn print_text(&mut self, text: impl Into<String>) {
         self.print_block([StyledRow::text(text).indented(2)]);
     }
 
@@ -134,7 +143,7 @@ impl Chat {
         }
     }
 
-    fn start_new_session(&mut self) {
+    pub(super) fn start_new_session(&mut self) {
         (self.session, self.session_id, self.spent_before_turn) = (None, None, Default::default());
         (
             self.status.usage,

@@ -19,12 +19,21 @@ pub(crate) enum SlashCommand {
     Runs,
     Mcp,
     Reasoning,
+    Status,
+    Clear,
+    Init,
+    Review,
+    Undo,
+    Copy,
+    Export(Option<String>),
+    Expand,
+    Trust(Option<String>),
     Help,
     Quit,
 }
 
 /// The usage of each command and its help line. `docs/terminal.md` is generated from this table.
-pub(crate) const SLASH_COMMANDS: [(&str, &str); 12] = [
+pub(crate) const SLASH_COMMANDS: [(&str, &str); 21] = [
     ("/model [NAME]", "Show the model, or switch to NAME"),
     (
         "/approvals [POLICY]",
@@ -44,6 +53,27 @@ pub(crate) const SLASH_COMMANDS: [(&str, &str); 12] = [
     ("/runs", "List the runs of this session"),
     ("/mcp", "Show the MCP servers and their state"),
     ("/reasoning", "Show the model's last reasoning"),
+    ("/status", "Show the model, the session and the permissions"),
+    ("/clear", "Start a new session on an empty screen"),
+    ("/init", "Let the model write AGENTS.md for this project"),
+    ("/review", "Let the model review the uncommitted changes"),
+    (
+        "/undo",
+        "Undo the file changes of the last turn that changed files",
+    ),
+    ("/copy", "Copy the last answer to the clipboard"),
+    (
+        "/export [FILE]",
+        "Write the session to a new file, as Markdown",
+    ),
+    (
+        "/expand",
+        "Show the scripts and results of the last turn in full",
+    ),
+    (
+        "/trust [yes]",
+        "Show what the files of this folder set, or trust them",
+    ),
     ("/help", "Show the commands and keys"),
     ("/quit", "Quit; `selvedge continue` reopens the session"),
 ];
@@ -87,13 +117,26 @@ fn enum_choices<T: JsonSchema + DeserializeOwned>() -> Vec<EnumChoice<T>> {
 }
 
 /// Keys and what they do. `docs/terminal.md` is generated from this table.
-pub(crate) const KEY_BINDINGS: [(&str, &str); 9] = [
+pub(crate) const KEY_BINDINGS: [(&str, &str); 16] = [
     ("Enter", "Send; during a turn, queue for the next turn"),
     ("Alt-Enter, Ctrl-J, \\ Enter", "Insert a line break"),
     ("Up, Down", "Browse earlier messages"),
+    ("Ctrl-R", "Search the earlier messages"),
+    ("Ctrl-G", "Edit the message in $VISUAL or $EDITOR"),
+    (
+        "!COMMAND",
+        "Run a command of your own; the model sees its output",
+    ),
     ("@", "Complete a file name"),
     ("Tab", "Accept the completion"),
     ("Ctrl-T", "Show or hide the model's reasoning"),
+    (
+        "Ctrl-O",
+        "Show the scripts and results of the last turn in full",
+    ),
+    ("Ctrl-L", "Draw the screen again"),
+    ("Ctrl-Z", "Return to the shell; `fg` continues the chat"),
+    ("Esc", "Stop the turn"),
     ("Ctrl-C", "Stop the turn, or clear the input; twice to quit"),
     ("Ctrl-D", "Quit if the input is empty"),
     ("Ctrl-A E K U W Y, Alt-B F D", "Edit as in a shell"),
@@ -117,6 +160,11 @@ pub(crate) fn describe_choice<T: PartialEq>(
 pub(crate) fn is_command(text: &str) -> bool {
     let first = text.split_whitespace().next().unwrap_or_default();
     text.starts_with('/') && !first[1..].contains('/') && !text.trim_end().contains('\n')
+}
+
+/// Whether the text is the command that ends the chat.
+pub(crate) fn is_quit(text: &str) -> bool {
+    matches!(text, "/quit" | "/exit")
 }
 
 fn parse_policy(word: String) -> Result<ApprovalPolicy, (String, String)> {
@@ -169,6 +217,15 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
         "/runs" => SlashCommand::Runs,
         "/mcp" => SlashCommand::Mcp,
         "/reasoning" => SlashCommand::Reasoning,
+        "/status" => SlashCommand::Status,
+        "/clear" => SlashCommand::Clear,
+        "/init" => SlashCommand::Init,
+        "/review" => SlashCommand::Review,
+        "/undo" => SlashCommand::Undo,
+        "/copy" => SlashCommand::Copy,
+        "/export" => SlashCommand::Export(argument),
+        "/expand" => SlashCommand::Expand,
+        "/trust" => SlashCommand::Trust(argument),
         "/help" => SlashCommand::Help,
         "/quit" | "/exit" => SlashCommand::Quit,
         other => {

@@ -91,6 +91,11 @@ impl Chat {
     /// Sends a message now, or queues it if a turn is running.
     pub(super) fn submit_message(&mut self, text: String) {
         self.history.add(&text);
+        self.send_message(text);
+    }
+
+    /// Sends a message that the user did not type, now or after the running turn.
+    pub(super) fn send_message(&mut self, text: String) {
         self.queued_messages.push_back(text);
         self.start_next_turn();
     }
@@ -119,7 +124,9 @@ impl Chat {
             return;
         };
         self.print_block(user_message_rows(&text, self.theme));
-        self.spawn_turn(TurnStart::Message(text));
+        let mut parts = std::mem::take(&mut self.context_for_model);
+        parts.insert(0, text);
+        self.spawn_turn(TurnStart::Message(parts.join("\n\n")));
     }
 
     /// Creates the session if there is none, and rebuilds the agent if the session or the tools
@@ -300,8 +307,25 @@ impl Chat {
         }
     }
 
-    /// Handles Ctrl-C: stops the turn, else clears the input, else quits at the second press.
+    /// Handles Esc: stops the turn or the command of the user.
+    pub(super) fn stop_work(&mut self) {
+        if let Some(running) = &mut self.running_turn {
+            running.stopping = true;
+            running.options.cancel.cancel();
+        } else if let Some(command) = &self.shell_command {
+            command.kill();
+        }
+    }
+
+    /// Handles Ctrl-C: stops the turn or the command of the user, else clears the input, else quits
+    /// at the second press.
     pub(super) fn interrupt(&mut self, now: Instant) {
+        self.history_search = None;
+        if self.running_turn.is_none()
+            && let Some(command) = &self.shell_command
+        {
+            return command.kill();
+        }
         match &mut self.running_turn {
             Some(running) if running.stopping => self.quitting = true,
             Some(running) => {
@@ -310,6 +334,7 @@ impl Chat {
             }
             None if !self.editor.is_empty() => {
                 self.editor.clear();
+                self.history.reset_position();
                 self.completions = None;
             }
             None if self.ctrl_c_pressed_at.is_some() => self.quitting = true,
@@ -333,8 +358,6 @@ impl Chat {
         let rows = question.intro_rows(self.theme);
         self.question_shown = true;
         self.print_rows(rows);
-        // If the terminal cannot be written, the user is gone.
-        self.quitting |= self.screen.notify("selvedge asks a question").is_err();
     }
 
     /// Answers the first question, which must be an approval.

@@ -88,6 +88,14 @@ impl InputHistory {
         Some(&self.draft)
     }
 
+    /// Returns the newest entry before index `before` that contains the text, and its index.
+    pub(crate) fn find_before(&self, text: &str, before: usize) -> Option<(usize, &str)> {
+        let entries = self.entries.iter().enumerate().rev();
+        let mut older = entries.skip_while(|(index, _)| *index >= before);
+        let found = older.find(|(_, entry)| entry.contains(text));
+        found.map(|(index, entry)| (index, entry.as_str()))
+    }
+
     /// Stops browsing, after the input was edited.
     pub(crate) fn reset_position(&mut self) {
         self.position = None;
@@ -100,8 +108,15 @@ pub(crate) fn remove_from_history(home: &Path, texts: &BTreeSet<String>) -> std:
     let Some(stored) = read_history(&file) else {
         return Ok(());
     };
-    let is_kept =
-        |line: &&str| serde_json::from_str::<String>(line).is_ok_and(|text| !texts.contains(&text));
+    // A message may end with the output of commands that the user ran before it.
+    let is_start = |entry: &str| {
+        let start = format!("{entry}\n\n");
+        texts.iter().any(|text| text.starts_with(&start))
+    };
+    let is_kept = |line: &&str| {
+        let entry = serde_json::from_str::<String>(line);
+        entry.is_ok_and(|entry| !texts.contains(&entry) && !is_start(&entry))
+    };
     let kept: String = stored
         .lines()
         .filter(is_kept)
@@ -153,8 +168,11 @@ mod tests {
         InputHistory::open(Some(home.path())).add("several\nlines");
         let mut history = InputHistory::open(Some(home.path()));
         assert_eq!(history.previous_entry(""), Some("several\nlines"));
+        history.add("with output");
         history.add("another");
-        remove_from_history(home.path(), &BTreeSet::from(["several\nlines".to_owned()])).unwrap();
+        let forgotten = ["several\nlines", "with output\n\nI ran `ls`"];
+        let forgotten = BTreeSet::from(forgotten.map(str::to_owned));
+        remove_from_history(home.path(), &forgotten).unwrap();
         assert_eq!(InputHistory::open(Some(home.path())).entries, ["another"]);
         #[cfg(unix)]
         {

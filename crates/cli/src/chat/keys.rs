@@ -58,6 +58,10 @@ impl Chat {
                 self.reasoning_display = display;
                 self.notice = Some(notice.to_owned());
             }
+            KeyCode::Char('r') if control => self.search_history(),
+            KeyCode::Char('z') if control => self.stop_process(),
+            KeyCode::Char('g') if control => self.edit_in_editor(),
+            KeyCode::Char('o') if control => self.expand_last_turn(),
             KeyCode::Char('l') if control => {
                 let (width, height) = terminal_size();
                 self.redraw(width, height);
@@ -67,6 +71,9 @@ impl Chat {
     }
 
     fn handle_editing_key(&mut self, key: KeyEvent) {
+        if self.handle_search_key(key) {
+            return;
+        }
         if let Some(menu) = &mut self.completions {
             match key.code {
                 KeyCode::Up | KeyCode::Down if menu.handle_key(key) => return,
@@ -84,6 +91,9 @@ impl Chat {
                 }
                 _ => {}
             }
+        }
+        if key.code == KeyCode::Esc {
+            return self.stop_work();
         }
         let new_line = KeyModifiers::ALT | KeyModifiers::SHIFT;
         if key.code == KeyCode::Enter && !key.modifiers.intersects(new_line) {
@@ -136,9 +146,18 @@ impl Chat {
             return;
         }
         self.editor.clear();
-        if commands::is_command(&text) {
+        if let Some(line) = text.strip_prefix('!') {
             self.history.add(text.trim());
-            return self.run_command(text.trim());
+            return self.run_shell_command(line);
+        }
+        if commands::is_command(&text) {
+            let command = text.trim();
+            // A history that offers `/quit` first ends chats by mistake.
+            match commands::is_quit(command) {
+                true => self.history.reset_position(),
+                false => self.history.add(command),
+            }
+            return self.run_command(command);
         }
         self.submit_message(text);
     }

@@ -116,7 +116,13 @@ impl MarkdownRenderer {
                     .push(StyledRow::dim("─".repeat(self.width.min(40))).truncated());
             }
             Event::TaskListMarker(done) => {
-                self.push_text(if done { "[x] " } else { "[ ] " }, self.current_style())
+                // The box takes the place of the bullet.
+                let mark = if done { "☑ " } else { "☐ " };
+                let bullet = self.prefixes.last_mut();
+                match bullet.and_then(|prefix| prefix.first.as_mut()) {
+                    Some(first) => *first = Span::styled(mark, self.theme.dim()),
+                    None => self.push_text(mark, self.current_style()),
+                }
             }
             _ => {}
         }
@@ -179,9 +185,9 @@ impl MarkdownRenderer {
                 self.push_text("image: ", self.current_style().patch(theme.dim()));
                 self.begin_link(&dest_url);
             }
-            Tag::Table(_) => {
+            Tag::Table(alignments) => {
                 self.separate_blocks();
-                self.table = Some(MarkdownTable::default());
+                self.table = Some(MarkdownTable::new(alignments));
             }
             Tag::TableHead | Tag::TableRow => {
                 if let Some(table) = &mut self.table {
@@ -345,7 +351,7 @@ mod tests {
              1. first\n2. second, which is long enough to be\n   broken\n   • inner\n\n\
              │ quoted words\n\n  const a = 1;\n    two();\n\n\
              ────────────────────────────────────────\n\n<b>html</b>\n\n\
-             • [x] done\n• [ ] open\n\nhttps://e.org"
+             ☑ done\n☐ open\n\nhttps://e.org"
         );
     }
 

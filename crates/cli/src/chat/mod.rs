@@ -17,16 +17,21 @@ mod editor;
 mod form_prompt;
 mod highlight;
 mod history;
+mod history_search;
 mod inbox;
 mod keys;
 mod markdown;
+mod other_programs;
 mod pending_question;
 mod recent_turns;
 mod rows;
 mod screen;
 mod script_view;
 mod scroll_view;
+mod session_actions;
+mod shell_command;
 mod status;
+mod streamed_text;
 mod table;
 mod terminal;
 mod theme;
@@ -39,21 +44,38 @@ use ratatui_core::text::Span;
 
 use self::app::Chat;
 pub(crate) use self::history::remove_from_history;
-use self::rows::{StyledRow, sanitize_line};
+use self::rows::{StyledRow, sanitize_line, wrap_rows};
+pub(crate) use self::status::format_usage;
+pub(crate) use self::streamed_text::StreamedMarkdown;
+pub(crate) use self::theme::Theme;
 use crate::CliStatus;
 use crate::agent_setup::{self, SessionChoice};
 use crate::args::{ChatCommandArgs, ContinueArgs};
 use crate::journal::JournalNeed;
 
-pub(crate) fn chat(args: ChatCommandArgs) -> Result<CliStatus> {
-    run_chat(args, SessionChoice::New)
+/// Starts a chat in a new session or the last one of this folder, with a first message if there is
+/// one.
+pub(crate) fn chat(
+    args: ChatCommandArgs,
+    continue_last: bool,
+    message: Option<String>,
+) -> Result<CliStatus> {
+    let choice = match continue_last {
+        true => SessionChoice::Existing(None),
+        false => SessionChoice::New,
+    };
+    run_chat(args, choice, message)
 }
 
 pub(crate) fn continue_session(args: ContinueArgs) -> Result<CliStatus> {
-    run_chat(args.chat, SessionChoice::Existing(args.session))
+    run_chat(args.chat, SessionChoice::Existing(args.session), None)
 }
 
-fn run_chat(args: ChatCommandArgs, choice: SessionChoice) -> Result<CliStatus> {
+fn run_chat(
+    args: ChatCommandArgs,
+    choice: SessionChoice,
+    message: Option<String>,
+) -> Result<CliStatus> {
     terminal::require_terminal()?;
     let journal = match &choice {
         SessionChoice::New => JournalNeed::Optional,
@@ -71,6 +93,9 @@ fn run_chat(args: ChatCommandArgs, choice: SessionChoice) -> Result<CliStatus> {
         if let SessionChoice::Existing(id) = &choice {
             chat.open_session(id.as_deref())?;
         }
+        if let Some(message) = message.filter(|message| !message.trim().is_empty()) {
+            chat.submit_message(message);
+        }
         let raw_terminal = terminal::RawModeGuard::enable()?;
         let ended = chat.run().await;
         drop(raw_terminal);
@@ -84,6 +109,14 @@ fn run_chat(args: ChatCommandArgs, choice: SessionChoice) -> Result<CliStatus> {
         crate::output::print_line(&format!("selvedge continue {id}"))?;
     }
     Ok(CliStatus::Success)
+}
+
+/// Returns the blocks of a text that are complete now, as lines for a terminal, with the escape
+/// sequences of their styles.
+pub(crate) fn finished_lines(text: &mut StreamedMarkdown, theme: Theme) -> Vec<String> {
+    let (width, _) = app::terminal_size();
+    let lines = wrap_rows(&text.take_rows(width, theme), width);
+    lines.iter().map(screen::line_with_escapes).collect()
 }
 
 fn print_banner(chat: &mut Chat) {

@@ -13,6 +13,7 @@ use ratatui_core::text::Line;
 use selvedge_text::visible_line;
 
 use super::rows::StyledRow;
+use crate::output::{END_QUESTION_NOTICE, QUESTION_NOTICE};
 
 /// Finished rows that are kept to be printed again after a resize.
 const MAX_REPRINTED_ROWS: usize = 400;
@@ -34,6 +35,8 @@ pub(crate) struct ChatScreen<W: Write> {
     drawn_frame: LiveFrame,
     /// The last [`MAX_REPRINTED_ROWS`] finished rows.
     finished_rows: VecDeque<StyledRow>,
+    /// Whether the title of the terminal says that a question is open.
+    question_open: bool,
 }
 
 impl<W: Write> ChatScreen<W> {
@@ -44,6 +47,7 @@ impl<W: Write> ChatScreen<W> {
             height: height.max(2),
             drawn_frame: LiveFrame::default(),
             finished_rows: VecDeque::new(),
+            question_open: false,
         }
     }
 
@@ -128,9 +132,32 @@ impl<W: Write> ChatScreen<W> {
         self.out.flush()
     }
 
-    /// Rings the bell and sends a notification, which a terminal shows if it is not in front.
-    pub(crate) fn notify(&mut self, text: &'static str) -> io::Result<()> {
-        write!(self.out, "\x07\x1b]9;{text}\x1b\\")?;
+    /// Notifies of a question that opens, with bell, notification and title, or restores the title
+    /// after the last one. Does nothing if there is no change.
+    pub(crate) fn set_question_open(&mut self, is_open: bool) -> io::Result<()> {
+        if self.question_open == is_open {
+            return Ok(());
+        }
+        self.question_open = is_open;
+        let sequence = match is_open {
+            true => QUESTION_NOTICE,
+            false => END_QUESTION_NOTICE,
+        };
+        self.out.write_all(sequence.as_bytes())?;
+        self.out.flush()
+    }
+
+    /// Erases the terminal and its scrollback, and forgets all rows.
+    pub(crate) fn erase(&mut self) -> io::Result<()> {
+        self.finished_rows.clear();
+        self.drawn_frame = LiveFrame::default();
+        self.out.write_all(b"\x1b[H\x1b[2J\x1b[3J")?;
+        self.out.flush()
+    }
+
+    /// Sends a text, encoded as base64, to the clipboard of the terminal (OSC 52).
+    pub(crate) fn copy(&mut self, encoded: &str) -> io::Result<()> {
+        write!(self.out, "\x1b]52;c;{encoded}\x1b\\")?;
         self.out.flush()
     }
 
@@ -227,17 +254,23 @@ fn move_to_column(bytes: &mut Vec<u8>, column: usize) {
 }
 
 fn push_line(bytes: &mut Vec<u8>, line: &Line<'_>) {
+    bytes.extend(line_with_escapes(line).bytes());
+}
+
+/// Returns a line with the escape sequences of its styles.
+pub(crate) fn line_with_escapes(line: &Line<'_>) -> String {
+    let mut shown = String::new();
     for span in &line.spans {
         let codes = sgr_codes(span.style);
         // Rows should be sanitized already. This ensures that only escape sequences written here
         // reach the terminal.
         let text = visible_line(&span.content);
-        if codes.is_empty() {
-            bytes.extend(text.bytes());
-        } else {
-            bytes.extend(format!("\x1b[{codes}m{text}\x1b[0m").bytes());
+        match codes.is_empty() {
+            true => shown.push_str(&text),
+            false => shown.push_str(&format!("\x1b[{codes}m{text}\x1b[0m")),
         }
     }
+    shown
 }
 
 /// Returns the parameters of the SGR escape sequence for a style.

@@ -38,11 +38,6 @@ impl StatusLine {
             SandboxPolicy::WorkspaceWrite => "workspace-write",
             SandboxPolicy::DangerFullAccess => "full access",
         };
-        let Usage {
-            input_tokens,
-            output_tokens,
-            ..
-        } = self.usage;
         let cost = self
             .cost
             .filter(|cost| *cost > 0.0)
@@ -50,14 +45,7 @@ impl StatusLine {
         // In display order, each with its priority; the lowest is omitted first.
         let mut fields = vec![
             (5, truncate(&self.model, 30)),
-            (
-                2,
-                format!(
-                    "{} in, {} out",
-                    format_tokens(input_tokens),
-                    format_tokens(output_tokens)
-                ),
-            ),
+            (2, format_usage(&self.usage)),
             (3, cost.unwrap_or_default()),
             (4, format!("{}% left", self.context_left_percent())),
             (6, sandbox.to_owned()),
@@ -74,6 +62,12 @@ impl StatusLine {
         }
         Line::from(Span::styled(truncate(&text(&fields), width), theme.dim()))
     }
+}
+
+/// Formats the tokens of requests and answers, such as `12.3k in, 678 out`.
+pub(crate) fn format_usage(usage: &Usage) -> String {
+    let (input, output) = (usage.input_tokens, usage.output_tokens);
+    format!("{} in, {} out", format_tokens(input), format_tokens(output))
 }
 
 /// Formats a number of tokens, such as `12.3k`.

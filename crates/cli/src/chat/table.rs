@@ -1,6 +1,7 @@
 //! Renders tables. Columns are as wide as their content; in a narrow terminal cells are wrapped, or
 //! the table becomes a list of `name: value`.
 
+use pulldown_cmark::Alignment;
 use ratatui_core::style::Style;
 use ratatui_core::text::{Line, Span};
 
@@ -21,9 +22,18 @@ type TableCell = Vec<Span<'static>>;
 pub(crate) struct MarkdownTable {
     /// The rows of the table; the first is the header.
     table_rows: Vec<Vec<TableCell>>,
+    /// The alignment of each column.
+    alignments: Vec<Alignment>,
 }
 
 impl MarkdownTable {
+    pub(crate) fn new(alignments: Vec<Alignment>) -> Self {
+        Self {
+            table_rows: Vec::new(),
+            alignments,
+        }
+    }
+
     pub(crate) fn begin_row(&mut self) {
         self.table_rows.push(Vec::new());
     }
@@ -46,11 +56,13 @@ impl MarkdownTable {
         };
         match self.column_widths(width) {
             Some(widths) => {
-                let mut rows = row_lines(head, &widths, theme.bold(), theme);
+                let mut rows = self.row_lines(head, &widths, theme.bold(), theme);
                 let rule: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
                 rows.push(StyledRow::dim(rule.join("─┼─")).truncated());
                 let lines = self.table_rows[1..].iter();
-                rows.extend(lines.flat_map(|line| row_lines(line, &widths, Style::new(), theme)));
+                let row =
+                    |line: &Vec<TableCell>| self.row_lines(line, &widths, Style::new(), theme);
+                rows.extend(lines.flat_map(row));
                 rows
             }
             None => self.render_list(theme),
@@ -103,37 +115,53 @@ impl MarkdownTable {
         }
         rows
     }
-}
 
-/// Renders one row of a table, in as many lines as its longest cell needs.
-fn row_lines(cells: &[TableCell], widths: &[usize], style: Style, theme: Theme) -> Vec<StyledRow> {
-    let fitted: Vec<Vec<Line<'static>>> = widths
-        .iter()
-        .enumerate()
-        .map(|(column, width)| {
-            let cell = cells.get(column).cloned().unwrap_or_default();
-            StyledRow::spans(cell).wrapped(*width)
-        })
-        .collect();
-    let height = fitted.iter().map(Vec::len).max().unwrap_or(0);
-    (0..height)
-        .map(|line| {
-            let mut body = Vec::new();
-            for (column, width) in widths.iter().enumerate() {
-                if column > 0 {
-                    body.push(Span::styled(COLUMN_SEPARATOR, theme.dim()));
+    /// Renders one row of a table, in as many lines as its longest cell needs.
+    fn row_lines(
+        &self,
+        cells: &[TableCell],
+        widths: &[usize],
+        style: Style,
+        theme: Theme,
+    ) -> Vec<StyledRow> {
+        let fitted: Vec<Vec<Line<'static>>> = widths
+            .iter()
+            .enumerate()
+            .map(|(column, width)| {
+                let cell = cells.get(column).cloned().unwrap_or_default();
+                StyledRow::spans(cell).wrapped(*width)
+            })
+            .collect();
+        let height = fitted.iter().map(Vec::len).max().unwrap_or(0);
+        (0..height)
+            .map(|line| {
+                let mut body = Vec::new();
+                for (column, width) in widths.iter().enumerate() {
+                    if column > 0 {
+                        body.push(Span::styled(COLUMN_SEPARATOR, theme.dim()));
+                    }
+                    let cell = fitted[column].get(line).cloned().unwrap_or_default();
+                    let padding = width.saturating_sub(cell.width());
+                    let before = match self.alignments.get(column) {
+                        Some(Alignment::Right) => padding,
+                        Some(Alignment::Center) => padding / 2,
+                        _ => 0,
+                    };
+                    if before > 0 {
+                        body.push(Span::raw(" ".repeat(before)));
+                    }
+                    let spans = cell.spans.into_iter();
+                    body.extend(
+                        spans.map(|span| Span::styled(span.content, style.patch(span.style))),
+                    );
+                    if column + 1 < widths.len() {
+                        body.push(Span::raw(" ".repeat(padding - before)));
+                    }
                 }
-                let cell = fitted[column].get(line).cloned().unwrap_or_default();
-                let padding = width.saturating_sub(cell.width());
-                let spans = cell.spans.into_iter();
-                body.extend(spans.map(|span| Span::styled(span.content, style.patch(span.style))));
-                if column + 1 < widths.len() {
-                    body.push(Span::raw(" ".repeat(padding)));
-                }
-            }
-            StyledRow::spans(body).truncated()
-        })
-        .collect()
+                StyledRow::spans(body).truncated()
+            })
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -162,6 +190,23 @@ mod tests {
              ──────────┼────────────────────────────────┼───\n\
              read_file │ reads a file, or a slice of it │ 1\n\
              exec      │ runs                           │ 22"
+        );
+    }
+
+    #[test]
+    fn columns_are_aligned_as_the_table_says_also_with_wide_characters() {
+        let table = "| left | middle | right |\n|:--|:-:|--:|\n| 日本 | 語 | 7 |\n| e\u{301} | abcdef | 12345 |\n";
+        let rows = render_markdown(table, 80, Theme::Plain);
+        let lines = wrap_rows(&rows, 80);
+        let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            lines,
+            [
+                "left │ middle │ right",
+                "─────┼────────┼──────",
+                "日本 │   語   │     7",
+                "e\u{301}    │ abcdef │ 12345",
+            ]
         );
     }
 

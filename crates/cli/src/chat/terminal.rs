@@ -46,12 +46,17 @@ impl RawModeGuard {
                 }
             }));
         });
-        enable_raw_mode()?;
         // Created now, so that an error below leaves raw mode.
         let guard = Self;
-        execute!(io::stdout(), EnableBracketedPaste)?;
+        enter_raw_mode()?;
         Ok(guard)
     }
+}
+
+/// Puts the terminal into raw mode, with pastes marked.
+pub(crate) fn enter_raw_mode() -> io::Result<()> {
+    enable_raw_mode()?;
+    execute!(io::stdout(), EnableBracketedPaste)
 }
 
 impl Drop for RawModeGuard {
@@ -60,7 +65,8 @@ impl Drop for RawModeGuard {
     }
 }
 
-fn restore_terminal() {
+/// Leaves raw mode.
+pub(crate) fn restore_terminal() {
     let mut out = io::stdout();
     // Errors are ignored: the terminal may be closed.
     let _ = execute!(out, DisableBracketedPaste, cursor::Show);

@@ -20,6 +20,7 @@ use super::call_list::CallList;
 use super::diff;
 use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line};
 use super::script_view::{ScriptSection, plan_rows, script_result_rows, script_source_rows};
+use super::streamed_text::StreamedMarkdown;
 use super::theme::Theme;
 
 /// Lines of one file's diff that are shown; the rest is folded.
@@ -55,12 +56,7 @@ enum TurnSection {
 #[derive(Default)]
 struct MessageSection {
     item_id: String,
-    text: String,
-    /// Bytes of the text that are already printed.
-    printed_bytes: usize,
-    /// Whether a line ended since the text was last searched for complete blocks.
-    has_new_line: bool,
-    is_complete: bool,
+    text: StreamedMarkdown,
 }
 
 /// Reasoning of the model.
@@ -163,7 +159,7 @@ impl TurnView {
     ) -> Vec<StyledRow> {
         for section in &mut self.sections {
             match section {
-                TurnSection::Message(section) => section.is_complete = true,
+                TurnSection::Message(section) => section.text.complete(None),
                 TurnSection::Reasoning(section) => {
                     section
                         .duration
@@ -231,9 +227,7 @@ impl TurnView {
         for section in self.sections.iter_mut().rev() {
             match section {
                 TurnSection::Message(section) if section.item_id == item => {
-                    section.text.push_str(delta);
-                    section.has_new_line |= delta.contains('\n');
-                    return;
+                    return section.text.push(delta);
                 }
                 TurnSection::Reasoning(section) if section.item_id == item => {
                     return section.text.push_str(delta);
@@ -250,14 +244,7 @@ impl TurnView {
                     if let TurnSection::Message(section) = section
                         && section.item_id == item_id
                     {
-                        // Printed text cannot change: keep the streamed text if it differs there.
-                        let whole = message.text();
-                        if whole.get(..section.printed_bytes)
-                            == section.text.get(..section.printed_bytes)
-                        {
-                            section.text = whole;
-                        }
-                        section.is_complete = true;
+                        section.text.complete(Some(message.text()));
                     }
                 }
             }
@@ -291,7 +278,7 @@ impl TurnView {
         let mut was_printed = false;
         self.sections.retain_mut(|section| match section {
             TurnSection::Message(section) if section.item_id == item => {
-                was_printed |= section.printed_bytes > 0;
+                was_printed |= section.text.is_started();
                 false
             }
             TurnSection::Reasoning(section) => section.item_id != item,

@@ -111,7 +111,7 @@ impl Chat {
     fn placeholder(&self, width: usize) -> String {
         let text = match (&self.running_turn, self.questions.front()) {
             (_, Some(_)) => "",
-            (Some(_), _) => "type the next message; Ctrl-C stops the turn",
+            (Some(_), _) => "type the next message; Esc stops the turn",
             (None, _) => "type a message, @ for files, / for commands",
         };
         truncate(text, width)

@@ -182,6 +182,10 @@ pub(crate) struct MemoryForgetArgs {
     #[arg(long, value_name = "LESSON", conflicts_with_all = ["session", "turn"])]
     pub(crate) lesson: Option<String>,
 
+    /// Do not ask
+    #[arg(short = 'y', long)]
+    pub(crate) yes: bool,
+
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -29,6 +29,9 @@ pub(super) fn forget(
 ) -> Result<CliStatus> {
     let journal = crate::journal::open_journal(home, &config.journal)?;
     if let Some(lesson) = &args.lesson {
+        if !args.yes && !confirm_forget(&format!("lesson {lesson}"))? {
+            return Ok(CliStatus::Failed);
+        }
         memory.forget_lesson(lesson)?;
         journal.scrub().map_err(|error| journal_problem(&error))?;
         eprint_line!("forgot {lesson}");
@@ -58,6 +61,13 @@ pub(super) fn forget(
     {
         return Err(missing(&session, &format!("T-{turn}")).into());
     }
+    let what = match turn {
+        Some(turn) => format!("turn {turn} of session {session}"),
+        None => format!("session {session} with all its turns and runs"),
+    };
+    if !args.yes && !confirm_forget(&what)? {
+        return Ok(CliStatus::Failed);
+    }
     let known = KnownSession {
         session: &session,
         messages: &messages,
@@ -81,6 +91,20 @@ pub(super) fn forget(
         );
     }
     Ok(CliStatus::Success)
+}
+
+/// Asks whether to forget something. Fails if there is no terminal.
+fn confirm_forget(what: &str) -> Result<bool> {
+    let question = format!("Delete {what}, from the journal and from memory, for good?\n");
+    match crate::ask::confirm(&question, "Delete", "Keep") {
+        Some(answer) => Ok(answer),
+        None => {
+            let problem = Problem::new(format!("cannot ask whether to delete {what}"));
+            Err(problem
+                .hint("pass -y to delete it without a question")
+                .into())
+        }
+    }
 }
 
 /// A session to forget.

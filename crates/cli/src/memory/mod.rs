@@ -42,6 +42,17 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
     })
 }
 
+/// Deletes a session from the journal and from memory. Asks before, unless `yes` is set.
+pub(crate) fn delete_session_with_question(session: String, yes: bool) -> Result<CliStatus> {
+    run_command(MemoryCommand::Forget(args::MemoryForgetArgs {
+        session: Some(session),
+        turn: None,
+        lesson: None,
+        yes,
+        json: false,
+    }))
+}
+
 fn configured_gradient(config: &selvedge_config::Config) -> GradientOptions {
     GradientOptions {
         budget: config.memory.history_tokens,

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_journal::{Journal, Redactor, RunFilter, StoredCall, StoredRun, StoredRunState};
+use selvedge_journal::{
+    Journal, Redactor, RunFilter, RunSummary, StoredCall, StoredRun, StoredRunState,
+};
 use selvedge_protocol::{ResumeAs, since_epoch};
-use selvedge_tools::snake_case;
+use selvedge_tools::{snake_case, summarise_args};
 use serde_json::json;
 
 use crate::CliStatus;
+use crate::call_outcome::CallOutcomeLabel;
+use crate::list_table::{ListCell, first_code_line, print_list};
 use crate::output::{print_line, print_text};
 use crate::runs::args::{RunsListArgs, RunsShowArgs};
 use crate::runs::{resume_advice, user_redactor};
@@ -26,17 +30,30 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliSta
     if args.json {
         return crate::output::print_json(&runs);
     }
-    for run in &runs {
+    let redactor = user_redactor()?;
+    let row = |run: &RunSummary| {
         let took = run.ended_ms.map(|ended| (ended - run.started_ms).max(0));
         let took = took.map(|took| format!("{took} ms")).unwrap_or_default();
-        let calls = format_calls(run.calls);
-        let ago = format_age(now, run.started_ms);
-        print_line(&format!(
-            "{}  {:<9}  {ago:>8}  {took:>9}  {calls:>9}  {}",
-            run.id,
-            state_name(run.state),
-            run.directory
-        ))?;
+        let source = journal.run(&run.id).map(|run| run.source);
+        let source = redactor
+            .redact_text(&source.unwrap_or_default())
+            .into_owned();
+        vec![
+            run.id.as_str().into(),
+            ListCell::coloured(state_name(run.state), state_colour(run.state)),
+            format!("{} ago", format_age(now, run.started_ms)).into(),
+            took.into(),
+            format_calls(run.calls).into(),
+            first_code_line(&source).into(),
+            run.directory.as_str().into(),
+        ]
+    };
+    let headings = [
+        "RUN", "STATE", "STARTED", "TIME", "CALLS", "SCRIPT", "FOLDER",
+    ];
+    print_list(&headings, runs.iter().map(row).collect())?;
+    if runs.len() as u64 == u64::from(args.limit) {
+        eprint_line!("note: only the newest {} runs; pass --limit N", runs.len());
     }
     if runs.is_empty() {
         eprint_line!("note: the journal has no runs");
@@ -72,15 +89,19 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
         let about = call
             .args
             .as_ref()
-            .map(|args| redactor.redact_value(args).to_string());
-        let about: String = about.unwrap_or_default().chars().take(60).collect();
-        let reused = if call.reused { ", reused" } else { "" };
+            .map(|args| summarise_args(&redactor.redact_value(args), &[]));
+        let about = about.unwrap_or_default();
+        let label = CallOutcomeLabel::of_stored(call);
+        let words = match label.words.as_str() {
+            "" => call.state.as_str(),
+            words => words,
+        };
         let text = format!(
-            "{:<8} {} {:<14} {}{reused}  {about}",
+            "{:<8} {} {} {:<14} {words}  {about}",
             call.id,
             bars.bar(call),
+            label.mark,
             call.tool,
-            call.state.as_str()
         );
         print_line(text.trim_end())?;
         if let Some(error) = &call.error {
@@ -179,6 +200,15 @@ impl CallTimeline {
             }
         };
         (0..TIMELINE_COLUMNS).map(cell).collect()
+    }
+}
+
+fn state_colour(state: StoredRunState) -> &'static str {
+    match state {
+        StoredRunState::Running => "36",
+        StoredRunState::Completed => "32",
+        StoredRunState::Failed | StoredRunState::Died => "31",
+        StoredRunState::Suspended => "33",
     }
 }
 

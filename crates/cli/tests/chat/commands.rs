@@ -9,7 +9,7 @@ use super::{READY, block, call, first, last, polite, text};
 #[test]
 fn help_lists_commands_and_keys() {
     let fixture = ChatFixture::new(polite);
-    let mut terminal = fixture.open(&[], 80, 40, &[]);
+    let mut terminal = fixture.open(&[], 80, 60, &[]);
     terminal.wait_for(READY);
     terminal.send("/help");
     terminal.wait_for("Edit as in a shell");
@@ -28,15 +28,31 @@ selvedge
   /runs                List the runs of this session
   /mcp                 Show the MCP servers and their state
   /reasoning           Show the model's last reasoning
+  /status              Show the model, the session and the permissions
+  /clear               Start a new session on an empty screen
+  /init                Let the model write AGENTS.md for this project
+  /review              Let the model review the uncommitted changes
+  /undo                Undo the file changes of the last turn that changed files
+  /copy                Copy the last answer to the clipboard
+  /export [FILE]       Write the session to a new file, as Markdown
+  /expand              Show the scripts and results of the last turn in full
+  /trust [yes]         Show what the files of this folder set, or trust them
   /help                Show the commands and keys
   /quit                Quit; `selvedge continue` reopens the session
 
   Enter                Send; during a turn, queue for the next turn
   Alt-Enter, Ctrl-J, \\ Enter  Insert a line break
   Up, Down             Browse earlier messages
+  Ctrl-R               Search the earlier messages
+  Ctrl-G               Edit the message in $VISUAL or $EDITOR
+  !COMMAND             Run a command of your own; the model sees its output
   @                    Complete a file name
   Tab                  Accept the completion
   Ctrl-T               Show or hide the model's reasoning
+  Ctrl-O               Show the scripts and results of the last turn in full
+  Ctrl-L               Draw the screen again
+  Ctrl-Z               Return to the shell; `fg` continues the chat
+  Esc                  Stop the turn
   Ctrl-C               Stop the turn, or clear the input; twice to quit
   Ctrl-D               Quit if the input is empty
   Ctrl-A E K U W Y, Alt-B F D  Edit as in a shell
@@ -66,7 +82,7 @@ fn commands_are_offered_and_completed() {
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.type_text("/");
-    terminal.wait_for("1 of 12");
+    terminal.wait_for("1 of 21");
     terminal.type_text("app");
     terminal.wait_for("▸ /approvals");
     terminal.type_text("\t");
@@ -209,7 +225,7 @@ fn the_first_turn_has_the_tools_of_mcp_servers() {
     ));
     let mut terminal = fixture.chat();
     terminal.send("Echo");
-    terminal.wait_for("✓ mcp.odd.echo 41");
+    terminal.wait_for("✓ mcp.odd.echo x 41");
     terminal.wait_for("◀ 42");
     terminal.wait_for("Done.");
     terminal.send("/mcp");

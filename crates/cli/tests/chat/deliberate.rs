@@ -243,7 +243,8 @@ fn a_question_waits_without_limit_and_notifies() {
     let mut terminal = ask(&fixture, 80, 40);
     let output = String::from_utf8_lossy(&terminal.raw_output).into_owned();
     assert!(
-        output.contains("\x07\x1b]9;selvedge asks a question\x1b\\"),
+        output.contains("\x07\x1b]9;selvedge asks a question\x1b\\")
+            && output.contains("\x1b]2;? selvedge asks a question\x1b\\"),
         "{output:?}"
     );
     // Four times the limit later, the question is open.
@@ -259,4 +260,10 @@ fn a_question_waits_without_limit_and_notifies() {
     terminal.type_text("\r");
     terminal.wait_for("Done.");
     assert!(fixture.work().join("approved").exists());
+    let output = String::from_utf8_lossy(&terminal.raw_output).into_owned();
+    let after = output.rsplit("? selvedge asks a question").next().unwrap();
+    assert!(
+        after.contains("\x1b]2;selvedge\x1b\\\x1b[23;2t"),
+        "{after:?}"
+    );
 }

@@ -40,7 +40,7 @@ selvedge
           3 | return 'gone'
     reason given by the model: old build
 
-  ? exec rm -rf doomed old build  waiting for approval
+  ? exec rm -rf doomed  waiting for approval
 
   1. Approve this call, once
   2. Approve this call and every later call of this script
@@ -101,7 +101,7 @@ selvedge
           3 | return 'gone'
     reason given by the model: old build
 
-  ? exec rm -rf doomed old build  waiting for approval
+  ? exec rm -rf doomed  waiting for approval
 
   1. Approve this call, once
   2. Approve this call and every later call of this script
@@ -199,9 +199,11 @@ fn always_is_saved_and_not_asked_again() {
     });
     let mut terminal = fixture.open(&["--approval", "untrusted"], 80, 60, &[]);
     terminal.send("Make it");
-    terminal.wait_for("3. Always approve `touch made …`, in every folder");
-    terminal.choose(3);
-    terminal.wait_for("» approved always");
+    terminal.wait_for("3. Approve `touch made …` until this chat ends");
+    terminal.wait_for("4. Approve `touch made …` always in this folder");
+    terminal.wait_for("5. Approve `touch made …` always, in every folder");
+    terminal.choose(5);
+    terminal.wait_for("» approved always, in every folder");
     terminal.wait_for("Done.");
     let rules = std::fs::read_to_string(fixture.home().join("rules.toml")).unwrap();
     assert!(rules.contains("[\"touch\", \"made\"]"), "{rules}");
@@ -216,6 +218,31 @@ fn always_is_saved_and_not_asked_again() {
 }
 
 #[test]
+fn a_rule_until_the_chat_ends_is_not_saved() {
+    let code = "await tools.exec({ command: ['touch', 'made'] }); return 'made'";
+    let fixture = ChatFixture::new(move |asked| match asked.number % 2 {
+        0 => vec![super::text(&super::block(code))].into(),
+        _ => vec![super::text("Done.")].into(),
+    });
+    let mut terminal = fixture.open(&["--approval", "untrusted"], 80, 60, &[]);
+    terminal.send("Make it");
+    terminal.wait_for("3. Approve `touch made …` until this chat ends");
+    terminal.choose(3);
+    terminal.wait_for("» approved until this chat ends");
+    terminal.wait_for(READY);
+    terminal.send("Again");
+    terminal.wait_until("the second answer", |screen| {
+        screen.matches("Done.").count() == 2
+    });
+    assert_eq!(terminal.screen().matches("» approved").count(), 1);
+    assert!(!fixture.home().join("rules.toml").exists());
+    // Another chat asks again.
+    let mut terminal = fixture.open(&["--approval", "untrusted"], 80, 60, &[]);
+    terminal.send("Make it");
+    terminal.wait_for("3. Approve `touch made …` until this chat ends");
+}
+
+#[test]
 fn several_calls_are_one_prompt_and_can_be_answered_one_by_one() {
     let code = "const all = await Promise.allSettled(\
                 ['a', 'b'].map(f => tools.exec({ command: ['touch', f] })));\n\
@@ -225,12 +252,12 @@ fn several_calls_are_one_prompt_and_can_be_answered_one_by_one() {
     terminal.send("Both");
     terminal.wait_for("approval needed for 2 calls:");
     terminal.wait_for("1. Approve these 2 calls, once");
-    terminal.wait_for("6. Decide about each call separately");
-    terminal.choose(6);
-    terminal.wait_gone("6. Decide about each call separately");
+    terminal.wait_for("8. Decide about each call separately");
+    terminal.choose(8);
+    terminal.wait_gone("8. Decide about each call separately");
     terminal.choose(1);
-    terminal.wait_for("Always approve `touch b …`");
-    terminal.choose(4);
+    terminal.wait_for("Approve `touch b …` until");
+    terminal.choose(6);
     terminal.wait_for("» approved once, then denied");
     terminal.wait_for("Done.");
     assert!(fixture.work().join("a").exists() && !fixture.work().join("b").exists());

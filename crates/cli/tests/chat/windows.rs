@@ -172,3 +172,32 @@ fn the_terminal_is_restored_at_exit_and_after_a_signal() {
         assert_eq!(tcgetattr(&master).unwrap().local_modes, before);
     }
 }
+
+/// Wide and combining characters, a task list and an aligned table.
+const WIDE_PAGE: &str = "# 見出し\n\n日本語の文章は幅が二倍です。 cafe\u{301} と résumé, words that wrap at \
+    forty columns.\n\n| 名前 | n |\n|:--|--:|\n| 読む | 12 |\n| e\u{301} | 7 |\n\n- [x] 完了\n- [ ] open\n";
+
+#[test]
+fn wide_and_combining_characters_are_aligned_at_every_width() {
+    let end = "名前 │  n\n─────┼───\n読む │ 12\ne\u{301}    │  7\n\n☑ 完了\n☐ open\n";
+    let one_line =
+        "日本語の文章は幅が二倍です。 cafe\u{301} と résumé, words that wrap at forty columns.\n";
+    let three_lines =
+        "日本語の文章は幅が二倍です。 cafe\u{301} と\nrésumé, words that wrap at forty\ncolumns.\n";
+    for (width, text_lines) in [(40, three_lines), (80, one_line), (120, one_line)] {
+        let fixture = ChatFixture::new(|_| vec![text(WIDE_PAGE)].into());
+        let mut terminal = fixture.open(&[], width, 40, &[]);
+        terminal.send("日本語");
+        terminal.wait_for("☐ open");
+        terminal.wait_for("› type a message");
+        let expected = format!("› 日本語\n\n見出し\n\n{text_lines}\n{end}");
+        let screen = terminal.screen();
+        assert!(
+            screen.contains(&expected),
+            "{width} columns:\n{screen}\n{expected}"
+        );
+        // The input and the status line follow, without a row that wrapped.
+        let rest = screen.split("☐ open\n").nth(1).unwrap();
+        assert_eq!(rest.trim_start().lines().count(), 2, "{screen}");
+    }
+}

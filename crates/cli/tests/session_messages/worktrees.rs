@@ -159,7 +159,7 @@ fn a_forgotten_session_leaves_no_worktree() {
     send(&fixture, &id, "please write a.txt one");
     let work = fixture.workspace.work();
     assert!(git(&work, &["branch", "--list"]).contains(&id));
-    let (status, _, err) = fixture.run(&["memory", "forget", "--session", &id]);
+    let (status, _, err) = fixture.run(&["memory", "forget", "-y", "--session", &id]);
     assert_eq!(status, 0, "{err}");
     assert!(!worktree(&fixture, &id).exists());
     assert!(!git(&work, &["branch", "--list"]).contains(&id));

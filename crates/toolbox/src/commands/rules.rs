@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::sync::PoisonError;
 
+use selvedge_protocol::RuleScope;
+
 use super::{CommandRule, CommandRules, CommandRunner, is_git, patch_args};
 use crate::command_request::CommandRequest;
 use crate::command_safety::{
@@ -122,8 +124,9 @@ impl CommandRunner {
         })
     }
 
-    /// Adds and saves the rule for this command, so that such commands run without approval.
-    pub(crate) fn allow_always(&self, request: &CommandRequest) {
+    /// Adds the rule for this command, so that such commands run without approval, and saves it
+    /// unless it ends with the process.
+    pub(crate) fn add_rule(&self, request: &CommandRequest, scope: RuleScope) {
         let Some(rule) = self.rule_for(request) else {
             return;
         };
@@ -139,8 +142,10 @@ impl CommandRunner {
         };
         if !list.contains(&rule.prefix) {
             list.push(rule.prefix.clone());
-            if let Some(save) = &self.inner.settings.save_rule {
-                save(&rule);
+            if let Some(save) = &self.inner.settings.save_rule
+                && scope != RuleScope::Process
+            {
+                save(&rule, scope);
             }
         }
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::Url;
-use selvedge_protocol::{CallReach, CallTimeout, Preview, PreviewContent};
+use selvedge_protocol::{CallReach, CallTimeout, Preview, PreviewContent, RuleScope};
 use selvedge_tools::{CallContext, Risk, ToolError};
 
 pub use resolver::NameResolver;
@@ -40,7 +40,7 @@ pub struct WebSettings {
     pub allow_hosts: Vec<String>,
     /// Hosts that may have private addresses.
     pub allow_private_hosts: Vec<String>,
-    /// Called when a person allows a host always, to store the rule.
+    /// Called when a person allows a host in a folder or everywhere, to store the rule.
     pub save_host: Option<SaveHost>,
     /// Time limit for a page or a request.
     pub timeout: Duration,
@@ -53,8 +53,8 @@ pub struct WebSettings {
 /// Time that a web tool has after its time limit to return the error.
 const TIMEOUT_MARGIN: Duration = Duration::from_secs(5);
 
-/// Stores a host that is allowed always.
-pub type SaveHost = Box<dyn Fn(&str) + Send + Sync>;
+/// Stores a host that is allowed in a folder or everywhere.
+pub type SaveHost = Box<dyn Fn(&str, RuleScope) + Send + Sync>;
 
 /// A web service with an API key. `Debug` does not print the key.
 #[derive(Clone)]
@@ -189,8 +189,9 @@ impl WebAccess {
         Some(self.hosts_of(urls).join(" "))
     }
 
-    /// Adds the hosts to those that need no approval, and stores them.
-    pub(crate) fn allow_always(&self, urls: &[Url]) {
+    /// Adds the hosts to those that need no approval, and stores them unless the rule ends with the
+    /// process.
+    pub(crate) fn add_rule(&self, urls: &[Url], scope: RuleScope) {
         for host in self.hosts_of(urls) {
             let mut hosts = self
                 .inner
@@ -200,8 +201,10 @@ impl WebAccess {
             if !hosts.contains(&host) {
                 hosts.push(host.clone());
                 drop(hosts);
-                if let Some(save) = &self.inner.settings.save_host {
-                    save(&host);
+                if let Some(save) = &self.inner.settings.save_host
+                    && scope != RuleScope::Process
+                {
+                    save(&host, scope);
                 }
             }
         }

@@ -6,7 +6,7 @@ use selvedge_protocol::FunctionCallOutput;
 
 use super::{ReasoningDisplay, TurnSection, TurnView};
 use crate::chat::call_list::format_duration;
-use crate::chat::markdown::{last_block_start, render_markdown};
+use crate::chat::markdown::render_markdown;
 use crate::chat::rows::{StyledRow, fold_rows, sanitize};
 
 /// Bytes of an unfinished block that are rendered as Markdown; a longer one is shown as plain text.
@@ -26,25 +26,8 @@ impl TurnView {
         while let Some(section) = self.sections.front_mut() {
             match section {
                 TurnSection::Message(section) => {
-                    let end = match (
-                        section.is_complete,
-                        std::mem::take(&mut section.has_new_line),
-                    ) {
-                        (true, _) => section.text.len(),
-                        (false, true) => {
-                            section.printed_bytes
-                                + last_block_start(&section.text[section.printed_bytes..])
-                        }
-                        (false, false) => section.printed_bytes,
-                    };
-                    let blocks =
-                        render_markdown(&section.text[section.printed_bytes..end], width, theme);
-                    if !blocks.is_empty() {
-                        rows.extend(blocks);
-                        rows.push(StyledRow::blank());
-                    }
-                    section.printed_bytes = end;
-                    if !section.is_complete {
+                    rows.extend(section.text.take_rows(width, theme));
+                    if !section.text.is_complete() {
                         break;
                     }
                 }
@@ -93,7 +76,7 @@ impl TurnView {
     ) -> Vec<StyledRow> {
         let theme = self.theme;
         match section {
-            TurnSection::Message(section) => match &section.text[section.printed_bytes..] {
+            TurnSection::Message(section) => match section.text.pending() {
                 // Redrawn with every piece of text, so a long block shows only its end, as plain
                 // text.
                 long if long.len() > MAX_LIVE_MARKDOWN_BYTES => {

@@ -1,0 +1,306 @@
+//! Slash commands about the session and the folder: status, clear, init, undo, copy, export, trust,
+//! review and expand.
+
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ratatui_core::text::Span;
+use selvedge_config::{Project, project_effects};
+use selvedge_protocol::{ConversationItem, MessageRole, OutputPart, TurnItem};
+
+use super::app::Chat;
+use super::commands::{SCRIPT_MODES, describe_choice, describe_policy};
+use super::highlight::highlight_code;
+use super::rows::{StyledRow, sanitize, sanitize_line};
+use super::status::format_usage;
+use super::updates::ChatUpdate;
+use crate::problem::Problem;
+
+/// Largest text that `/copy` sends to the terminal, in bytes. Terminals ignore longer ones.
+const MAX_COPIED_BYTES: usize = 74_994;
+
+/// The request of `/init`.
+const INIT_PROMPT: &str = "Write AGENTS.md in the root of this project, or improve the one that \
+    exists: a guide of at most 60 lines for coding agents. Read the README, the manifests and the \
+    layout first. Say how to build, test and lint, how the code is organised, which conventions it \
+    follows, and what must not be touched. State only what you found in the files.";
+
+/// The request of `/review`.
+const REVIEW_PROMPT: &str = "Review the uncommitted changes of this repository (`git status`, \
+    `git diff HEAD`, and new files). Change nothing. Report defects first, the most serious first, \
+    each with file and line, what goes wrong, and how to fix it; then risks and missing tests. Say \
+    so if there is nothing to report.";
+
+impl Chat {
+    pub(super) fn show_status(&mut self) {
+        let (model, provider) = (self.agent.model(), &self.agent.client().provider().name);
+        let config = &self.setup.config;
+        let mode = self.script_mode.unwrap_or(self.agent.options().mode);
+        let sandbox = serde_json::json!(config.sandbox_mode);
+        let rules = match self.setup.project {
+            Some(_) => "trusted",
+            None => "its configuration files, if any, are not used",
+        };
+        let cost = self.status.cost.filter(|cost| *cost > 0.0);
+        let cost = cost.map(|cost| format!(", ${cost:.2}")).unwrap_or_default();
+        let usage = format_usage(&self.status.usage);
+        let fields = [
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("model", format!("{} ({provider})", model.name)),
+            (
+                "session",
+                self.session_id
+                    .clone()
+                    .unwrap_or_else(|| "none yet".to_owned()),
+            ),
+            (
+                "folder",
+                format!("{} ({rules})", self.setup.directory.display()),
+            ),
+            (
+                "approvals",
+                describe_policy(config.approval_policy).0.to_owned(),
+            ),
+            ("sandbox", sandbox.as_str().unwrap_or_default().to_owned()),
+            ("scripts", describe_choice(&SCRIPT_MODES, mode).0.to_owned()),
+            ("tokens", format!("{usage}{cost}")),
+            (
+                "context",
+                format!("{}% left", self.status.context_left_percent()),
+            ),
+        ];
+        let theme = self.theme;
+        let row = |(name, value): (&str, String)| {
+            StyledRow::text(sanitize_line(&value))
+                .with_prefix(Span::styled(format!("  {name:<10} "), theme.dim()))
+        };
+        self.print_block(fields.map(row));
+    }
+
+    /// Starts a new session on an empty screen.
+    pub(super) fn clear_chat(&mut self) {
+        self.quitting |= self.screen.erase().is_err();
+        self.start_new_session();
+    }
+
+    pub(super) fn write_instructions(&mut self) {
+        self.send_message(INIT_PROMPT.to_owned());
+    }
+
+    pub(super) fn review_changes(&mut self) {
+        self.send_message(REVIEW_PROMPT.to_owned());
+    }
+
+    /// Restores the files that the last turn changed.
+    pub(super) fn undo_last_turn(&mut self) {
+        let (Some(journal), Some(session)) = (self.setup.journal.clone(), self.session_id.clone())
+        else {
+            return self.print_text("nothing to undo");
+        };
+        let sender = self.sender.clone();
+        tokio::task::spawn_blocking(move || {
+            let undone = crate::sessions_stop::revert_turn(&journal, &session, None);
+            let show = Box::new(move |chat: &mut Self| chat.show_undone(undone));
+            // Sending fails only if the chat has ended.
+            let _ = sender.send(ChatUpdate::JournalRead(show));
+        });
+    }
+
+    fn show_undone(&mut self, undone: anyhow::Result<(u32, Vec<String>)>) {
+        match undone {
+            Ok((turn, paths)) if paths.is_empty() => {
+                self.print_text(format!("turn {turn} was undone before"));
+            }
+            Ok((turn, paths)) => {
+                let files = paths.join(", ");
+                self.context_for_model
+                    .push(format!("I undid the file changes of turn {turn}: {files}"));
+                let rows = paths
+                    .iter()
+                    .map(|path| StyledRow::text(sanitize_line(path)));
+                let head = StyledRow::text(format!("undid the file changes of turn {turn}:"));
+                self.print_block(std::iter::once(head).chain(rows).map(|row| row.indented(2)));
+            }
+            Err(error) => self.print_problem(&Problem::from_error(&error)),
+        }
+    }
+
+    /// Copies the last answer to the clipboard, with the terminal's help (OSC 52).
+    pub(super) fn copy_answer(&mut self) {
+        let history = self.session.as_ref().map(|session| session.history());
+        let mut items = history.into_iter().flatten().rev();
+        let answer = items.find_map(|(_, item)| match item {
+            TurnItem::Conversation(ConversationItem::Message(message))
+                if message.role == MessageRole::Assistant && !message.text().trim().is_empty() =>
+            {
+                Some(message.text())
+            }
+            _ => None,
+        });
+        match answer {
+            None => self.print_text("there is no answer to copy"),
+            Some(answer) if answer.len() > MAX_COPIED_BYTES => {
+                let problem = Problem::new("the answer is too long for the terminal's clipboard");
+                self.print_problem(&problem.hint("type /export to write the session to a file"));
+            }
+            Some(answer) => {
+                let encoded = STANDARD.encode(answer.trim_end());
+                self.quitting |= self.screen.copy(&encoded).is_err();
+                self.print_text("copied the last answer");
+            }
+        }
+    }
+
+    /// Writes the session as Markdown. Does not replace a file.
+    pub(super) fn export_session(&mut self, file: Option<&str>) {
+        let Some(session) = &self.session else {
+            return self.print_text("the session is empty");
+        };
+        let name = format!("{}.md", session.id());
+        let file = self.setup.directory.join(file.unwrap_or(&name));
+        let text = session_markdown(session.id(), session.history());
+        match write_new_file(&file, &self.setup.redactor().redact_text(&text)) {
+            Ok(()) => self.print_text(format!("wrote {}", file.display())),
+            Err(error) => {
+                let problem = Problem::new(format!("cannot write {}: {error}", file.display()));
+                self.print_problem(&problem.hint("type /export FILE with a new file"));
+            }
+        }
+    }
+
+    /// Shows what trusting the folder would do, or trusts it.
+    pub(super) fn trust_folder(&mut self, confirmed: bool) {
+        let home = self.setup.home.clone();
+        let (project, _) = Project::read(&self.setup.project_files(), home.as_deref());
+        if project.files().next().is_none() {
+            return self.print_text("this folder has no configuration files");
+        }
+        let Some(home) = home.filter(|_| confirmed) else {
+            let effects = project_effects(&project, self.setup.home.as_deref());
+            let rows = effects.iter().map(|effect| {
+                StyledRow::text(sanitize_line(&format!(
+                    "{}  [{}]",
+                    effect.text, effect.file
+                )))
+                .indented(4)
+            });
+            let mut all = vec![StyledRow::text("  its files would start or set:")];
+            all.extend(rows);
+            all.push(StyledRow::dim("  type /trust yes to trust this folder"));
+            return self.print_block(all);
+        };
+        match selvedge_config::trust(&home, &project) {
+            Ok(()) => self.print_text("trusted; start the chat again to use its files"),
+            Err(error) => {
+                let problem = Problem::new(format!("cannot save the decision: {error}"));
+                self.print_problem(&problem.hint("set SELVEDGE_HOME to a writable folder"));
+            }
+        }
+    }
+
+    /// Prints the scripts and results of the last turn without folding them.
+    pub(super) fn expand_last_turn(&mut self) {
+        let Some(session) = &self.session else {
+            self.notice = Some("nothing to expand until the turn ends".to_owned());
+            return;
+        };
+        let last = session.turn_number();
+        let items = session.history().into_iter();
+        let items = items.filter(|(turn, _)| *turn == last);
+        let theme = self.theme;
+        let mut rows = Vec::new();
+        for (_, item) in items {
+            match item {
+                TurnItem::ScriptToolCall(call) => {
+                    rows.push(StyledRow::styled(
+                        format!("▶ script  {}", call.id),
+                        theme.progress(),
+                    ));
+                    let source = call.source_code.trim_matches('\n');
+                    let code = highlight_code("ts", source, theme).into_iter();
+                    rows.extend(code.map(|row| row.indented(4)));
+                }
+                TurnItem::ScriptToolCallOutput(output) => {
+                    for part in &output.output {
+                        if let OutputPart::Text { text } = part {
+                            rows.extend(text_rows(text));
+                        }
+                    }
+                    if let Some(value) = output.value() {
+                        let text = serde_json::to_string_pretty(&value).unwrap_or_default();
+                        rows.extend(text_rows(&text));
+                    }
+                    rows.push(StyledRow::blank());
+                }
+                TurnItem::Conversation(ConversationItem::FunctionCallOutput(output)) => {
+                    rows.extend(text_rows(&output.text()));
+                    rows.push(StyledRow::blank());
+                }
+                TurnItem::Conversation(_) => {}
+            }
+        }
+        match rows.is_empty() {
+            true => self.notice = Some("the last turn has no scripts or results".to_owned()),
+            false => self.print_block(rows),
+        }
+    }
+}
+
+fn text_rows(text: &str) -> Vec<StyledRow> {
+    let text = sanitize(text.trim_end());
+    let rows = text.lines().map(|line| StyledRow::text(line).indented(4));
+    rows.collect()
+}
+
+/// Returns a session as Markdown: messages as text, scripts and results as code.
+fn session_markdown(id: &str, items: Vec<(u32, TurnItem)>) -> String {
+    let mut text = format!("# {id}\n");
+    let fence = |language: &str, code: &str| {
+        format!("\n~~~~{language}\n{}\n~~~~\n", code.trim_matches('\n'))
+    };
+    for (turn, item) in items {
+        text.push_str(&match item {
+            TurnItem::Conversation(ConversationItem::Message(message)) => match message.role {
+                MessageRole::User => format!("\n## Turn {turn}\n\n> {}\n", {
+                    message.text().trim_end().replace('\n', "\n> ")
+                }),
+                MessageRole::Assistant => format!("\n{}\n", message.text().trim_end()),
+            },
+            TurnItem::ScriptToolCall(call) => fence("ts", &call.source_code),
+            TurnItem::ScriptToolCallOutput(output) => match (&output.error, &output.output_json) {
+                (Some(error), _) => fence("text", &format!("{}: {}", error.code, error.message)),
+                (None, Some(value)) => fence("json", value),
+                (None, None) => String::new(),
+            },
+            TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
+                fence("json", &format!("{} {}", call.name, call.arguments))
+            }
+            TurnItem::Conversation(ConversationItem::FunctionCallOutput(output)) => {
+                fence("text", &output.text())
+            }
+            TurnItem::Conversation(_) => String::new(),
+        });
+    }
+    text
+}
+
+/// Writes a file that only its owner can read. Fails if the file exists.
+fn write_new_file(file: &Path, text: &str) -> std::io::Result<()> {
+    std::fs::File::create_new(file)?;
+    crate::private_file::write_private(file, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exported_file_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.md");
+        write_new_file(&file, "one").unwrap();
+        assert!(write_new_file(&file, "two").is_err());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "one");
+    }
+}

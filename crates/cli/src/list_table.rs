@@ -1,0 +1,126 @@
+//! Lists in aligned columns. At a terminal they have headings and colour; into a pipe only the
+//! rows are written.
+
+use std::io::{self, IsTerminal};
+
+use selvedge_text::{truncate_chars, visible_line};
+use unicode_width::UnicodeWidthStr;
+
+use crate::output::{has_colour, print_with_escapes};
+
+/// Parameter of the escape sequence for headings.
+const HEADING_COLOUR: &str = "2";
+
+/// A cell: its text, and the parameter of the escape sequence for its colour.
+#[derive(Debug, Clone)]
+pub(crate) struct ListCell {
+    text: String,
+    colour: Option<&'static str>,
+}
+
+impl From<String> for ListCell {
+    fn from(text: String) -> Self {
+        Self { text, colour: None }
+    }
+}
+
+impl From<&str> for ListCell {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl ListCell {
+    pub(crate) fn coloured(text: &str, colour: &'static str) -> Self {
+        Self {
+            text: text.to_owned(),
+            colour: Some(colour),
+        }
+    }
+}
+
+/// Prints rows under headings, each column as wide as its widest cell.
+pub(crate) fn print_list(headings: &[&str], rows: Vec<Vec<ListCell>>) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let style = match (io::stdout().is_terminal(), has_colour()) {
+        (false, _) => ListStyle::Pipe,
+        (true, false) => ListStyle::Plain,
+        (true, true) => ListStyle::Colour,
+    };
+    print_with_escapes(&format_list(headings, rows, style))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ListStyle {
+    Pipe,
+    Plain,
+    Colour,
+}
+
+fn format_list(headings: &[&str], mut rows: Vec<Vec<ListCell>>, style: ListStyle) -> String {
+    if style != ListStyle::Pipe {
+        let head = headings
+            .iter()
+            .map(|text| ListCell::coloured(text, HEADING_COLOUR));
+        rows.insert(0, head.collect());
+        for cell in rows.iter_mut().flatten() {
+            cell.text = visible_line(&cell.text).into_owned();
+        }
+    }
+    let column_width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.text.width()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(column_width).collect();
+    let line = |row: &Vec<ListCell>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| {
+            let padding = " ".repeat(width.saturating_sub(cell.text.width()));
+            match (style, cell.colour) {
+                (ListStyle::Colour, Some(colour)) => {
+                    format!("\x1b[{colour}m{}\x1b[0m{padding}", cell.text)
+                }
+                _ => format!("{}{padding}", cell.text),
+            }
+        });
+        let cells: Vec<String> = cells.collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the first line of a script that is not empty, shortened.
+pub(crate) fn first_code_line(source: &str) -> String {
+    /// Characters of the line that are shown.
+    const MAX_LINE_CHARS: usize = 40;
+    let mut lines = source.lines().map(str::trim);
+    let first = lines.find(|line| !line.is_empty()).unwrap_or_default();
+    truncate_chars(first, MAX_LINE_CHARS).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_also_with_wide_characters_and_only_terminals_get_headings() {
+        let rows = || {
+            vec![
+                vec!["a".into(), ListCell::coloured("日本", "32"), "x".into()],
+                vec!["long".into(), ListCell::coloured("ok", "31"), "y\n".into()],
+            ]
+        };
+        let heads = ["ID", "STATE", "TITLE"];
+        assert_eq!(
+            format_list(&heads, rows(), ListStyle::Pipe),
+            "a     日本  x\nlong  ok    y"
+        );
+        assert_eq!(
+            format_list(&heads, rows(), ListStyle::Plain),
+            "ID    STATE  TITLE\na     日本   x\nlong  ok     y⏎"
+        );
+        let coloured = format_list(&heads, rows(), ListStyle::Colour);
+        assert!(coloured.contains("\x1b[32m日本\x1b[0m   x"), "{coloured:?}");
+    }
+}

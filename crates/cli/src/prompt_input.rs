@@ -1,0 +1,93 @@
+//! The text of a prompt: an argument, standard input, or both.
+
+use std::io::{IsTerminal, Read};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::problem::Problem;
+
+/// Largest text that is read from standard input, in bytes. More does not fit into a request.
+const MAX_INPUT_BYTES: u64 = 4 << 20;
+/// How long a command with a prompt waits for the first byte on standard input. A parent process
+/// may leave it open without writing.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Returns the prompt: the argument, followed by what is piped into standard input. `None` and `-`
+/// take all of it from standard input.
+pub(crate) fn read_prompt(word: Option<&str>) -> Result<String> {
+    let is_piped = !std::io::stdin().is_terminal();
+    let prompt = match word.filter(|word| *word != "-") {
+        Some(word) if word.trim().is_empty() => String::new(),
+        Some(word) if is_piped => join_prompt(word, &read_input(Some(FIRST_BYTE_TIMEOUT))?),
+        Some(word) => word.to_owned(),
+        None if is_piped => read_input(None)?,
+        None => String::new(),
+    };
+    if prompt.trim().is_empty() {
+        return Err(Problem::new("missing a prompt")
+            .hint("pass one: selvedge exec \"PROMPT\"")
+            .into());
+    }
+    Ok(prompt)
+}
+
+fn join_prompt(prompt: &str, input: &str) -> String {
+    match input.trim_end() {
+        "" => prompt.to_owned(),
+        input => format!("{prompt}\n\n<stdin>\n{input}\n</stdin>"),
+    }
+}
+
+/// Reads standard input. With a limit, returns nothing if no byte arrives in this time.
+fn read_input(first_byte: Option<Duration>) -> Result<String> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        Problem::new(format!(
+            "cannot read the prompt from standard input: {error}"
+        ))
+        .hint("pass the prompt as UTF-8 text")
+    };
+    let (sender, receiver) = channel();
+    // On its own thread, because a read cannot be stopped. The thread ends with the process.
+    std::thread::spawn(move || {
+        let mut input = std::io::stdin().lock().take(MAX_INPUT_BYTES + 1);
+        let mut bytes = vec![0; 4096];
+        let send = |result| sender.send(result).is_ok();
+        match input.read(&mut bytes) {
+            Ok(read) => {
+                bytes.truncate(read);
+                let rest = read > 0;
+                if send(Ok(bytes)) && rest {
+                    let mut bytes = Vec::new();
+                    send(input.read_to_end(&mut bytes).map(|_| bytes));
+                }
+            }
+            Err(error) => _ = send(Err(error)),
+        }
+    });
+    let first = match first_byte {
+        Some(limit) => receiver.recv_timeout(limit),
+        None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+    };
+    let mut bytes = match first {
+        Ok(first) => first.map_err(|error| unreadable(&error))?,
+        Err(_) => {
+            let seconds = FIRST_BYTE_TIMEOUT.as_secs();
+            eprint_line!("note: nothing came on standard input within {seconds} s; continuing");
+            return Ok(String::new());
+        }
+    };
+    if let Ok(rest) = receiver.recv() {
+        bytes.extend(rest.map_err(|error| unreadable(&error))?);
+    }
+    if bytes.len() as u64 > MAX_INPUT_BYTES {
+        let limit = MAX_INPUT_BYTES >> 20;
+        return Err(
+            Problem::new(format!("standard input has more than {limit} MB"))
+                .hint("write it to a file, and name the file in the prompt")
+                .into(),
+        );
+    }
+    Ok(String::from_utf8(bytes).map_err(|error| unreadable(&error))?)
+}

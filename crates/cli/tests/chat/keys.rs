@@ -1,0 +1,287 @@
+//! Keys of the chat, commands of the user, and the commands about the session and the folder.
+
+use super::driver::ChatFixture;
+use super::{block, last, polite, script, text};
+
+const READY: &str = "type a message";
+
+#[test]
+fn escape_stops_the_turn_and_keeps_the_chat() {
+    let fixture = ChatFixture::new(script("await tools.exec({ command: ['sleep', '60'] })"));
+    let mut terminal = fixture.chat();
+    terminal.send("Wait");
+    terminal.wait_for("exec sleep 60");
+    terminal.type_text("\x1b");
+    terminal.wait_for("– stopped");
+    terminal.wait_for(READY);
+}
+
+#[test]
+fn ctrl_r_finds_earlier_messages_and_quit_is_not_one_of_them() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.chat();
+    for message in ["first apple", "second pear", "third apple"] {
+        terminal.send(message);
+        terminal.wait_for(READY);
+    }
+    terminal.send("/quit");
+    terminal.wait_for("selvedge continue");
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    // The newest message is not `/quit`.
+    terminal.type_text("\x1b[A");
+    terminal.wait_for("› third apple");
+    terminal.type_text("\x03");
+    terminal.wait_for(READY);
+    // After the input was cleared, browsing starts with the newest message again.
+    terminal.type_text("\x1b[A");
+    terminal.wait_for("› third apple");
+    terminal.type_text("\x03");
+    terminal.wait_for(READY);
+    terminal.type_text("\x12apple");
+    terminal.wait_for("history: apple");
+    terminal.wait_for("› third apple");
+    terminal.type_text("\x12");
+    terminal.wait_for("› first apple");
+    terminal.type_text("\r");
+    terminal.wait_gone("history: apple");
+    // Enter took the message, and did not send it.
+    assert_eq!(fixture.server.asked().len(), 3);
+    terminal.type_text("!\r");
+    fixture.wait_for_requests(4);
+    assert!(last(&fixture.server.asked()[3]).contains("first apple!"));
+}
+
+#[test]
+fn a_command_of_the_user_runs_and_the_model_sees_its_output() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open(&[], 80, 40, &[("SHELL", "/bin/sh")]);
+    terminal.send("!echo one; echo two >&2; exit 3");
+    terminal.wait_for("  one");
+    terminal.wait_for("  two");
+    terminal.wait_for("  exit 3");
+    terminal.wait_for(READY);
+    assert_eq!(fixture.server.asked().len(), 0);
+    terminal.send("What was that?");
+    fixture.wait_for_requests(1);
+    let message = last(&fixture.server.asked()[0]);
+    assert!(
+        message.contains("What was that?")
+            && message.contains("(exit 3)")
+            && message.contains("one"),
+        "{message}"
+    );
+    terminal.wait_for(READY);
+    terminal.send("!sleep 60");
+    terminal.wait_for("running; Ctrl-C stops it");
+    terminal.type_text("\x1b");
+    terminal.wait_for("  stopped");
+}
+
+#[test]
+fn the_message_can_be_written_in_an_editor() {
+    let fixture = ChatFixture::new(polite);
+    let editor = fixture.dir.path().join("editor");
+    std::fs::write(&editor, "#!/bin/sh\nprintf 'from the editor' >> \"$1\"\n").unwrap();
+    let editor = format!("sh {}", editor.display());
+    let mut terminal = fixture.open(&[], 80, 24, &[("EDITOR", &editor)]);
+    terminal.wait_for(READY);
+    terminal.type_text("typed ");
+    terminal.wait_for("› typed");
+    terminal.type_text("\x07");
+    terminal.wait_for("› typed from the editor");
+    terminal.type_text("\r");
+    fixture.wait_for_requests(1);
+    assert!(last(&fixture.server.asked()[0]).contains("typed from the editor"));
+}
+
+#[test]
+fn the_first_message_can_be_an_argument_and_the_last_session_continues() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open(&["explain this project"], 80, 24, &[]);
+    terminal.wait_for("› explain this project");
+    fixture.wait_for_requests(1);
+    terminal.wait_for(READY);
+    terminal.send("/quit");
+    terminal.wait_for("selvedge continue");
+    let mut terminal = fixture.open(&["--continue"], 80, 24, &[]);
+    terminal.wait_for("› explain this project");
+    terminal.send("/quit");
+    terminal.wait_for("selvedge continue");
+    let output = fixture.run(&["-p", "one more"]);
+    assert!(output.status.success(), "{output:?}");
+    // A mistyped command is not a message.
+    let output = fixture.run(&["doctr"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(2) && error.contains("hint: run `selvedge doctor`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn exec_at_a_terminal_streams_markdown_and_reports_session_and_usage() {
+    let answer = "# Title\n\n| a | b |\n|---|--:|\n| 1 | 22 |\n\nThe **end**.";
+    let fixture = ChatFixture::new(move |_| vec![text(answer)].into());
+    let mut terminal = fixture.open(&["exec", "Show"], 80, 24, &[]);
+    terminal.wait_for("ses_");
+    let screen = terminal.screen();
+    assert!(
+        screen.contains("Title\n\na │  b\n──┼───\n1 │ 22\n\nThe end.\n")
+            && screen.contains(" · 100 in, 20 out"),
+        "{screen}"
+    );
+    assert_eq!(screen.matches("The end.").count(), 1, "{screen}");
+}
+
+#[test]
+fn deleting_a_session_asks_first() {
+    let fixture = ChatFixture::new(polite);
+    assert!(fixture.run(&["-p", "Hello"]).status.success());
+    let sessions = || {
+        let listed = fixture.run(&["sessions", "list", "--json"]).stdout;
+        let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+        listed.as_array().unwrap().clone()
+    };
+    let id = sessions()[0]["id"].as_str().unwrap().to_owned();
+    for command in [
+        &["sessions", "delete", &id][..],
+        &["memory", "forget", "--session", &id],
+    ] {
+        // Without a terminal there is no answer.
+        let output = fixture.run(command);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(2) && error.contains("hint: pass -y"),
+            "{error}"
+        );
+        let mut terminal = fixture.open(command, 100, 24, &[]);
+        terminal.wait_for("2. Keep");
+        terminal.wait_for("\n>");
+        terminal.type_text("2\r");
+        terminal.wait_for("> 2");
+        drop(terminal);
+        assert_eq!(sessions().len(), 1);
+    }
+    let output = fixture.run(&["sessions", "delete", &id, "-y"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(sessions().is_empty());
+}
+
+#[test]
+fn claude_md_is_read_where_agents_md_is_absent() {
+    let fixture = ChatFixture::new(polite);
+    std::fs::write(fixture.work().join("CLAUDE.md"), "Speak like a sailor.").unwrap();
+    fixture.run(&["-p", "Hello"]);
+    let prompt = fixture.server.asked()[0].body.to_string();
+    assert!(prompt.contains("Speak like a sailor."), "{prompt}");
+    std::fs::write(fixture.work().join("AGENTS.md"), "Speak like a poet.").unwrap();
+    fixture.run(&["-p", "Hello"]);
+    let prompt = fixture.server.asked()[1].body.to_string();
+    assert!(
+        prompt.contains("Speak like a poet.") && !prompt.contains("sailor"),
+        "{prompt}"
+    );
+}
+
+#[test]
+fn lists_have_headings_at_a_terminal_and_say_when_they_are_cut() {
+    let fixture = ChatFixture::new(polite);
+    for code in ["return 1 // 日本語", "return 2"] {
+        assert!(fixture.run(&["run", "-e", code]).status.success());
+    }
+    let mut terminal = fixture.open(&["runs", "list", "--limit", "1"], 160, 24, &[]);
+    terminal.wait_for("note: only the newest 1 runs; pass --limit N");
+    let screen = terminal.screen();
+    assert!(
+        screen.starts_with("RUN ") && screen.contains(" ago ") && screen.contains("return 2"),
+        "{screen}"
+    );
+    let raw = String::from_utf8_lossy(&terminal.raw_output).into_owned();
+    assert!(raw.contains("\x1b[32mcompleted\x1b[0m"), "{raw:?}");
+    let piped = fixture.run(&["runs", "list"]).stdout;
+    let piped = String::from_utf8(piped).unwrap();
+    assert!(
+        piped.starts_with("scr_")
+            && piped.contains("return 1 // 日本語")
+            && !piped.contains('\x1b'),
+        "{piped}"
+    );
+}
+
+#[test]
+fn the_progress_line_of_a_wide_command_does_not_scroll() {
+    let fixture = ChatFixture::new(polite);
+    let code = "await tools.exec({ command: ['sh', '-c', 'sleep 1; true 日本語日本語日本語日本語日本語日本語'] }); return 1";
+    let mut terminal = fixture.open(&["run", "-e", code], 40, 10, &[]);
+    terminal.wait_for("✓ exec");
+    terminal.wait_for("\n1");
+    let screen = terminal.with_scrollback();
+    // The line of the spinner was redrawn in its place, and nothing was left above.
+    assert!(screen.starts_with("✓ exec"), "{screen}");
+}
+
+#[test]
+fn changes_of_a_turn_can_be_undone() {
+    let code = "await tools.writeFile({ path: 'a.txt', content: 'changed\\n' }); return 'ok'";
+    let fixture = ChatFixture::new(script(code));
+    let mut terminal = fixture.open(&[], 80, 40, &[]);
+    terminal.send("Change it");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    let file = fixture.work().join("a.txt");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "changed\n");
+    terminal.send("/undo");
+    terminal.wait_for("undid the file changes of turn 1:");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\ntwo\n");
+    terminal.send("/undo");
+    terminal.wait_for("turn 1 was undone before");
+}
+
+#[test]
+fn a_folded_script_can_be_expanded_and_the_session_copied_and_exported() {
+    let lines: Vec<String> = (0..30).map(|n| format!("const line{n} = {n};")).collect();
+    let code = format!("{}\nreturn [line1, line29]", lines.join("\n"));
+    let fixture = ChatFixture::new(move |asked| match asked.number {
+        0 => vec![text(&block(&code))].into(),
+        _ => vec![text("Done.")].into(),
+    });
+    let mut terminal = fixture.open(&[], 80, 60, &[]);
+    terminal.send("Compute");
+    terminal.wait_for("more lines");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    assert!(!terminal.screen().contains("const line28"));
+    terminal.type_text("\x0f");
+    terminal.wait_for("const line28");
+    terminal.send("/copy");
+    terminal.wait_for("copied the last answer");
+    let output = String::from_utf8_lossy(&terminal.raw_output).into_owned();
+    assert!(output.contains("\x1b]52;c;RG9uZS4=\x1b\\"));
+    terminal.send("/export talk.md");
+    terminal.wait_for("wrote ");
+    let exported = std::fs::read_to_string(fixture.work().join("talk.md")).unwrap();
+    assert!(
+        exported.contains("> Compute") && exported.contains("~~~~ts\nconst line0"),
+        "{exported}"
+    );
+    terminal.send("/export talk.md");
+    terminal.wait_for("hint: type /export FILE with a new file");
+}
+
+#[test]
+fn status_and_clear() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open(&[], 80, 40, &[]);
+    terminal.send("Hello");
+    terminal.wait_for(READY);
+    terminal.send("/status");
+    terminal.wait_for("approvals  on-request");
+    terminal.wait_for("sandbox    workspace-write");
+    terminal.wait_for("model      mock (mock)");
+    terminal.send("/clear");
+    terminal.wait_for("started a new session");
+    terminal.wait_gone("› Hello");
+    terminal.send("/trust");
+    terminal.wait_for("this folder has no configuration files");
+}
