@@ -95,14 +95,21 @@ fn a_created_session_has_its_origin_and_its_first_message() {
         workspaces: vec!["/w".to_owned()],
         ..SessionFilter::default()
     };
-    assert_eq!(list(in_workspace), [session.id.clone(), parent.clone()]);
+    assert_eq!(list(in_workspace.clone()), [parent.clone()]);
+    let with_subfolders = SessionFilter {
+        include_subfolders: true,
+        ..in_workspace
+    };
+    assert_eq!(list(with_subfolders), [session.id.clone(), parent.clone()]);
     let elsewhere = SessionFilter {
         workspaces: vec!["/w/s".to_owned(), "/x".to_owned()],
+        include_subfolders: true,
         ..SessionFilter::default()
     };
     assert_eq!(list(elsewhere), [""; 0]);
     let everywhere = SessionFilter {
         workspaces: vec!["/x".to_owned(), "/".to_owned()],
+        include_subfolders: true,
         ..SessionFilter::default()
     };
     assert_eq!(list(everywhere), [session.id.clone(), parent.clone()]);
