@@ -95,7 +95,7 @@ fn a_created_session_has_its_origin_and_its_first_message() {
         workspaces: vec!["/w".to_owned()],
         ..SessionFilter::default()
     };
-    assert_eq!(list(in_workspace.clone()), [parent.clone()]);
+    assert_eq!(list(in_workspace.clone()), std::slice::from_ref(&parent));
     let with_subfolders = SessionFilter {
         include_subfolders: true,
         ..in_workspace

@@ -209,7 +209,7 @@ customElements.define(
             h('span', { class: 'dim' }, duration(call.duration_ms)),
             stateLabel(
               isFailed && call.state === 'done' ? 'failed' : call.state,
-              exit > 0 ? `exit code ${exit}` : undefined,
+              exit > 0 ? `exit ${exit}` : undefined,
             ),
           ),
         ),

@@ -227,7 +227,7 @@ async function addSummaries(scriptId, calls, list) {
         {
           ...calls[at],
           summary: summaryOf(call.args),
-          failure: exit > 0 ? `exit code ${exit}` : null,
+          failure: exit > 0 ? `exit ${exit}` : null,
         },
         async () => call,
       );

@@ -44,7 +44,7 @@ await run({
     );
     await page.waitForSelector('.item.script .keyword');
     const failed = page.locator('.item.result .call').nth(1);
-    await failed.locator('text=exit code 3').waitFor();
+    await failed.locator('text=exit 3').waitFor();
     await failed.locator('summary').click();
     await failed.locator('text=unused variable').first().waitFor();
     await page.waitForSelector('.item.assistant table td');
@@ -52,7 +52,7 @@ await run({
     check(/tokens in/.test(await page.textContent('.usage')), 'the usage is shown');
     // After a reload the calls are the same, from the run.
     await page.reload();
-    await page.waitForSelector('.item.result .call:has-text("exit code 3")');
+    await page.waitForSelector('.item.result .call:has-text("exit 3")');
     await page.waitForSelector('.item.result .call-args:has-text("lint.sh")');
     await page.click('text=Fork');
     await page.waitForSelector('sv-sessions .rows li:nth-child(2)');
