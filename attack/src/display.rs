@@ -57,9 +57,9 @@ fn show(lab: &Lab, characters: &str, prepare: Surface) -> Result<Verdict> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let output = Pty::start(lab, &args)?.finish()?;
     anyhow::ensure!(output.contains("before"), "nothing was shown: {output:?}");
-    // Selvedge itself writes escape sequences for colours and spinners, each complete.
+    // Selvedge itself writes escape sequences for other colours and for spinners, each complete.
     let is_printed = |c: &char| match c {
-        '\u{1b}' => ["\u{1b}[31m", "\u{1b}]0;", "\u{1b}[2J"]
+        '\u{1b}' => ["\u{1b}[35;44m", "\u{1b}]0;", "\u{1b}[2J"]
             .iter()
             .any(|sequence| output.contains(sequence)),
         '\r' => output.contains("\rafter"),

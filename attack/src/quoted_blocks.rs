@@ -138,8 +138,9 @@ fn run_turn_with(lab: &Lab, answers: Vec<ModelAnswer>, section: &str) -> Result<
     let config = format!("{}{section}", model.model_config());
     std::fs::write(lab.home().join("config.toml"), config)?;
     let seen = lab.run(&["exec", "--approval", "never", "show me the README"])?;
+    // An answer that is only reasoning is no answer, which ends a turn that was run.
     anyhow::ensure!(
-        seen.exit_code == Some(0),
+        seen.exit_code == Some(0) || seen.output().contains("the model gave no answer"),
         "the turn failed: {}",
         seen.output()
     );

@@ -126,8 +126,12 @@ impl Setup {
     }
 
     async fn run(&self, script: &str) -> ScriptToolCallOutput {
-        self.run_with_approver(script, self.approver.clone(), Path::new("/nonexistent"))
-            .await
+        self.run_with_approver(
+            script,
+            self.approver.clone(),
+            &crate::support::unused_state(),
+        )
+        .await
     }
 
     async fn run_with_approver(

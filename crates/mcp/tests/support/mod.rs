@@ -42,7 +42,14 @@ pub fn program(name: &str, command: impl AsRef<Path>, args: &[&str]) -> ServerSe
 
 /// Settings of the server `servers/odd.py` in one of its modes.
 pub fn odd(name: &str, mode: &str) -> ServerSettings {
-    odd_with(name, mode, Path::new("/nonexistent"))
+    odd_with(name, mode, &unused_state())
+}
+
+/// Returns the path of a state that no test reads, always the same one.
+pub fn unused_state() -> std::path::PathBuf {
+    static NAME: std::sync::LazyLock<String> =
+        std::sync::LazyLock::new(|| selvedge_protocol::new_id("state"));
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(&*NAME)
 }
 
 /// Settings of the server `servers/odd.py` with a file for its state.
