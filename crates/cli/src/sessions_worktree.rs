@@ -14,6 +14,7 @@ use selvedge_toolbox::{
 use serde_json::json;
 
 use crate::CliStatus;
+use crate::args::WorkspaceArgs;
 use crate::output::{print_json, print_line, print_text};
 use crate::problem::Problem;
 use crate::run::runtime;
@@ -21,6 +22,8 @@ use crate::sessions::session_problem;
 use crate::sessions_args::{SessionsApplyArgs, SessionsDiffArgs, SessionsDiscardArgs};
 use crate::sessions_send::store_problem;
 use crate::sessions_stop::recorded_changes;
+use crate::setup::{load_configuration, workspace_paths};
+use crate::trust::TrustQuestion;
 
 pub(crate) fn diff(journal: &Arc<Journal>, args: &SessionsDiffArgs) -> Result<CliStatus> {
     let diff = session_diff(journal, &args.session, args.turn)?;
@@ -70,8 +73,14 @@ pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<
 /// Merges what a session changed in its worktree into its folder, and returns the changed files.
 /// The caller has claimed the session. Blocks.
 pub(crate) fn apply_changes(journal: &Arc<Journal>, session: &str) -> Result<Vec<String>> {
-    let (_, worktree) = find(journal, session)?;
-    let changed = worktree.apply().map_err(|error| {
+    let (info, worktree) = find(journal, session)?;
+    let configuration = load_configuration(&WorkspaceArgs {
+        directory: Some(info.directory.into()),
+        trust_question: TrustQuestion::Never,
+        ..WorkspaceArgs::default()
+    })?;
+    let paths = workspace_paths(&configuration.config);
+    let changed = worktree.apply(&paths).map_err(|error| {
         let problem = Problem::new(error.to_string());
         match &error {
             WorktreeError::Conflict(_) => {

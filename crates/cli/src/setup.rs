@@ -127,6 +127,18 @@ pub(crate) fn load_user_configuration(home: Option<&Path>) -> Result<Config> {
     Ok(config)
 }
 
+/// Returns the rules for paths of a configuration.
+pub(crate) fn workspace_paths(config: &Config) -> WorkspacePaths {
+    WorkspacePaths {
+        private: private_folders(),
+        writable: config.sandbox_workspace_write.writable_roots.clone(),
+        protected: config.sandbox.protected_paths.clone(),
+        unprotected: config.sandbox.unprotected_paths.clone(),
+        hidden: config.sandbox.hidden_paths.clone(),
+        visible: config.sandbox.visible_paths.clone(),
+    }
+}
+
 impl CliSetup {
     /// Sets up the workspace that the flags and the configuration files describe.
     pub(crate) fn new(workspace: &WorkspaceArgs) -> Result<Self> {
@@ -169,18 +181,10 @@ impl CliSetup {
         project: Option<Project>,
     ) -> Result<Self> {
         let home = selvedge_config::home();
-        let private = private_folders();
         // Created now, so that no command can create it with its own configuration. If this fails,
         // a command cannot create it either.
         let _ = home.as_ref().map(std::fs::create_dir_all);
-        let paths = WorkspacePaths {
-            private,
-            writable: config.sandbox_workspace_write.writable_roots.clone(),
-            protected: config.sandbox.protected_paths.clone(),
-            unprotected: config.sandbox.unprotected_paths.clone(),
-            hidden: config.sandbox.hidden_paths.clone(),
-            visible: config.sandbox.visible_paths.clone(),
-        };
+        let paths = workspace_paths(&config);
         let workspace = Workspace::open_with_paths(&directory, config.sandbox_mode, &paths)
             .map_err(|error| cannot_open_workspace(&directory, &error))?;
         let rules = RuleStore::new(home.as_deref(), workspace.root());

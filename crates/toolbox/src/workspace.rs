@@ -191,8 +191,11 @@ impl Workspace {
             .iter()
             .partition(|folder| self.inner.work_folders.iter().any(|own| own == **folder));
         let mut protected = self.inner.protected.in_folders(&own, &shared);
-        // The history of a linked work tree is in another folder, which may be writable.
-        let elsewhere = self.inner.protected.executed_elsewhere(&own, &shared);
+        // The history of a linked work tree is in another folder, which may be writable. A
+        // repository above the workspace can refer to files in it.
+        let above: Vec<&Path> = self.inner.root.ancestors().skip(1).collect();
+        let above = [shared, above].concat();
+        let elsewhere = self.inner.protected.executed_elsewhere(&own, &above);
         let contains_root = |path: &Path| self.writable_roots().any(|root| root.starts_with(path));
         protected.extend(elsewhere.into_iter().filter(|path| !contains_root(path)));
         let writable = self.command_writable_roots();

@@ -3,7 +3,8 @@
 
 mod apply;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -34,6 +35,14 @@ pub enum WorktreeError {
     /// These files were changed both in the worktree and in the folder.
     #[error("conflicting changes in {}", display_paths(.0))]
     Conflict(Vec<PathBuf>),
+    /// The folder protects a file that the session changed. Nothing was changed.
+    #[error("{} cannot be applied: {reason}", path.display())]
+    Protected {
+        /// The file, relative to the repository.
+        path: PathBuf,
+        /// What protects it.
+        reason: String,
+    },
     /// A file of the folder cannot be replaced. Nothing was changed.
     #[error(transparent)]
     Files(#[from] FileReplacementError),
@@ -65,6 +74,9 @@ impl WorktreeError {
             Self::Conflict(_) => Some(
                 "commit or undo your changes to these files, or merge the branch of the session"
                     .to_owned(),
+            ),
+            Self::Protected { .. } => Some(
+                "undo the change in the worktree, or make it in the folder yourself".to_owned(),
             ),
             Self::Files(FileReplacementError::Changed(_)) => {
                 Some("run the command again".to_owned())
@@ -218,6 +230,10 @@ impl SessionWorktree {
         SafeGit::open(&self.repository, SubmoduleUse::NotEntered)
     }
 
+    fn worktree_git(&self) -> Result<SafeGit, WorktreeError> {
+        SafeGit::open(&self.path, SubmoduleUse::NotEntered)
+    }
+
     /// Whether the worktree was created completely, and still exists.
     fn is_complete(&self, git: &SafeGit) -> Result<bool, WorktreeError> {
         let base = self.base_reference();
@@ -248,20 +264,47 @@ impl SessionWorktree {
         if !self.is_complete(&self.repository_git()?)? {
             return Err(WorktreeError::NotCreated(self.session.clone()));
         }
-        let git = SafeGit::open(&self.path, SubmoduleUse::Entered)?;
+        let git = self.worktree_git()?;
         let index = path_of_line(git.bytes(&["rev-parse", "--git-path", "index"])?);
         let index = self.path.join(index);
         let copy = scratch_file(&index);
         // Without the index, git only has to read all files.
         let _ = std::fs::copy(&index, &copy);
         let variables = [("GIT_INDEX_FILE", copy.as_os_str())];
-        let tree = git
-            .bytes_with(&["add", "--all", "--", ":/"], &variables, b"")
-            .and_then(|_| git.bytes_with(&["write-tree"], &variables, b""));
+        let tree = add_files(&git, &variables)
+            .and_then(|()| git.bytes_with(&["write-tree"], &variables, b""));
         let _ = std::fs::remove_file(&copy);
         let tree = String::from_utf8_lossy(&tree?).trim().to_owned();
         Ok((git, tree))
     }
+}
+
+/// Adds all files of a worktree to the index that the variables name. Submodules stay as they are
+/// in the index, and git does not enter them: the session can make a repository there whose
+/// configuration runs programs.
+fn add_files(git: &SafeGit, variables: &[(&str, &OsStr)]) -> Result<(), WorktreeError> {
+    let listed = git.bytes_with(&["ls-files", "--stage", "-z"], variables, b"")?;
+    let entries = listed.split_inclusive(|byte| *byte == 0);
+    let submodules: Vec<&[u8]> = entries
+        .filter(|entry| entry.starts_with(b"160000 "))
+        .collect();
+    let mut add: Vec<OsString> = ["add", "--all", "--", ":/"].map(OsString::from).into();
+    let mut paths = Vec::new();
+    for entry in &submodules {
+        let path = entry.splitn(2, |byte| *byte == b'\t').nth(1);
+        let path = path.unwrap_or_default();
+        paths.extend(path);
+        let path = path.strip_suffix(b"\0").unwrap_or(path);
+        let mut exclude = OsString::from(":(top,literal,exclude)");
+        exclude.push(OsStr::from_bytes(path));
+        add.push(exclude);
+    }
+    let remove = ["update-index", "-z", "--force-remove", "--stdin"];
+    git.bytes_with(&remove, variables, &paths)?;
+    git.bytes_with(&add, variables, b"")?;
+    let restore = ["update-index", "-z", "--index-info"];
+    git.bytes_with(&restore, variables, &submodules.concat())?;
+    Ok(())
 }
 
 /// Removes the worktree of a session that no longer exists, with its branch if the repository can

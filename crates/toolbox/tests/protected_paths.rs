@@ -235,6 +235,32 @@ fn files_that_git_and_protected_folders_refer_to_are_protected() {
 }
 
 #[test]
+fn a_repository_above_the_workspace_protects_what_it_refers_to() {
+    let mut fixture = TestToolbox::new();
+    std::fs::create_dir_all(fixture.path("work/part/hooks")).unwrap();
+    fixture.workspace = "work/part";
+    let setup = "rm -r .git; git init -q .; git config core.hooksPath part/hooks
+        git config include.path ../part/gitconfig; touch part/gitconfig part/check
+        ln -s ../../part/check .git/hooks/pre-push";
+    let done = std::process::Command::new("sh")
+        .args(["-c", setup])
+        .current_dir(fixture.path("work"))
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let script = "echo evil > hooks/pre-commit; echo evil >> gitconfig; echo evil >> check
+        echo x > fine";
+    let args = json!({"command": ["sh", "-c", script]});
+    let ran = fixture.call(Way::Structured, "exec", &args);
+    assert!(fixture.path("work/part/fine").exists(), "{ran:?}");
+    for file in ["hooks/pre-commit", "gitconfig", "check"] {
+        let path = fixture.path("work/part").join(file);
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(!text.contains("evil"), "{file}: {ran:?}");
+    }
+}
+
+#[test]
 fn a_git_file_with_a_name_that_is_not_utf_8_is_followed() {
     use std::os::unix::ffi::OsStrExt;
     let fixture = TestToolbox::new();

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use selvedge_toolbox::{SessionWorktree, WorktreeError, remove_session_worktree};
+use selvedge_toolbox::{SessionWorktree, WorkspacePaths, WorktreeError, remove_session_worktree};
 
 /// A repository with a commit, and a folder for worktrees.
 struct WorktreeFixture {
@@ -124,7 +124,7 @@ fn changes_are_merged_into_the_folder() {
     std::fs::remove_file(folder.join("web/b.txt")).unwrap();
     fixture.write("a.txt", "one\n2\n3\n4\n5\n6\n7\n8\n9\n");
     fixture.write("mine.txt", "mine\n");
-    let changed = worktree.apply().unwrap();
+    let changed = worktree.apply(&WorkspacePaths::default()).unwrap();
     let names: Vec<_> = changed
         .iter()
         .map(|path| path.display().to_string())
@@ -141,12 +141,17 @@ fn changes_are_merged_into_the_folder() {
     assert_eq!(fixture.read("mine.txt").as_deref(), Some("mine\n"));
     assert_eq!(worktree.diff().unwrap(), "", "what was applied is the base");
     put(&folder, "a.txt", "1\n2\n3\n4\n5\n6\n7\nEIGHT\nnine\n");
-    assert_eq!(worktree.apply().unwrap().len(), 1);
+    assert_eq!(worktree.apply(&WorkspacePaths::default()).unwrap().len(), 1);
     assert_eq!(
         fixture.read("a.txt").as_deref(),
         Some("one\n2\n3\n4\n5\n6\n7\nEIGHT\nnine\n")
     );
-    assert!(worktree.apply().unwrap().is_empty());
+    assert!(
+        worktree
+            .apply(&WorkspacePaths::default())
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -158,7 +163,7 @@ fn a_conflict_changes_nothing() {
     put(&folder, "web/b.txt", "session\n");
     fixture.write("a.txt", "person\n");
     fixture.write("both.txt", "person\n");
-    let error = worktree.apply().unwrap_err();
+    let error = worktree.apply(&WorkspacePaths::default()).unwrap_err();
     assert_eq!(error.to_string(), "conflicting changes in a.txt, both.txt");
     assert!(error.hint().is_some());
     assert_eq!(fixture.read("a.txt").as_deref(), Some("person\n"));
@@ -169,7 +174,7 @@ fn a_conflict_changes_nothing() {
     );
     fixture.write("a.txt", "session\n");
     std::fs::remove_file(fixture.repository().join("both.txt")).unwrap();
-    assert_eq!(worktree.apply().unwrap().len(), 2);
+    assert_eq!(worktree.apply(&WorkspacePaths::default()).unwrap().len(), 2);
 }
 
 #[test]
@@ -202,7 +207,7 @@ fn an_incomplete_worktree_is_created_again() {
     // As if the process was killed during the checkout.
     fixture.git(&["update-ref", "-d", "refs/selvedge/ses_1"]);
     std::fs::remove_file(folder.join("a.txt")).unwrap();
-    let error = worktree.apply().unwrap_err();
+    let error = worktree.apply(&WorkspacePaths::default()).unwrap_err();
     assert!(matches!(error, WorktreeError::NotCreated(_)), "{error}");
     worktree.create_if_missing().unwrap();
     assert!(folder.join("a.txt").exists());
@@ -228,7 +233,7 @@ fn no_program_of_the_repository_runs() {
     }
     let (worktree, folder) = fixture.create();
     put(&folder, "a.txt", "x\n");
-    worktree.apply().unwrap();
+    worktree.apply(&WorkspacePaths::default()).unwrap();
     worktree.discard().unwrap();
     assert!(!marker.exists(), "a hook ran");
     let evil = format!("touch {}", marker.display());
@@ -258,4 +263,75 @@ fn a_folder_without_a_commit_has_no_worktree() {
     assert!(init.unwrap().success());
     let error = find().unwrap().create_if_missing().unwrap_err();
     assert!(matches!(error, WorktreeError::NoCommit(_)), "{error}");
+}
+
+/// A submodule whose repository an agent replaces with one that runs a program.
+#[test]
+fn git_does_not_enter_submodules() {
+    let fixture = WorktreeFixture::new();
+    let lib = fixture.dir.path().join("lib");
+    let shell = |folder: &Path, script: &str| {
+        let ran = Command::new("sh")
+            .args(["-c", script])
+            .current_dir(folder)
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+    };
+    std::fs::create_dir(&lib).unwrap();
+    let identity = "git config user.name Ada; git config user.email ada@example.org";
+    shell(
+        &lib,
+        &format!("git init -q; {identity}; echo 1 > l.txt; git add .; git commit -qm L"),
+    );
+    let lib = lib.display().to_string();
+    let add = ["-c", "protocol.file.allow=always", "submodule", "add"];
+    fixture.git(&[&add[..], &["-q", &lib, "lib"]].concat());
+    fixture.commit();
+    let (worktree, folder) = fixture.create();
+    std::fs::write(folder.join("a.txt"), "changed\n").unwrap();
+    let ran = fixture.dir.path().join("ran");
+    let evil = format!(
+        "git init -q .; git fetch -q {lib} HEAD; git reset -q --hard FETCH_HEAD
+         echo '*.txt filter=evil' > .gitattributes; echo 2 > l.txt
+         git config filter.evil.clean 'touch {}; cat'",
+        ran.display()
+    );
+    shell(&folder.join("lib"), &evil);
+    let diff = worktree.diff().unwrap();
+    assert!(diff.contains("+changed") && !diff.contains("lib"), "{diff}");
+    let applied = worktree.apply(&WorkspacePaths::default()).unwrap();
+    assert_eq!(applied, [Path::new("a.txt")]);
+    assert!(!ran.exists());
+}
+
+#[test]
+fn files_that_the_folder_protects_are_not_applied() {
+    let fixture = WorktreeFixture::new();
+    for file in ["hooks/pre-commit", "deploy/key"] {
+        let path = fixture.repository().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "old\n").unwrap();
+    }
+    fixture.commit();
+    let hooks = fixture.repository().join("hooks").display().to_string();
+    let (worktree, folder) = fixture.create();
+    let paths = WorkspacePaths {
+        protected: vec![fixture.repository().join("deploy")],
+        ..WorkspacePaths::default()
+    };
+    fixture.git(&["config", "core.hooksPath", &hooks]);
+    for file in ["hooks/pre-commit", "deploy/key"] {
+        std::fs::write(folder.join(file), "evil\n").unwrap();
+        std::fs::write(folder.join("a.txt"), "changed\n").unwrap();
+        let error = worktree.apply(&paths).unwrap_err();
+        assert!(
+            matches!(&error, WorktreeError::Protected { path, .. } if path == Path::new(file)),
+            "{error:?}"
+        );
+        assert_eq!(fixture.read(file).unwrap(), "old\n");
+        assert!(!fixture.read("a.txt").unwrap().contains("changed"));
+        std::fs::write(folder.join(file), "old\n").unwrap();
+    }
+    assert_eq!(worktree.apply(&paths).unwrap().len(), 1);
 }

@@ -5,11 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use selvedge_protocol::{FileSnapshot, FileSnapshotKind};
+use selvedge_protocol::{FileSnapshot, FileSnapshotKind, SandboxPolicy};
 
 use super::{SessionWorktree, WorktreeError, path_of_line, scratch_file};
 use crate::file_replacement::{FileReplacement, read_snapshot, replace_files};
 use crate::safe_git::SafeGit;
+use crate::workspace::{Workspace, WorkspacePaths};
 
 /// A file that the session changed: its states before and after.
 struct SessionChange {
@@ -21,8 +22,9 @@ struct SessionChange {
 impl SessionWorktree {
     /// Merges the changes of the session into the folder that the worktree was created from, and
     /// returns the changed files. Fails without changing a file if one of them has conflicting
-    /// changes. Later diffs are relative to what was applied.
-    pub fn apply(&self) -> Result<Vec<PathBuf>, WorktreeError> {
+    /// changes, or is protected there with the rules of `paths`. Later diffs are relative to what
+    /// was applied.
+    pub fn apply(&self, paths: &WorkspacePaths) -> Result<Vec<PathBuf>, WorktreeError> {
         let (git, tree) = self.snapshot()?;
         let mut replacements = Vec::new();
         let mut conflicts = Vec::new();
@@ -49,9 +51,31 @@ impl SessionWorktree {
             "-m",
             "Changes that were applied",
         ])?;
+        self.refuse_protected(paths, &replacements)?;
         replace_files(&self.repository, &replacements)?;
         self.set_base(&git, &commit)?;
         Ok(replacements.into_iter().map(|change| change.path).collect())
+    }
+
+    /// Fails if the folder protects a file. In the worktree itself, files that the configuration
+    /// names by absolute paths are not protected.
+    fn refuse_protected(
+        &self,
+        paths: &WorkspacePaths,
+        replacements: &[FileReplacement],
+    ) -> Result<(), WorktreeError> {
+        let policy = SandboxPolicy::WorkspaceWrite;
+        let folder = Workspace::open_with_paths(&self.repository, policy, paths);
+        let folder = folder.map_err(|error| WorktreeError::Git {
+            message: format!("cannot open {}: {error}", self.repository.display()),
+        })?;
+        for FileReplacement { path, .. } in replacements {
+            if let Some(reason) = folder.protection_reason(&self.repository.join(path)) {
+                let path = path.clone();
+                return Err(WorktreeError::Protected { path, reason });
+            }
+        }
+        Ok(())
     }
 
     /// Makes a commit the base of later diffs, and the newest one of the session's branch.
