@@ -14,6 +14,6 @@ mod refusal;
 mod user;
 
 pub use credentials::CredentialFiles;
-pub use project::{ProjectFiles, TextStart};
+pub use project::{ProjectFiles, TextStart, has_repository};
 pub use refusal::{FileRefusal, RefusalReason};
 pub use user::{read_user_file, read_user_text};

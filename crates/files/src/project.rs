@@ -1,5 +1,6 @@
 //! Files of a project: the repository, or the folder, that the user works in.
 
+use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -139,18 +140,26 @@ fn is_empty_folder(path: &Path) -> bool {
         .is_ok_and(|mut entries| entries.next().is_none())
 }
 
+/// Whether a folder is the root of a git repository.
+pub fn has_repository(folder: &Path) -> bool {
+    repository_entry(folder).is_some()
+}
+
+/// Returns the metadata of the `.git` of a folder. An empty `.git` is none: it stands in folders
+/// without a repository while a command is confined. In a linked work tree, `.git` is a file.
+fn repository_entry(folder: &Path) -> Option<Metadata> {
+    let path = folder.join(".git");
+    let git = path.symlink_metadata().ok()?;
+    let is_repository = path.is_file() || path.join("HEAD").symlink_metadata().is_ok();
+    is_repository.then_some(git)
+}
+
 /// Whether a folder is the root of a repository whose owner is trusted. Another user could put a
 /// `.git` into a shared folder such as `/tmp`, and with it their own instructions.
 fn is_trusted_repository_root(folder: &Path, working_folder: &Path) -> bool {
-    let path = folder.join(".git");
-    let Ok(git) = path.symlink_metadata() else {
+    let Some(git) = repository_entry(folder) else {
         return false;
     };
-    // While a command is confined, an empty `.git` stands in folders without a repository. In a
-    // linked work tree, `.git` is a file.
-    if !git.is_file() && path.join("HEAD").symlink_metadata().is_err() {
-        return false;
-    }
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;

@@ -29,7 +29,9 @@ export function openNewSession() {
   async function submit(event) {
     event.preventDefault();
     create.disabled = true;
-    const body = { workspace: workspace.value };
+    const body = {};
+    // Until the folders have arrived, the server takes the first one, as the list will.
+    if (workspace.value) body.workspace = workspace.value;
     if (environment.value) body.environment = environment.value;
     if (title.value.trim()) body.title = title.value.trim();
     if (prompt.value.trim()) body.prompt = prompt.value.trim();

@@ -23,6 +23,7 @@ mod highlight;
 mod host;
 mod hosted_memory;
 mod idempotency;
+mod keyed_semaphores;
 mod lesson_routes;
 mod login_routes;
 mod memory_routes;

@@ -16,6 +16,12 @@ use crate::visible_text::{visible_code, visible_prose};
 
 /// Longer texts are shown as plain text, in bytes.
 pub(crate) const MAX_FORMATTED_BYTES: usize = 256 << 10;
+/// Most parts of a text that is shown formatted. A table of a few kilobytes can have millions of
+/// cells, because each row gets as many as the first one.
+const MAX_PARTS: usize = 100_000;
+/// Most `&` of a text that is shown formatted. The parser searches the end of each in the rest of
+/// the text.
+const MAX_AMPERSANDS: usize = 2_000;
 /// Blocks that are nested deeper are shown without the outer ones.
 const MAX_NESTING: usize = 32;
 /// Elements of rendered Markdown.
@@ -87,18 +93,24 @@ static SANITIZER: LazyLock<Builder<'static>> = LazyLock::new(|| {
     builder
 });
 
-/// Renders Markdown. After `deadline`, code in it is not highlighted.
+/// Renders Markdown. What is too large, and everything after `deadline`, is shown as plain text.
 pub(crate) fn render_markdown(text: &str, deadline: Instant) -> String {
-    if text.len() > MAX_FORMATTED_BYTES {
+    let ampersands = || text.bytes().filter(|byte| *byte == b'&').count();
+    if text.len() > MAX_FORMATTED_BYTES
+        || ampersands() > MAX_AMPERSANDS
+        || Instant::now() > deadline
+    {
         return render_text(text);
     }
-    let text = visible_prose(text);
     let options =
         Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut events = Vec::new();
     let mut code: Option<(String, String)> = None;
     let mut nesting = 0_usize;
-    for event in Parser::new_ext(&text, options) {
+    for (number, event) in Parser::new_ext(text, options).enumerate() {
+        if number > MAX_PARTS {
+            return render_text(text);
+        }
         match event {
             Event::Start(Tag::CodeBlock(kind)) => {
                 let language = match kind {
@@ -115,10 +127,15 @@ pub(crate) fn render_markdown(text: &str, deadline: Instant) -> String {
             }
             Event::Text(text) => match &mut code {
                 Some((_, source)) => source.push_str(&text),
-                None => events.push(Event::Text(text)),
+                None => events.push(Event::Text(visible(&text))),
             },
+            Event::Code(code) => {
+                events.push(Event::Code(visible_code(&code).into_owned().into()));
+            }
             // HTML is shown as text.
-            Event::Html(text) | Event::InlineHtml(text) => events.push(Event::Text(text)),
+            Event::Html(text) | Event::InlineHtml(text) => {
+                events.push(Event::Text(visible(&text)));
+            }
             // An image would be a request to another server: its description is a link to it.
             Event::Start(Tag::Image {
                 dest_url,
@@ -126,20 +143,22 @@ pub(crate) fn render_markdown(text: &str, deadline: Instant) -> String {
                 id,
                 ..
             }) => {
-                let link_type = pulldown_cmark::LinkType::Inline;
-                events.push(Event::Start(Tag::Link {
-                    link_type,
-                    dest_url,
-                    title,
-                    id,
-                }));
+                events.push(link(&dest_url, &title, id));
                 events.push(Event::Text(CowStr::Borrowed("image: ")));
             }
             Event::End(TagEnd::Image) => events.push(Event::End(TagEnd::Link)),
             Event::Start(tag) => {
                 nesting += 1;
                 if nesting <= MAX_NESTING {
-                    events.push(Event::Start(tag));
+                    events.push(match tag {
+                        Tag::Link {
+                            dest_url,
+                            title,
+                            id,
+                            ..
+                        } => link(&dest_url, &title, id),
+                        tag => Event::Start(tag),
+                    });
                 }
             }
             Event::End(tag) => {
@@ -154,6 +173,27 @@ pub(crate) fn render_markdown(text: &str, deadline: Instant) -> String {
     let mut unsafe_html = String::new();
     html::push_html(&mut unsafe_html, events.into_iter());
     SANITIZER.clean(&unsafe_html).to_string()
+}
+
+/// Returns the text of Markdown with hidden characters made visible. This is done after the parser
+/// has decoded references such as `&#x202e;`.
+fn visible(text: &str) -> CowStr<'static> {
+    visible_prose(text).into_owned().into()
+}
+
+/// Returns the start of a link. A target without `//`, such as `http:/login`, would be a path of
+/// the server, so it is removed.
+fn link<'a>(target: &str, title: &str, id: CowStr<'a>) -> Event<'a> {
+    let lower = target.to_ascii_lowercase();
+    let schemes = ["http://", "https://", "mailto:"];
+    let is_outside = schemes.iter().any(|scheme| lower.starts_with(scheme));
+    let target = if is_outside { target } else { "" };
+    Event::Start(Tag::Link {
+        link_type: pulldown_cmark::LinkType::Inline,
+        dest_url: target.to_owned().into(),
+        title: visible(title),
+        id,
+    })
 }
 
 /// Renders source code with line numbers left to the page. After `deadline`, it is not highlighted.
@@ -259,6 +299,8 @@ mod tests {
             "JaVaScRiPt:a()",
             "data:text/html,a",
             "/login",
+            "http:/login",
+            "http:api/v1/sessions",
             "#/x",
             "//b",
         ] {
@@ -267,6 +309,36 @@ mod tests {
         }
         let html = markdown("![picture](https://example.com/a.png)");
         assert!(html.contains("<a href=\"https://example.com/a.png\"") && !html.contains("<img"));
+    }
+
+    #[test]
+    fn hidden_characters_of_markdown_are_visible() {
+        let html = markdown("a &#x202e;b &#x1b;c `d\u{2067}e` [f](https://x.y \"&#x202e;g\")");
+        for hidden in ['\u{202e}', '\u{1b}', '\u{2067}'] {
+            assert!(!html.contains(hidden), "{hidden:?} in {html}");
+        }
+        assert!(
+            html.contains("[U+202E]b") && html.contains("d[U+2067]e"),
+            "{html}"
+        );
+    }
+
+    #[test]
+    fn what_would_take_long_or_become_large_is_plain_text() {
+        let references = "&a".repeat(50_000);
+        let table = format!(
+            "{}|\n{}|\n{}",
+            "|a".repeat(900),
+            "|-".repeat(900),
+            "|b|\n".repeat(900)
+        );
+        for text in [references, table] {
+            let html = markdown(&text);
+            assert!(html.starts_with("<pre class=\"text\">"), "{}", html.len());
+            assert!(html.len() < text.len() * 8, "{}", html.len());
+        }
+        let late = render_markdown("*a*", Instant::now() - Duration::from_millis(1));
+        assert!(late.starts_with("<pre"), "{late}");
     }
 
     #[test]

@@ -13,17 +13,20 @@ use utoipa_axum::routes;
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, Caller};
 use crate::highlight::load_grammars;
+use crate::keyed_semaphores::KeyedSemaphores;
 use crate::render::{render_code, render_diff, render_markdown, render_text};
 use crate::state::SharedState;
 
 /// Most texts of one request.
 const MAX_TEXTS: usize = 200;
-/// How long the texts of one request are highlighted. The rest is shown without colour.
-const HIGHLIGHT_TIME_LIMIT: Duration = Duration::from_secs(1);
+/// How long the texts of one request are formatted. The rest is shown as plain text.
+const FORMAT_TIME_LIMIT: Duration = Duration::from_secs(1);
 /// Requests that are rendered at once. Others wait.
 const MAX_CONCURRENT_RENDERS: usize = 2;
 
 static RENDERS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(MAX_CONCURRENT_RENDERS));
+/// One request of a token at a time, so that it leaves a place to others.
+static RENDERS_OF_TOKENS: LazyLock<KeyedSemaphores> = LazyLock::new(|| KeyedSemaphores::new(1));
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new().routes(routes!(render_texts))
@@ -77,20 +80,21 @@ pub(crate) struct RenderedTexts {
     responses((status = 200, body = RenderedTexts), (status = "4XX", body = ErrorBody)),
 )]
 async fn render_texts(
-    _caller: Caller,
+    caller: Caller,
     ApiJson(request): ApiJson<RenderTexts>,
 ) -> Result<Json<RenderedTexts>, ApiError> {
     if request.texts.len() > MAX_TEXTS {
         let message = format!("a request renders at most {MAX_TEXTS} texts");
         return Err(ApiError::invalid(message).hint("send several requests"));
     }
+    let own = RENDERS_OF_TOKENS.acquire(&caller.token.id).await;
     let permit = RENDERS.acquire().await;
     let permit = permit.map_err(|error| ApiError::internal(error.to_string()))?;
     let render = move || {
-        let _permit = permit;
+        let _permits = (own, permit);
         // The first request loads them, which is not part of the limit.
         load_grammars();
-        let deadline = Instant::now() + HIGHLIGHT_TIME_LIMIT;
+        let deadline = Instant::now() + FORMAT_TIME_LIMIT;
         let texts = request.texts.iter();
         texts.map(|text| render(text, deadline)).collect()
     };

@@ -14,12 +14,15 @@ use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, Caller};
 use crate::host::HostErrorKind;
 use crate::hosted_memory::HostedReplay;
+use crate::keyed_semaphores::KeyedSemaphores;
 use crate::state::SharedState;
 
 /// Replays that run at once. Others wait.
 const MAX_CONCURRENT_REPLAYS: usize = 2;
 
 static REPLAYS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(MAX_CONCURRENT_REPLAYS));
+/// One replay of a token at a time, so that it leaves a place to others.
+static REPLAYS_OF_TOKENS: LazyLock<KeyedSemaphores> = LazyLock::new(|| KeyedSemaphores::new(1));
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new().routes(routes!(replay_run))
@@ -56,6 +59,7 @@ async fn replay_run(
     if !caller.token.allows_directory(&run.directory) {
         return Err(missing());
     }
+    let _own = REPLAYS_OF_TOKENS.acquire(&caller.token.id).await;
     let permit = REPLAYS.acquire().await;
     let _permit = permit.map_err(|error| ApiError::internal(error.to_string()))?;
     let replay = state.host.replay_run(&id, request.fail.as_deref()).await?;

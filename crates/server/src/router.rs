@@ -145,10 +145,15 @@ pub(crate) fn router(state: SharedState, hosts: AllowedHosts, proxies: TrustedPr
         .layer(axum::middleware::map_response(hide_methods))
 }
 
-/// Removes the methods of a path from a response to a client without a token.
+/// Removes the methods of a path from a response to a client without a token: its status is one of
+/// these.
 async fn hide_methods(mut response: Response) -> Response {
-    let status = response.status();
-    if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
+    let refused = [
+        StatusCode::BAD_REQUEST,
+        StatusCode::UNAUTHORIZED,
+        StatusCode::FORBIDDEN,
+    ];
+    if refused.contains(&response.status()) {
         response.headers_mut().remove(header::ALLOW);
     }
     response

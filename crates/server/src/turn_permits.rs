@@ -3,39 +3,28 @@
 //! A turn that waits for the turn of another session gives its permit back meanwhile. Otherwise
 //! turns that wait could hold all permits, and the turns that they wait for could not begin.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::keyed_semaphores::KeyedSemaphores;
+
 /// The permits of all senders.
 pub(crate) struct TurnPermits {
-    semaphores: Mutex<HashMap<String, Arc<Semaphore>>>,
-    per_sender: usize,
+    semaphores: KeyedSemaphores,
 }
 
 impl TurnPermits {
     pub(crate) fn new(per_sender: usize) -> Self {
         Self {
-            semaphores: Mutex::default(),
-            per_sender: per_sender.max(1),
+            semaphores: KeyedSemaphores::new(per_sender),
         }
     }
 
     /// Waits until another turn of this sender may run.
     pub(crate) async fn acquire(&self, sender: &str) -> PermittedTurn {
-        let semaphore = {
-            let mut semaphores = lock(&self.semaphores);
-            // Senders without a turn need no entry.
-            semaphores.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
-            let new = || Arc::new(Semaphore::new(self.per_sender));
-            semaphores
-                .entry(sender.to_owned())
-                .or_insert_with(new)
-                .clone()
-        };
         let permit = TurnPermit {
-            semaphore,
+            semaphore: self.semaphores.get(sender),
             held: Arc::default(),
         };
         permit.hold().await;
@@ -172,14 +161,5 @@ mod tests {
         assert!(permits.acquire("ci").now_or_never().is_none());
         // A second call takes no second permit.
         assert!(first.permit.hold().now_or_never().is_some());
-    }
-
-    #[tokio::test]
-    async fn senders_without_turns_are_forgotten() {
-        let permits = TurnPermits::new(1);
-        for number in 0..100 {
-            drop(permits.acquire(&number.to_string()).await);
-        }
-        assert_eq!(lock(&permits.semaphores).len(), 1);
     }
 }

@@ -9,6 +9,8 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use selvedge_files::has_repository;
+
 use crate::hidden_paths::expand_home;
 use crate::protected_paths::{followed_links, link_targets, resolve_existing};
 
@@ -61,8 +63,7 @@ pub(crate) fn repository_paths(folder: &Path) -> Vec<PathBuf> {
 /// Returns the name of a file of the repository of a folder that git would read and that is no
 /// regular file, such as a pipe, on which git would wait.
 pub(crate) fn irregular_file(folder: &Path) -> Option<&'static str> {
-    let has_repository = |folder: &&Path| folder.join(".git").symlink_metadata().is_ok();
-    let work_tree = folder.ancestors().find(has_repository)?;
+    let work_tree = folder.ancestors().find(|above| has_repository(above))?;
     let git = work_tree.join(".git");
     let mut repositories = linked_folders(&git);
     if repositories.is_empty() {
@@ -140,8 +141,8 @@ fn pointer_target(file: &Path, prefix: &[u8]) -> Option<PathBuf> {
 /// the name has characters that are unusual in a branch: it is shown to models.
 pub(crate) fn git_branch(folder: &Path) -> Option<String> {
     const MAX_CHARS: usize = 100;
-    let mut repositories = folder.ancestors().map(|above| above.join(".git"));
-    let git = repositories.find(|git| git.symlink_metadata().is_ok())?;
+    let git = folder.ancestors().find(|above| has_repository(above))?;
+    let git = git.join(".git");
     let git = linked_folders(&git).into_iter().next().unwrap_or(git);
     let head = String::from_utf8(read_start(&git.join("HEAD"), MAX_POINTER_BYTES)?).ok()?;
     let branch = head.trim().strip_prefix("ref: refs/heads/")?;

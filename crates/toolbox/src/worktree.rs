@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use selvedge_files::has_repository;
 use thiserror::Error;
 
 use crate::file_replacement::{FileReplacementError, display_paths};
@@ -95,10 +96,9 @@ pub fn worktrees_folder(home: &Path) -> PathBuf {
     home.with_file_name(name)
 }
 
-/// Whether a folder belongs to a git repository. Only looks for `.git`.
+/// Whether a folder belongs to a git repository.
 pub fn is_in_repository(folder: &Path) -> bool {
-    let mut folders = folder.ancestors();
-    folders.any(|folder| folder.join(".git").symlink_metadata().is_ok())
+    folder.ancestors().any(has_repository)
 }
 
 /// The worktree of a session, which may not exist yet.

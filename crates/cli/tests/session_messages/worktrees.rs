@@ -168,6 +168,8 @@ fn a_forgotten_session_leaves_no_worktree() {
 #[test]
 fn a_folder_without_a_repository_is_an_error_with_a_hint() {
     let fixture = MessageFixture::new(|_| vec![text("Hello")].into());
+    // As while a command is confined.
+    std::fs::create_dir(fixture.workspace.work().join(".git")).unwrap();
     let code = "await sessions.create({ worktree: true })";
     let (status, _, err) = fixture.run(&["run", "-e", code]);
     assert_eq!(status, 1);
