@@ -382,8 +382,7 @@ impl Session {
         Ok(appended?)
     }
 
-    /// Sets the number of item ids that events of the open turn used in an earlier process, so that
-    /// no id is used again.
+    /// Sets the number of item ids that earlier events may have used, so that no id is used again.
     pub fn continue_item_ids(&mut self, used: u64) {
         self.emitted_items = self.emitted_items.max(used);
     }

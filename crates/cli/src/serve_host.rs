@@ -31,7 +31,7 @@ use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
 use crate::serve_failed_turn::fail_turn;
 use crate::serve_memory::IdleSessions;
 use crate::serve_memory_views::{gradient, lessons_of, review_lesson, turn_levels};
-use crate::serve_recovery::reconcile_events;
+use crate::serve_recovery::{continue_item_ids, reconcile_events};
 use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
@@ -168,6 +168,8 @@ impl JournalHost {
             .session_directory(&id)
             .await
             .map_err(|error| failed(&error))?;
+        let continued = continue_item_ids(&*self.journal, &mut session);
+        continued.await.map_err(HostError::failed)?;
         if claimed.begun {
             let reconciled = reconcile_events(&*self.journal, &mut session, &turn.events);
             reconciled.await.map_err(HostError::failed)?;

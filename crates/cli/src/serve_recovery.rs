@@ -22,9 +22,12 @@ pub(crate) async fn reconcile_events(
     events: &EventSink,
 ) -> Result<(), ServerStoreError> {
     let turn = session.turn_number();
-    let Some(stored) = events_of_open_turn(store, session.id(), turn).await? else {
+    let end = last_turn_end(store, session.id()).await?;
+    if end.as_ref().is_some_and(|end| end.body["turn"] == turn) {
         return Ok(());
-    };
+    }
+    let after = end.map_or(0, |end| end.number);
+    let stored = events_after(store, session.id(), after).await?;
     let recorded: Vec<TurnItem> = session
         .turn_items(turn)
         .into_iter()
@@ -42,7 +45,7 @@ pub(crate) async fn reconcile_events(
             None => events.emit(RuntimeEvent::ItemDropped { item_id }),
         }
     }
-    let mut next_id = next_item_id(&stored);
+    let mut next_id = next_item_id(&stored).max(after);
     for (_, item) in missing {
         let item_id = format!("{ITEM_ID_PREFIX}{next_id}");
         next_id += 1;
@@ -55,27 +58,40 @@ pub(crate) async fn reconcile_events(
     Ok(())
 }
 
-/// Returns the stored events since the end of the turn before. Returns `None` if the end of this
-/// turn is stored.
-async fn events_of_open_turn(
+/// Makes the item ids of the next turn differ from those of all turns before: there are at least as
+/// many stored events as ids.
+pub(crate) async fn continue_item_ids(
+    store: &dyn SessionEventStore,
+    session: &mut Session,
+) -> Result<(), ServerStoreError> {
+    let end = last_turn_end(store, session.id()).await?;
+    session.continue_item_ids(end.map_or(0, |end| end.number));
+    Ok(())
+}
+
+/// Returns the event of the newest turn whose end is stored.
+async fn last_turn_end(
     store: &dyn SessionEventStore,
     session: &str,
-    turn: u32,
-) -> Result<Option<Vec<SessionEvent>>, ServerStoreError> {
-    let mut after = 0;
-    for kind in ["turn.completed", "turn.failed"] {
-        if let Some(end) = store.latest_event(session, kind).await? {
-            if end.body["turn"] == turn {
-                return Ok(None);
-            }
-            after = after.max(end.number);
-        }
-    }
+) -> Result<Option<SessionEvent>, ServerStoreError> {
+    let completed = store.latest_event(session, "turn.completed").await?;
+    let failed = store.latest_event(session, "turn.failed").await?;
+    Ok(completed
+        .into_iter()
+        .chain(failed)
+        .max_by_key(|end| end.number))
+}
+
+async fn events_after(
+    store: &dyn SessionEventStore,
+    session: &str,
+    mut after: u64,
+) -> Result<Vec<SessionEvent>, ServerStoreError> {
     let mut events = Vec::new();
     loop {
         let page = store.events_after(session, after, MAX_EVENT_READ).await?;
         let Some(last) = page.last() else {
-            return Ok(Some(events));
+            return Ok(events);
         };
         after = last.number;
         events.extend(page);
@@ -96,7 +112,7 @@ fn emitted_items(events: &[SessionEvent]) -> Vec<(String, Value)> {
     items
 }
 
-/// Returns the first number of an item id that no event uses.
+/// Returns the first number of an item id that none of these events uses.
 fn next_item_id(events: &[SessionEvent]) -> u64 {
     let ids = events.iter().filter_map(|event| {
         let id = event.body["item_id"].as_str()?;

@@ -1,5 +1,6 @@
 //! Killed and stopped servers: no message is lost, no event is missing or doubled.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -237,6 +238,29 @@ fn a_hangup_reloads_the_configuration() {
             "the configuration was not reloaded"
         );
     }
+}
+
+#[test]
+fn item_ids_are_unique_in_a_session_also_after_a_kill() {
+    let fixture = ServeFixture::new(|_| vec![text("hello")].into());
+    let (mut server, mut client) = fixture.start();
+    let session = client.session(json!({"prompt": "one"}));
+    client.answer(&session, 1);
+    for text in ["two", "three"] {
+        let number = client.message(&session, text);
+        client.answer(&session, number);
+        server.kill();
+        (server, client) = fixture.start();
+    }
+    let events = client.stored_events(&session, 0);
+    let completed = events
+        .iter()
+        .filter(|(_, event)| event["type"] == "item.completed");
+    let ids: Vec<&str> = completed
+        .map(|(_, event)| event["item_id"].as_str().unwrap())
+        .collect();
+    let unique: HashSet<&str> = ids.iter().copied().collect();
+    assert_eq!((ids.len(), unique.len()), (3, 3), "{ids:?}");
 }
 
 /// Several sessions work while the server is killed again and again.
