@@ -150,10 +150,21 @@ pub(crate) struct McpInstallArgs {
 pub(crate) enum InstallClient {
     /// .mcp.json in the current folder
     ClaudeCode,
+    /// Claude/claude_desktop_config.json in the user's configuration folder; works in the current
+    /// folder
+    ClaudeDesktop,
+    /// cline_mcp_settings.json of the extension in VS Code
+    Cline,
     /// config.toml in ~/.codex or $CODEX_HOME
     Codex,
     /// .cursor/mcp.json in the current folder
     Cursor,
+    /// .gemini/settings.json in the current folder
+    GeminiCli,
     /// .vscode/mcp.json in the current folder
     Vscode,
+    /// The file ~/.codeium/windsurf/mcp_config.json
+    Windsurf,
+    /// zed/settings.json in the user's configuration folder
+    Zed,
 }

@@ -10,6 +10,7 @@ use crate::CliStatus;
 use crate::mcp_args::{InstallClient, McpInstallArgs};
 use crate::output::{print_line, print_text};
 use crate::problem::Problem;
+use crate::setup::working_directory;
 
 /// Largest configuration of a client that is changed, in bytes.
 const MAX_CLIENT_CONFIG_BYTES: usize = 16 << 20;
@@ -24,16 +25,14 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
         .and_then(|path| path.to_str().map(str::to_owned));
     let command = command.unwrap_or_else(|| "selvedge".to_owned());
     let mut serve_args = vec!["mcp".to_owned(), "serve".to_owned()];
+    // A desktop program has no folder of a project.
+    if args.client == InstallClient::ClaudeDesktop {
+        let folder = working_directory(None)?.display().to_string();
+        serve_args.extend(["-C".to_owned(), folder]);
+    }
     serve_args.extend(args.args.iter().cloned());
-    let path = client_config_path(args.client)?;
-    let before = read_client_config(args.client, &path)?;
-    let after = match args.client {
-        InstallClient::Codex => insert_toml(&path, &before, &command, &serve_args)?,
-        client => {
-            let (key, entry) = json_entry(client, &command, &serve_args);
-            insert_json(&path, &before, key, entry)?
-        }
-    };
+    let location = client_config_location(args.client)?;
+    let path = location.path();
     if !args.write {
         eprint_line!(
             "add this to {}, or pass --write to write it:",
@@ -42,43 +41,103 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
         print_text(snippet(args.client, &command, &serve_args).trim_end())?;
         return Ok(CliStatus::Success);
     }
+    let before = read_client_config(&location)?;
+    let after = match args.client {
+        InstallClient::Codex => insert_toml(path, &before, &command, &serve_args)?,
+        client => {
+            let (key, entry) = json_entry(client, &command, &serve_args);
+            insert_json(path, &before, key, entry)?
+        }
+    };
     if before == after {
         print_line(&format!("{} is up to date", path.display()))?;
         return Ok(CliStatus::Success);
     }
-    write_atomically(&path, &after).map_err(|error| {
+    write_atomically(path, &after).map_err(|error| {
         Problem::new(format!("cannot write {}: {error}", path.display())).hint(EDIT_BY_HAND_HINT)
     })?;
     print_line(&format!("wrote {}", path.display()))?;
     Ok(CliStatus::Success)
 }
 
+/// The file that configures a client.
+enum ClientConfigLocation {
+    /// A file of the project in the current folder.
+    Project(PathBuf),
+    /// A file of the user.
+    User(PathBuf),
+}
+
+impl ClientConfigLocation {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Project(path) | Self::User(path) => path,
+        }
+    }
+}
+
 /// Reads the configuration of a client. The file of a project must not be a link to a place outside
 /// of the project, because its text is written back into the project.
-fn read_client_config(client: InstallClient, path: &Path) -> Result<String> {
-    let text = match client {
-        InstallClient::Codex => selvedge_files::read_user_text(path, MAX_CLIENT_CONFIG_BYTES),
-        _ => ProjectFiles::of_folder(Path::new("."), CredentialFiles::default())
-            .read_text(path, MAX_CLIENT_CONFIG_BYTES),
+fn read_client_config(location: &ClientConfigLocation) -> Result<String> {
+    let text = match location {
+        ClientConfigLocation::User(path) => {
+            selvedge_files::read_user_text(path, MAX_CLIENT_CONFIG_BYTES)
+        }
+        ClientConfigLocation::Project(path) => {
+            ProjectFiles::of_folder(Path::new("."), CredentialFiles::default())
+                .read_text(path, MAX_CLIENT_CONFIG_BYTES)
+        }
     };
     let text = text.map_err(|refusal| Problem::new(refusal.to_string()).hint(EDIT_BY_HAND_HINT))?;
     Ok(text.unwrap_or_default())
 }
 
-fn client_config_path(client: InstallClient) -> Result<PathBuf> {
-    Ok(match client {
-        InstallClient::ClaudeCode => PathBuf::from(".mcp.json"),
-        InstallClient::Cursor => PathBuf::from(".cursor/mcp.json"),
-        InstallClient::Vscode => PathBuf::from(".vscode/mcp.json"),
-        InstallClient::Codex => {
-            let home = std::env::var_os("CODEX_HOME").map(PathBuf::from);
-            let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".codex")));
-            let home = home.ok_or_else(|| {
-                Problem::new("cannot find the home folder").hint("set CODEX_HOME")
-            })?;
-            home.join("config.toml")
+fn client_config_location(client: InstallClient) -> Result<ClientConfigLocation> {
+    const CLINE_SETTINGS: &str =
+        "Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json";
+    let in_project = |path: &str| Ok(ClientConfigLocation::Project(path.into()));
+    let path = match client {
+        InstallClient::ClaudeCode => return in_project(".mcp.json"),
+        InstallClient::Cursor => return in_project(".cursor/mcp.json"),
+        InstallClient::GeminiCli => return in_project(".gemini/settings.json"),
+        InstallClient::Vscode => return in_project(".vscode/mcp.json"),
+        InstallClient::ClaudeDesktop => {
+            application_folder()?.join("Claude/claude_desktop_config.json")
         }
+        InstallClient::Cline => application_folder()?.join(CLINE_SETTINGS),
+        InstallClient::Codex => match std::env::var_os("CODEX_HOME") {
+            Some(home) => PathBuf::from(home).join("config.toml"),
+            None => home_folder()?.join(".codex/config.toml"),
+        },
+        InstallClient::Windsurf => home_folder()?.join(".codeium/windsurf/mcp_config.json"),
+        InstallClient::Zed if cfg!(target_os = "macos") => {
+            home_folder()?.join(".config/zed/settings.json")
+        }
+        InstallClient::Zed => application_folder()?.join("zed/settings.json"),
+    };
+    Ok(ClientConfigLocation::User(path))
+}
+
+fn home_folder() -> Result<PathBuf> {
+    let home = std::env::home_dir();
+    home.ok_or_else(|| {
+        Problem::new("cannot find the home folder")
+            .hint("set HOME")
+            .into()
     })
+}
+
+/// Returns the folder in which programs keep the settings of the user.
+fn application_folder() -> Result<PathBuf> {
+    let (variable, default) = match std::env::consts::OS {
+        "macos" => (None, "Library/Application Support"),
+        "windows" => (std::env::var_os("APPDATA"), "AppData/Roaming"),
+        _ => (std::env::var_os("XDG_CONFIG_HOME"), ".config"),
+    };
+    match variable.filter(|folder| Path::new(folder).is_absolute()) {
+        Some(folder) => Ok(folder.into()),
+        None => Ok(home_folder()?.join(default)),
+    }
 }
 
 /// Returns the key of the servers in a JSON file, and the entry for Selvedge.
@@ -91,6 +150,10 @@ fn json_entry(
         InstallClient::Vscode => (
             "servers",
             json!({"command": command, "args": serve_args, "type": "stdio"}),
+        ),
+        InstallClient::Zed => (
+            "context_servers",
+            json!({"source": "custom", "command": command, "args": serve_args, "env": {}}),
         ),
         _ => (
             "mcpServers",

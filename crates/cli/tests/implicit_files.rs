@@ -170,7 +170,7 @@ fn commands_work_without_project_files_that_are_not_used() {
     }
     // Installing would write the text of the file again.
     let output = workspace
-        .command(&["mcp", "install", "--client", "claude-code"])
+        .command(&["mcp", "install", "--client", "claude-code", "--write"])
         .output();
     let output = output.unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);

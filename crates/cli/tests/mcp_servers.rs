@@ -414,7 +414,11 @@ fn install_prints_or_writes_the_client_configuration() {
     let workspace = TestWorkspace::new();
     let install = |client: &str, more: &[&str]| {
         let mut command = workspace.command(&["mcp", "install", "--client", client]);
-        command.args(more).env("CODEX_HOME", workspace.home());
+        command
+            .args(more)
+            .env("CODEX_HOME", workspace.home())
+            .env("HOME", workspace.dir.path())
+            .env("XDG_CONFIG_HOME", workspace.dir.path().join("settings"));
         let output = command.output().unwrap();
         assert!(
             output.status.success(),
@@ -426,14 +430,34 @@ fn install_prints_or_writes_the_client_configuration() {
     for (client, file, key) in [
         ("claude-code", ".mcp.json", "mcpServers"),
         ("cursor", ".cursor/mcp.json", "mcpServers"),
+        ("gemini-cli", ".gemini/settings.json", "mcpServers"),
         ("vscode", ".vscode/mcp.json", "servers"),
+        (
+            "claude-desktop",
+            "../settings/Claude/claude_desktop_config.json",
+            "mcpServers",
+        ),
+        (
+            "cline",
+            "../settings/Code/User/globalStorage/saoudrizwan.claude-dev/settings/\
+             cline_mcp_settings.json",
+            "mcpServers",
+        ),
+        (
+            "windsurf",
+            "../.codeium/windsurf/mcp_config.json",
+            "mcpServers",
+        ),
+        ("zed", "../settings/zed/settings.json", "context_servers"),
     ] {
         let shown: Value = serde_json::from_str(&install(client, &[])).unwrap();
-        assert_eq!(
-            shown[key]["selvedge"]["args"],
-            json!(["mcp", "serve"]),
-            "{client}"
-        );
+        let mut serve = vec!["mcp".to_owned(), "serve".to_owned()];
+        if client == "claude-desktop" {
+            let folder = workspace.work().canonicalize().unwrap();
+            serve.extend(["-C".to_owned(), folder.display().to_string()]);
+        }
+        assert_eq!(shown[key]["selvedge"]["args"], json!(serve), "{client}");
+        serve.extend(["--approval".to_owned(), "untrusted".to_owned()]);
         assert!(!workspace.work().join(file).exists());
         std::fs::create_dir_all(workspace.work().join(file).parent().unwrap()).unwrap();
         std::fs::write(
@@ -450,10 +474,7 @@ fn install_prints_or_writes_the_client_configuration() {
             (&json!("x"), &json!(1)),
             "{client}"
         );
-        assert_eq!(
-            written[key]["selvedge"]["args"],
-            json!(["mcp", "serve", "--approval", "untrusted"])
-        );
+        assert_eq!(written[key]["selvedge"]["args"], json!(serve));
         assert!(
             install(client, &["--write", "--", "--approval", "untrusted"])
                 .contains("is up to date")
@@ -478,8 +499,9 @@ fn install_prints_or_writes_the_client_configuration() {
         "{written}"
     );
     assert!(install("codex", &["--write"]).contains("is up to date"));
-    // A file that cannot be parsed is not changed.
+    // A file that cannot be parsed is not changed, and the entry is printed.
     std::fs::write(workspace.work().join(".mcp.json"), "{ // a comment\n}").unwrap();
+    assert!(install("claude-code", &[]).contains("mcpServers"));
     let refused = workspace
         .command(&["mcp", "install", "--client", "claude-code", "--write"])
         .output()
