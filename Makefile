@@ -14,7 +14,7 @@
 # make lint         check formatting, clippy and rustdoc without warnings
 # make check        compile what no test compiles: features otlp and pocket, fuzz targets
 # make deny         check licences, duplicate packages, sources, advisories (deny.toml) and build scripts
-# make dist         build, attack and pack a release: binary, licences, docs, bill of materials, checksums
+# make dist         build, attack and pack a release: archive, Debian package and checksums in dist/
 
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
@@ -98,6 +98,7 @@ endif
 dist: setup
 	scripts/with-compiler $(CARGO) build --release --locked -p selvedge
 	$(MAKE) attack BINARY=target/release/selvedge
+	@scripts/setup-deb
 	scripts/dist target/release/selvedge
 
 fuzz: setup
