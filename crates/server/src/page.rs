@@ -52,6 +52,7 @@ page_files! {
     "documents.js"
     "health.js"
     "item.js"
+    "list-view.js"
     "login.js"
     "memory.js"
     "new-session.js"

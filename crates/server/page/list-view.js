@@ -1,0 +1,96 @@
+// A view with a list on one side and the selected entry on the other.
+
+import { button, errorNote, every, fill, h } from '/page/dom.js';
+
+/** Entries of a page of the list. */
+const PAGE_SIZE = 50;
+/** Most entries that are shown. */
+const MAX_ENTRIES = 500;
+/** How often the rows are shown again, because they tell how long ago something was. */
+const AGE_MS = 30000;
+
+/**
+ * A subclass has a `heading`, and says how often the list is read in `pollMs`. It implements:
+ * - `read(limit)`: resolves to `{ entries, hasMore, note }`; the note is shown above the list,
+ * - `row(entry)`: the content of the link to an entry,
+ * - `address(entry)`: where the link leads,
+ * - `open(id)` and `openNothing()`: show an entry, or none, in `this.detail`.
+ */
+export class ListView extends HTMLElement {
+  connectedCallback() {
+    this.stop = new AbortController();
+    this.limit = PAGE_SIZE;
+    this.list = h('ul', { class: 'rows', 'aria-label': this.heading });
+    this.note = h('div');
+    this.more = button('Show more', () => this.showMore(), '', { hidden: true });
+    this.detail = h('div', { class: 'detail' });
+    fill(
+      this,
+      h(
+        'section',
+        { class: 'side', 'aria-label': `List of ${this.heading.toLowerCase()}` },
+        h('div', { class: 'side-head' }, h('h2', null, this.heading), this.headButton?.()),
+        this.search,
+        this.note,
+        this.list,
+        this.more,
+      ),
+      this.detail,
+    );
+    this.show(this.path ?? []);
+    every(this.pollMs, this.stop.signal, () => this.refresh());
+  }
+
+  disconnectedCallback() {
+    this.stop.abort();
+  }
+
+  show([id]) {
+    this.selected = id || null;
+    this.classList.toggle('has-detail', Boolean(id));
+    if (id) this.open(id);
+    else this.openNothing();
+    this.mark();
+    this.refresh();
+  }
+
+  showMore() {
+    this.limit = Math.min(MAX_ENTRIES, this.limit + PAGE_SIZE);
+    this.refresh();
+  }
+
+  async refresh() {
+    try {
+      const { entries, hasMore, note } = await this.read(this.limit);
+      fill(this.note, note ? h('p', { class: 'dim' }, note) : null);
+      this.more.hidden = !hasMore || this.limit >= MAX_ENTRIES;
+      this.showRows(entries);
+    } catch (error) {
+      if (!this.stop.signal.aborted && !this.list.children.length)
+        fill(this.note, errorNote(error));
+    }
+  }
+
+  showRows(entries) {
+    const key = JSON.stringify([entries, Math.floor(Date.now() / AGE_MS)]);
+    if (key === this.shown) return;
+    this.shown = key;
+    const focused = document.activeElement?.dataset?.entry;
+    fill(
+      this.list,
+      entries.map((entry) => {
+        const link = { href: this.address(entry), 'data-entry': entry.id };
+        return h('li', null, h('a', link, ...this.row(entry)));
+      }),
+    );
+    if (focused) this.list.querySelector(`[data-entry="${CSS.escape(focused)}"]`)?.focus();
+    this.mark();
+  }
+
+  mark() {
+    for (const link of this.list.querySelectorAll('a')) {
+      if (link.dataset.entry === this.selected) link.setAttribute('aria-current', 'true');
+      else link.removeAttribute('aria-current');
+    }
+  }
+}
