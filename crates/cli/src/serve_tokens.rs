@@ -1,13 +1,15 @@
 //! `selvedge serve token`: creates, lists and revokes the tokens of the agent server's clients.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_journal::Journal;
 use selvedge_protocol::{
-    ApiToken, ApiTokenStore, NewApiToken, ServerStoreError, TokenScope, is_token_name, since_epoch,
+    ApiToken, ApiTokenStore, NewApiToken, SandboxPolicy, ServerStoreError, TokenScope,
+    is_token_name, since_epoch,
 };
 use selvedge_server::TokenSecret;
+use selvedge_toolbox::{Workspace, worktrees_folder};
 use serde_json::json;
 
 use crate::CliStatus;
@@ -16,7 +18,7 @@ use crate::problem::Problem;
 use crate::run::runtime;
 use crate::runs::{format_age, open_user_journal, open_user_journal_read_only};
 use crate::serve_args::{ServeTokenCommand, TokenCreateArgs};
-use crate::setup::working_directory;
+use crate::setup::{cannot_open_workspace, private_folders, working_directory};
 
 pub(crate) fn tokens(command: ServeTokenCommand) -> Result<CliStatus> {
     let runtime = runtime()?;
@@ -35,33 +37,32 @@ pub(crate) fn tokens(command: ServeTokenCommand) -> Result<CliStatus> {
     }
 }
 
-/// Fails if a workspace lies in another one, of this token or of another valid one. Agents in the
-/// outer one could replace the inner one with a link.
-async fn refuse_nested(journal: &Journal, workspaces: &[String]) -> Result<()> {
-    let tokens = journal.tokens().await;
-    let tokens = tokens.map_err(|error| store_problem(&error))?;
-    let now = since_epoch().as_millis() as i64;
-    let valid = tokens.iter().filter(|token| token.is_valid_at(now));
-    let known = valid.flat_map(|token| &token.workspaces).chain(workspaces);
-    for other in known {
-        let is_nested = |one: &&String| {
-            let (one, other) = (Path::new(one), Path::new(other));
-            one != other && (one.starts_with(other) || other.starts_with(one))
-        };
-        if let Some(one) = workspaces.iter().find(is_nested) {
-            let (inner, outer) = if one.len() > other.len() {
-                (one, other)
-            } else {
-                (other, one)
-            };
-            let message = format!("the workspace {inner} lies in {outer}, which is one as well");
-            let problem = Problem::new(message);
-            return Err(problem
-                .hint("see `selvedge serve token list`; revoke the tokens for one of the folders")
-                .into());
-        }
-    }
-    Ok(())
+/// Fails for a folder in which agents of the server must not work: one with secrets, and one with
+/// the files or the worktrees of Selvedge.
+fn refuse_private(workspace: &Path) -> Result<()> {
+    let home = selvedge_config::home();
+    let own = private_folders();
+    let folders = own
+        .iter()
+        .cloned()
+        .chain(home.as_deref().map(worktrees_folder));
+    let mut folders = folders.map(|folder| folder.canonicalize().unwrap_or(folder));
+    let overlaps =
+        |folder: &PathBuf| folder.starts_with(workspace) || workspace.starts_with(folder);
+    // A workspace does not hide its own folder, so this asks that of the root folder.
+    let root = Path::new("/");
+    let root = Workspace::open(root, SandboxPolicy::ReadOnly, &own)
+        .map_err(|error| cannot_open_workspace(root, &error))?;
+    let reason = match folders.find(overlaps) {
+        Some(folder) => format!("Selvedge keeps its own files in {}", folder.display()),
+        None if root.is_secret(workspace) => "it holds secrets".to_owned(),
+        None => return Ok(()),
+    };
+    let message = format!("{} cannot be a workspace: {reason}", workspace.display());
+    let problem = Problem::new(message);
+    Err(problem
+        .hint("pass the folder of a project with --workspace")
+        .into())
 }
 
 async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
@@ -77,7 +78,9 @@ async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
     if workspaces.is_empty() {
         workspaces.push(working_directory(None)?.display().to_string());
     }
-    refuse_nested(journal, &workspaces).await?;
+    for workspace in &workspaces {
+        refuse_private(Path::new(workspace))?;
+    }
     let mut scopes = args.scope;
     if scopes.is_empty() {
         // Deciding about approvals is granted by name only.

@@ -494,7 +494,7 @@ impl CliSetup {
         })
     }
 
-    /// Returns what is left of the budgets of turns; `None` in commands without an agent.
+    /// Returns the remaining budgets of turns; `None` in commands without an agent.
     pub(crate) fn turn_budgets(&self) -> Option<Arc<dyn TurnBudgets>> {
         let agents = self.sub_agents.clone();
         agents.map(|agents| Arc::new(agents) as _)

@@ -507,12 +507,12 @@ impl CliSetup {
 }
 
 /// Returns Selvedge's own folders. The default one stays private if SELVEDGE_HOME names another.
-fn private_folders() -> Vec<PathBuf> {
+pub(crate) fn private_folders() -> Vec<PathBuf> {
     let default = std::env::home_dir().map(|home| home.join(".selvedge"));
     selvedge_config::home().into_iter().chain(default).collect()
 }
 
-fn cannot_open_workspace(directory: &Path, error: &std::io::Error) -> Problem {
+pub(crate) fn cannot_open_workspace(directory: &Path, error: &std::io::Error) -> Problem {
     Problem::new(format!("cannot open {}: {error}", directory.display()))
         .hint("pass another folder with -C DIR")
 }

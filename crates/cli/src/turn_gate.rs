@@ -44,7 +44,7 @@ impl RequestGate for TurnGate {
             Ok(true) => RequestDecision::Allowed,
             Ok(false) => RequestDecision::NothingLeft,
             Err(error) => {
-                // Without the account it is not known what is left.
+                // Without the account, the remaining budget is not known.
                 tracing::error!(%error, "cannot read what the token has spent");
                 RequestDecision::NothingLeft
             }

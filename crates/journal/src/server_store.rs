@@ -1,6 +1,8 @@
 //! Tokens of clients of the agent server, its work in the queues of sessions, answers to repeated
 //! requests, and who decided about approvals.
 
+use std::path::Path;
+
 use async_trait::async_trait;
 use selvedge_database::{Connection, OptionalRow, Row, ToParameter, params};
 use selvedge_protocol::{
@@ -32,14 +34,19 @@ const SELECT_TOKEN: &str =
 impl ApiTokenStore for Journal {
     async fn create_token(&self, token: NewApiToken) -> Result<ApiToken, ServerStoreError> {
         let id = new_id("tok");
-        let name = token.name.clone();
         let create = move |_: &Self, connection: &Connection| {
             let sql = "SELECT 1 FROM api_tokens WHERE name = ?1 OR id = ?1";
             if connection
                 .prepare_cached(sql)?
                 .exists(params![token.name])?
             {
-                return Ok(None);
+                return Ok(Err(ServerStoreError::TokenNameTaken(token.name.clone())));
+            }
+            let valid = format!("{SELECT_TOKEN} WHERE revoked_ms IS NULL");
+            let mut others = read_tokens(connection, &valid)?;
+            others.retain(|other| other.is_valid_at(now_ms()));
+            if let Some(nested) = nested_workspaces(&token.workspaces, &others) {
+                return Ok(Err(nested));
             }
             execute(
                 connection,
@@ -56,22 +63,16 @@ impl ApiTokenStore for Journal {
                     token.max_cost,
                 ],
             )?;
-            first_token(connection, &format!("{SELECT_TOKEN} WHERE id = ?1"), &id)
+            let created = first_token(connection, &format!("{SELECT_TOKEN} WHERE id = ?1"), &id)?;
+            Ok(created.ok_or(ServerStoreError::TokenNotFound(id.clone())))
         };
-        let created = self.write_async(create).await?;
-        created.ok_or(ServerStoreError::TokenNameTaken(name))
+        self.write_async(create).await?
     }
 
     async fn tokens(&self) -> Result<Vec<ApiToken>, ServerStoreError> {
         let read = |_: &Self, connection: &Connection| {
             let sql = format!("{SELECT_TOKEN} ORDER BY created_ms DESC, id");
-            let mut read = connection.prepare_cached(&sql)?;
-            let mut rows = read.query(params![])?;
-            let mut tokens = Vec::new();
-            while let Some(row) = rows.next()? {
-                tokens.push(read_token(row)?);
-            }
-            Ok(tokens)
+            read_tokens(connection, &sql)
         };
         Ok(self.run_now_or_queue(read).await?)
     }
@@ -141,6 +142,35 @@ pub(crate) fn client_session_count(
 ) -> Result<u32, JournalError> {
     let sql = "SELECT count(*) FROM sessions WHERE client = ?1";
     Ok(query_first(connection, sql, params![token])?.unwrap_or(0))
+}
+
+/// Returns the error for a workspace that lies in another one, of `workspaces` or of `tokens`.
+fn nested_workspaces(workspaces: &[String], tokens: &[ApiToken]) -> Option<ServerStoreError> {
+    let others = tokens.iter().flat_map(|token| &token.workspaces);
+    let others: Vec<&String> = others.chain(workspaces).collect();
+    workspaces.iter().find_map(|one| {
+        others.iter().find_map(|other| {
+            let (inner, outer) = match one.len() > other.len() {
+                true => (one, *other),
+                false => (*other, one),
+            };
+            let is_nested = inner != outer && Path::new(inner).starts_with(outer);
+            is_nested.then(|| ServerStoreError::NestedWorkspaces {
+                inner: inner.clone(),
+                outer: outer.clone(),
+            })
+        })
+    })
+}
+
+fn read_tokens(connection: &Connection, sql: &str) -> Result<Vec<ApiToken>, JournalError> {
+    let mut read = connection.prepare_cached(sql)?;
+    let mut rows = read.query(params![])?;
+    let mut tokens = Vec::new();
+    while let Some(row) = rows.next()? {
+        tokens.push(read_token(row)?);
+    }
+    Ok(tokens)
 }
 
 fn first_token(

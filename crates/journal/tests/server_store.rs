@@ -107,6 +107,39 @@ fn tokens_are_found_by_hash_and_stay_listed_when_revoked() {
 }
 
 #[test]
+fn of_nested_workspaces_created_at_once_only_one_exists() {
+    let (dir, journal) = journal();
+    for round in 0..20_u8 {
+        let create = |hash, folder: &str| {
+            let journal = Journal::open(dir.path()).unwrap();
+            let token = NewApiToken {
+                workspaces: vec![format!("/{round}{folder}")],
+                ..token(&format!("{round}-{hash}"), hash)
+            };
+            move || block_on(journal.create_token(token)).is_ok()
+        };
+        let [outer, inner] = [create(2 * round, "/a"), create(2 * round + 1, "/a/b")];
+        let created = std::thread::scope(|scope| {
+            let [outer, inner] = [scope.spawn(outer), scope.spawn(inner)];
+            [outer.join().unwrap(), inner.join().unwrap()]
+        });
+        assert_ne!(created[0], created[1], "round {round}: {created:?}");
+    }
+    let same = token("same", 100);
+    let same = NewApiToken {
+        workspaces: journal_workspaces(&journal),
+        ..same
+    };
+    assert!(block_on(journal.create_token(same)).is_ok());
+}
+
+fn journal_workspaces(journal: &Journal) -> Vec<String> {
+    let tokens = block_on(journal.tokens()).unwrap();
+    let workspaces = tokens.into_iter().flat_map(|token| token.workspaces);
+    workspaces.collect()
+}
+
+#[test]
 fn a_key_belongs_to_one_request_and_is_free_after_a_crash() {
     let (dir, journal) = journal();
     block_on(async {

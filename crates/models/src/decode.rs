@@ -147,7 +147,7 @@ impl EventCollector<'_> {
     }
 }
 
-/// What is left of an answer's size limits.
+/// The remaining size limits of an answer.
 #[derive(Debug)]
 struct AnswerLimits {
     bytes_left: usize,

@@ -26,12 +26,12 @@ pub struct TurnPermissions {
     /// Tokens that are left of the originator's budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Money that is left of the originator's budget.
+    /// The remaining money of the originator's budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cost: Option<f64>,
 }
 
-/// Tells what is left of the budgets of turns.
+/// Tells the remaining budgets of turns.
 pub trait TurnBudgets: Send + Sync {
     /// Returns the tokens and the money that are left of the budget of the turn that a run belongs
     /// to; `None` without a limit, or if the run belongs to no turn.
@@ -42,7 +42,7 @@ pub trait TurnBudgets: Send + Sync {
 }
 
 impl TurnPermissions {
-    /// Returns these permissions with what is left of the budget of the turn of a run, and with the
+    /// Returns these permissions with the remaining budget of the turn of a run, and with the
     /// tools of the sub-agent if it belongs to one.
     pub fn of_turn(&self, run: &str, budgets: Option<&dyn TurnBudgets>) -> Self {
         let left = budgets.map(|budgets| budgets.remaining_budget(run));

@@ -182,6 +182,13 @@ pub enum ServerStoreError {
     TokenNameTaken(String),
     /// No token has this name or id.
     TokenNotFound(String),
+    /// A workspace of a token lies in another one.
+    NestedWorkspaces {
+        /// The workspace that lies in the other one.
+        inner: String,
+        /// The other one.
+        outer: String,
+    },
     /// The storage failed.
     Storage(LedgerError),
 }
@@ -191,6 +198,10 @@ impl std::fmt::Display for ServerStoreError {
         match self {
             Self::TokenNameTaken(name) => write!(f, "there is a token `{name}` already"),
             Self::TokenNotFound(name) => write!(f, "there is no token `{name}`"),
+            Self::NestedWorkspaces { inner, outer } => write!(
+                f,
+                "the workspace {inner} lies in {outer}, which is one as well"
+            ),
             Self::Storage(error) => write!(f, "cannot access the journal: {error}"),
         }
     }
@@ -204,6 +215,9 @@ impl ServerStoreError {
         match self {
             Self::TokenNameTaken(_) => Some("pass another name"),
             Self::TokenNotFound(_) => Some("run `selvedge serve token list` to list the tokens"),
+            Self::NestedWorkspaces { .. } => {
+                Some("see `selvedge serve token list`; revoke the tokens for one of the folders")
+            }
             Self::Storage(_) => None,
         }
     }
@@ -212,7 +226,9 @@ impl ServerStoreError {
 /// Stores the tokens of clients.
 #[async_trait]
 pub trait ApiTokenStore: Send + Sync {
-    /// Creates a token. Fails if another one has its name.
+    /// Creates a token. Fails if another one has its name, and if one of its workspaces lies in
+    /// another workspace of a valid token: agents in the outer one could replace the inner one with
+    /// a link.
     async fn create_token(&self, token: NewApiToken) -> Result<ApiToken, ServerStoreError>;
     /// Returns all tokens, the newest first.
     async fn tokens(&self) -> Result<Vec<ApiToken>, ServerStoreError>;

@@ -42,7 +42,7 @@ pub(crate) fn load_grammars() {
 }
 
 /// Returns code as HTML in which comments, strings and the like have a class. Code in an unknown
-/// language and what is left after `deadline` has none.
+/// language and the rest after `deadline` have none.
 pub(crate) fn highlight_code(language: &str, text: &str, deadline: Instant) -> String {
     let mut html = String::with_capacity(text.len() * 2);
     let is_short = text.len() <= MAX_HIGHLIGHT_BYTES

@@ -27,7 +27,7 @@ pub struct ChannelAccess {
     pub author: Option<MessageAuthor>,
     /// What turns that the messages start may do at most.
     pub permissions: TurnPermissions,
-    /// What is left of the budgets of turns. `None` outside of an agent.
+    /// The remaining budgets of turns. `None` outside of an agent.
     pub budgets: Option<Arc<dyn TurnBudgets>>,
     /// Most messages that are not answered, of those that the same token pays for.
     pub max_open_messages: u32,
@@ -219,7 +219,7 @@ impl Tool for ChannelFollow {
 }
 
 impl ChannelAccess {
-    /// Returns the permissions of scripts, with what is left of the budget of this turn.
+    /// Returns the permissions of scripts, with the remaining budget of this turn.
     fn permissions_of(&self, call: &CallContext) -> TurnPermissions {
         let budgets = self.budgets.as_deref();
         self.permissions.of_turn(&call.scope_id, budgets)

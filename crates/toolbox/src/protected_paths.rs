@@ -218,7 +218,7 @@ impl ProtectedPaths {
 
     /// Returns the paths outside of protected folders that are executed or obeyed like their
     /// content. Parameters as in [`Self::in_folders`].
-    pub(crate) fn executed_elsewhere(&self, folders: &[&Path], above: &[&Path]) -> Vec<PathBuf> {
+    pub(crate) fn executed_outside(&self, folders: &[&Path], above: &[&Path]) -> Vec<PathBuf> {
         let own = folders.iter().flat_map(|folder| {
             let bare = bare_repositories(folder);
             let rare = self.rare_names_in(folder);

@@ -34,7 +34,7 @@ pub struct SessionAccess {
     pub author: Option<MessageAuthor>,
     /// What turns that the messages start may do at most.
     pub permissions: TurnPermissions,
-    /// What is left of the budgets of turns. `None` outside of an agent.
+    /// The remaining budgets of turns. `None` outside of an agent.
     pub budgets: Option<Arc<dyn TurnBudgets>>,
     /// The configured environments, by name.
     pub environments: BTreeMap<String, SessionEnvironment>,
@@ -411,7 +411,7 @@ impl SessionAccess {
         })
     }
 
-    /// Returns the permissions of scripts, with what is left of the budget of this turn.
+    /// Returns the permissions of scripts, with the remaining budget of this turn.
     fn permissions_of(&self, call: &CallContext) -> TurnPermissions {
         let budgets = self.budgets.as_deref();
         self.permissions.of_turn(&call.scope_id, budgets)

@@ -195,9 +195,9 @@ impl Workspace {
         // repository above the workspace can refer to files in it.
         let above: Vec<&Path> = self.inner.root.ancestors().skip(1).collect();
         let above = [shared, above].concat();
-        let elsewhere = self.inner.protected.executed_elsewhere(&own, &above);
+        let outside = self.inner.protected.executed_outside(&own, &above);
         let contains_root = |path: &Path| self.writable_roots().any(|root| root.starts_with(path));
-        protected.extend(elsewhere.into_iter().filter(|path| !contains_root(path)));
+        protected.extend(outside.into_iter().filter(|path| !contains_root(path)));
         let writable = self.command_writable_roots();
         protected.retain(|path| {
             let is_own = path.parent() == Some(&self.inner.root);
@@ -351,7 +351,7 @@ impl Workspace {
     }
 
     /// Returns whether a path is or lies below a secret.
-    pub(crate) fn is_secret(&self, path: &Path) -> bool {
+    pub fn is_secret(&self, path: &Path) -> bool {
         self.inner.hidden.contains(path)
     }
 

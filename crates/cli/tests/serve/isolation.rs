@@ -353,6 +353,30 @@ fn workspaces_of_tokens_do_not_lie_in_each_other() {
 }
 
 #[test]
+fn folders_with_secrets_are_no_workspaces_of_tokens() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let home = fixture.workspace.home();
+    let user = fixture.workspace.dir.path();
+    let folders = [
+        (home.clone(), "Selvedge keeps its own files in"),
+        (home.join("inner"), "Selvedge keeps its own files in"),
+        (user.to_owned(), "Selvedge keeps its own files in"),
+        (user.join("home-worktrees"), "Selvedge keeps its own files"),
+        (user.join(".ssh"), "it holds secrets"),
+    ];
+    for (folder, reason) in folders {
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.to_str().unwrap();
+        let args = ["serve", "token", "create", "x", "--workspace", path];
+        let mut command = fixture.workspace.command(&args);
+        let refused = command.env("HOME", user).output().unwrap();
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success(), "{path}");
+        assert!(text.contains(reason) && text.contains("hint: "), "{text}");
+    }
+}
+
+#[test]
 fn a_token_that_is_revoked_while_a_body_arrives_does_nothing() {
     use std::io::{Read, Write};
     let fixture = ServeFixture::new(runs_scripts);
