@@ -17,9 +17,10 @@ const PLACEHOLDER_MODE: u32 = 0o555;
 /// Attempts to create or share a placeholder that other processes create and remove.
 const MAX_PLACEHOLDER_ATTEMPTS: u32 = 100_000;
 
-/// Checks of an unfinished or locked placeholder, one per millisecond, before it counts as a real
-/// folder. Creating one takes microseconds, and so does the exclusive lock of a removal: a longer
-/// lock belongs to a process of another user, which must not block commands.
+/// Checks of an unfinished or locked placeholder, one per millisecond, before an unfinished one
+/// counts as a real folder, and a locked one is replaced. Creating one takes microseconds, and so
+/// does the exclusive lock of a removal: a longer lock belongs to another program, such as a
+/// command of an agent in another folder.
 const MAX_UNFINISHED_CHECKS: u32 = 100;
 
 /// A locked placeholder folder. Dropping it removes the folder unless another process still holds
@@ -44,8 +45,7 @@ enum PathState {
 
 impl Placeholder {
     /// Creates the folder, or shares an existing placeholder. `None` if a real file or folder
-    /// exists, a folder of another user, or a placeholder that another process keeps locked: these
-    /// are protected as they are, and never removed.
+    /// exists, or a folder of another user: these are protected as they are, and never removed.
     pub(crate) fn create_or_share(path: &Path) -> io::Result<Option<Self>> {
         let mut unfinished = 0;
         for _ in 0..MAX_PLACEHOLDER_ATTEMPTS {
@@ -84,7 +84,13 @@ impl Placeholder {
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 }
-                Err(TryLockError::WouldBlock) => return Ok(None),
+                // While a command uses the folder, its shared lock prevents an exclusive one, so no
+                // command uses this one. Without a lock of its own, the folder could be removed
+                // while the command runs.
+                Err(TryLockError::WouldBlock) => match std::fs::remove_dir(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => continue,
+                },
                 Err(TryLockError::Error(error)) => return Err(error),
             }
             let placeholder = Self {
@@ -162,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_of_another_process_does_not_block() {
+    fn a_folder_that_another_process_keeps_locked_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".git");
         let placeholder = Placeholder::create_or_share(&path).unwrap().unwrap();
@@ -173,8 +179,17 @@ mod tests {
         let same_path = path.clone();
         std::thread::spawn(move || done.send(Placeholder::create_or_share(&same_path)));
         let shared = result.recv_timeout(Duration::from_secs(10)).unwrap();
-        assert!(shared.unwrap().is_none(), "the folder is used as it is");
-        assert!(path.is_dir());
+        let shared = shared.unwrap().unwrap();
+        assert_ne!(
+            shared.folder.metadata().unwrap().ino(),
+            lock.metadata().unwrap().ino()
+        );
+        // No other command removes the folder while it is used.
+        lock.unlock().unwrap();
+        drop(Placeholder::create_or_share(&path).unwrap().unwrap());
+        assert!(shared.is_current());
+        drop(shared);
+        assert!(!path.exists());
     }
 
     #[test]
