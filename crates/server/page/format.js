@@ -49,15 +49,18 @@ export function folderName(path) {
   return path.replace(/\/+$/, '').split('/').pop() || path;
 }
 
-const CONTROLS =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+const CONTROLS = new RegExp(
+  '[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e' +
+    '\\u2060-\\u2069\\ufeff\\u{e0000}-\\u{e007f}]',
+  'gu',
+);
 
-/** Text in which control characters and changes of the direction are visible. */
+/** Text in which control characters, invisible ones and changes of the direction are visible. */
 export function visible(text) {
   return String(text)
     .replace(/\r\n/g, '\n')
     .replace(CONTROLS, (c) => {
-      const code = c.charCodeAt(0);
+      const code = c.codePointAt(0);
       if (code < 0x20) return String.fromCharCode(0x2400 + code);
       return `[U+${code.toString(16).toUpperCase().padStart(4, '0')}]`;
     });

@@ -19,9 +19,9 @@ pub(crate) const MAX_FORMATTED_BYTES: usize = 256 << 10;
 /// Most parts of a text that is shown formatted. A table of a few kilobytes can have millions of
 /// cells, because each row gets as many as the first one.
 const MAX_PARTS: usize = 100_000;
-/// Most `&` of a text that is shown formatted. The parser searches the end of each in the rest of
-/// the text.
-const MAX_AMPERSANDS: usize = 2_000;
+/// Most characters of a text that is shown formatted, of those for which the rest of the text is
+/// searched: `&` by the parser, and by the serializer those that HTML may write as references.
+const MAX_REFERENCES: usize = 2_000;
 /// Blocks that are nested deeper are shown without the outer ones.
 const MAX_NESTING: usize = 32;
 /// Elements of rendered Markdown.
@@ -95,9 +95,9 @@ static SANITIZER: LazyLock<Builder<'static>> = LazyLock::new(|| {
 
 /// Renders Markdown. What is too large, and everything after `deadline`, is shown as plain text.
 pub(crate) fn render_markdown(text: &str, deadline: Instant) -> String {
-    let ampersands = || text.bytes().filter(|byte| *byte == b'&').count();
+    let is_reference = |c: char| matches!(c, '&' | '<' | '>' | '\u{80}'..='\u{bf}');
     if text.len() > MAX_FORMATTED_BYTES
-        || ampersands() > MAX_AMPERSANDS
+        || text.matches(is_reference).count() > MAX_REFERENCES
         || Instant::now() > deadline
     {
         return render_text(text);
@@ -326,13 +326,14 @@ mod tests {
     #[test]
     fn what_would_take_long_or_become_large_is_plain_text() {
         let references = "&a".repeat(50_000);
+        let spaces = "\u{a0}a".repeat(50_000);
         let table = format!(
             "{}|\n{}|\n{}",
             "|a".repeat(900),
             "|-".repeat(900),
             "|b|\n".repeat(900)
         );
-        for text in [references, table] {
+        for text in [references, spaces, table] {
             let html = markdown(&text);
             assert!(html.starts_with("<pre class=\"text\">"), "{}", html.len());
             assert!(html.len() < text.len() * 8, "{}", html.len());

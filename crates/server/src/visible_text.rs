@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-/// Returns text in which control characters and characters that change its direction are visible,
-/// so that code does what it seems to do. Line breaks and tabs stay.
+/// Returns text in which control characters, invisible characters and characters that change its
+/// direction are visible, so that code does what it seems to do. Line breaks and tabs stay.
 pub(crate) fn visible_code(text: &str) -> Cow<'_, str> {
-    visible(text, is_direction_control)
+    visible(text, |c| is_direction_control(c) || is_invisible(c))
 }
 
 /// Returns text in which control characters and overrides of its direction are visible. Isolates
@@ -16,6 +16,15 @@ pub(crate) fn visible_prose(text: &str) -> Cow<'_, str> {
 
 fn is_direction_control(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}')
+}
+
+/// Whether a character has no width, or separates lines in code only.
+fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2028}' | '\u{2029}'
+            | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 fn visible(text: &str, is_hidden: fn(char) -> bool) -> Cow<'_, str> {
@@ -52,6 +61,10 @@ mod tests {
         assert_eq!(
             visible_code("\u{1b}[31m\u{202e}x\u{2066}"),
             "\u{241b}[31m[U+202E]x[U+2066]"
+        );
+        assert_eq!(
+            visible_code("// a\u{2028}b\u{200b}c\u{e0041}"),
+            "// a[U+2028]b[U+200B]c[U+E0041]"
         );
         assert_eq!(
             visible_prose("\u{2067}שלום\u{2069}"),
