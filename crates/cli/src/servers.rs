@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -17,6 +18,9 @@ use crate::setup::CliSetup;
 
 /// How long servers may take to start before a note says that they are waited for.
 const WAIT_NOTE_DELAY: Duration = Duration::from_secs(1);
+
+/// Folder below SELVEDGE_HOME in which local servers of the user run.
+const SERVER_FOLDER: &str = "mcp-servers";
 
 /// Awaits work that starts servers. If it takes long, prints a note that names them.
 pub(crate) async fn wait_for_servers<T>(servers: &Servers, work: impl Future<Output = T>) -> T {
@@ -94,9 +98,33 @@ impl CliSetup {
                     self.project.as_ref(),
                     &key,
                 );
+                let mut server = server;
+                server.cwd = Some(self.server_folder(origin, server.cwd));
                 server_settings_of(name, server, origin, place.as_deref())
             })
             .collect()
+    }
+}
+
+impl CliSetup {
+    /// Returns the folder in which a local server runs. `configured` is relative to the workspace.
+    /// A program may execute files of the folder that it is started in, such as a Python module, so
+    /// the servers of the user do not start in the workspace, whose files agents can write.
+    fn server_folder(&self, origin: ServerOrigin, configured: Option<PathBuf>) -> PathBuf {
+        let root = self.toolbox.workspace.root();
+        let own = || {
+            let home = self.home.as_ref().filter(|_| !self.ephemeral)?;
+            let folder = home.join(SERVER_FOLDER);
+            let created = selvedge_files::create_private_folder(&folder);
+            created.is_ok().then_some(folder)
+        };
+        match (origin, configured) {
+            (_, Some(folder)) => root.join(folder),
+            (ServerOrigin::User, None) => own()
+                .or_else(std::env::home_dir)
+                .unwrap_or_else(|| root.to_owned()),
+            (ServerOrigin::Project, None) => root.to_owned(),
+        }
     }
 }
 

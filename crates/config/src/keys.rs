@@ -371,7 +371,9 @@ pub struct McpServer {
     pub env: BTreeMap<String, String>,
     /// Names of environment variables to pass on to it.
     pub env_vars: Vec<String>,
-    /// The folder it runs in.
+    /// The folder it runs in, relative to the workspace. A server of the user runs in a folder of
+    /// its own unless this is set, one of the project in the workspace. Agents can write the
+    /// workspace, and a program may execute files of its folder.
     pub cwd: Option<PathBuf>,
     /// URL of a server that speaks streamable HTTP.
     pub url: Option<String>,
