@@ -1,0 +1,175 @@
+//! The guide, line by line, for a user who has nothing but the release archive.
+#![allow(clippy::unwrap_used, missing_docs)]
+#![cfg(target_os = "linux")]
+
+#[allow(dead_code)]
+#[path = "../../agent/tests/support/answer_encoding.rs"]
+mod answer_encoding;
+
+#[allow(dead_code)]
+#[path = "../../agent/tests/support/server.rs"]
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use answer_encoding::text;
+use server::Server;
+
+/// A home folder with an unpacked archive, and a project.
+struct Newcomer {
+    dir: tempfile::TempDir,
+}
+
+impl Newcomer {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let newcomer = Self { dir };
+        let archive = newcomer.path("selvedge-0.0.0-test");
+        std::fs::create_dir_all(archive.join("completions")).unwrap();
+        std::fs::create_dir_all(newcomer.path("path/to/project")).unwrap();
+        let binary = archive.join("selvedge");
+        std::fs::hard_link(env!("CARGO_BIN_EXE_selvedge"), &binary).unwrap();
+        std::fs::copy(root().join("scripts/install"), archive.join("install")).unwrap();
+        for (shell, file) in [
+            ("bash", "selvedge.bash"),
+            ("zsh", "_selvedge"),
+            ("fish", "selvedge.fish"),
+        ] {
+            let printed = Command::new(&binary).args(["completions", shell]).output();
+            let file = archive.join("completions").join(file);
+            std::fs::write(file, printed.unwrap().stdout).unwrap();
+        }
+        let pages = Command::new(&binary)
+            .arg("man")
+            .arg(archive.join("man"))
+            .output();
+        assert!(pages.unwrap().status.success());
+        newcomer
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs a line of a shell with nothing in the environment but the path.
+    fn run(&self, folder: &Path, line: &str) -> Output {
+        let path = format!("{}/.local/bin:/usr/bin:/bin", self.dir.path().display());
+        Command::new("sh")
+            .args(["-c", line])
+            .current_dir(folder)
+            .env_clear()
+            .env("HOME", self.dir.path())
+            .env("PATH", path)
+            .env("TERM", "xterm-256color")
+            .output()
+            .unwrap()
+    }
+
+    fn check(&self, folder: &Path, line: &str) -> String {
+        let output = self.run(folder, line);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Returns the fenced blocks of a page, with their language.
+fn blocks(page: &str) -> Vec<(&str, &str)> {
+    let parts = page.split("```").skip(1).step_by(2);
+    parts
+        .map(|part| part.split_once('\n').unwrap_or((part, "")))
+        .collect()
+}
+
+/// The id of the run in an error of `selvedge run`.
+fn run_id(stderr: &str) -> &str {
+    let at = stderr.find("scr_").unwrap();
+    let end = stderr[at..].find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    &stderr[at..at + end.unwrap_or(stderr.len() - at)]
+}
+
+#[test]
+fn every_line_of_the_guide_works_from_the_archive() {
+    let newcomer = Newcomer::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let model = runtime.block_on(Server::start(|_| vec![text("No test fails.")].into()));
+    let guide = std::fs::read_to_string(root().join("docs/guide.md")).unwrap();
+    let home = newcomer.dir.path().to_owned();
+    let config = home.join(".selvedge/config.toml");
+    let mut folder = home.clone();
+    let mut run = String::new();
+    let mut lines = 0;
+    for (language, block) in blocks(&guide) {
+        match language {
+            // From a checkout, which a newcomer does not have.
+            "sh" if block.contains("make demo") => continue,
+            "toml" if block.contains("model_provider") => continue,
+            // The server of the example is a package that needs the network.
+            "toml" => assert!(block.contains("[mcp_servers.git]")),
+            "ts" if block.contains("release/VERSION") => {
+                std::fs::write(folder.join("release.ts"), block).unwrap();
+                let failed = newcomer.run(&folder, "selvedge run release.ts");
+                assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+                run = run_id(&String::from_utf8_lossy(&failed.stderr)).to_owned();
+                let corrected = block.replace("notes(\"1.2.0\")", "\"# 1.2.0\\n\"");
+                std::fs::write(folder.join("release.ts"), corrected).unwrap();
+            }
+            _ => {}
+        }
+        if !matches!(language, "sh" | "console") {
+            continue;
+        }
+        for line in block.lines() {
+            let line = line.split("  #").next().unwrap().trim_end();
+            lines += 1;
+            if let Some(target) = line.strip_prefix("cd ") {
+                folder = folder.join(target);
+            } else if line.starts_with("export OPENAI_API_KEY") {
+                // A provider on this machine instead of a key.
+                let provider = format!(
+                    "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\n\
+                     base_url = \"{}\"\nwire_api = \"chat\"\n",
+                    model.url
+                );
+                std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+                std::fs::write(&config, provider).unwrap();
+            } else if line.starts_with("tar ") || line.starts_with("export PATH") {
+                // The archive is unpacked, and the path is set for every line.
+            } else if line == "selvedge" || line.starts_with("selvedge --approval") {
+                // A chat needs a terminal. It may not read yet when the first line is typed.
+                let chat = format!(
+                    "while printf '/quit\\r'; do sleep 0.3; done | script -qec '{line}' /dev/null"
+                );
+                let shown = newcomer.check(&folder, &chat);
+                assert!(shown.contains("mock"), "{line}: {shown}");
+            } else if let Some(command) = line.strip_prefix("$ ") {
+                let printed = newcomer.check(&folder, command);
+                assert!(block.ends_with(&printed), "{command}: {printed}");
+            } else if language == "sh" {
+                newcomer.check(&folder, &line.replace("RUN", &run));
+            }
+        }
+    }
+    assert!(lines >= 12, "only {lines} lines were found");
+    let notes = std::fs::read_to_string(folder.join("release/NOTES.md")).unwrap();
+    assert_eq!(notes, "# 1.2.0\n");
+    let installed = [
+        ".local/share/man/man1/selvedge-run.1",
+        ".local/bin/selvedge",
+    ];
+    for file in installed {
+        assert!(home.join(file).exists(), "{file}");
+    }
+    newcomer.check(&home, "sh selvedge-0.0.0-test/install --uninstall");
+    assert!(!home.join(".local/bin/selvedge").exists());
+    assert!(config.exists(), "the settings stay");
+}
