@@ -100,7 +100,8 @@ impl ConfigEdit {
                 .hint("run `selvedge config schema` for the keys and their values")
                 .into());
         }
-        let written = self.path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let folder = self.path.parent();
+        let written = folder.map_or(Ok(()), selvedge_files::create_private_folder);
         let new = self.path.with_extension("toml.new");
         let written = written
             .and_then(|()| std::fs::write(&new, text))

@@ -61,7 +61,10 @@ pub(crate) fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result
             let paths = index.paths();
             paths.iter().any(|path| Path::new(path) == normal) || (is_selected && is_missing)
         }
-        "workspace.write" => is_selected && !is_instructions_file(&normal),
+        "workspace.write" => {
+            let is_link = leads_through_link(&setup.directory, &normal);
+            is_selected && !is_instructions_file(&normal) && !is_link
+        }
         // The path of a query is a glob, which selects among the documents.
         _ => true,
     };
@@ -72,6 +75,16 @@ pub(crate) fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result
         kind: HostErrorKind::Denied,
         message: format!("`{path}` is not a document of the workspace"),
         hint: Some("`workspace.documents` in config.toml selects the documents".to_owned()),
+    })
+}
+
+/// Whether a file of a folder, or a folder on the way to it, is a link, which may lead to a file
+/// with another name.
+fn leads_through_link(folder: &Path, path: &Path) -> bool {
+    let mut full = folder.to_owned();
+    path.components().any(|part| {
+        full.push(part);
+        full.is_symlink()
     })
 }
 

@@ -35,7 +35,7 @@ use crate::serve_recovery::{continue_item_ids, reconcile_events};
 use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
-use crate::sessions_stop::revert_turn;
+use crate::sessions_stop::{RevertDecider, revert_turn};
 use crate::sessions_worktree::{apply_changes, claim_for_changes, discard_changes, session_diff};
 use crate::setup::load_user_configuration;
 use crate::workspace_parts::WorkspaceCache;
@@ -426,8 +426,10 @@ impl SessionHost for JournalHost {
         session: &str,
         turn: Option<u32>,
     ) -> Result<(u32, Vec<String>), HostError> {
-        self.change_files(session, move |journal, id| revert_turn(journal, id, turn))
-            .await
+        let revert = move |journal: &Arc<Journal>, id: &str| {
+            revert_turn(journal, id, turn, RevertDecider::Token)
+        };
+        self.change_files(session, revert).await
     }
 
     async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError> {

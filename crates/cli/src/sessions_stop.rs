@@ -17,10 +17,19 @@ use crate::run::runtime;
 use crate::sessions::session_problem;
 use crate::sessions_args::{SessionsRevertArgs, SessionsStopArgs};
 use crate::sessions_send::store_problem;
-use crate::sessions_worktree::refuse_running_turn;
+use crate::sessions_worktree::{refuse_running_turn, session_paths};
 
 /// Time limit for turns to stop. Their processes check twice a second, and then stop the calls.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who decided to revert a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RevertDecider {
+    /// A person at a terminal.
+    Person,
+    /// A client of the agent server, which must not restore protected files.
+    Token,
+}
 
 pub(crate) fn stop(journal: &Arc<Journal>, args: &SessionsStopArgs) -> Result<CliStatus> {
     let session = journal.session(&args.session);
@@ -65,7 +74,7 @@ pub(crate) fn revert(journal: &Arc<Journal>, args: &SessionsRevertArgs) -> Resul
     let session = journal.session(&args.session);
     let session = session.map_err(|error| session_problem(&error))?.id;
     refuse_running_turn(journal, &session)?;
-    let (turn, paths) = revert_turn(journal, &session, args.turn)?;
+    let (turn, paths) = revert_turn(journal, &session, args.turn, RevertDecider::Person)?;
     if args.json {
         return print_json(&json!({"turn": turn, "reverted": paths}));
     }
@@ -85,6 +94,7 @@ pub(crate) fn revert_turn(
     journal: &Arc<Journal>,
     session: &str,
     turn: Option<u32>,
+    decider: RevertDecider,
 ) -> Result<(u32, Vec<String>)> {
     let Some((turn, changes)) = recorded_changes(journal, session, turn)? else {
         let which = match turn {
@@ -97,7 +107,15 @@ pub(crate) fn revert_turn(
                 .into(),
         );
     };
-    let reverted = revert_changes(&changes).map_err(|error| {
+    let protection = match decider {
+        RevertDecider::Person => None,
+        RevertDecider::Token => {
+            let session = journal.session(session);
+            let session = session.map_err(|error| session_problem(&error))?;
+            Some(session_paths(&session)?)
+        }
+    };
+    let reverted = revert_changes(&changes, protection.as_ref()).map_err(|error| {
         let problem = Problem::new(format!("cannot revert turn {turn}: {error}"));
         match error {
             RevertError::Files(FileReplacementError::Changed(_)) => problem

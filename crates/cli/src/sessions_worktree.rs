@@ -9,7 +9,8 @@ use selvedge_agent::{TurnActivity, claim_between_turns};
 use selvedge_journal::{Journal, SessionSummary};
 use selvedge_protocol::SessionError;
 use selvedge_toolbox::{
-    SessionWorktree, WorktreeError, changes_diff, remove_session_worktree, worktrees_folder,
+    SessionWorktree, WorkspacePaths, WorktreeError, changes_diff, remove_session_worktree,
+    worktrees_folder,
 };
 use serde_json::json;
 
@@ -44,8 +45,9 @@ pub(crate) fn session_diff(
     let session = journal.session(named);
     let session = session.map_err(|error| session_problem(&error))?;
     if session.worktree && turn.is_none() {
-        let (_, worktree) = find(journal, &session.id)?;
-        return Ok(worktree.diff().map_err(|error| worktree_problem(&error))?);
+        let (info, worktree) = find(journal, &session.id)?;
+        let diff = worktree.diff(&session_paths(&info)?);
+        return Ok(diff.map_err(|error| worktree_problem(&error))?);
     }
     match recorded_changes(journal, &session.id, turn)? {
         Some((_, changes)) => Ok(changes_diff(&changes)),
@@ -74,13 +76,7 @@ pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<
 /// The caller has claimed the session. Blocks.
 pub(crate) fn apply_changes(journal: &Arc<Journal>, session: &str) -> Result<Vec<String>> {
     let (info, worktree) = find(journal, session)?;
-    let configuration = load_configuration(&WorkspaceArgs {
-        directory: Some(info.directory.into()),
-        trust_question: TrustQuestion::Never,
-        ..WorkspaceArgs::default()
-    })?;
-    let paths = workspace_paths(&configuration.config);
-    let changed = worktree.apply(&paths).map_err(|error| {
+    let changed = worktree.apply(&session_paths(&info)?).map_err(|error| {
         let problem = Problem::new(error.to_string());
         match &error {
             WorktreeError::Conflict(_) => {
@@ -96,6 +92,16 @@ pub(crate) fn apply_changes(journal: &Arc<Journal>, session: &str) -> Result<Vec
     })?;
     let paths = changed.iter().map(|path| path.display().to_string());
     Ok(paths.collect())
+}
+
+/// Returns the rules for paths in the folder of a session.
+pub(crate) fn session_paths(session: &SessionSummary) -> Result<WorkspacePaths> {
+    let configuration = load_configuration(&WorkspaceArgs {
+        directory: Some(session.directory.clone().into()),
+        trust_question: TrustQuestion::Never,
+        ..WorkspaceArgs::default()
+    })?;
+    Ok(workspace_paths(&configuration.config))
 }
 
 /// Deletes the worktree of a session with its changes. The caller has claimed the session. Blocks.

@@ -183,7 +183,7 @@ impl CliSetup {
         let home = selvedge_config::home();
         // Created now, so that no command can create it with its own configuration. If this fails,
         // a command cannot create it either.
-        let _ = home.as_ref().map(std::fs::create_dir_all);
+        let _ = home.as_deref().map(selvedge_files::create_private_folder);
         let paths = workspace_paths(&config);
         let workspace = Workspace::open_with_paths(&directory, config.sandbox_mode, &paths)
             .map_err(|error| cannot_open_workspace(&directory, &error))?;

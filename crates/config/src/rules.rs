@@ -208,7 +208,7 @@ fn write_rules(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
 }
 
 fn lock_rules(home: &Path) -> io::Result<std::fs::File> {
-    std::fs::create_dir_all(home)?;
+    selvedge_files::create_private_folder(home)?;
     let lock = std::fs::File::create(home.join("rules.lock"))?;
     lock.lock()?;
     Ok(lock)

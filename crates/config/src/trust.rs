@@ -72,7 +72,7 @@ pub fn distrust(home: &Path, project: &Project) -> std::io::Result<()> {
 fn append_entry(home: &Path, file: &str, project: &Project) -> std::io::Result<()> {
     let folder = project.folder.canonicalize()?;
     let line = format!("{} {}", fingerprint(project), storable_path(&folder)?);
-    std::fs::create_dir_all(home)?;
+    selvedge_files::create_private_folder(home)?;
     let mut file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)

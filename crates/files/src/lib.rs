@@ -16,4 +16,4 @@ mod user;
 pub use credentials::CredentialFiles;
 pub use project::{ProjectFiles, TextStart, has_repository};
 pub use refusal::{FileRefusal, RefusalReason};
-pub use user::{read_user_file, read_user_text};
+pub use user::{create_private_folder, read_user_file, read_user_text};

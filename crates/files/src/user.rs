@@ -6,6 +6,16 @@ use std::path::Path;
 use crate::open::{open_following_links, read_bounded};
 use crate::{FileRefusal, RefusalReason};
 
+/// Creates a folder, and those above it, that other users cannot read. One that exists stays as it
+/// is.
+pub fn create_private_folder(path: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
 /// Reads a regular file of the user, or returns `None` if it does not exist. A larger file than
 /// `max_bytes` is refused. Links are followed.
 pub fn read_user_file(path: &Path, max_bytes: usize) -> Result<Option<Vec<u8>>, FileRefusal> {

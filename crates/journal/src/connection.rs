@@ -23,7 +23,7 @@ pub(crate) fn open_read_write(
         path: folder.to_owned(),
         error,
     };
-    std::fs::create_dir_all(folder).map_err(file)?;
+    create_private_folder(folder).map_err(file)?;
     let path = folder.join(FILE_NAME);
     create_private(&path).map_err(|error| JournalError::File {
         path: path.clone(),
@@ -36,6 +36,15 @@ pub(crate) fn open_read_write(
     connection.keep_log_on_close(false)?;
     connection.use_log(BUSY_TIMEOUT)?;
     Ok(connection)
+}
+
+/// Creates a folder that other users cannot read. One that exists stays as it is.
+pub(crate) fn create_private_folder(path: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
 }
 
 /// Creates the file if it does not exist, and removes all permissions of other users. A file that

@@ -7,6 +7,8 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::connection::create_private_folder;
+
 /// A process that writes to the journal, identified by a random id.
 #[derive(Debug)]
 pub(crate) struct JournalOwner {
@@ -24,7 +26,8 @@ struct OwnerLockFile {
 impl JournalOwner {
     /// Creates and locks the file of a new owner.
     pub(crate) fn new(folder: &Path, id: String) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
+        // Another user could lock the files, and the session of a killed process would stay owned.
+        create_private_folder(folder)?;
         let path = folder.join(&id);
         // A process that removes stale lock files may remove this one before it is locked.
         for _ in 0..100 {

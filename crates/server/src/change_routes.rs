@@ -1,5 +1,7 @@
 //! Routes of the files that a session changed: show, apply, discard and revert.
 
+use std::sync::LazyLock;
+
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -9,7 +11,11 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
+use crate::keyed_semaphores::KeyedSemaphores;
 use crate::state::SharedState;
+
+/// One diff of a token at a time: git may read many files for it.
+static DIFFS_OF_TOKENS: LazyLock<KeyedSemaphores> = LazyLock::new(|| KeyedSemaphores::new(1));
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -49,7 +55,15 @@ async fn get_diff(
     ApiQuery(query): ApiQuery<ShowDiff>,
 ) -> Result<Json<SessionDiff>, ApiError> {
     let session = state.session(&caller, &id).await?;
-    let diff = state.host.session_diff(&session.id, query.turn).await?;
+    let own = DIFFS_OF_TOKENS.acquire(&caller.token.id).await;
+    // Git goes on if the client disconnects, and so must the permit.
+    let diff = tokio::spawn(async move {
+        let _own = own;
+        state.host.session_diff(&session.id, query.turn).await
+    });
+    let diff = diff
+        .await
+        .map_err(|error| ApiError::internal(error.to_string()))??;
     Ok(Json(SessionDiff { diff }))
 }
 

@@ -9,9 +9,9 @@ use cap_std::fs::{MetadataExt, OpenOptions, OpenOptionsExt};
 use selvedge_protocol::{FileSnapshot, FileSnapshotKind, SandboxPolicy};
 use thiserror::Error;
 
-use crate::Workspace;
 use crate::commit::{FileWrite, commit};
 use crate::target_file::{FileMode, LinkMode, TargetFile};
+use crate::workspace::{Workspace, WorkspacePaths};
 
 /// A new content for a file, which is written only if the file is still as expected.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +72,32 @@ pub fn replace_files(
         remove_empty_parents(workspace.root(), &deleted.path);
     }
     Ok(())
+}
+
+/// Returns the first of the files below `folder` that a workspace at `root` protects with the rules
+/// of `paths`, and why.
+pub(crate) fn find_protected(
+    root: &Path,
+    paths: &WorkspacePaths,
+    folder: &Path,
+    replacements: &[FileReplacement],
+) -> Result<Option<(PathBuf, String)>, FileReplacementError> {
+    let workspace = Workspace::open_with_paths(root, SandboxPolicy::WorkspaceWrite, paths);
+    let workspace = workspace.map_err(|error| {
+        FileReplacementError::NotWritable(format!("cannot open {}: {error}", root.display()))
+    })?;
+    let protected = workspace.protected_paths();
+    Ok(replacements
+        .iter()
+        .find_map(|FileReplacement { path, target, .. }| {
+            let full = folder.join(path);
+            // A link in the place of a missing folder would lead to other files.
+            let is_above = || protected.iter().any(|below| below.starts_with(&full));
+            let above = || "a protected path lies below it".to_owned();
+            let reason = workspace.protection_reason(&full);
+            let reason = reason.or_else(|| (target.is_some() && is_above()).then(above))?;
+            Some((path.clone(), reason))
+        }))
 }
 
 /// Returns the current state of a file below a folder. `None` if it does not exist.

@@ -113,7 +113,7 @@ pub(crate) fn bare_repositories(folder: &Path) -> Vec<PathBuf> {
 
 /// Returns the repository folders that a `.git` file names: that of the work tree, and the one it
 /// shares with others. Empty if `.git` is a folder.
-fn linked_folders(git: &Path) -> Vec<PathBuf> {
+pub(crate) fn linked_folders(git: &Path) -> Vec<PathBuf> {
     let named = || {
         let target = pointer_target(git, b"gitdir: ")?;
         Some(git.parent()?.join(target))
@@ -194,9 +194,10 @@ fn configured_files(repository: &Path, work_tree: &Path) -> ConfiguredFiles {
                 ("core", "hookspath") => {
                     let hooks = work_tree.join(value);
                     let names = HOOK_NAMES.split_ascii_whitespace();
-                    match work_tree.starts_with(resolve_existing(&hooks)) {
-                        true => found.hooks.extend(names.map(|name| hooks.join(name))),
-                        false => found.hooks.push(hooks),
+                    // A folder that contains a workspace cannot be protected as a whole.
+                    found.hooks.extend(names.map(|name| hooks.join(name)));
+                    if !work_tree.starts_with(resolve_existing(&hooks)) {
+                        found.hooks.push(hooks);
                     }
                 }
                 _ => {}

@@ -6,9 +6,11 @@ use selvedge_protocol::{FileSnapshot, TurnFileChanges};
 use thiserror::Error;
 
 use crate::file_replacement::{
-    FileReplacement, FileReplacementError, display_paths, read_snapshot, replace_files,
+    FileReplacement, FileReplacementError, display_paths, find_protected, read_snapshot,
+    replace_files,
 };
 use crate::preview::file_diff;
+use crate::workspace::WorkspacePaths;
 
 /// Why a turn could not be reverted. Nothing was changed.
 #[derive(Debug, Error)]
@@ -21,6 +23,14 @@ pub enum RevertError {
         display_paths(.0)
     )]
     NotRecorded(Vec<PathBuf>),
+    /// The folder protects a file that changed during the turn.
+    #[error("{} is protected: {reason}", path.display())]
+    Protected {
+        /// The file, relative to the folder.
+        path: PathBuf,
+        /// What protects it.
+        reason: String,
+    },
     /// A file changed since the turn, or cannot be written.
     #[error(transparent)]
     Files(#[from] FileReplacementError),
@@ -39,8 +49,12 @@ pub fn changes_diff(changes: &TurnFileChanges) -> String {
 }
 
 /// Restores all files that a turn changed, or none of them. Returns the restored files, which are
-/// none if the turn was reverted before.
-pub fn revert_changes(changes: &TurnFileChanges) -> Result<Vec<PathBuf>, RevertError> {
+/// none if the turn was reverted before. With `protection`, fails if the folder protects one of
+/// them: then no person has decided to restore it.
+pub fn revert_changes(
+    changes: &TurnFileChanges,
+    protection: Option<&WorkspacePaths>,
+) -> Result<Vec<PathBuf>, RevertError> {
     if !changes.unrecorded.is_empty() {
         return Err(RevertError::NotRecorded(changes.unrecorded.clone()));
     }
@@ -60,6 +74,13 @@ pub fn revert_changes(changes: &TurnFileChanges) -> Result<Vec<PathBuf>, RevertE
     }
     if is_reverted {
         return Ok(Vec::new());
+    }
+    if let Some(paths) = protection {
+        let folder = &changes.directory;
+        let protected = find_protected(folder, paths, folder, &replacements)?;
+        if let Some((path, reason)) = protected {
+            return Err(RevertError::Protected { path, reason });
+        }
     }
     replace_files(&changes.directory, &replacements)?;
     let paths = replacements.into_iter().map(|replaced| replaced.path);

@@ -1,12 +1,17 @@
 //! Runs `git` for Selvedge itself. The repository may come from anywhere: git runs only if its
-//! configuration names no program, and without hooks.
+//! configuration names no program, and without hooks. Where git reads files that an agent may
+//! change at the same time, it runs confined like the commands of the agent.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{Read, Write};
+use std::io::{PipeReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use selvedge_confine::{
+    ChildCommand, ChildStdio, ConfineError, Confinement, ConfinementMode, ConfinementSupport,
+};
 use selvedge_protocol::EnvironmentPolicy;
 
 use crate::environment::EnvironmentBuilder;
@@ -15,10 +20,20 @@ use crate::worktree::WorktreeError;
 
 /// How long one command of git may take: checking out a large repository takes minutes.
 const GIT_TIMEOUT: Duration = Duration::from_secs(600);
-/// Time between two checks whether git has ended.
-const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// How long one command may take that reads files of an agent, which may be pipes.
+const CONFINED_TIMEOUT: Duration = Duration::from_secs(120);
+/// Most bytes that git may print: a larger diff or change is refused.
+const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 /// Longest part of an error message of git that is shown, in characters.
 const MAX_MESSAGE_CHARS: usize = 400;
+/// Where systems install git. `PATH` may name folders that agents can write, such as that of a
+/// Python environment in a project.
+const SYSTEM_GIT: [&str; 4] = [
+    "/usr/bin/git",
+    "/usr/local/bin/git",
+    "/opt/homebrew/bin/git",
+    "/run/current-system/sw/bin/git",
+];
 
 /// Variables for git that are kept. All others that begin with `GIT_` could lead it to another
 /// repository.
@@ -42,6 +57,9 @@ const COMMIT_IDENTITY: [(&str, &str); 4] = [
 pub(crate) struct SafeGit {
     folder: PathBuf,
     env: Vec<(OsString, OsString)>,
+    mode: ConfinementMode,
+    /// How long one command may take.
+    time_limit: Duration,
 }
 
 /// How one command of git ended.
@@ -52,9 +70,27 @@ struct GitOutput {
 }
 
 impl SafeGit {
-    /// Checks the repository of a folder. Fails if its configuration may make git run a program;
-    /// with [`SubmoduleUse::Entered`], also if a submodule may.
-    pub(crate) fn open(folder: &Path, submodules: SubmoduleUse) -> Result<Self, WorktreeError> {
+    /// Checks the repository of a folder. Fails if its configuration may make git run a program.
+    /// Git does not enter submodules.
+    pub(crate) fn open(folder: &Path) -> Result<Self, WorktreeError> {
+        Self::open_with(folder, ConfinementMode::Unconfined, &[])
+    }
+
+    /// Like [`Self::open`], for a folder whose files an agent may change meanwhile: git is confined
+    /// and has further variables. Where the system cannot confine, git runs unconfined.
+    pub(crate) fn open_confined(
+        folder: &Path,
+        confinement: Confinement,
+        variables: &[(&str, &OsStr)],
+    ) -> Result<Self, WorktreeError> {
+        Self::open_with(folder, ConfinementMode::Confined(confinement), variables)
+    }
+
+    fn open_with(
+        folder: &Path,
+        mode: ConfinementMode,
+        variables: &[(&str, &OsStr)],
+    ) -> Result<Self, WorktreeError> {
         let folder = folder.canonicalize().map_err(|error| WorktreeError::Git {
             message: format!("cannot open {}: {error}", folder.display()),
         })?;
@@ -76,17 +112,43 @@ impl SafeGit {
         env.push(("LC_ALL".into(), "C".into()));
         let pairs = COMMIT_IDENTITY.iter();
         env.extend(pairs.map(|(name, value)| (name.into(), value.into())));
-        let git = Self { folder, env };
+        let time_limit = match mode {
+            ConfinementMode::Unconfined => GIT_TIMEOUT,
+            ConfinementMode::Confined(_) => CONFINED_TIMEOUT,
+        };
+        let mut git = Self {
+            folder,
+            env,
+            mode,
+            time_limit,
+        };
+        let is_unsupported =
+            |error: &ConfineError| matches!(error, ConfineError::Unsupported { .. });
+        if git
+            .run(&["--version"], b"")
+            .is_err_and(|error| is_unsupported(&error))
+        {
+            git.mode = ConfinementMode::Unconfined;
+        }
         // Otherwise a missing git would look like an unreadable repository.
         git.bytes(&["--version"])?;
+        git = git.with_variables(variables);
         let list = |args: &[&str]| {
-            let output = git.start(args, &[], b"").ok()?;
+            let output = git.run(args, b"").ok()?;
             output.succeeded.then_some(output.stdout)
         };
-        match why_git_may_run_programs(&git.folder, submodules, list) {
+        match why_git_may_run_programs(&git.folder, SubmoduleUse::NotEntered, list) {
             None => Ok(git),
             Some(reason) => Err(WorktreeError::UnsafeRepository { reason }),
         }
+    }
+
+    /// Adds variables to the environment of git.
+    pub(crate) fn with_variables(mut self, variables: &[(&str, &OsStr)]) -> Self {
+        let pairs = variables.iter();
+        let pairs = pairs.map(|(name, value)| ((*name).into(), (*value).to_owned()));
+        self.env.extend(pairs);
+        self
     }
 
     /// Runs git and returns its output without the line break at the end.
@@ -98,17 +160,16 @@ impl SafeGit {
 
     /// Runs git and returns its output.
     pub(crate) fn bytes<A: AsRef<OsStr>>(&self, args: &[A]) -> Result<Vec<u8>, WorktreeError> {
-        self.bytes_with(args, &[], b"")
+        self.bytes_with(args, b"")
     }
 
-    /// Runs git with further variables and an input, and returns its output.
+    /// Runs git with an input, and returns its output.
     pub(crate) fn bytes_with<A: AsRef<OsStr>>(
         &self,
         args: &[A],
-        variables: &[(&str, &OsStr)],
         input: &[u8],
     ) -> Result<Vec<u8>, WorktreeError> {
-        let output = self.start(args, variables, input)?;
+        let output = self.run(args, input).map_err(cannot_run)?;
         if output.succeeded {
             return Ok(output.stdout);
         }
@@ -122,76 +183,122 @@ impl SafeGit {
 
     /// Whether git succeeds with these arguments.
     pub(crate) fn succeeds<A: AsRef<OsStr>>(&self, args: &[A]) -> Result<bool, WorktreeError> {
-        Ok(self.start(args, &[], b"")?.succeeded)
+        Ok(self.run(args, b"").map_err(cannot_run)?.succeeded)
     }
 
-    fn start<A: AsRef<OsStr>>(
-        &self,
-        args: &[A],
-        variables: &[(&str, &OsStr)],
-        input: &[u8],
-    ) -> Result<GitOutput, WorktreeError> {
-        let failed = |error: std::io::Error| WorktreeError::Git {
-            message: match error.kind() {
-                std::io::ErrorKind::NotFound => "git is not installed".to_owned(),
-                _ => format!("cannot run git: {error}"),
-            },
+    fn run<A: AsRef<OsStr>>(&self, args: &[A], input: &[u8]) -> Result<GitOutput, ConfineError> {
+        static SUPPORT: OnceLock<ConfinementSupport> = OnceLock::new();
+        let pipe = || {
+            std::io::pipe().map_err(|error| ConfineError::System {
+                operation: "create a pipe for git",
+                error,
+            })
         };
-        let mut command = Command::new("git");
-        command
-            .args(args)
-            .current_dir(&self.folder)
-            .env_clear()
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .envs(variables.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(failed)?;
-        let (mut stdin, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let ((stdin, mut to_git), (stdout, stdout_end), (stderr, stderr_end)) =
+            (pipe()?, pipe()?, pipe()?);
+        let mut system = SYSTEM_GIT.iter().map(Path::new);
+        let program = system.find(|path| path.is_file());
+        let program = program.unwrap_or(Path::new("git"));
+        let args = args.iter().map(|arg| arg.as_ref().to_owned());
+        let command = ChildCommand {
+            argv: std::iter::once(program.into()).chain(args).collect(),
+            cwd: self.folder.clone(),
+            env: self.env.clone(),
+            stdio: ChildStdio::Streams {
+                stdin: stdin.into(),
+                stdout: stdout_end.into(),
+                stderr: stderr_end.into(),
+            },
+            keep_open_fd: None,
+        };
+        let support = SUPPORT.get_or_init(ConfinementSupport::probe);
+        let mut child = selvedge_confine::spawn(command, &self.mode, support)?;
+        let deadline = Instant::now() + self.time_limit;
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 // Git may end before it has read everything.
-                let _ = stdin.as_mut().map(|stdin| stdin.write_all(input));
+                let _ = to_git.write_all(input);
             });
-            let stdout = scope.spawn(move || read_all(stdout));
-            let stderr = scope.spawn(move || read_all(stderr));
-            let succeeded = wait_for(&mut child).map_err(failed)?;
-            let (stdout, stderr) = (stdout.join(), stderr.join());
+            let (done, ended) = mpsc::channel();
+            let read = |stream: PipeReader| {
+                let done = done.clone();
+                scope.spawn(move || {
+                    let mut bytes = Vec::new();
+                    // What was read before an error is enough for a message. After the limit the
+                    // stream is closed, which ends git.
+                    let _ = stream.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut bytes);
+                    let _ = done.send(());
+                    bytes
+                })
+            };
+            let (stdout, stderr) = (read(stdout), read(stderr));
+            let mut problem = None;
+            for _ in 0..2 {
+                let rest = deadline.saturating_duration_since(Instant::now());
+                if ended.recv_timeout(rest).is_err() {
+                    child.kill();
+                    problem = Some("it has not ended in time".to_owned());
+                }
+            }
+            let stdout = stdout.join().unwrap_or_default();
+            let stderr = stderr.join().unwrap_or_default();
+            if stdout.len() as u64 > MAX_OUTPUT_BYTES {
+                child.kill();
+                problem = Some(format!("it prints more than {} MB", MAX_OUTPUT_BYTES >> 20));
+            }
+            let succeeded = match problem {
+                Some(problem) => Err(std::io::Error::other(problem)),
+                None => child.wait_exit().map(|exit| exit.reason.code() == 0),
+            };
             Ok(GitOutput {
-                succeeded,
-                stdout: stdout.unwrap_or_default(),
-                stderr: String::from_utf8_lossy(&stderr.unwrap_or_default()).into_owned(),
+                succeeded: succeeded.map_err(|error| ConfineError::System {
+                    operation: "wait for git",
+                    error,
+                })?,
+                stdout,
+                stderr: String::from_utf8_lossy(&stderr).into_owned(),
             })
         })
     }
 }
 
-fn read_all(stream: Option<impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(mut stream) = stream {
-        // What was read before an error is enough for a message.
-        let _ = stream.read_to_end(&mut bytes);
-    }
-    bytes
+fn cannot_run(error: ConfineError) -> WorktreeError {
+    let message = match error {
+        ConfineError::Program { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+            "git is not installed".to_owned()
+        }
+        ConfineError::System { error, .. } => format!("cannot run git: {error}"),
+        error => format!("cannot run git: {error}"),
+    };
+    WorktreeError::Git { message }
 }
 
-/// Waits for a command, and kills it after the time limit. Returns whether it succeeded.
-fn wait_for(child: &mut Child) -> std::io::Result<bool> {
-    let deadline = Instant::now() + GIT_TIMEOUT;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status.success());
-        }
-        if Instant::now() > deadline {
-            child.kill()?;
-            child.wait()?;
-            return Err(std::io::Error::other(format!(
-                "it has not ended within {} s",
-                GIT_TIMEOUT.as_secs()
-            )));
-        }
-        std::thread::sleep(POLL_INTERVAL);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_waits_for_a_pipe_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut git = SafeGit::open(folder.path()).unwrap();
+        git.bytes(&["init", "-q"]).unwrap();
+        let pipe = folder.path().join(".gitignore");
+        let made = std::process::Command::new("mkfifo").arg(pipe).status();
+        assert!(made.unwrap().success());
+        git.time_limit = Duration::from_millis(300);
+        let error = git.bytes(&["add", "--all"]).unwrap_err();
+        assert!(error.to_string().contains("not ended in time"), "{error}");
+    }
+
+    #[test]
+    fn output_is_limited() {
+        let folder = tempfile::tempdir().unwrap();
+        let git = SafeGit::open(folder.path()).unwrap();
+        git.bytes(&["init", "-q"]).unwrap();
+        let large = vec![b'a'; MAX_OUTPUT_BYTES as usize + 1];
+        let id = git.bytes_with(&["hash-object", "-w", "--stdin"], &large);
+        let id = String::from_utf8(id.unwrap()).unwrap();
+        let error = git.bytes(&["cat-file", "blob", id.trim()]).unwrap_err();
+        assert!(error.to_string().contains("more than 64 MB"), "{error}");
     }
 }

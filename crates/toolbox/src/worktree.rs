@@ -2,17 +2,17 @@
 //! created when it is first needed, shown as a diff, applied or discarded.
 
 mod apply;
+mod snapshot;
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use selvedge_files::has_repository;
+use selvedge_files::{create_private_folder, has_repository};
 use thiserror::Error;
 
 use crate::file_replacement::{FileReplacementError, display_paths};
-use crate::repository::SubmoduleUse;
 use crate::safe_git::SafeGit;
+use crate::workspace::WorkspacePaths;
 
 /// Why a worktree could not be created, read, applied or removed.
 #[derive(Debug, Error)]
@@ -127,7 +127,7 @@ impl SessionWorktree {
             _ => None,
         };
         let worktrees = worktrees.ok_or_else(not_found)?;
-        let git = SafeGit::open(directory, SubmoduleUse::NotEntered)?;
+        let git = SafeGit::open(directory)?;
         let top = git.bytes(&["rev-parse", "--show-toplevel"]);
         let repository = path_of_line(top.map_err(|_| not_found())?);
         let real = directory.canonicalize().map_err(|_| not_found())?;
@@ -170,7 +170,7 @@ impl SessionWorktree {
         // A process was killed while it created the worktree, or the folder was deleted.
         self.remove_folder(&git)?;
         if let Some(parent) = self.path.parent() {
-            std::fs::create_dir_all(parent).map_err(|error| WorktreeError::Git {
+            create_private_folder(parent).map_err(|error| WorktreeError::Git {
                 message: format!("cannot create {}: {error}", parent.display()),
             })?;
         }
@@ -197,18 +197,18 @@ impl SessionWorktree {
     }
 
     /// Returns the changes of the session since the worktree was created or last applied, as a
-    /// unified diff in git's format.
-    pub fn diff(&self) -> Result<String, WorktreeError> {
-        let (git, tree) = self.snapshot()?;
+    /// unified diff in git's format. Paths that `paths` hides are not read.
+    pub fn diff(&self, paths: &WorkspacePaths) -> Result<String, WorktreeError> {
+        let snapshot = self.snapshot(paths)?;
         let base = self.base_reference();
-        let diff = git.bytes(&[
+        let diff = snapshot.git.bytes(&[
             "diff",
             "--no-color",
             "--no-ext-diff",
             "--no-textconv",
             "--find-renames",
             &base,
-            &tree,
+            &snapshot.tree,
         ])?;
         Ok(String::from_utf8_lossy(&diff).into_owned())
     }
@@ -227,11 +227,7 @@ impl SessionWorktree {
     }
 
     fn repository_git(&self) -> Result<SafeGit, WorktreeError> {
-        SafeGit::open(&self.repository, SubmoduleUse::NotEntered)
-    }
-
-    fn worktree_git(&self) -> Result<SafeGit, WorktreeError> {
-        SafeGit::open(&self.path, SubmoduleUse::NotEntered)
+        SafeGit::open(&self.repository)
     }
 
     /// Whether the worktree was created completely, and still exists.
@@ -241,8 +237,10 @@ impl SessionWorktree {
             && git.succeeds(&["rev-parse", "--verify", "-q", &base])?)
     }
 
-    /// Removes the folder of the worktree, if there is one, and git's record of it.
+    /// Removes the folder of the worktree, if there is one, and git's record of it. Git does not
+    /// remove the folder, because it would follow a link that replaces a folder in it meanwhile.
     fn remove_folder(&self, git: &SafeGit) -> Result<(), WorktreeError> {
+        remove_worktree_folder(&self.path)?;
         let listed = git.bytes(&["worktree", "list", "--porcelain", "-z"])?;
         let name = format!("worktree {}", self.path.display());
         if listed
@@ -255,56 +253,8 @@ impl SessionWorktree {
             remove.push(self.path.clone().into());
             git.bytes(&remove)?;
         }
-        remove_worktree_folder(&self.path)
+        Ok(())
     }
-
-    /// Stores the files of the worktree as a tree object, and returns git in the worktree and the
-    /// id of the tree. Changes neither the index nor a reference.
-    fn snapshot(&self) -> Result<(SafeGit, String), WorktreeError> {
-        if !self.is_complete(&self.repository_git()?)? {
-            return Err(WorktreeError::NotCreated(self.session.clone()));
-        }
-        let git = self.worktree_git()?;
-        let index = path_of_line(git.bytes(&["rev-parse", "--git-path", "index"])?);
-        let index = self.path.join(index);
-        let copy = scratch_file(&index);
-        // Without the index, git only has to read all files.
-        let _ = std::fs::copy(&index, &copy);
-        let variables = [("GIT_INDEX_FILE", copy.as_os_str())];
-        let tree = add_files(&git, &variables)
-            .and_then(|()| git.bytes_with(&["write-tree"], &variables, b""));
-        let _ = std::fs::remove_file(&copy);
-        let tree = String::from_utf8_lossy(&tree?).trim().to_owned();
-        Ok((git, tree))
-    }
-}
-
-/// Adds all files of a worktree to the index that the variables name. Submodules stay as they are
-/// in the index, and git does not enter them: the session can make a repository there whose
-/// configuration runs programs.
-fn add_files(git: &SafeGit, variables: &[(&str, &OsStr)]) -> Result<(), WorktreeError> {
-    let listed = git.bytes_with(&["ls-files", "--stage", "-z"], variables, b"")?;
-    let entries = listed.split_inclusive(|byte| *byte == 0);
-    let submodules: Vec<&[u8]> = entries
-        .filter(|entry| entry.starts_with(b"160000 "))
-        .collect();
-    let mut add: Vec<OsString> = ["add", "--all", "--", ":/"].map(OsString::from).into();
-    let mut paths = Vec::new();
-    for entry in &submodules {
-        let path = entry.splitn(2, |byte| *byte == b'\t').nth(1);
-        let path = path.unwrap_or_default();
-        paths.extend(path);
-        let path = path.strip_suffix(b"\0").unwrap_or(path);
-        let mut exclude = OsString::from(":(top,literal,exclude)");
-        exclude.push(OsStr::from_bytes(path));
-        add.push(exclude);
-    }
-    let remove = ["update-index", "-z", "--force-remove", "--stdin"];
-    git.bytes_with(&remove, variables, &paths)?;
-    git.bytes_with(&add, variables, b"")?;
-    let restore = ["update-index", "-z", "--index-info"];
-    git.bytes_with(&restore, variables, &submodules.concat())?;
-    Ok(())
 }
 
 /// Removes the worktree of a session that no longer exists, with its branch if the repository can
@@ -314,7 +264,7 @@ pub fn remove_session_worktree(worktrees: &Path, session: &str) -> Result<(), Wo
     if !is_session_id(session) || path.symlink_metadata().is_err() {
         return Ok(());
     }
-    let common = SafeGit::open(&path, SubmoduleUse::NotEntered)
+    let common = SafeGit::open(&path)
         .and_then(|git| git.bytes(&["rev-parse", "--path-format=absolute", "--git-common-dir"]));
     let repository = common.ok().map(path_of_line);
     let repository = repository.as_deref().and_then(Path::parent);
@@ -355,12 +305,4 @@ fn path_of_line(mut output: Vec<u8>) -> PathBuf {
         output.pop();
     }
     PathBuf::from(OsString::from_vec(output))
-}
-
-/// Returns an unused name beside a file of the repository.
-fn scratch_file(beside: &Path) -> PathBuf {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let next = NEXT.fetch_add(1, Ordering::Relaxed);
-    beside.with_file_name(format!("selvedge-{}-{next}", std::process::id()))
 }

@@ -261,6 +261,25 @@ fn a_repository_above_the_workspace_protects_what_it_refers_to() {
 }
 
 #[test]
+fn a_workspace_that_is_a_folder_of_hooks_protects_them() {
+    let mut fixture = TestToolbox::new();
+    std::fs::create_dir_all(fixture.path("work/part")).unwrap();
+    fixture.workspace = "work/part";
+    let setup = "rm -r .git; git init -q .; git config core.hooksPath part";
+    let done = std::process::Command::new("sh")
+        .args(["-c", setup])
+        .current_dir(fixture.path("work"))
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let script = "echo evil > pre-commit; echo x > fine";
+    let args = json!({"command": ["sh", "-c", script]});
+    let ran = fixture.call(Way::Structured, "exec", &args);
+    assert!(fixture.path("work/part/fine").exists(), "{ran:?}");
+    assert!(!fixture.path("work/part/pre-commit").exists(), "{ran:?}");
+}
+
+#[test]
 fn a_git_file_with_a_name_that_is_not_utf_8_is_followed() {
     use std::os::unix::ffi::OsStrExt;
     let fixture = TestToolbox::new();

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use selvedge_protocol::SandboxPolicy;
-use selvedge_toolbox::{RevertError, Toolbox, Workspace, revert_changes};
+use selvedge_toolbox::{RevertError, Toolbox, Workspace, WorkspacePaths, revert_changes};
 
 /// Begins a turn in a folder with some files, and takes the baseline.
 fn begin(folder: &Path) -> Toolbox {
@@ -36,19 +36,32 @@ fn every_kind_of_change_is_reverted() {
     assert_eq!((changes.files.len(), changes.unrecorded.len()), (4, 0));
 
     fs::write(path("new/deep/c"), "later").unwrap();
-    let error = revert_changes(&changes).unwrap_err();
+    let error = revert_changes(&changes, None).unwrap_err();
     assert_eq!(error.to_string(), "1 file changed since: new/deep/c");
     assert_eq!(fs::read(path("a")).unwrap(), b"2");
     fs::write(path("new/deep/c"), "c").unwrap();
 
-    assert_eq!(revert_changes(&changes).unwrap().len(), 4);
+    assert_eq!(revert_changes(&changes, None).unwrap().len(), 4);
     assert_eq!(fs::read(path("a")).unwrap(), b"1");
     let mode = path("a").metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o111, 0);
     assert_eq!(fs::read(path("b")).unwrap(), [0, 159, 146, 150]);
     assert_eq!(fs::read_link(path("link")).unwrap(), Path::new("a"));
     assert!(!path("new").exists());
-    assert!(revert_changes(&changes).unwrap().is_empty());
+    assert!(revert_changes(&changes, None).unwrap().is_empty());
+}
+
+#[test]
+fn a_protected_file_is_reverted_for_a_person_only() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let toolbox = begin(dir.path());
+    fs::write(dir.path().join(".envrc"), "new").unwrap();
+    let changes = toolbox.turn_diff.changed_files();
+    let paths = WorkspacePaths::default();
+    let error = revert_changes(&changes, Some(&paths)).unwrap_err();
+    assert!(matches!(error, RevertError::Protected { .. }), "{error}");
+    assert_eq!(fs::read(dir.path().join(".envrc")).unwrap(), b"new");
+    assert_eq!(revert_changes(&changes, None).unwrap().len(), 1);
 }
 
 #[test]
@@ -58,7 +71,7 @@ fn a_turn_with_a_file_that_is_too_large_is_not_reverted() {
     fs::write(dir.path().join("a"), "2").unwrap();
     fs::write(dir.path().join("large"), vec![b'x'; 2_000_000]).unwrap();
     let changes = toolbox.turn_diff.changed_files();
-    let error = revert_changes(&changes).unwrap_err();
+    let error = revert_changes(&changes, None).unwrap_err();
     assert!(matches!(error, RevertError::NotRecorded(_)), "{error}");
     assert!(error.to_string().ends_with("large"), "{error}");
     assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"2");

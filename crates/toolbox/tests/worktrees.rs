@@ -88,17 +88,17 @@ fn a_worktree_starts_with_the_commit_and_shows_its_changes() {
     let fixture = WorktreeFixture::new();
     fixture.write("a.txt", "not committed");
     let worktree = fixture.find("web").unwrap();
-    let error = worktree.diff().unwrap_err();
+    let error = worktree.diff(&WorkspacePaths::default()).unwrap_err();
     assert!(matches!(error, WorktreeError::NotCreated(_)), "{error}");
     worktree.create_if_missing().unwrap();
     let folder = worktree.working_folder();
     assert!(folder.ends_with("ses_1/web"), "{folder:?}");
-    assert_eq!(worktree.diff().unwrap(), "");
+    assert_eq!(worktree.diff(&WorkspacePaths::default()).unwrap(), "");
     put(&folder, "b.txt", "changed\n");
     put(&folder, "new.txt", "new\n");
     put(&folder, "x.log", "ignored\n");
     worktree.create_if_missing().unwrap();
-    let diff = worktree.diff().unwrap();
+    let diff = worktree.diff(&WorkspacePaths::default()).unwrap();
     assert!(diff.contains("-b\n+changed\n"), "{diff}");
     assert!(diff.contains("+++ b/web/new.txt"), "{diff}");
     assert!(!diff.contains("x.log") && !diff.contains("a.txt"), "{diff}");
@@ -139,7 +139,11 @@ fn changes_are_merged_into_the_folder() {
     assert!(fixture.repository().join("link").is_symlink());
     assert!(!fixture.repository().join("web").exists());
     assert_eq!(fixture.read("mine.txt").as_deref(), Some("mine\n"));
-    assert_eq!(worktree.diff().unwrap(), "", "what was applied is the base");
+    assert_eq!(
+        worktree.diff(&WorkspacePaths::default()).unwrap(),
+        "",
+        "what was applied is the base"
+    );
     put(&folder, "a.txt", "1\n2\n3\n4\n5\n6\n7\nEIGHT\nnine\n");
     assert_eq!(worktree.apply(&WorkspacePaths::default()).unwrap().len(), 1);
     assert_eq!(
@@ -169,7 +173,10 @@ fn a_conflict_changes_nothing() {
     assert_eq!(fixture.read("a.txt").as_deref(), Some("person\n"));
     assert_eq!(fixture.read("web/b.txt").as_deref(), Some("b\n"));
     assert!(
-        worktree.diff().unwrap().contains("+session"),
+        worktree
+            .diff(&WorkspacePaths::default())
+            .unwrap()
+            .contains("+session"),
         "nothing is lost"
     );
     fixture.write("a.txt", "session\n");
@@ -213,7 +220,7 @@ fn an_incomplete_worktree_is_created_again() {
     assert!(folder.join("a.txt").exists());
     std::fs::remove_dir_all(&folder).unwrap();
     worktree.create_if_missing().unwrap();
-    assert_eq!(worktree.diff().unwrap(), "");
+    assert_eq!(worktree.diff(&WorkspacePaths::default()).unwrap(), "");
 }
 
 #[test]
@@ -298,7 +305,7 @@ fn git_does_not_enter_submodules() {
         ran.display()
     );
     shell(&folder.join("lib"), &evil);
-    let diff = worktree.diff().unwrap();
+    let diff = worktree.diff(&WorkspacePaths::default()).unwrap();
     assert!(diff.contains("+changed") && !diff.contains("lib"), "{diff}");
     let applied = worktree.apply(&WorkspacePaths::default()).unwrap();
     assert_eq!(applied, [Path::new("a.txt")]);
@@ -334,4 +341,65 @@ fn files_that_the_folder_protects_are_not_applied() {
         std::fs::write(folder.join(file), "old\n").unwrap();
     }
     assert_eq!(worktree.apply(&paths).unwrap().len(), 1);
+}
+
+#[test]
+fn a_link_is_not_applied_in_the_place_of_a_folder_above_a_protected_path() {
+    let fixture = WorktreeFixture::new();
+    let (worktree, folder) = fixture.create();
+    let hooks = fixture.repository().join("tools/hooks");
+    fixture.git(&["config", "core.hooksPath", &hooks.display().to_string()]);
+    std::fs::create_dir_all(folder.join("evil/hooks")).unwrap();
+    std::fs::write(folder.join("evil/hooks/pre-commit"), "evil\n").unwrap();
+    std::os::unix::fs::symlink("evil", folder.join("tools")).unwrap();
+    let error = worktree.apply(&WorkspacePaths::default()).unwrap_err();
+    assert!(
+        matches!(&error, WorktreeError::Protected { path, .. } if path == Path::new("tools")),
+        "{error:?}"
+    );
+    assert!(!fixture.repository().join("evil").exists());
+}
+
+#[test]
+fn files_that_the_sessions_folder_protects_are_not_applied() {
+    let fixture = WorktreeFixture::new();
+    let repository = fixture.repository();
+    std::fs::create_dir_all(repository.join("web/editor")).unwrap();
+    std::fs::write(repository.join("web/editor/tasks.json"), "old\n").unwrap();
+    std::fs::write(repository.join(".gitignore"), ".vscode\n*.log\n").unwrap();
+    fixture.commit();
+    std::fs::create_dir_all(repository.join("web/.vscode")).unwrap();
+    let link = repository.join("web/.vscode/tasks.json");
+    std::os::unix::fs::symlink("../editor/tasks.json", link).unwrap();
+    let worktree = fixture.find("web").unwrap();
+    worktree.create_if_missing().unwrap();
+    put(&worktree.working_folder(), "editor/tasks.json", "evil\n");
+    let error = worktree.apply(&WorkspacePaths::default()).unwrap_err();
+    assert!(
+        matches!(error, WorktreeError::Protected { .. }),
+        "{error:?}"
+    );
+    assert_eq!(fixture.read("web/editor/tasks.json").unwrap(), "old\n");
+}
+
+/// Git reads the files of a worktree with the rights of the agent's commands.
+#[test]
+fn git_does_not_read_hidden_files_of_a_worktree() {
+    let fixture = WorktreeFixture::new();
+    let (worktree, folder) = fixture.create();
+    std::fs::create_dir(folder.join("keys")).unwrap();
+    std::fs::write(folder.join("keys/id"), "SECRET\n").unwrap();
+    std::fs::write(folder.join("new.txt"), "new\n").unwrap();
+    // The same happens if a link takes the place of a folder while git reads it.
+    let paths = WorkspacePaths {
+        hidden: vec![folder.join("keys")],
+        ..WorkspacePaths::default()
+    };
+    let diff = worktree.diff(&paths).unwrap();
+    assert!(diff.contains("+new") && !diff.contains("SECRET"), "{diff}");
+    let left: Vec<_> = std::fs::read_dir(fixture.worktrees())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["ses_1"], "scratch folders are removed");
 }

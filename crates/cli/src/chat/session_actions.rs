@@ -16,6 +16,7 @@ use super::rows::{StyledRow, sanitize, sanitize_line};
 use super::status::format_usage;
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
+use crate::sessions_stop::{RevertDecider, revert_turn};
 
 /// Largest text that `/copy` sends to the terminal, in bytes. Terminals ignore longer ones.
 const MAX_COPIED_BYTES: usize = 74_994;
@@ -100,7 +101,7 @@ impl Chat {
         };
         let sender = self.sender.clone();
         tokio::task::spawn_blocking(move || {
-            let undone = crate::sessions_stop::revert_turn(&journal, &session, None);
+            let undone = revert_turn(&journal, &session, None, RevertDecider::Person);
             let show = Box::new(move |chat: &mut Self| chat.show_undone(undone));
             // Sending fails only if the chat has ended.
             let _ = sender.send(ChatUpdate::JournalRead(show));

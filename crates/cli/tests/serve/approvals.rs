@@ -111,9 +111,8 @@ fn a_decision_that_does_not_come_is_a_denial() {
 fn approvals_of_other_workspaces_are_not_visible() {
     let fixture = ServeFixture::new(deletes_by_force);
     let (server, client) = fixture.start();
-    let elsewhere = fixture.workspace.dir.path().to_str().unwrap().to_owned() + "/home";
-    let args = ["far", "--scope", "approvals", "--workspace", &elsewhere];
-    let far = server.client(&create_token(&fixture.workspace, &args));
+    let (_, secret) = fixture.other_workspace("far");
+    let far = server.client(&secret);
     let session = client.session(json!({"prompt": "please"}));
     let approval = wait_for_approval(&client);
     assert_eq!(far.get("/api/v1/approvals").body, json!({"approvals": []}));

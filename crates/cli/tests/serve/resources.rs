@@ -286,9 +286,8 @@ fn the_memory_of_own_sessions_is_searched() {
         (&json!(session), &json!(1))
     );
     assert!(turn["text"].as_str().unwrap().contains("barn"), "{turn}");
-    let home = fixture.workspace.home();
-    let args = ["far", "--workspace", home.to_str().unwrap()];
-    let far = server.client(&create_token(&fixture.workspace, &args));
+    let (_, secret) = fixture.other_workspace("far");
+    let far = server.client(&secret);
     let hidden = far.get("/api/v1/memory/search?query=zebra");
     assert_eq!(hidden.body, json!({"turns": []}), "{hidden:?}");
     let narrow = create_token(&fixture.workspace, &["narrow", "--scope", "sessions"]);

@@ -234,6 +234,13 @@ fn documents_do_not_instruct_agents() {
     }
     let written = write("notes/agents-and-tools.md");
     assert_eq!(written.status, 200, "{written:?}");
+    let work = fixture.workspace.work();
+    std::fs::write(work.join("AGENTS.md"), "Mine.").unwrap();
+    std::os::unix::fs::symlink("AGENTS.md", work.join("guide.md")).unwrap();
+    let refused = write("guide.md");
+    assert_eq!(refused.status, 403, "{refused:?}");
+    let text = std::fs::read_to_string(work.join("AGENTS.md")).unwrap();
+    assert_eq!(text, "Mine.");
 }
 
 #[test]

@@ -5,12 +5,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use selvedge_protocol::{FileSnapshot, FileSnapshotKind, SandboxPolicy};
+use selvedge_protocol::{FileSnapshot, FileSnapshotKind};
 
-use super::{SessionWorktree, WorktreeError, path_of_line, scratch_file};
-use crate::file_replacement::{FileReplacement, read_snapshot, replace_files};
+use super::snapshot::WorktreeSnapshot;
+use super::{SessionWorktree, WorktreeError};
+use crate::file_replacement::{FileReplacement, find_protected, read_snapshot, replace_files};
 use crate::safe_git::SafeGit;
-use crate::workspace::{Workspace, WorkspacePaths};
+use crate::workspace::WorkspacePaths;
 
 /// A file that the session changed: its states before and after.
 struct SessionChange {
@@ -25,12 +26,12 @@ impl SessionWorktree {
     /// changes, or is protected there with the rules of `paths`. Later diffs are relative to what
     /// was applied.
     pub fn apply(&self, paths: &WorkspacePaths) -> Result<Vec<PathBuf>, WorktreeError> {
-        let (git, tree) = self.snapshot()?;
+        let snapshot = self.snapshot(paths)?;
         let mut replacements = Vec::new();
         let mut conflicts = Vec::new();
-        for change in self.changes(&git, &tree)? {
+        for change in self.changes(&snapshot)? {
             let current = read_snapshot(&self.repository, &change.path)?;
-            match self.merge(&git, &change, current.as_ref())? {
+            match merge(&snapshot, &change, current.as_ref())? {
                 Some(target) if target == current => {}
                 Some(target) => replacements.push(FileReplacement {
                     path: change.path,
@@ -43,35 +44,23 @@ impl SessionWorktree {
         if !conflicts.is_empty() {
             return Err(WorktreeError::Conflict(conflicts));
         }
-        let commit = git.line(&[
-            "commit-tree",
-            &tree,
-            "-p",
-            "HEAD",
-            "-m",
-            "Changes that were applied",
-        ])?;
         self.refuse_protected(paths, &replacements)?;
+        let commit = snapshot.commit(&self.base_reference())?;
         replace_files(&self.repository, &replacements)?;
-        self.set_base(&git, &commit)?;
+        self.set_base(snapshot, &commit)?;
         Ok(replacements.into_iter().map(|change| change.path).collect())
     }
 
-    /// Fails if the folder protects a file. In the worktree itself, files that the configuration
-    /// names by absolute paths are not protected.
+    /// Fails if the repository or the session's folder in it protects a file. In the worktree
+    /// itself, files that the configuration names by absolute paths are not protected.
     fn refuse_protected(
         &self,
         paths: &WorkspacePaths,
         replacements: &[FileReplacement],
     ) -> Result<(), WorktreeError> {
-        let policy = SandboxPolicy::WorkspaceWrite;
-        let folder = Workspace::open_with_paths(&self.repository, policy, paths);
-        let folder = folder.map_err(|error| WorktreeError::Git {
-            message: format!("cannot open {}: {error}", self.repository.display()),
-        })?;
-        for FileReplacement { path, .. } in replacements {
-            if let Some(reason) = folder.protection_reason(&self.repository.join(path)) {
-                let path = path.clone();
+        for root in [self.repository.clone(), self.repository.join(&self.folder)] {
+            let protected = find_protected(&root, paths, &self.repository, replacements)?;
+            if let Some((path, reason)) = protected {
                 return Err(WorktreeError::Protected { path, reason });
             }
         }
@@ -79,28 +68,30 @@ impl SessionWorktree {
     }
 
     /// Makes a commit the base of later diffs, and the newest one of the session's branch.
-    fn set_base(&self, git: &SafeGit, commit: &str) -> Result<(), WorktreeError> {
+    fn set_base(&self, snapshot: WorktreeSnapshot, commit: &str) -> Result<(), WorktreeError> {
         let branch = format!("refs/heads/{}", self.branch());
+        let repository = snapshot.repository;
+        repository.bytes(&["update-ref", &self.base_reference(), commit])?;
+        let git = repository.with_variables(&[("GIT_DIR", snapshot.own_folder.as_os_str())]);
         // With full access, the session can check out another branch.
         if git.line(&["symbolic-ref", "-q", "HEAD"]).ok() == Some(branch) {
             git.bytes(&["update-ref", "HEAD", commit])?;
             git.bytes(&["read-tree", commit])?;
         }
-        git.bytes(&["update-ref", &self.base_reference(), commit])?;
         Ok(())
     }
 
     /// Returns the files that differ between the base and a tree.
-    fn changes(&self, git: &SafeGit, tree: &str) -> Result<Vec<SessionChange>, WorktreeError> {
+    fn changes(&self, snapshot: &WorktreeSnapshot) -> Result<Vec<SessionChange>, WorktreeError> {
         let base = self.base_reference();
-        let listed = git.bytes(&[
+        let listed = snapshot.git.bytes(&[
             "diff-tree",
             "-r",
             "-z",
             "--no-renames",
             "--raw",
             &base,
-            tree,
+            &snapshot.tree,
         ])?;
         let mut parts = listed.split(|byte| *byte == 0);
         let mut changes = Vec::new();
@@ -116,7 +107,7 @@ impl SessionWorktree {
             };
             let base = match file_kind(old, path)? {
                 None => None,
-                Some(kind) => Some(self.base_file(git, kind, path)?),
+                Some(kind) => Some(self.base_file(&snapshot.git, kind, path)?),
             };
             changes.push(SessionChange {
                 path: path.to_owned(),
@@ -144,67 +135,55 @@ impl SessionWorktree {
         let content = git.bytes(&["cat-file".into(), how.into(), object])?;
         Ok(FileSnapshot { kind, content })
     }
+}
 
-    /// Merges the change of the session with the current file. Returns what the file becomes, or
-    /// `None` if both changed it in different ways.
-    #[expect(
-        clippy::option_option,
-        reason = "a conflict, or a file that may be absent"
-    )]
-    fn merge(
-        &self,
-        git: &SafeGit,
-        change: &SessionChange,
-        current: Option<&FileSnapshot>,
-    ) -> Result<Option<Option<FileSnapshot>>, WorktreeError> {
-        let (base, session) = (change.base.as_ref(), change.session.as_ref());
-        if current == base || current == session {
-            return Ok(Some(session.cloned()));
-        }
-        let (Some(base), Some(session), Some(current)) = (base, session, current) else {
-            return Ok(None);
-        };
-        let versions = [current, base, session];
-        let is_text = |file: &&FileSnapshot| {
-            file.kind != FileSnapshotKind::Link && !file.content.contains(&0)
-        };
-        if !versions.iter().all(is_text) {
-            return Ok(None);
-        }
-        let content = self.merge_texts(git, versions)?;
-        let kind = match session.kind == base.kind {
-            true => current.kind,
-            false => session.kind,
-        };
-        Ok(content.map(|content| Some(FileSnapshot { kind, content })))
+/// Merges the change of the session with the current file. Returns what the file becomes, or `None`
+/// if both changed it in different ways.
+#[expect(
+    clippy::option_option,
+    reason = "a conflict, or a file that may be absent"
+)]
+fn merge(
+    snapshot: &WorktreeSnapshot,
+    change: &SessionChange,
+    current: Option<&FileSnapshot>,
+) -> Result<Option<Option<FileSnapshot>>, WorktreeError> {
+    let (base, session) = (change.base.as_ref(), change.session.as_ref());
+    if current == base || current == session {
+        return Ok(Some(session.cloned()));
     }
+    let (Some(base), Some(session), Some(current)) = (base, session, current) else {
+        return Ok(None);
+    };
+    let versions = [current, base, session];
+    let is_text =
+        |file: &&FileSnapshot| file.kind != FileSnapshotKind::Link && !file.content.contains(&0);
+    if !versions.iter().all(is_text) {
+        return Ok(None);
+    }
+    let content = merge_texts(snapshot, versions)?;
+    let kind = match session.kind == base.kind {
+        true => current.kind,
+        false => session.kind,
+    };
+    Ok(content.map(|content| Some(FileSnapshot { kind, content })))
+}
 
-    /// Merges the current text, the base and the text of the session. `None` is a conflict.
-    fn merge_texts(
-        &self,
-        git: &SafeGit,
-        versions: [&FileSnapshot; 3],
-    ) -> Result<Option<Vec<u8>>, WorktreeError> {
-        let index = path_of_line(git.bytes(&["rev-parse", "--git-path", "index"])?);
-        let files = versions.map(|_| scratch_file(&self.path.join(&index)));
-        let written = files
-            .iter()
-            .zip(versions)
-            .try_for_each(|(file, version)| std::fs::write(file, &version.content));
-        let mut merge: Vec<OsString> = ["merge-file", "-p", "-q"].map(OsString::from).into();
-        merge.extend(files.iter().map(|file| file.clone().into()));
-        // The exit status is the number of conflicts.
-        let merged = match written {
-            Ok(()) => Ok(git.bytes(&merge).ok()),
-            Err(error) => Err(WorktreeError::Git {
-                message: format!("cannot write to the repository: {error}"),
-            }),
-        };
-        for file in &files {
-            let _ = std::fs::remove_file(file);
-        }
-        merged
+/// Merges the current text, the base and the text of the session. `None` is a conflict.
+fn merge_texts(
+    snapshot: &WorktreeSnapshot,
+    versions: [&FileSnapshot; 3],
+) -> Result<Option<Vec<u8>>, WorktreeError> {
+    let mut merge: Vec<OsString> = ["merge-file", "-p", "-q"].map(OsString::from).into();
+    for (name, version) in ["current", "base", "session"].iter().zip(versions) {
+        let file = snapshot.scratch.path.join(name);
+        std::fs::write(&file, &version.content).map_err(|error| WorktreeError::Git {
+            message: format!("cannot write {}: {error}", file.display()),
+        })?;
+        merge.push(file.into());
     }
+    // The exit status is the number of conflicts.
+    Ok(snapshot.git.bytes(&merge).ok())
 }
 
 /// Returns the kind of a file from its mode in git. `None` if it does not exist. Fails for a
