@@ -10,7 +10,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rusqlite::Connection;
 use selvedge_journal::Redactor;
-use selvedge_memory::{Memory, NewTurn, RecallRequest, SmallModel, SmallModelError};
+use selvedge_memory::{
+    Memory, NewTurn, RecallDeadlines, RecallRequest, SmallModel, SmallModelError,
+};
 use tokio::sync::Notify;
 
 /// Less than the time for which a connection waits for a lock.
@@ -105,7 +107,7 @@ async fn recall_keeps_its_deadline_while_levels_cannot_be_written() {
     let held = lock(dir.path());
     let since = Instant::now();
     let request = RecallRequest {
-        timeout: Duration::from_secs(5),
+        deadlines: RecallDeadlines::within(Duration::from_secs(5)),
         model: Some(Arc::new(EmptyAnswer)),
         ..RecallRequest::new("s", "which staging database do we use?")
     };
