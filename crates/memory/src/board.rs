@@ -89,7 +89,7 @@ impl Memory {
             let readable = readable_sessions(connection, access)?;
             // Documents of the agent server are found from their folder only, and its sessions
             // find no others.
-            let sql = "SELECT key, decrypt(title), max(saved_ms) FROM memory_documents
+            let sql = "SELECT key, max(decrypt(title)), max(saved_ms) FROM memory_documents
                  JOIN memory_sessions ON id = session
                  WHERE saved_ms > ?1 AND (?2 IS NULL OR name = ?2)
                  AND (?3 IS NULL OR project = ?3)
