@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use answer_encoding::{block, text};
-use serde_json::{Value, json};
+use serde_json::Value;
 use server::{Asked, Reply, Server};
 use tempfile::TempDir;
 
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 struct ProjectFixture {
     dir: TempDir,
     server: Server,
-    runtime: tokio::runtime::Runtime,
+    _runtime: tokio::runtime::Runtime,
 }
 
 impl ProjectFixture {
@@ -39,7 +39,7 @@ impl ProjectFixture {
         let fixture = Self {
             dir,
             server,
-            runtime,
+            _runtime: runtime,
         };
         fixture.folder("home");
         fixture.configure(memory);
@@ -167,7 +167,7 @@ fn what_a_session_decided_is_known_in_the_next_one_of_the_folder_only() {
 
     // The brief is the same in later turns, whatever is said meanwhile in other sessions.
     fixture.turn("a", &["From now on the queue is called kestrel."]);
-    fixture.turn("a", &["--session", &second, "And now?"]);
+    fixture.turn("a", &["--continue", &second, "And now?"]);
     assert_eq!(system_of(&fixture.last_request()), system);
     let shown = fixture.out("a", &["memory", "brief", "--session", &second]);
     assert!(system.contains(shown.trim_end()), "{shown}");
@@ -186,7 +186,8 @@ fn what_a_session_decided_is_known_in_the_next_one_of_the_folder_only() {
             .iter()
             .any(|event| event["type"] == "memory.recalled")
     );
-    assert_eq!(fixture.out("b", &["memory", "brief"]), "");
+    let brief = fixture.out("b", &["memory", "brief"]);
+    assert!(!brief.contains("heron"), "{brief}");
 }
 
 #[test]
@@ -393,5 +394,4 @@ fn the_small_model_is_one_of_the_provider_of_the_turn_or_of_the_named_one() {
         output.status.success() && error.contains("warning: memory works without its model: "),
         "{error}"
     );
-    let _ = (&fixture.runtime, json!(null));
 }

@@ -22,7 +22,7 @@ pub struct ProjectPlace {
     pub root: String,
 }
 
-/// A project.
+/// A project, with its size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryProject {
     /// The id: `prj_…`.

@@ -145,6 +145,9 @@ const TEXT_TIME_PERCENT: u32 = 20;
 /// A blocking task, and how long it took.
 pub(crate) type StageTask<T> = JoinHandle<(Result<T, MemoryError>, Duration)>;
 
+/// How such a task ended.
+type StageTaskEnd<T> = Result<(Result<T, MemoryError>, Duration), tokio::task::JoinError>;
+
 impl RecalledMemory {
     /// Returns the value, or notes the error in `missing` and returns the default.
     pub(crate) fn or_missing<T: Default>(&mut self, what: &str, result: Result<T, String>) -> T {
@@ -250,6 +253,14 @@ impl Memory {
                 let outcome = StageOutcome::Failed(error);
                 let kept = candidates.len();
                 recalled.end_stage(StageName::Filter, filter, begun.elapsed(), outcome, kept);
+                let outcome = StageOutcome::Skipped("there is nothing to ask about".to_owned());
+                recalled.end_stage(
+                    StageName::Judgement,
+                    judgement,
+                    Duration::ZERO,
+                    outcome,
+                    kept,
+                );
                 return None;
             }
         };
@@ -391,9 +402,7 @@ impl RecalledMemory {
 }
 
 /// The result of a stage that ended, with its own time.
-pub(crate) fn flatten_timed<T>(
-    done: Result<(Result<T, MemoryError>, Duration), tokio::task::JoinError>,
-) -> (Result<T, String>, Duration) {
+pub(crate) fn flatten_timed<T>(done: StageTaskEnd<T>) -> (Result<T, String>, Duration) {
     match done {
         Ok((result, elapsed)) => (result.map_err(|error| error.to_string()), elapsed),
         Err(_) => (Err("task failed".to_owned()), Duration::ZERO),
@@ -402,10 +411,7 @@ pub(crate) fn flatten_timed<T>(
 
 /// The result of a stage that ended or not.
 pub(crate) fn flatten<T>(
-    done: Result<
-        Result<(Result<T, MemoryError>, Duration), tokio::task::JoinError>,
-        tokio::time::error::Elapsed,
-    >,
+    done: Result<StageTaskEnd<T>, tokio::time::error::Elapsed>,
 ) -> Result<T, String> {
     match done {
         Ok(done) => flatten_timed(done).0,

@@ -7,11 +7,13 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::cleaning::truncate_words;
+use crate::level_writer::read_level_text;
 use crate::model::{SmallModel, extract_json};
 use crate::recall::DEADLINE_EXCEEDED;
 use crate::recall_search::Candidate;
 use crate::recall_trace::StageOutcome;
-use crate::{Level, Memory};
+use crate::store::{load_turn, require_session};
+use crate::{Level, Memory, MemoryError, MemoryHit, turn_pieces};
 
 /// Candidates in one prompt of the filter.
 const CANDIDATES_PER_PROMPT: usize = 10;
@@ -39,9 +41,7 @@ impl Memory {
     pub(crate) fn candidate_lines(&self, candidates: &[Candidate]) -> Vec<String> {
         let lines = candidates.iter().enumerate().map(|(at, candidate)| {
             let text = match candidate {
-                Candidate::Turn(hit) => self
-                    .turn_text_at_level(&hit.session, hit.number, Level::Compressed)
-                    .unwrap_or_default(),
+                Candidate::Turn(hit) => self.short_text(hit).unwrap_or_default(),
                 Candidate::Lesson(lesson) => format!("{}: {}", lesson.title, lesson.content),
             };
             let text = text.replace('\n', " ");
@@ -49,6 +49,31 @@ impl Memory {
             format!("{}: ({}) {text}\n", at + 1, candidate.kind())
         });
         lines.collect()
+    }
+}
+
+impl Memory {
+    /// Returns a turn in its compressed form, or as it is if its levels are not written yet:
+    /// writing them takes longer than the stage has.
+    fn short_text(&self, hit: &MemoryHit) -> Result<String, MemoryError> {
+        let (level, turn) = self.read(|reader| {
+            let connection = &reader.connection;
+            let session = require_session(connection, &hit.session)?.id;
+            let level = read_level_text(connection, session, hit.number, Level::Compressed)?;
+            let turn = match level {
+                Some(_) => None,
+                None => load_turn(connection, session, hit.number)?,
+            };
+            Ok((level, turn))
+        })?;
+        Ok(match (level, turn) {
+            (Some(level), _) => level,
+            (None, Some(turn)) => {
+                let text = turn_pieces::searchable_text(turn.format, &turn.raw);
+                self.redact(&text).into_owned()
+            }
+            (None, None) => String::new(),
+        })
     }
 }
 

@@ -33,7 +33,7 @@ impl StageName {
 /// How a stage ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StageOutcome {
-    /// In time.
+    /// It ended in time.
     Done,
     /// After its deadline, but it was waited for because there was no other result.
     Late,
@@ -41,16 +41,16 @@ pub enum StageOutcome {
     Partial(String),
     /// Without a result; the result of the stage before is used.
     Failed(String),
-    /// Not run.
+    /// It was not run; the message says why.
     Skipped(String),
 }
 
 /// A stage that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecallStage {
-    /// The stage.
+    /// Which stage it is.
     pub name: StageName,
-    /// Its time limit.
+    /// How long it could take.
     pub limit: Duration,
     /// How long it took.
     pub elapsed: Duration,

@@ -207,21 +207,33 @@ impl SearchScope {
     }
 
     /// Adds the turns appended since the scope was loaded. Returns false if the scope must be
-    /// loaded again: if a turn was forgotten, or if it covers all sessions and anything changed.
+    /// loaded again: if a turn was forgotten, or if one of several sessions grew that is not the
+    /// newest.
     fn refresh(&mut self, connection: &Connection) -> Result<bool, MemoryError> {
         let version = connection.data_version()?;
         if version.is_some() && version == self.data_version {
             return Ok(true);
         }
-        let (Some(_), [session]) = (self.session_id, &mut self.sessions[..]) else {
+        let sql = "SELECT id, created_ms, forgotten, turns FROM memory_sessions
+             WHERE (?1 IS NULL OR id = ?1) AND (?2 IS NULL OR project = ?2) ORDER BY id";
+        let current: Vec<(i64, i64, i64, u32)> = query_rows(
+            connection,
+            sql,
+            params![self.session_id, self.project],
+            |row| row.try_into(),
+        )?;
+        let Some(newest) = self.sessions.len().checked_sub(1) else {
             return Ok(false);
         };
-        let sql = "SELECT created_ms, forgotten FROM memory_sessions WHERE id = ?1";
-        let current = query_first(connection, sql, params![session.id], |row| row.try_into())?;
-        if current != Some((session.created_ms, session.forgotten)) {
+        let is_same = |(at, known): (usize, &SearchedSession)| {
+            let (id, created_ms, forgotten, turns) = current[at];
+            (id, created_ms, forgotten) == (known.id, known.created_ms, known.forgotten)
+                && (at == newest || turns == known.turn_count)
+        };
+        if current.len() != self.sessions.len() || !self.sessions.iter().enumerate().all(is_same) {
             return Ok(false);
         }
-        session.read_new_turns(connection, &mut self.turns)?;
+        self.sessions[newest].read_new_turns(connection, &mut self.turns)?;
         self.data_version = version;
         Ok(true)
     }

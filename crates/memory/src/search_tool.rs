@@ -1,5 +1,5 @@
-//! The tool `memory.search` (`tools.memory.search({ query })` in scripts): finds turns and lessons of
-//! earlier sessions.
+//! The tool `memory.search` (`tools.memory.search({ query })` in scripts): finds turns and lessons
+//! of earlier sessions.
 
 use std::sync::Arc;
 

@@ -33,12 +33,12 @@ enum Behaviour {
     Failing,
 }
 
-struct ScriptedModel {
+struct PipelineModel {
     behaviour: Behaviour,
     asked: AtomicUsize,
 }
 
-impl SmallModel for ScriptedModel {
+impl SmallModel for PipelineModel {
     fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let judges = prompt.contains("\"mention\"");
@@ -85,7 +85,7 @@ fn memory() -> (tempfile::TempDir, Arc<Memory>) {
 
 async fn recall(memory: &Arc<Memory>, behaviour: Option<Behaviour>, total: u64) -> RecalledMemory {
     let model = behaviour.map(|behaviour| {
-        Arc::new(ScriptedModel {
+        Arc::new(PipelineModel {
             behaviour,
             asked: AtomicUsize::new(0),
         }) as Arc<dyn SmallModel>

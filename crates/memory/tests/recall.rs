@@ -316,7 +316,7 @@ async fn text_of_a_turn_cannot_end_the_recalled_block() {
 fn a_cached_scope_finds_the_same_as_a_new_one() {
     let dir = tempfile::tempdir().unwrap();
     let open = || Memory::open(dir.path(), Redactor::new([])).unwrap();
-    let memory = open();
+    let (memory, all) = (open(), open());
     let lines = chats::chat(11, 30).lines;
     let assert_same = |when: &str| {
         for question in [
@@ -327,13 +327,16 @@ fn a_cached_scope_finds_the_same_as_a_new_one() {
             let query = MemoryQuery {
                 max_turns: 30,
                 budget: Some(3_000),
-                ..MemoryQuery::new(question).in_session("s")
+                ..MemoryQuery::new(question)
             };
-            assert_eq!(
-                memory.search(&query).unwrap(),
-                open().search(&query).unwrap(),
-                "{when}: {question}"
-            );
+            // A reader keeps one scope, so each kind of query has a store of its own.
+            for (store, query) in [(&memory, query.clone().in_session("s")), (&all, query)] {
+                assert_eq!(
+                    store.search(&query).unwrap(),
+                    open().search(&query).unwrap(),
+                    "{when}: {question}"
+                );
+            }
         }
     };
     for (number, line) in lines.iter().enumerate().take(240) {

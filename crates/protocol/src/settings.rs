@@ -85,7 +85,7 @@ pub enum MemoryScope {
     /// All sessions of its project: those in the same git repository, or in the same folder.
     #[default]
     Project,
-    /// All sessions.
+    /// All sessions of all projects, and imported conversations.
     All,
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum MemoryCommand {
     Lessons(MemoryLessonsArgs),
     /// List proposed lessons, and accept or decline them
     Review(MemoryReviewArgs),
-    /// Show what a new session of this folder is told about its project
+    /// Show the brief of the project with which a new session of this folder starts
     Brief(MemoryBriefArgs),
     /// Show what memory would recall for a message, stage by stage
     Explain(MemoryExplainArgs),
@@ -178,7 +178,7 @@ pub(crate) struct MemoryReviewArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MemoryBriefArgs {
-    /// Show what this session was told when it began
+    /// Show the brief with which this session started
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
 
