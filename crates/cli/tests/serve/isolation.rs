@@ -379,7 +379,7 @@ fn a_token_that_is_revoked_while_a_body_arrives_does_nothing() {
 
 #[test]
 fn memory_stays_within_the_workspaces_of_the_token_also_with_the_scope_all() {
-    let memory = "[memory]\nscope = \"all\"\nrecall_timeout_ms = 30000";
+    let memory = "memory.scope = \"all\"\nmemory.recall_timeout_ms = 30000";
     let fixture = ServeFixture::with_config(memory, runs_scripts);
     let (_, secret) = fixture.other_workspace("neighbour");
     let (server, client) = fixture.start();
