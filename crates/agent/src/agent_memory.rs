@@ -9,10 +9,13 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::{StoredCall, StoredRun};
 use selvedge_memory::{
-    GradientOptions, Level, MEMORY_PROMPT, Memory, MemoryError, NewTurn, PlanStorage,
-    RecallRequest, SmallModel,
+    Band, CandidateFate, GradientOptions, LessonKind, Level, MEMORY_PROMPT, Memory, MemoryAccess,
+    MemoryError, NewTurn, PlanStorage, ProjectPlace, RecallDeadlines, RecallRequest,
+    RecalledMemory, SmallModel,
 };
-use selvedge_protocol::{ConversationItem, DocumentInfo, MessageRole, TurnItem};
+use selvedge_protocol::{
+    ConversationItem, DocumentInfo, MemoryScope, MessageRole, RuntimeEvent, TurnItem,
+};
 use selvedge_script::truncate_json;
 use serde_json::{Map, Value};
 use tokio::task::AbortHandle;
@@ -20,7 +23,7 @@ use tokio::task::AbortHandle;
 use crate::history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
 use crate::session_record::SessionStepKind;
 use crate::turn::steps_since_compaction;
-use crate::{Session, TurnHook};
+use crate::{Session, TurnAdditions, TurnHook};
 
 /// The options of an agent's memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +36,37 @@ pub struct AgentMemoryOptions {
     pub max_recall_tokens: u32,
     /// How long a session must be idle before lessons are distilled from it; `None` disables this.
     pub distill_idle_time: Option<Duration>,
+    /// The project of the sessions.
+    pub project: AgentProject,
 }
+
+/// The project of an agent's sessions, and what they read of it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct AgentProject {
+    /// The folder of the sessions, and what identifies its project; `None` if they belong to none.
+    pub place: Option<ProjectPlace>,
+    /// Which sessions are read.
+    pub scope: MemoryScope,
+    /// Folders whose sessions may be read, whatever the scope is; `None` for no restriction.
+    pub folders: Option<Vec<String>>,
+    /// The maximum number of tokens of the brief with which a session starts.
+    pub max_brief_tokens: u32,
+}
+
+impl AgentProject {
+    /// Returns what a session may read.
+    pub fn access(&self, session: &str) -> MemoryAccess {
+        MemoryAccess {
+            scope: self.scope,
+            folders: self.folders.clone(),
+            ..MemoryAccess::new(session)
+        }
+    }
+}
+
+/// Longest time in which the brief of a new session is composed. Without it, the session starts
+/// without a brief.
+const BRIEF_TIMEOUT: Duration = Duration::from_millis(1_000);
 
 /// Which earlier turns a prompt contains.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,6 +103,8 @@ struct PromptPrefix {
     last_turn: u32,
     /// The first turn that a prompt contains in full.
     first_full_turn: u32,
+    /// The levels of all turns.
+    bands: Vec<Band>,
 }
 
 impl AgentMemory {
@@ -108,7 +143,11 @@ impl AgentMemory {
         let first_full_turn = steps_since_compaction(session.steps())
             .first()
             .map_or(turn, |step| step.turn);
+        let place = self.0.options.project.place.clone();
         let prepare = move |memory: &Arc<Memory>| {
+            if let Some(place) = &place {
+                memory.join_project(&id, place)?;
+            }
             store_turns(memory, &id, &missing)?;
             let HistoryStrategyKind::Gradient(gradient) = history else {
                 let regular = history == HistoryStrategyKind::Regular;
@@ -125,6 +164,7 @@ impl AgentMemory {
                 text: text.unwrap_or_default().to_owned(),
                 last_turn: assembled.last_planned_turn,
                 first_full_turn: raw.last().map_or(turn, |band| band.span.first),
+                bands: assembled.bands,
             })
         };
         self.0.memory.run_blocking(prepare).await
@@ -184,6 +224,40 @@ impl AgentMemory {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the brief of a session, which is composed and stored if it has none. `None` if that
+    /// fails.
+    async fn session_brief(&self, session: &str) -> Option<String> {
+        let project = &self.0.options.project;
+        let (access, max_tokens) = (project.access(session), project.max_brief_tokens);
+        if project.place.is_none() || max_tokens == 0 {
+            return None;
+        }
+        let memory = &self.0.memory;
+        let id = session.to_owned();
+        let brief = async {
+            let stored = memory.run_blocking(move |memory| memory.brief(&id));
+            if let Some(stored) = stored.await? {
+                return Ok(stored);
+            }
+            let compose = move |memory: &Arc<Memory>| memory.compose_brief(&access, max_tokens);
+            let composed = memory.run_blocking(compose);
+            let brief = match tokio::time::timeout(BRIEF_TIMEOUT, composed).await {
+                Ok(brief) => brief?,
+                // The session keeps what it began with: nothing.
+                Err(_) => String::new(),
+            };
+            let id = session.to_owned();
+            let store = move |memory: &Arc<Memory>| memory.store_brief(&id, &brief);
+            memory.run_blocking(store).await
+        };
+        let brief: Result<String, MemoryError> = brief.await;
+        brief
+            .inspect_err(|error| {
+                tracing::warn!(target: "selvedge::memory", %error, "there is no brief of the project");
+            })
+            .ok()
+    }
+
     /// Returns the turns up to `last` that memory does not have yet.
     async fn missing_turns(
         &self,
@@ -220,7 +294,7 @@ impl TurnHook for AgentMemory {
         &'a self,
         session: &'a Session,
         prompt: &'a str,
-    ) -> BoxFuture<'a, Option<String>> {
+    ) -> BoxFuture<'a, TurnAdditions> {
         async move {
             if let Some(idle) = self.lock_background_task().take() {
                 idle.abort();
@@ -236,24 +310,35 @@ impl TurnHook for AgentMemory {
                     // The turn continues with the history of the session.
                     tracing::warn!(target: "selvedge::memory", %error, "recall is skipped");
                     self.lock_prompt_prefixes().remove(session.id());
-                    return None;
+                    return TurnAdditions::default();
                 }
             };
-            let first_full_turn = prefix.first_full_turn;
+            let (first_full_turn, bands) = (prefix.first_full_turn, prefix.bands.clone());
             self.lock_prompt_prefixes()
                 .insert(session.id().to_owned(), prefix);
-            let recall = RecallRequest {
-                exclude_from: first_full_turn,
-                timeout: self.0.options.recall_timeout?,
-                max_tokens: self.0.options.max_recall_tokens,
-                model: self.0.small_model.clone(),
-                ..RecallRequest::new(session.id(), prompt)
+            let options = &self.0.options;
+            let recall = async {
+                let request = RecallRequest {
+                    access: options.project.access(session.id()),
+                    exclude_from: first_full_turn,
+                    deadlines: RecallDeadlines::within(options.recall_timeout?),
+                    max_tokens: options.max_recall_tokens,
+                    model: self.0.small_model.clone(),
+                    bands,
+                    ..RecallRequest::new(session.id(), prompt)
+                };
+                Some(self.0.memory.recall(&request).await)
             };
-            let recalled = self.0.memory.recall(&recall).await;
+            let (brief, recalled) = tokio::join!(self.session_brief(session.id()), recall);
+            let recalled = recalled.unwrap_or_default();
             for missing in &recalled.missing {
                 tracing::info!(target: "selvedge::memory", %missing, "recall is incomplete");
             }
-            (!recalled.text.is_empty()).then_some(recalled.text)
+            TurnAdditions {
+                event: recall_event(&recalled),
+                message_text: Some(recalled.text).filter(|text| !text.is_empty()),
+                system_text: brief.filter(|brief| !brief.is_empty()),
+            }
         }
         .boxed()
     }
@@ -263,10 +348,10 @@ impl TurnHook for AgentMemory {
         session: &'a Session,
         documents: Vec<DocumentInfo>,
     ) -> BoxFuture<'a, ()> {
-        let id = session.id().to_owned();
+        let access = self.0.options.project.access(session.id());
         let announce = move |memory: &Arc<Memory>| {
             for document in documents {
-                if let Err(error) = memory.announce_document(&id, &document) {
+                if let Err(error) = memory.announce_document(&access, &document) {
                     tracing::warn!(target: "selvedge::memory", %error, "a document is not announced");
                 }
             }
@@ -320,12 +405,8 @@ impl HistoryStrategy for AgentMemory {
                 "Earlier turns of this conversation; older turns are shorter:\n{}",
                 prefix.text
             );
-            // Some servers require that the roles alternate.
+            // The request joins it with the user's message that follows.
             items.push(ConversationItem::message(MessageRole::User, text));
-            items.push(ConversationItem::message(
-                MessageRole::Assistant,
-                "Understood.",
-            ));
         }
         items.extend(
             steps
@@ -334,6 +415,30 @@ impl HistoryStrategy for AgentMemory {
         );
         items
     }
+}
+
+/// Returns the event that says what was recalled; `None` if nothing was, and nothing failed.
+fn recall_event(recalled: &RecalledMemory) -> Option<RuntimeEvent> {
+    let turns = recalled.hits.len() + recalled.mentioned.len();
+    if turns == 0 && recalled.lessons.is_empty() && recalled.missing.is_empty() {
+        return None;
+    }
+    let is_layer = |lesson: &&selvedge_memory::Lesson| lesson.kind == LessonKind::Layer;
+    let layers = recalled.lessons.iter().filter(is_layer).count();
+    let is_used = |fate| matches!(fate, CandidateFate::Quoted | CandidateFate::Mentioned);
+    let candidates = recalled.candidates.iter();
+    let used = candidates.filter(|candidate| is_used(candidate.fate));
+    let used = used.map(|candidate| {
+        let (kind, fate) = (candidate.kind, candidate.fate.as_str());
+        format!("{kind} {} {fate}", candidate.name)
+    });
+    Some(RuntimeEvent::MemoryRecalled {
+        turns: turns as u32,
+        lessons: (recalled.lessons.len() - layers) as u32,
+        layers: layers as u32,
+        duration_ms: recalled.elapsed.as_millis() as u64,
+        details: used.chain(recalled.missing.iter().cloned()).collect(),
+    })
 }
 
 fn store_turns(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), MemoryError> {

@@ -92,7 +92,7 @@ mod turn_documents;
 mod turn_hook;
 
 pub use agent::Agent;
-pub use agent_memory::{AgentMemory, AgentMemoryOptions, HistoryStrategyKind};
+pub use agent_memory::{AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind};
 pub use agent_model::AgentModel;
 pub use change_tracker::ChangeTracker;
 pub use environment::AgentEnvironment;
@@ -112,4 +112,4 @@ pub use stop::{
 };
 pub use sub_agents::{BackgroundPolicy, SubAgents};
 pub use turn::{TurnOptions, TurnOutcome};
-pub use turn_hook::TurnHook;
+pub use turn_hook::{TurnAdditions, TurnHook};

@@ -50,11 +50,15 @@ impl AgentTurn<'_> {
         })
     }
 
-    /// Returns the system prompt, which ends with what the session stated when it began.
+    /// Returns the system prompt, which ends with what the session stated when it began and what
+    /// the turn hook adds.
     fn system_prompt(&self) -> String {
         let mut system = self.agent.system_prompt(self.script_mode);
         if let Some(note) = self.session.start_note() {
             system.push_str(&format!("\n{note}\n"));
+        }
+        if let Some(text) = &self.additions.system_text {
+            system.push_str(&format!("\n{text}"));
         }
         system
     }
@@ -124,12 +128,13 @@ impl AgentTurn<'_> {
                 .flat_map(|step| step.request_items.iter().cloned()),
         );
         if let (Some(text), Some(ConversationItem::Message(message))) =
-            (&self.hook_text, history.get_mut(newest))
+            (&self.additions.message_text, history.get_mut(newest))
         {
             message
                 .content
                 .push(OutputPart::Text { text: text.clone() });
         }
+        merge_first_messages(&mut history);
         if self.is_last_round {
             let note = "This is the last answer of this turn: nothing can be called. \
                         Say what was done and what is left to do.";
@@ -219,7 +224,9 @@ impl AgentTurn<'_> {
         });
         let project = self.agent.options.project_instructions.clone();
         let opening = self.session.start_note().map(str::to_owned);
-        described.chain(project).chain(opening).collect()
+        let added = self.additions.system_text.clone();
+        let all = described.chain(project).chain(opening).chain(added);
+        all.collect()
     }
 
     /// Records the answer before any of its scripts and calls run.
@@ -294,6 +301,22 @@ impl AgentTurn<'_> {
             return self.record_compaction(compacted).await;
         }
         Err(error.into())
+    }
+}
+
+/// Joins the messages of the user at the beginning of a history: the text of earlier turns, and the
+/// message after it. Some servers require that the roles alternate.
+fn merge_first_messages(history: &mut Vec<ConversationItem>) {
+    while let [
+        ConversationItem::Message(first),
+        ConversationItem::Message(second),
+        ..,
+    ] = history.as_mut_slice()
+        && first.role == MessageRole::User
+        && second.role == MessageRole::User
+    {
+        first.content.append(&mut second.content);
+        history.remove(1);
     }
 }
 

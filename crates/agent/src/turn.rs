@@ -21,7 +21,7 @@ use crate::session_record::{DelegatedUsage, SessionStep, SessionStepKind};
 use crate::stop::until_stop_requested;
 use crate::sub_agents::{BackgroundPolicy, TurnBackgroundAgents, TurnContext};
 use crate::turn_documents::TurnDocuments;
-use crate::{Agent, Session, TurnInput, metrics};
+use crate::{Agent, Session, TurnAdditions, TurnInput, metrics};
 
 /// The options of one turn.
 #[derive(Debug, Clone, Default)]
@@ -87,8 +87,8 @@ pub(crate) struct AgentTurn<'a> {
     pub(crate) turn_cancel: CancellationToken,
     pub(crate) script_mode: ScriptMode,
     pub(crate) budget: Budget,
-    /// The text that the turn hook adds to the user's message of the turn.
-    pub(crate) hook_text: Option<String>,
+    /// What the turn hook adds to the requests of the turn.
+    pub(crate) additions: TurnAdditions,
     /// Whether requests contain tools and allow calls.
     pub(crate) call_mode: ToolCallMode,
     /// Whether the next answer is the last one, in which nothing can be called.
@@ -327,7 +327,7 @@ impl<'a> AgentTurn<'a> {
             turn_cancel: options.cancel.child_token(),
             script_mode: options.mode.unwrap_or(agent.options.mode),
             budget: budget.child(agent.options.turn_limits, so_far, gate),
-            hook_text: None,
+            additions: TurnAdditions::default(),
             call_mode: match agent.model.tools {
                 true => ToolCallMode::Parallel,
                 false => ToolCallMode::Off,
@@ -441,7 +441,7 @@ impl<'a> AgentTurn<'a> {
         Ok(added.await?)
     }
 
-    /// Asks the turn hook for the text to add to the newest message of every request of the turn.
+    /// Asks the turn hook what to add to every request of the turn.
     async fn call_hook_before_turn(&mut self) {
         let Some(hook) = &self.agent.turn_hook else {
             return;
@@ -454,7 +454,10 @@ impl<'a> AgentTurn<'a> {
             Some(TurnItem::Conversation(ConversationItem::Message(message))) => message.text(),
             _ => String::new(),
         };
-        self.hook_text = hook.before_turn(self.session, &user_message).await;
+        self.additions = hook.before_turn(self.session, &user_message).await;
+        if let Some(event) = self.additions.event.take() {
+            self.events.emit(event);
+        }
     }
 
     /// Ends the structured calls of the turn, and its background agents as the options say. They

@@ -2,13 +2,23 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::DocumentInfo;
+use selvedge_protocol::{DocumentInfo, RuntimeEvent};
 
 use crate::Session;
 
-/// Called before and after every turn. The text it returns before a turn is appended to the user's
-/// message of this turn in each request and is never stored, so that everything before that message
-/// stays unchanged and prompt caches remain valid.
+/// What a hook adds to the requests of a turn.
+#[derive(Debug, Clone, Default)]
+pub struct TurnAdditions {
+    /// Text that is appended to the user's message of the turn. It is never stored, so that
+    /// everything before that message stays unchanged and prompt caches remain valid.
+    pub message_text: Option<String>,
+    /// Text that is appended to the system prompt. It must be the same in all turns of a session.
+    pub system_text: Option<String>,
+    /// Tells observers what was added.
+    pub event: Option<RuntimeEvent>,
+}
+
+/// Called before and after every turn.
 pub trait TurnHook: Send + Sync {
     /// Returns the text of the section "Memory" of the system prompt; `None` leaves the section
     /// out.
@@ -16,13 +26,12 @@ pub trait TurnHook: Send + Sync {
         None
     }
 
-    /// Called when the newest turn of a session begins, with the user's message. Returns the text
-    /// to append to that message.
+    /// Called when the newest turn of a session begins, with the user's message.
     fn before_turn<'a>(
         &'a self,
         session: &'a Session,
         user_message: &'a str,
-    ) -> BoxFuture<'a, Option<String>>;
+    ) -> BoxFuture<'a, TurnAdditions>;
 
     /// Called with the documents that the newest turn of a session stored in the File Cabinet or
     /// looked up there.

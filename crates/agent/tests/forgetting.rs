@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_agent::{
-    Agent, AgentError, AgentMemory, AgentMemoryOptions, HistoryStrategyKind, Session,
+    Agent, AgentError, AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind, Session,
     SessionStepKind,
 };
 use selvedge_journal::{Journal, JournalError, JournalOptions, Redactor, RunFilter};
@@ -73,6 +73,7 @@ fn agent_memory(memory: &Arc<Memory>) -> AgentMemory {
             recall_timeout: recall,
             max_recall_tokens: 600,
             distill_idle_time: None,
+            project: AgentProject::default(),
         },
         None,
     )

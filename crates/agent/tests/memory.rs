@@ -6,9 +6,13 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_agent::{Agent, AgentMemory, AgentMemoryOptions, HistoryStrategyKind, Session};
+use selvedge_agent::{
+    Agent, AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind, Session,
+};
 use selvedge_journal::Redactor;
-use selvedge_memory::{ANNOUNCEMENT_TURNS, GradientOptions, Level, Memory, get_turn_tool};
+use selvedge_memory::{
+    ANNOUNCEMENT_TURNS, GradientOptions, Level, Memory, MemoryAccess, get_turn_tool,
+};
 use selvedge_protocol::{TurnEnd, WireApi};
 use support::answer_encoding::{block, text};
 use support::server::{Asked, Server};
@@ -28,6 +32,7 @@ fn memory_with(memory: &Arc<Memory>, history: HistoryStrategyKind) -> AgentMemor
         recall_timeout: Some(Duration::from_secs(20)),
         max_recall_tokens: 600,
         distill_idle_time: None,
+        project: AgentProject::default(),
     };
     AgentMemory::new(memory.clone(), settings, None)
 }
@@ -37,7 +42,10 @@ fn agent(test: &TestAgent, server: &Server, memory: &Arc<Memory>, session: &Sess
     let agent = test.agent(server);
     let mut tools = agent.harness().orchestrator().registry().clone();
     tools
-        .register(get_turn_tool(memory.clone(), session.id()))
+        .register(get_turn_tool(
+            memory.clone(),
+            MemoryAccess::new(session.id()),
+        ))
         .unwrap();
     agent.with_tools(tools).with_memory(&memory_with(
         memory,
@@ -209,7 +217,8 @@ async fn raw_turns_keep_arguments_and_results_of_calls_inside_scripts() {
     let (memory, mut session) = (memory(&test), test.session().await);
     let agent = agent(&test, &server, &memory, &session);
     agent.run_turn(&mut session, "go", &test.options()).await;
-    let raw = memory.get_turn(session.id(), "T-1", Level::Raw).unwrap();
+    let access = MemoryAccess::new(session.id());
+    let raw = memory.get_turn(&access, "T-1", Level::Raw).unwrap();
     let output = raw
         .lines()
         .find(|line| line.contains("script_tool_call_output"));
@@ -243,7 +252,7 @@ async fn turns_from_before_memory_was_enabled_are_stored() {
     assert_eq!(memory.turn_count(session.id()).unwrap(), 5);
     assert!(
         memory
-            .get_turn(session.id(), "T-2", selvedge_memory::Level::Raw)
+            .get_turn(&MemoryAccess::new(session.id()), "T-2", Level::Raw)
             .unwrap()
             .contains(&message_of(2))
     );
@@ -280,8 +289,11 @@ async fn a_saved_document_is_on_the_board_for_five_turns() {
     // The first turn makes two requests.
     for (turn, asked) in (2..).zip(&server.asked()[2..]) {
         let text = newest(asked);
-        let there = text.contains("A plan") && text.contains("tools.fetchFromFc(");
+        let there = text.contains("A plan") && text.contains("tools.writeFile({ fileKey");
         assert_eq!(there, turn <= 1 + ANNOUNCEMENT_TURNS, "{turn}: {text}");
+        // After that, the list of the File Cabinet names it.
+        let listed = text.contains("File Cabinet of this project") && text.contains("\"A plan\"");
+        assert_eq!(listed, !there, "{turn}: {text}");
         assert!(!text.contains("secret words"));
     }
     assert!(

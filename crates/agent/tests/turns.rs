@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::{
-    AfterBlock, BudgetLimits, OneShotHistory, Session, SessionStepKind, TurnHook,
+    AfterBlock, BudgetLimits, OneShotHistory, Session, SessionStepKind, TurnAdditions, TurnHook,
 };
 use selvedge_models::Prices;
 use selvedge_protocol::{CallStatus, RuntimeEvent, TurnEnd, TurnItem, WireApi};
@@ -587,9 +587,13 @@ async fn everything_before_the_newest_message_is_unchanged() {
             &'a self,
             session: &'a Session,
             prompt: &'a str,
-        ) -> BoxFuture<'a, Option<String>> {
+        ) -> BoxFuture<'a, TurnAdditions> {
             let recalled = format!("[recalled for {}: {prompt}]", session.turn_number());
-            std::future::ready(Some(recalled)).boxed()
+            let additions = TurnAdditions {
+                message_text: Some(recalled),
+                ..TurnAdditions::default()
+            };
+            std::future::ready(additions).boxed()
         }
     }
     for api in APIS {

@@ -21,7 +21,7 @@ use crate::agent_models::ScriptModels;
 use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
 use crate::instructions::{InstructionUse, ProjectInstructions, read_instructions};
 use crate::journal::JournalNeed;
-use crate::memory_setup::{memory_for_agent, small_model};
+use crate::memory_setup::{memory_for_agent, small_model_if_possible};
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::sampling::TurnSampler;
@@ -122,9 +122,9 @@ pub(crate) async fn assemble_agent(
     let client = choice.client()?;
     let memory = match open_memory(setup)? {
         Some(memory) => {
-            let small = small_model(&setup.config).await?;
+            let small = small_model_if_possible(&setup.config, &choice.provider.name).await;
             let window = context_window(&client, &choice).await;
-            Some(memory_for_agent(&setup.config, memory, window, small))
+            Some(memory_for_agent(setup, memory, window, small))
         }
         None => None,
     };
@@ -155,7 +155,7 @@ pub(crate) async fn assemble_in_session(
     setup.memory = shared.memory()?;
     let memory = setup.memory.clone().map(|memory| {
         let small = connections.small_model.clone();
-        memory_for_agent(&setup.config, memory, connections.context_window, small)
+        memory_for_agent(setup, memory, connections.context_window, small)
     });
     let parts = AgentParts {
         choice: connections.choice.clone(),

@@ -26,6 +26,7 @@ use crate::output::{print_json_text, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::prompt_input::read_prompt;
+use crate::recall_summary::recall_summary;
 use crate::run::{SignalTokens, run_with_signals, runtime, shut_down, terminal_approver};
 use crate::session_runner::finish_running_sessions;
 use crate::units;
@@ -316,6 +317,11 @@ fn terminal_event_sink(progress: &ProgressDisplay, hints: ExecHints) -> EventSin
         }
         RuntimeEvent::Error { message } => {
             eprint_line!("note: {message}")
+        }
+        RuntimeEvent::MemoryRecalled { .. } => {
+            if let Some(summary) = recall_summary(&event) {
+                progress.print(&format!("· {summary}"));
+            }
         }
         RuntimeEvent::ThreadCompacted {
             tokens_before,

@@ -49,6 +49,7 @@ mod progress;
 mod prompt_input;
 mod providers;
 mod recall;
+mod recall_summary;
 mod rule_store;
 mod run;
 mod run_access;

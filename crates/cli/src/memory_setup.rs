@@ -1,19 +1,57 @@
 //! Opens the memory, and configures how agents use it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_agent::{AgentMemory, AgentMemoryOptions, HistoryStrategyKind, SmallModelClient};
+use selvedge_agent::{
+    AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind, SmallModelClient,
+};
 use selvedge_config::{Config, JournalSettings, MemoryBatch, MemoryStrategy};
-use selvedge_journal::{JournalError, Redactor};
-use selvedge_memory::{GradientOptions, Memory, MemoryError, SmallModel};
+use selvedge_journal::{Journal, JournalError, Redactor};
+use selvedge_memory::{
+    GradientOptions, MAX_BRIEF_TOKENS, Memory, MemoryError, ProjectPlace, SmallModel,
+    get_turn_spec, search_memory_spec,
+};
 use selvedge_models::ModelClient;
+use selvedge_protocol::ToolSpec;
 
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::setup::CliSetup;
+
+/// The part of a model's context that the brief of a project may take: one of so many.
+const BRIEF_WINDOW_PARTS: u64 = 16;
+
+/// Where the memory of a session ends, if it is one of the agent server.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MemoryBounds {
+    /// The folder of the session, if it works in another, such as a worktree.
+    pub(crate) directory: Option<PathBuf>,
+    /// Folders whose sessions it may read; `None` for no restriction.
+    pub(crate) folders: Option<Vec<String>>,
+}
+
+/// Returns a folder and what identifies its project.
+pub(crate) fn project_place(directory: &Path) -> ProjectPlace {
+    ProjectPlace {
+        directory: directory.display().to_string(),
+        root: selvedge_toolbox::project_root(directory)
+            .display()
+            .to_string(),
+    }
+}
+
+/// Assigns sessions from before there were projects to the projects of their folders.
+pub(crate) fn adopt_sessions(memory: &Memory, journal: &Journal) -> Result<(), MemoryError> {
+    let place_of = |session: &str| {
+        let found = journal.session(session).ok();
+        let found = found.filter(|found| found.id == session)?;
+        Some(project_place(Path::new(&found.directory)))
+    };
+    memory.adopt_sessions(place_of).map(drop)
+}
 
 /// The memory of the workspaces of a process, opened once: each open memory has several open files.
 #[derive(Default)]
@@ -22,7 +60,12 @@ pub(crate) struct SharedMemory(Mutex<Option<(JournalSettings, Arc<Memory>)>>);
 impl SharedMemory {
     /// Returns the memory in a folder; the first call opens it. Other settings, which a project may
     /// have, get a memory of their own.
-    pub(crate) fn get(&self, home: &Path, config: &Config) -> Result<Arc<Memory>> {
+    pub(crate) fn get(
+        &self,
+        home: &Path,
+        config: &Config,
+        journal: &Journal,
+    ) -> Result<Arc<Memory>> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((settings, memory)) = &*shared
             && *settings == config.journal
@@ -30,6 +73,7 @@ impl SharedMemory {
             return Ok(memory.clone());
         }
         let memory = Arc::new(open_memory_in(home, config)?);
+        adopt_sessions(&memory, journal)?;
         shared.get_or_insert_with(|| (config.journal.clone(), memory.clone()));
         Ok(memory)
     }
@@ -37,10 +81,12 @@ impl SharedMemory {
 
 /// Opens the memory in Selvedge's folder; `None` without a journal.
 pub(crate) fn open_configured_memory(setup: &CliSetup) -> Result<Option<Arc<Memory>>> {
-    let (Some(home), Some(_)) = (&setup.home, &setup.journal) else {
+    let (Some(home), Some(journal)) = (&setup.home, &setup.journal) else {
         return Ok(None);
     };
-    Ok(Some(Arc::new(open_memory_in(home, &setup.config)?)))
+    let memory = open_memory_in(home, &setup.config)?;
+    adopt_sessions(&memory, journal)?;
+    Ok(Some(Arc::new(memory)))
 }
 
 /// Opens the memory in a folder. It is encrypted if the journal is, or if it already was.
@@ -65,12 +111,12 @@ pub(crate) fn open_memory_in(home: &Path, config: &Config) -> Result<Memory> {
 /// Connects the memory to an agent whose model has this context window, as configured. `small` is
 /// the small model, which writes summaries and distills lessons.
 pub(crate) fn memory_for_agent(
-    config: &Config,
+    setup: &CliSetup,
     memory: Arc<Memory>,
     context_window: u64,
     small: Option<Arc<dyn SmallModel>>,
 ) -> AgentMemory {
-    let keys = &config.memory;
+    let keys = &setup.config.memory;
     let history = match keys.strategy {
         MemoryStrategy::Gradient => {
             // The other half is left to the current turn.
@@ -91,16 +137,64 @@ pub(crate) fn memory_for_agent(
             .then(|| Duration::from_millis(keys.recall_timeout_ms)),
         max_recall_tokens: keys.recall_tokens,
         distill_idle_time: (!minutes.is_zero()).then_some(minutes),
+        project: agent_project(setup, context_window),
     };
     AgentMemory::new(memory, settings, small)
 }
 
-/// Returns the model that `memory.model` names, if it is set.
-pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallModel>>> {
+/// Returns the project of the sessions of a setup, and what they may read of it.
+fn agent_project(setup: &CliSetup, context_window: u64) -> AgentProject {
+    let bounds = &setup.memory_bounds;
+    let directory = bounds.directory.as_deref().unwrap_or(&setup.directory);
+    let tokens = u32::try_from(context_window / BRIEF_WINDOW_PARTS).unwrap_or(u32::MAX);
+    AgentProject {
+        place: Some(project_place(directory)),
+        scope: setup.config.memory.scope,
+        folders: bounds.folders.clone(),
+        max_brief_tokens: tokens.min(MAX_BRIEF_TOKENS),
+    }
+}
+
+/// Returns the model that `memory.model` names, for a turn with this provider. If it cannot be
+/// used, memory works without it, and a warning says so.
+pub(crate) async fn small_model_if_possible(
+    config: &Config,
+    provider: &str,
+) -> Option<Arc<dyn SmallModel>> {
+    or_warn(small_model(config, Some(provider)).await)
+}
+
+/// Returns the model that `memory.model` names, for a command without a turn. If it cannot be used,
+/// a warning says so.
+pub(crate) async fn small_model_for_command(config: &Config) -> Option<Arc<dyn SmallModel>> {
+    or_warn(small_model(config, None).await)
+}
+
+fn or_warn(small: Result<Option<Arc<dyn SmallModel>>>) -> Option<Arc<dyn SmallModel>> {
+    small.unwrap_or_else(|error| {
+        let problem = Problem::from_error(&error);
+        eprint_line!("warning: memory works without its model: {problem}");
+        tracing::warn!(target: "selvedge::memory", error = %problem, "memory has no model");
+        None
+    })
+}
+
+/// Returns the descriptions of the tools that read the memory.
+pub(crate) fn memory_specs() -> [ToolSpec; 2] {
+    [get_turn_spec(), search_memory_spec()]
+}
+
+/// Returns the model that `memory.model` names, if it is set. `provider` is the one of the turn,
+/// which serves the model if the setting names no other.
+pub(crate) async fn small_model(
+    config: &Config,
+    provider: Option<&str>,
+) -> Result<Option<Arc<dyn SmallModel>>> {
     let Some(name) = &config.memory.model else {
         return Ok(None);
     };
-    let args = providers::split_model_name(config, name)?;
+    let mut args = providers::split_model_name(config, name)?;
+    args.provider = args.provider.or(provider.map(str::to_owned));
     let ModelChoice {
         provider, model, ..
     } = providers::choose_model(config, &args).await?;

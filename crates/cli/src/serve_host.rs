@@ -152,7 +152,8 @@ impl JournalHost {
     pub(crate) fn memory(&self) -> Result<Arc<Memory>, HostError> {
         let home = selvedge_config::home().unwrap_or_default();
         let config = lock(&self.user_config).clone();
-        let memory = self.workspaces.memory().get(&home, &config);
+        let shared = self.workspaces.memory();
+        let memory = shared.get(&home, &config, &self.journal);
         memory.map_err(|error| failed(&error))
     }
 

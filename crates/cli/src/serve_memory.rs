@@ -74,7 +74,7 @@ async fn distill_if_idle(host: &Arc<JournalHost>, session: &str, since: Instant)
     if idle_time.is_zero() {
         return Ok(());
     }
-    let (memory, model) = (host.memory()?, small_model(&config).await?);
+    let (memory, model) = (host.memory()?, small_model(&config, None).await?);
     while memory
         .distill(session, model.as_deref())
         .await?

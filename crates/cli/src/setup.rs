@@ -8,7 +8,7 @@ use selvedge_config::{Config, Diagnostic, Project, SavedRules};
 use selvedge_confine::UnixSocketAccess;
 use selvedge_files::ProjectFiles;
 use selvedge_journal::Journal;
-use selvedge_memory::Memory;
+use selvedge_memory::{Memory, MemoryAccess, get_turn_tool, search_memory_tool};
 use selvedge_protocol::{LimitOverrides, Limits, SandboxPolicy, ScriptModeSettings, ToolSpec};
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
@@ -22,6 +22,7 @@ use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::diagnostics::report_diagnostics;
 use crate::instructions::{InstructionUse, instruction_files};
 use crate::journal::JournalNeed;
+use crate::memory_setup::MemoryBounds;
 use crate::problem::Problem;
 use crate::recall::RecallTool;
 use crate::rule_store::RuleStore;
@@ -45,6 +46,8 @@ pub(crate) struct CliSetup {
     pub(crate) journal: Option<Arc<Journal>>,
     /// The memory of agents, for the tools that read it.
     pub(crate) memory: Option<Arc<Memory>>,
+    /// What the session may read of the memory, if it is one of the agent server.
+    pub(crate) memory_bounds: MemoryBounds,
     /// Lock of the journal that MCP servers inherit. While one of them runs, the runs of this
     /// process count as running.
     #[cfg(unix)]
@@ -215,6 +218,7 @@ impl CliSetup {
             toolbox,
             journal: None,
             memory: None,
+            memory_bounds: MemoryBounds::default(),
             session: String::new(),
             #[cfg(unix)]
             _server_lock: None,
@@ -261,10 +265,13 @@ impl CliSetup {
             agents.register(&mut all)?;
         }
         if let Some(memory) = &self.memory {
-            all.register(selvedge_memory::get_turn_tool(
-                memory.clone(),
-                &self.session,
-            ))?;
+            let access = MemoryAccess {
+                scope: self.config.memory.scope,
+                folders: self.memory_bounds.folders.clone(),
+                ..MemoryAccess::new(&self.session)
+            };
+            all.register(get_turn_tool(memory.clone(), access.clone()))?;
+            all.register(search_memory_tool(memory.clone(), access))?;
         }
         if let Some(tasks) = &self.tasks {
             self.set_task_access(tasks);

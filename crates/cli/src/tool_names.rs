@@ -7,6 +7,7 @@ use selvedge_agent::SubAgents;
 use selvedge_toolbox::command_tasks;
 use selvedge_tools::{Registry, similar_names};
 
+use crate::memory_setup::memory_specs;
 use crate::setup::CliSetup;
 
 /// Tools that `mcp` and the journal add, and that no registry here has.
@@ -78,8 +79,8 @@ fn known_names(setup: &CliSetup) -> Result<Vec<String>> {
     toolbox.register(&mut all)?;
     SubAgents::default().register(&mut all)?;
     command_tasks().register(&mut all)?;
-    let turn = selvedge_memory::get_turn_spec();
-    let specs = all.iter().map(|tool| &*tool.spec).chain([&turn]);
+    let of_memory = memory_specs();
+    let specs = all.iter().map(|tool| &*tool.spec).chain(&of_memory);
     let names = specs.flat_map(|spec| [spec.name.clone(), spec.js_name.clone()]);
     Ok(names.chain(OTHER_TOOLS.map(str::to_owned)).collect())
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::CliStatus;
 use crate::args::ToolsArgs;
+use crate::memory_setup::memory_specs;
 use crate::output::{print_json_text, print_line, print_text};
 use crate::problem::Problem;
 use crate::servers::{wait_for_servers, warn_of_start_failures};
@@ -158,10 +159,7 @@ fn all_tools(registry: &Registry, setup: &mut CliSetup) -> Result<Vec<ListedTool
     add(specs(registry), ToolAvailability::Always);
     for (mut others, available) in [
         (specs(&in_turns), ToolAvailability::AgentTurn),
-        (
-            vec![selvedge_memory::get_turn_spec()],
-            ToolAvailability::AgentTurn,
-        ),
+        (memory_specs().into(), ToolAvailability::AgentTurn),
         (specs(&tasks), ToolAvailability::EnableSpawn),
         (specs(&with_http), ToolAvailability::EnableHttp),
     ] {

@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 
 use crate::agent_setup::context_window;
 use crate::args::{ModelChoiceArgs, WorkspaceArgs};
-use crate::memory_setup::{SharedMemory, small_model};
+use crate::memory_setup::{SharedMemory, small_model_if_possible};
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::sampling::RunningTurns;
@@ -132,7 +132,11 @@ impl WorkspaceParts {
     /// Returns the memory of all workspaces; `None` without a folder of Selvedge.
     pub(crate) fn memory(&self) -> Result<Option<Arc<Memory>>> {
         let home = self.setup.home.as_ref();
-        home.map(|home| self.shared_memory.get(home, &self.setup.config))
+        let Some(journal) = &self.setup.journal else {
+            return Ok(None);
+        };
+        let config = &self.setup.config;
+        home.map(|home| self.shared_memory.get(home, config, journal))
             .transpose()
     }
 
@@ -148,7 +152,7 @@ impl WorkspaceParts {
             };
             anyhow::Ok(WorkspaceConnections {
                 context_window: context_window(&client, &choice).await,
-                small_model: small_model(config).await?,
+                small_model: small_model_if_possible(config, &choice.provider.name).await,
                 servers: self.setup.servers(handlers)?,
                 choice,
                 client,

@@ -1157,6 +1157,7 @@ fn tools_lists_every_tool_and_where_it_is_available() {
         ("agents.launch.async", "[in agent turns]"),
         ("agents.llm.chat", "[in agent turns]"),
         ("history.getTurn", "[in agent turns]"),
+        ("memory.search", "[in agent turns]"),
         ("spawn.exec", "[with script_harness.expose.enable_spawn]"),
         ("http", "[with script_harness.expose.enable_http]"),
     ] {

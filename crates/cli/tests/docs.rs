@@ -81,12 +81,13 @@ fn every_event_is_documented() {
 }
 
 /// Tools that exist only in an agent's turn, with memory, or beside an MCP server.
-const TURN_AND_MCP_TOOLS: [&str; 12] = [
+const TURN_AND_MCP_TOOLS: [&str; 13] = [
     "agents.launch.sync",
     "agents.launch.async",
     "agents.wait",
     "agents.llm.chat",
     "history.getTurn",
+    "memory.search",
     "listMcpResources",
     "listMcpResourceTemplates",
     "readMcpResource",

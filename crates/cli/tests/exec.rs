@@ -46,8 +46,10 @@ impl Fixture {
         std::fs::create_dir_all(dir.path().join("home")).unwrap();
         std::fs::create_dir_all(dir.path().join("work")).unwrap();
         std::fs::write(dir.path().join("work/a.txt"), "one\ntwo\n").unwrap();
+        // The models of these tests read whole requests, which must not quote other sessions.
         let config = format!(
-            "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n\
+            "model = \"mock\"\nmodel_provider = \"mock\"\nmemory.scope = \"session\"\n\
+             [model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n\
              [model_providers.keyed]\nbase_url = \"{}\"\nenv_key = \"SELVEDGE_TEST_KEY\"\n\
              [model_providers.keyless]\nbase_url = \"{}\"\n",
             server.url, server.url, server.url

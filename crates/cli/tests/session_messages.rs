@@ -52,9 +52,10 @@ impl MessageFixture {
     }
 
     fn configure(&self, more: &str) {
+        // The models of these tests read whole requests, which must not quote other sessions.
         self.workspace.config(&format!(
-            "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\n\
-             base_url = \"{}\"\nwire_api = \"chat\"\n{more}",
+            "model = \"mock\"\nmodel_provider = \"mock\"\nmemory.scope = \"session\"\n\
+             [model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n{more}",
             self.server.url
         ));
     }

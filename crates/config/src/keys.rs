@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     ApprovalPolicy, BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy,
-    LimitOverrides, Limits, McpServerOptions, PatchFlavour, Prices, ReasoningStyle, Retention,
-    RetryLimits, SandboxPolicy, ScriptMode, ShellFlavour, ToolPack, WeakerConfinement, WireApi,
+    LimitOverrides, Limits, McpServerOptions, MemoryScope, PatchFlavour, Prices, ReasoningStyle,
+    Retention, RetryLimits, SandboxPolicy, ScriptMode, ShellFlavour, ToolPack, WeakerConfinement,
+    WireApi,
 };
 use serde::{Deserialize, Serialize};
 
@@ -403,7 +404,10 @@ pub struct MemorySettings {
     pub level_shares: [u32; 4],
     /// Search the memory before each turn.
     pub recall: bool,
-    /// Time limit of that search, in milliseconds. Results that arrive in time are used.
+    /// Whose turns are searched.
+    pub scope: MemoryScope,
+    /// Time limit of that search and of the small model's answers about its results, in
+    /// milliseconds. Results that arrive in time are used.
     pub recall_timeout_ms: u64,
     /// Tokens of a prompt for the results of that search and for the announcement board.
     pub recall_tokens: u32,
@@ -425,7 +429,8 @@ impl Default for MemorySettings {
             history_tokens: 100_000,
             level_shares: [40, 16, 30, 14],
             recall: true,
-            recall_timeout_ms: 1000,
+            scope: MemoryScope::Project,
+            recall_timeout_ms: 1200,
             recall_tokens: 2000,
             model: None,
             batch: MemoryBatch::Auto,

@@ -2,11 +2,12 @@
 //! part of the next five turns' recall and then expire.
 
 use selvedge_database::{Connection, params};
-use selvedge_protocol::{DocumentInfo, DocumentKind};
+use selvedge_protocol::{DOCUMENT_RETENTION, DocumentInfo, DocumentKind};
 
 use crate::cleaning::collapse_whitespace;
-use crate::store::{create_session, execute, find_session, query_rows, require_session};
-use crate::{Level, Memory, MemoryError, parse_turn_number, tokens};
+use crate::projects::readable_sessions;
+use crate::store::{create_session, execute, find_session, now_ms, query_rows, require_session};
+use crate::{Level, Memory, MemoryAccess, MemoryError, parse_turn_number, tokens};
 
 /// For how many turns an announcement is shown.
 pub const ANNOUNCEMENT_TURNS: u32 = 5;
@@ -14,6 +15,9 @@ pub const ANNOUNCEMENT_TURNS: u32 = 5;
 const MAX_ANNOUNCEMENT_TOKENS: u32 = 300;
 /// Longer document titles are cut.
 const MAX_TITLE_CHARS: usize = 80;
+
+/// Documents of the project that are listed.
+const MAX_LISTED_DOCUMENTS: u32 = 5;
 
 /// A note on the announcement board.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,14 +33,15 @@ pub struct Announcement {
 impl Memory {
     /// Puts a note on a session's board for the next [`ANNOUNCEMENT_TURNS`] turns.
     pub fn announce(&self, session: &str, kind: &str, text: &str) -> Result<(), MemoryError> {
-        self.write(|connection| insert_announcement(connection, session, kind, 0, text))
+        self.write(|connection| insert_announcement(connection, session, kind, None, text))
     }
 
-    /// Announces a document of the File Cabinet with the calls that read and save it. Announcing
-    /// the same document again prolongs its announcement.
+    /// Announces a document of the File Cabinet with the calls that read and save it, and adds it
+    /// to the documents of the project. Announcing the same document again prolongs its
+    /// announcement.
     pub fn announce_document(
         &self,
-        session: &str,
+        access: &MemoryAccess,
         document: &DocumentInfo,
     ) -> Result<(), MemoryError> {
         let (kind, what) = match document.kind {
@@ -45,13 +50,7 @@ impl Memory {
             DocumentKind::Result => ("file", "result of a background task"),
             _ => ("file", "document"),
         };
-        let DocumentInfo { key, title, .. } = document;
-        // A title is untrusted text: on a line of its own it could look like one of our headings.
-        let title: String = collapse_whitespace(title)
-            .chars()
-            .take(MAX_TITLE_CHARS)
-            .collect();
-        let title = title.replace('"', "'");
+        let (key, title) = (&document.key, shorten_title(&document.title));
         let how = match document.kind {
             DocumentKind::Prompt => format!("tools.prompts.get(\"{key}\") reads it"),
             _ => format!(
@@ -59,19 +58,99 @@ impl Memory {
                  tools.writeFile({{ fileKey: \"{key}\", path }}) saves it without reading it"
             ),
         };
-        self.announce(session, kind, &format!("{what} \"{title}\": {how}"))
+        self.announce(&access.session, kind, &format!("{what} \"{title}\": {how}"))?;
+        self.write(|connection| {
+            let found = require_session(connection, &access.session)?;
+            let served = access.folders.is_some();
+            let sql = "INSERT INTO memory_documents (session, key, title, saved_ms, turn, served)
+                 VALUES (?1, ?2, encrypt(?3), ?4, ?5, ?6) ON CONFLICT DO NOTHING";
+            let row = params![
+                found.id,
+                document.key,
+                document.title,
+                document.saved_ms,
+                found.turn_count,
+                served
+            ];
+            execute(connection, sql, row)?;
+            Ok(())
+        })
     }
 
-    /// Returns a turn at a level as text, and announces it on the board. `turn` is any name that
-    /// [`parse_turn_number`] accepts.
-    pub fn get_turn(&self, session: &str, turn: &str, level: Level) -> Result<String, MemoryError> {
+    /// Returns the documents of the project that a session can read and that have not expired, the
+    /// newest first, without those on the board of the session.
+    pub(crate) fn project_documents(
+        &self,
+        access: &MemoryAccess,
+        board: &[Announcement],
+    ) -> Result<Vec<ProjectDocument>, MemoryError> {
+        self.read(|reader| {
+            let connection = &reader.connection;
+            let readable = readable_sessions(connection, access)?;
+            // Documents of the agent server are found from their folder only, and its sessions
+            // find no others.
+            let sql = "SELECT key, max(decrypt(title)), max(saved_ms) FROM memory_documents
+                 JOIN memory_sessions ON id = session
+                 WHERE saved_ms > ?1 AND (?2 IS NULL OR name = ?2)
+                 AND (?3 IS NULL OR project = ?3)
+                 AND (served = 0 OR directory =
+                     (SELECT directory FROM memory_sessions WHERE name = ?4))
+                 AND (?5 = 0 OR served = 1)
+                 GROUP BY key ORDER BY max(saved_ms) DESC LIMIT ?6";
+            let oldest = now_ms() - DOCUMENT_RETENTION.as_millis() as i64;
+            let wanted = params![
+                oldest,
+                readable.session,
+                readable.project,
+                access.session,
+                access.folders.is_some(),
+                MAX_LISTED_DOCUMENTS + board.len() as u32
+            ];
+            let mut documents: Vec<ProjectDocument> = query_rows(connection, sql, wanted, |row| {
+                Ok(ProjectDocument {
+                    key: row.get(0)?,
+                    title: row.get(1)?,
+                    saved_ms: row.get(2)?,
+                })
+            })?;
+            documents.retain(|document| {
+                let quoted = format!("\"{}\"", document.key);
+                !board.iter().any(|entry| entry.text.contains(&quoted))
+            });
+            documents.truncate(MAX_LISTED_DOCUMENTS as usize);
+            Ok(documents)
+        })
+    }
+
+    /// Returns a turn at a level as text, and announces it on the board of the session. `turn` is
+    /// any name that [`parse_turn_number`] accepts, or such a name after another session that the
+    /// access reaches: `ses_x/T-50`.
+    pub fn get_turn(
+        &self,
+        access: &MemoryAccess,
+        turn: &str,
+        level: Level,
+    ) -> Result<String, MemoryError> {
+        let (session, name) = split_turn_name(&access.session, turn);
+        let not_found = || MemoryError::turn_not_found(session, name);
+        if !self.can_read(access, session)? {
+            return Err(not_found());
+        }
         let turns = self.turn_count(session)?;
-        let number = parse_turn_number(turn).filter(|number| *number <= turns);
-        let number = number.ok_or_else(|| MemoryError::turn_not_found(session, turn))?;
+        let number = parse_turn_number(name).filter(|number| *number <= turns);
+        let number = number.ok_or_else(not_found)?;
         let text = self.turn_text_at_level(session, number, level)?;
         self.write(|connection| {
-            let note = format!("T-{number} at {}: {text}", level.letter());
-            insert_announcement(connection, session, "turn", number, &note)
+            let (source, shown) = match session == access.session {
+                true => (None, format!("T-{number}")),
+                false => {
+                    let source = require_session(connection, session)?.id;
+                    (Some(source), format!("{session}/T-{number}"))
+                }
+            };
+            let note = format!("{shown} at {}: {text}", level.letter());
+            let fetched = FetchedTurn { source, number };
+            insert_announcement(connection, &access.session, "turn", Some(fetched), &note)
         })?;
         Ok(text)
     }
@@ -96,13 +175,45 @@ impl Memory {
     }
 }
 
+/// A document of the project, for the board.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProjectDocument {
+    pub(crate) key: String,
+    pub(crate) title: String,
+    pub(crate) saved_ms: i64,
+}
+
+/// Returns the title of a document for one line of a prompt.
+pub(crate) fn shorten_title(title: &str) -> String {
+    // A title is untrusted text: on a line of its own it could look like one of our headings.
+    let title = collapse_whitespace(title);
+    let title: String = title.chars().take(MAX_TITLE_CHARS).collect();
+    title.replace('"', "'")
+}
+
+/// A turn that was fetched and is announced.
+struct FetchedTurn {
+    /// The session of the turn; `None` for the session of the board.
+    source: Option<i64>,
+    number: u32,
+}
+
+/// Splits the name of a turn into its session and its name there: `ses_x/T-50`. A name without a
+/// session is one of `own`.
+pub(crate) fn split_turn_name<'a>(own: &'a str, turn: &'a str) -> (&'a str, &'a str) {
+    // A closing tag, which also has a slash, names no session.
+    let split = turn.rsplit_once('/');
+    let split = split.filter(|(session, _)| !session.is_empty() && !session.ends_with('<'));
+    split.unwrap_or((own, turn))
+}
+
 /// Stores an announcement, replaces an equal one, and deletes expired ones. `turn` is the fetched
-/// turn, 0 for anything else.
+/// turn; `None` for anything else.
 fn insert_announcement(
     connection: &Connection,
     session: &str,
     kind: &str,
-    turn: u32,
+    turn: Option<FetchedTurn>,
     text: &str,
 ) -> Result<(), MemoryError> {
     // A call of the session's first turn runs before that turn is stored.
@@ -115,17 +226,19 @@ fn insert_announcement(
          WHERE session = ?1 AND (until < ?2 OR (kind = ?3 AND text = encrypt(?4)))",
         params![found.id, found.turn_count, kind, text],
     )?;
+    let (source, turn) = turn.map_or((None, 0), |turn| (turn.source, turn.number));
     execute(
         connection,
-        "INSERT INTO memory_board (session, id, kind, turn, text, until)
-         SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, encrypt(?4), ?5
+        "INSERT INTO memory_board (session, id, kind, turn, text, until, source)
+         SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, encrypt(?4), ?5, ?6
          FROM memory_board WHERE session = ?1",
         params![
             found.id,
             kind,
             turn,
             text,
-            found.turn_count + ANNOUNCEMENT_TURNS
+            found.turn_count + ANNOUNCEMENT_TURNS,
+            source
         ],
     )?;
     Ok(())

@@ -2,14 +2,14 @@
 //! the index are replaced by keyed digests (`keyed_digest` in SQL).
 //!
 //! Search works with the digest of each stemmed word as it does with the word. Not encrypted are:
-//! names of sessions, roles, times, the lengths of turns, and which digests a turn has.
+//! names and folders of sessions, roles, times, the lengths of turns, and which digests a turn has.
 
 use selvedge_database::params;
 
 use crate::{Memory, MemoryError};
 
 /// The encrypted columns of each table.
-const ENCRYPTED_COLUMNS: [(&str, &str); 10] = [
+const ENCRYPTED_COLUMNS: [(&str, &str); 12] = [
     ("memory_turns", "key speaker raw"),
     ("memory_levels", "smoothed compressed tiny"),
     ("memory_parts", "label"),
@@ -19,6 +19,8 @@ const ENCRYPTED_COLUMNS: [(&str, &str); 10] = [
     ("memory_lessons", "title topics keywords content"),
     ("memory_topics", "name"),
     ("memory_board", "text"),
+    ("memory_briefs", "text"),
+    ("memory_documents", "title"),
     ("memory_vectors", "data"),
 ];
 

@@ -29,6 +29,15 @@ pub enum MemoryError {
     /// No lesson has this id.
     #[error("there is no lesson `{0}`")]
     LessonNotFound(String),
+    /// No project has this root.
+    #[error("there is no project at `{0}`")]
+    ProjectNotFound(String),
+    /// Another project has this root.
+    #[error("there is already a project at `{0}`")]
+    ProjectExists(String),
+    /// The lesson was learned in no project, or in several.
+    #[error("the lesson `{0}` does not belong to one project")]
+    LessonWithoutProject(String),
     /// A line of an imported file is not in a supported format.
     #[error("{location}: {message}")]
     InvalidLine {

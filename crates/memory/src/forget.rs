@@ -36,7 +36,9 @@ impl Memory {
                 let sql = format!("DELETE FROM memory_{table} WHERE id >= ?1 AND id < ?2");
                 connection.execute(&sql, params![id << 32, (id + 1) << 32])?;
             }
-            let by_session = "parts speakers postings eras gradients board topics encoders batches";
+            delete_quotes(connection, id, None)?;
+            let by_session =
+                "parts speakers postings eras gradients board documents topics encoders batches";
             for table in by_session.split(' ') {
                 let sql = format!("DELETE FROM memory_{table} WHERE session = ?1");
                 connection.execute(&sql, params![id])?;
@@ -101,6 +103,11 @@ impl Memory {
                  AND (turn = ?2 OR until - ?3 BETWEEN ?2 - 1 AND ?2)",
                 params![found.id, number, ANNOUNCEMENT_TURNS],
             )?;
+            connection.execute(
+                "DELETE FROM memory_documents WHERE session = ?1 AND turn BETWEEN ?2 - 1 AND ?2",
+                params![found.id, number],
+            )?;
+            delete_quotes(connection, found.id, Some(number))?;
             eras::rewrite_eras_of_turn(connection, &found, number)?;
             crate::vectors::clear_vector(connection, found.id, number)?;
             let lessons = forget_lessons(connection, found.id, number, number)?;
@@ -119,6 +126,19 @@ impl Memory {
             false => Err(MemoryError::LogInUse),
         }
     }
+}
+
+/// Deletes what other sessions keep of a turn, or of all turns of a session: announcements that
+/// quote it, and the briefs, which may quote it.
+fn delete_quotes(
+    connection: &Connection,
+    session: i64,
+    turn: Option<u32>,
+) -> Result<(), MemoryError> {
+    let sql = "DELETE FROM memory_board WHERE source = ?1 AND (?2 IS NULL OR turn = ?2)";
+    connection.execute(sql, params![session, turn])?;
+    connection.execute("DELETE FROM memory_briefs", params![])?;
+    Ok(())
 }
 
 /// Clears a turn's metrics and subtracts its words from the sums of its session and part.

@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_database::{Connection, DatabaseValue, FromColumn, ToParameter, ValueRef, params};
+use selvedge_protocol::MemoryScope;
 use serde::Serialize;
 
-use crate::store::{execute, now_ms, query_rows};
+use crate::projects::{ReadableSessions, own_project, readable_sessions};
+use crate::store::{execute, now_ms, query_first, query_rows};
 use crate::words::{for_each_term, query_terms};
-use crate::{Memory, MemoryError, tokens};
+use crate::{Memory, MemoryAccess, MemoryError, tokens};
 
 /// A lesson learned from past turns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -20,6 +22,8 @@ pub struct Lesson {
     pub kind: LessonKind,
     /// Whether recall uses the lesson.
     pub status: LessonStatus,
+    /// The project in which it is used; `None` if in all.
+    pub project: Option<String>,
     /// A short title for lists.
     pub title: String,
     /// The topics the lesson belongs to.
@@ -85,6 +89,15 @@ text_enum! {
         /// A longer reference text about a topic.
         Layer = "layer",
     }
+}
+
+/// Where a lesson is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LessonScope {
+    /// In all projects of the user.
+    User,
+    /// In the project in which it was learned.
+    Project,
 }
 
 text_enum! {
@@ -154,26 +167,100 @@ impl Memory {
         }
     }
 
-    /// Deletes a lesson.
+    /// Uses a lesson in all projects, or only in the one in which it was learned. Fails if it was
+    /// learned in none or in several.
+    pub fn set_lesson_scope(&self, lesson: &str, scope: LessonScope) -> Result<(), MemoryError> {
+        self.write(|connection| {
+            let project = match scope {
+                LessonScope::User => String::new(),
+                LessonScope::Project => {
+                    let sql = "SELECT DISTINCT coalesce(project, '') FROM memory_sources
+                         JOIN memory_sessions ON id = session WHERE lesson = ?1";
+                    let projects: Vec<String> =
+                        query_rows(connection, sql, params![lesson], |row| row.get(0))?;
+                    match <[String; 1]>::try_from(projects) {
+                        Ok([project]) if !project.is_empty() => project,
+                        _ => return Err(MemoryError::LessonWithoutProject(lesson.to_owned())),
+                    }
+                }
+            };
+            let sql = "UPDATE memory_lessons SET project = ?2 WHERE id = ?1";
+            match execute(connection, sql, params![lesson, project])? {
+                0 => Err(MemoryError::LessonNotFound(lesson.to_owned())),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Deletes a lesson, and the briefs, which may quote it.
     pub fn forget_lesson(&self, lesson: &str) -> Result<(), MemoryError> {
-        match self.write(|connection| remove_lesson(connection, lesson))? {
+        let removed = self.write(|connection| {
+            execute(connection, "DELETE FROM memory_briefs", params![])?;
+            remove_lesson(connection, lesson)
+        });
+        match removed? {
             0 => Err(MemoryError::LessonNotFound(lesson.to_owned())),
             _ => self.truncate_log(),
         }
     }
 
-    /// Returns up to `k` lessons in use that match a question, the best first.
-    pub fn find_lessons(&self, question: &str, k: usize) -> Result<Vec<Lesson>, MemoryError> {
+    /// Returns up to `k` lessons in use that match a question, the best first. Without an access,
+    /// lessons of all projects count.
+    pub fn find_lessons(
+        &self,
+        access: Option<&MemoryAccess>,
+        question: &str,
+        k: usize,
+    ) -> Result<Vec<Lesson>, MemoryError> {
         self.read(|reader| {
-            let lessons = read_lessons(
-                &reader.connection,
-                Some(LessonStatus::Used),
-                MAX_LESSONS_SEARCHED,
-            )?;
-            let topics = topic_weights(&reader.connection)?;
+            let connection = &reader.connection;
+            let lessons = match access {
+                Some(access) => lessons_in_use(connection, access)?,
+                None => read_lessons(connection, Some(LessonStatus::Used), MAX_LESSONS_SEARCHED)?,
+            };
+            let project = match access {
+                Some(access) => own_project(connection, access)?,
+                None => None,
+            };
+            let topics = topic_weights(connection, project.as_deref())?;
             Ok(rank_lessons(lessons, &topics, question, k))
         })
     }
+}
+
+/// Returns the lessons in use that an access reaches: those of the user, of the project, and of the
+/// sessions that it may read.
+pub(crate) fn lessons_in_use(
+    connection: &Connection,
+    access: &MemoryAccess,
+) -> Result<Vec<Lesson>, MemoryError> {
+    let ReadableSessions { session, names, .. } = readable_sessions(connection, access)?;
+    let project = own_project(connection, access)?;
+    let mut lessons = read_lessons(connection, Some(LessonStatus::Used), MAX_LESSONS_SEARCHED)?;
+    let is_source = |names: &[String], source: &String| {
+        let name = source.rsplit_once('/').map(|(name, _)| name);
+        name.is_some_and(|name| names.iter().any(|known| known == name))
+    };
+    lessons.retain(|lesson| {
+        let sources = &lesson.source_turns;
+        let in_scope = match (&lesson.project, &session) {
+            (None, _) => true,
+            // Without a project, or within one session, only what was learned in it.
+            (Some(_), Some(own)) => {
+                let own = std::slice::from_ref(own);
+                !sources.is_empty() && sources.iter().all(|source| is_source(own, source))
+            }
+            (Some(_), None) if access.scope == MemoryScope::All => true,
+            (of_lesson, None) => *of_lesson == project,
+        };
+        // A lesson without sources was written by a person, for the project.
+        let in_folders = names.as_ref().is_none_or(|names| match sources.as_slice() {
+            [] => lesson.project.is_some() && lesson.project == project,
+            sources => sources.iter().all(|source| is_source(names, source)),
+        });
+        in_scope && in_folders
+    });
+    Ok(lessons)
 }
 
 /// A person's decision about a proposed lesson.
@@ -237,10 +324,15 @@ fn decayed_weight(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
     weight * 0.5_f64.powf((now_ms - updated_ms).max(0) as f64 / WEIGHT_HALF_LIFE_MS)
 }
 
-/// Returns the highest weight of each topic in any session.
-fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, MemoryError> {
-    let sql = "SELECT decrypt(name), max(weight) FROM memory_topics GROUP BY name";
-    query_rows(connection, sql, params![], |row| row.try_into())
+/// Returns the highest weight of each topic in any session of a project, or of all.
+fn topic_weights(
+    connection: &Connection,
+    project: Option<&str>,
+) -> Result<BTreeMap<String, f64>, MemoryError> {
+    let sql = "SELECT decrypt(memory_topics.name), max(weight) FROM memory_topics
+         JOIN memory_sessions ON id = session WHERE ?1 IS NULL OR project = ?1
+         GROUP BY memory_topics.name";
+    query_rows(connection, sql, params![project], |row| row.try_into())
 }
 
 /// Reads up to `limit` lessons with a status (all for `None`), the highest weight first.
@@ -250,7 +342,7 @@ pub(crate) fn read_lessons(
     limit: u32,
 ) -> Result<Vec<Lesson>, MemoryError> {
     let sql = "SELECT id, kind, status, decrypt(title), decrypt(topics), decrypt(keywords),
-         decrypt(content), weight, updated_ms FROM memory_lessons
+         decrypt(content), weight, updated_ms, coalesce(project, '') FROM memory_lessons
          WHERE ?1 IS NULL OR status = ?1 ORDER BY weight DESC, updated_ms DESC, id LIMIT ?2";
     let list = |text: String| {
         let words = text.split('\n').filter(|word| !word.is_empty());
@@ -261,6 +353,7 @@ pub(crate) fn read_lessons(
             lesson_id: row.get(0)?,
             kind: row.get(1)?,
             status: row.get(2)?,
+            project: Some(row.get(9)?).filter(|project: &String| !project.is_empty()),
             title: row.get(3)?,
             topic: list(row.get(4)?),
             keywords: list(row.get(5)?),
@@ -286,7 +379,10 @@ pub(crate) fn learn_lesson(
     session: i64,
     draft: &LessonDraft,
 ) -> Result<(), MemoryError> {
-    let id = match find_same_lesson(connection, draft)? {
+    let sql = "SELECT coalesce(project, '') FROM memory_sessions WHERE id = ?1";
+    let project: Option<String> = query_first(connection, sql, params![session], |row| row.get(0))?;
+    let project = project.unwrap_or_default();
+    let id = match find_same_lesson(connection, &project, draft)? {
         Some(id) => {
             let sql = "UPDATE memory_lessons SET updated_ms = ?3,
                  weight = CASE WHEN weight + ?2 > 1.0 THEN 1.0 ELSE weight + ?2 END,
@@ -295,7 +391,7 @@ pub(crate) fn learn_lesson(
             id
         }
         None => {
-            let id = lesson_id(connection, draft);
+            let id = lesson_id(connection, &project, draft);
             let LessonDraft {
                 kind,
                 status,
@@ -308,9 +404,9 @@ pub(crate) fn learn_lesson(
             execute(
                 connection,
                 "INSERT INTO memory_lessons (id, kind, status, title, topics, keywords, content,
-                    tokens, weight, updated_ms)
+                    tokens, weight, updated_ms, project)
                  VALUES (?1, ?2, ?3, encrypt(?4), encrypt(?5), encrypt(?6), encrypt(?7), ?8, ?9,
-                    ?10)",
+                    ?10, ?11)",
                 params![
                     id,
                     kind,
@@ -321,7 +417,8 @@ pub(crate) fn learn_lesson(
                     content,
                     size,
                     INITIAL_WEIGHT,
-                    now
+                    now,
+                    project
                 ],
             )?;
             id
@@ -335,13 +432,14 @@ pub(crate) fn learn_lesson(
     Ok(())
 }
 
-/// Returns the id of the stored lesson that says the same: one with the same id, or with nearly the
-/// same keywords.
+/// Returns the id of the stored lesson that says the same in this project, or in all: one with the
+/// same id, or with nearly the same keywords.
 fn find_same_lesson(
     connection: &Connection,
+    project: &str,
     draft: &LessonDraft,
 ) -> Result<Option<String>, MemoryError> {
-    let id = lesson_id(connection, draft);
+    let id = lesson_id(connection, project, draft);
     let mut by_id = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
     if by_id.exists(params![id])? {
         return Ok(Some(id));
@@ -350,9 +448,10 @@ fn find_same_lesson(
     if words.len() < 3 {
         return Ok(None);
     }
-    let mut read = connection
-        .prepare_cached("SELECT id, decrypt(keywords) FROM memory_lessons WHERE kind = ?1")?;
-    let mut rows = read.query(params![draft.kind])?;
+    let sql = "SELECT id, decrypt(keywords) FROM memory_lessons
+         WHERE kind = ?1 AND coalesce(project, '') IN ('', ?2)";
+    let mut read = connection.prepare_cached(sql)?;
+    let mut rows = read.query(params![draft.kind, project])?;
     while let Some(row) = rows.next()? {
         let other: String = row.get(1)?;
         let other: BTreeSet<&str> = other.split('\n').collect();
@@ -386,10 +485,10 @@ fn remove_lesson(connection: &Connection, lesson: &str) -> Result<usize, MemoryE
     execute(connection, sql, params![lesson])
 }
 
-/// Returns the id of a draft: a hash of its kind and identity. In an encrypted memory the hash is
-/// taken of a keyed digest, so that the id reveals nothing.
-fn lesson_id(connection: &Connection, draft: &LessonDraft) -> String {
-    let identity = format!("{}{}", draft.kind.as_str(), draft.identity);
+/// Returns the id of a draft: a hash of its project, kind and identity. In an encrypted memory the
+/// hash is taken of a keyed digest, so that the id reveals nothing.
+fn lesson_id(connection: &Connection, project: &str, draft: &LessonDraft) -> String {
+    let identity = format!("{project}{}{}", draft.kind.as_str(), draft.identity);
     let digest = match connection.keyed_digest(&identity) {
         DatabaseValue::Blob(digest) => digest,
         _ => identity.into_bytes(),

@@ -1,6 +1,6 @@
-//! Long-term memory of sessions: stores every turn at four levels of detail, renders a session
-//! within a token budget (the gradient), recalls what is relevant to a new message, and learns
-//! lessons from past turns.
+//! Long-term memory of projects: stores every turn of their sessions at four levels of detail,
+//! renders a session within a token budget (the gradient), recalls what is relevant to a new
+//! message from all sessions of the project, and learns lessons from past turns.
 //!
 //! All data is in the journal's SQLite file. The crate opens no socket and knows no provider: a
 //! small model and an encoder for vectors are optional and passed in by the caller.
@@ -42,6 +42,7 @@
 mod append;
 mod assemble;
 mod board;
+mod brief;
 mod cleaning;
 mod distill;
 mod distill_batch;
@@ -61,11 +62,18 @@ mod model;
 #[cfg(feature = "pocket")]
 mod pocket;
 mod postings;
+mod projects;
 mod rank;
 mod recall;
+mod recall_model;
+mod recall_search;
+mod recall_text;
+mod recall_trace;
 mod schema;
 mod search;
 mod search_budget;
+mod search_tool;
+mod sectioned_text;
 mod stats;
 mod store;
 mod summarise;
@@ -80,20 +88,24 @@ mod words;
 pub use append::{NewTurn, TurnFormat};
 pub use assemble::{AssembledHistory, PlanStorage};
 pub use board::{ANNOUNCEMENT_TURNS, Announcement};
+pub use brief::MAX_BRIEF_TOKENS;
 pub use distill::{DistillReport, Topic};
 pub use error::MemoryError;
 pub use forget::ForgottenCounts;
 pub use gradient::{Band, GradientOptions};
 pub use import::{ImportFormat, ImportReport};
-pub use lessons::{Lesson, LessonKind, LessonStatus, ProposalDecision};
+pub use lessons::{Lesson, LessonKind, LessonScope, LessonStatus, ProposalDecision};
 pub use level::{Level, TaggedSpan, parse_turn_number};
 pub use level_writer::LevelProgress;
 pub use model::{BatchSmallModel, SmallModel, SmallModelBatchStatus, SmallModelError};
 #[cfg(feature = "pocket")]
 pub use pocket::PocketEncoder;
+pub use projects::{MemoryAccess, MemoryProject, ProjectPlace};
 pub use rank::RankWeights;
-pub use recall::{MEMORY_PROMPT, RecallRequest, RecalledMemory};
+pub use recall::{MEMORY_PROMPT, RecallDeadlines, RecallRequest, RecalledMemory};
+pub use recall_trace::{CandidateFate, RecallCandidate, RecallStage, StageName, StageOutcome};
 pub use search::{MemoryHit, MemoryQuery};
+pub use search_tool::{search_memory_spec, search_memory_tool};
 pub use stats::{MemoryStats, SessionStats};
 pub use store::{AppendedTurn, Memory, StoredTurn};
 pub use tool::{get_turn_spec, get_turn_tool};

@@ -20,6 +20,8 @@ pub struct MemoryQuery<'a> {
     pub text: &'a str,
     /// The session to search; `None` for all.
     pub session: Option<&'a str>,
+    /// The project to search; `None` for all.
+    pub project: Option<&'a str>,
     /// Names of the sessions whose turns can be found; `None` for all. Turns of other sessions
     /// still count for how common a word is.
     pub sessions: Option<&'a [String]>,
@@ -38,6 +40,7 @@ impl<'a> MemoryQuery<'a> {
         Self {
             text,
             session: None,
+            project: None,
             sessions: None,
             max_turns: 10,
             budget: None,
@@ -72,8 +75,12 @@ pub struct MemoryHit {
 }
 
 impl Memory {
-    /// Returns the turns that match a question, the best first.
-    pub fn search(&self, query: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>, MemoryError> {
+    /// Returns the turns that match a question, the best first, without counting the tokens of
+    /// turns whose levels are not written yet.
+    pub(crate) fn search_uncounted(
+        &self,
+        query: &MemoryQuery<'_>,
+    ) -> Result<Vec<MemoryHit>, MemoryError> {
         let encoder = self.encoder.as_ref();
         let encoder = encoder.filter(|_| query.weights.vectors != 0.0);
         let question = encoder.and_then(|encoder| {
@@ -81,7 +88,12 @@ impl Memory {
             let vectors = encoder.encode(&[&self.redact(query.text)]).ok()?;
             Some((encoder.name(), quantise(vectors.last()?)))
         });
-        let mut hits = self.read(|reader| run_search(reader, query, question.as_ref()))?;
+        self.read(|reader| run_search(reader, query, question.as_ref()))
+    }
+
+    /// Returns the turns that match a question, the best first.
+    pub fn search(&self, query: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>, MemoryError> {
+        let mut hits = self.search_uncounted(query)?;
         for hit in hits.iter_mut().filter(|hit| hit.tokens == 0) {
             // Its levels are not written yet.
             hit.tokens = self.count_raw_tokens(&hit.session, hit.number)?;
@@ -106,6 +118,8 @@ pub(crate) struct SearchScope {
     data_version: Option<i64>,
     /// The session that is searched; `None` for all.
     session_id: Option<i64>,
+    /// The project that is searched; `None` for all.
+    project: Option<String>,
     sessions: Vec<SearchedSession>,
     turns: SearchableTurns,
 }
@@ -144,7 +158,9 @@ fn run_search(
         Some(name) => Some(require_session(connection, name)?.id),
         None => None,
     };
-    let mut cached = reader.scope.take().filter(|scope| scope.session_id == only);
+    let is_same =
+        |scope: &SearchScope| scope.session_id == only && scope.project.as_deref() == query.project;
+    let mut cached = reader.scope.take().filter(is_same);
     if let Some(scope) = &mut cached
         && !scope.refresh(connection)?
     {
@@ -152,18 +168,22 @@ fn run_search(
     }
     let scope = match cached {
         Some(scope) => scope,
-        None => SearchScope::load(connection, only)?,
+        None => SearchScope::load(connection, only, query.project)?,
     };
     reader.scope.insert(scope).rank(connection, query, question)
 }
 
 impl SearchScope {
-    fn load(connection: &Connection, only: Option<i64>) -> Result<Self, MemoryError> {
+    fn load(
+        connection: &Connection,
+        only: Option<i64>,
+        project: Option<&str>,
+    ) -> Result<Self, MemoryError> {
         let version = connection.data_version()?;
         let sql = "SELECT id, name, created_ms, forgotten FROM memory_sessions
-             WHERE ?1 IS NULL OR id = ?1 ORDER BY id";
+             WHERE (?1 IS NULL OR id = ?1) AND (?2 IS NULL OR project = ?2) ORDER BY id";
         let mut sessions: Vec<SearchedSession> =
-            query_rows(connection, sql, params![only], |row| {
+            query_rows(connection, sql, params![only, project], |row| {
                 Ok(SearchedSession {
                     id: row.get(0)?,
                     name: row.get(1)?,
@@ -180,27 +200,40 @@ impl SearchScope {
         Ok(Self {
             data_version: version,
             session_id: only,
+            project: project.map(str::to_owned),
             sessions,
             turns,
         })
     }
 
     /// Adds the turns appended since the scope was loaded. Returns false if the scope must be
-    /// loaded again: if a turn was forgotten, or if it covers all sessions and anything changed.
+    /// loaded again: if a turn was forgotten, or if one of several sessions grew that is not the
+    /// newest.
     fn refresh(&mut self, connection: &Connection) -> Result<bool, MemoryError> {
         let version = connection.data_version()?;
         if version.is_some() && version == self.data_version {
             return Ok(true);
         }
-        let (Some(_), [session]) = (self.session_id, &mut self.sessions[..]) else {
+        let sql = "SELECT id, created_ms, forgotten, turns FROM memory_sessions
+             WHERE (?1 IS NULL OR id = ?1) AND (?2 IS NULL OR project = ?2) ORDER BY id";
+        let current: Vec<(i64, i64, i64, u32)> = query_rows(
+            connection,
+            sql,
+            params![self.session_id, self.project],
+            |row| row.try_into(),
+        )?;
+        let Some(newest) = self.sessions.len().checked_sub(1) else {
             return Ok(false);
         };
-        let sql = "SELECT created_ms, forgotten FROM memory_sessions WHERE id = ?1";
-        let current = query_first(connection, sql, params![session.id], |row| row.try_into())?;
-        if current != Some((session.created_ms, session.forgotten)) {
+        let is_same = |(at, known): (usize, &SearchedSession)| {
+            let (id, created_ms, forgotten, turns) = current[at];
+            (id, created_ms, forgotten) == (known.id, known.created_ms, known.forgotten)
+                && (at == newest || turns == known.turn_count)
+        };
+        if current.len() != self.sessions.len() || !self.sessions.iter().enumerate().all(is_same) {
             return Ok(false);
         }
-        session.read_new_turns(connection, &mut self.turns)?;
+        self.sessions[newest].read_new_turns(connection, &mut self.turns)?;
         self.data_version = version;
         Ok(true)
     }

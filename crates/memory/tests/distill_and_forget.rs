@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    Encoder, GradientOptions, LessonKind, LessonStatus, Level, Memory, MemoryError, MemoryQuery,
-    NewTurn, PlanStorage, ProposalDecision, SmallModel, SmallModelError,
+    Encoder, GradientOptions, LessonKind, LessonStatus, Level, Memory, MemoryAccess, MemoryError,
+    MemoryQuery, NewTurn, PlanStorage, ProposalDecision, SmallModel, SmallModelError,
 };
 use serde_json::json;
 
@@ -80,14 +80,20 @@ async fn forgotten_text_is_removed_from_every_file() {
         memory
             .assemble(session, GradientOptions::new(1500), PlanStorage::Store)
             .unwrap();
-        memory.get_turn(session, "T-2", Level::Raw).unwrap();
+        memory
+            .get_turn(&MemoryAccess::new(session), "T-2", Level::Raw)
+            .unwrap();
     }
     let number = memory
         .search(&MemoryQuery::new("zyzzyvaplex").in_session("keep"))
         .unwrap()[0]
         .number;
     memory
-        .get_turn("keep", &format!("T-{number}"), Level::Raw)
+        .get_turn(
+            &MemoryAccess::new("keep"),
+            &format!("T-{number}"),
+            Level::Raw,
+        )
         .unwrap();
     assert!(
         memory
@@ -218,7 +224,7 @@ async fn each_turn_is_distilled_once_and_by_one_process_at_a_time() {
         (vec![LessonStatus::Used], vec![LessonStatus::Used])
     );
     let lessons = memory
-        .find_lessons("cargo build fails, linker not found", 3)
+        .find_lessons(None, "cargo build fails, linker not found", 3)
         .unwrap();
     assert!(
         lessons[0].content.contains("apt install gcc"),
@@ -374,7 +380,7 @@ async fn proposed_layers_are_used_only_after_review() {
         .unwrap_or_else(|| panic!("{proposed:?}"));
     let matching = |memory: &Memory| {
         memory
-            .find_lessons("migration of the billing database", 9)
+            .find_lessons(None, "migration of the billing database", 9)
             .unwrap()
     };
     assert!(matching(&memory).is_empty());

@@ -11,7 +11,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    Level, Memory, MemoryQuery, NewTurn, RecallRequest, SmallModel, SmallModelError, get_turn_tool,
+    CandidateFate, Level, Memory, MemoryAccess, MemoryQuery, NewTurn, RecallDeadlines,
+    RecallRequest, SmallModel, SmallModelError, get_turn_tool,
 };
 use selvedge_protocol::{DocumentInfo, DocumentKind};
 
@@ -24,7 +25,7 @@ fn memory() -> (tempfile::TempDir, Arc<Memory>) {
 /// A request with a deadline that a busy machine can meet, too.
 fn request<'a>(session: &'a str, text: &'a str) -> RecallRequest<'a> {
     RecallRequest {
-        timeout: Duration::from_secs(60),
+        deadlines: RecallDeadlines::within(Duration::from_secs(60)),
         ..RecallRequest::new(session, text)
     }
 }
@@ -131,7 +132,7 @@ async fn a_model_that_never_answers_is_abandoned_at_the_deadline() {
     let silent = model("", true);
     let start = Instant::now();
     let with_model = RecallRequest {
-        timeout: Duration::from_millis(1500),
+        deadlines: RecallDeadlines::within(Duration::from_millis(1500)),
         model: Some(silent.clone()),
         ..request("s", "which database does staging use?")
     };
@@ -156,13 +157,19 @@ async fn a_model_removes_irrelevant_turns() {
         model: Some(model),
         ..request("s", "which database does staging use?")
     };
+    let without = request("s", "which database does staging use?");
+    let first = memory.recall(&without).await.hits[0].number;
+    // The answer is valid for the first prompt of the filter only. The judgement falls back to the
+    // result of the filter.
     let strict = memory
-        .recall(&with_model(model("The relevant ones: [3]", false)))
+        .recall(&with_model(model("The relevant ones: [1]", false)))
         .await;
-    assert_eq!(
-        strict.hits.iter().map(|hit| hit.number).collect::<Vec<_>>(),
-        [3]
-    );
+    assert_eq!(strict.hits[0].number, first);
+    let fates = strict.candidates.iter().map(|candidate| candidate.fate);
+    let fates: Vec<CandidateFate> = fates.take(11).collect();
+    assert_eq!(fates[0], CandidateFate::Quoted);
+    assert_eq!(fates[1..10], [CandidateFate::RemovedByFilter; 9]);
+    assert_eq!(fates[10], CandidateFate::Quoted);
     let unusable = memory
         .recall(&with_model(model("I cannot say", false)))
         .await;
@@ -177,11 +184,13 @@ async fn fetched_turns_stay_on_the_board_for_five_turns() {
     fill(&memory);
     let turns = memory.turn_count("s").unwrap();
     let registry = selvedge_tools::Registry::new()
-        .with(get_turn_tool(memory.clone(), "s"))
+        .with(get_turn_tool(memory.clone(), MemoryAccess::new("s")))
         .unwrap();
     let declared = selvedge_tools::declarations(&registry);
     assert!(declared.contains("getTurn"), "{declared}");
-    let text = memory.get_turn("s", "T-3", Level::Raw).unwrap();
+    let text = memory
+        .get_turn(&MemoryAccess::new("s"), "T-3", Level::Raw)
+        .unwrap();
     assert_eq!(
         text,
         "The staging database is called heron-7 and lives in Oslo."
@@ -206,12 +215,16 @@ async fn fetched_turns_stay_on_the_board_for_five_turns() {
     assert_eq!(memory.turn_count("s").unwrap(), turns + 7);
     assert!(
         memory
-            .get_turn("s", "T-99999", Level::Raw)
+            .get_turn(&MemoryAccess::new("s"), "T-99999", Level::Raw)
             .unwrap_err()
             .to_string()
             .contains("T-99999")
     );
-    assert!(memory.get_turn("s", "tomorrow", Level::Raw).is_err());
+    assert!(
+        memory
+            .get_turn(&MemoryAccess::new("s"), "tomorrow", Level::Raw)
+            .is_err()
+    );
     memory
         .announce("new", "web", "fetched before anything was said")
         .unwrap();
@@ -242,16 +255,22 @@ async fn documents_are_announced_with_the_calls_that_read_them() {
         bytes: 1,
         saved_ms: 0,
     };
-    memory.announce_document("s", &page).unwrap();
+    memory
+        .announce_document(&MemoryAccess::new("s"), &page)
+        .unwrap();
     memory.append("s", &NewTurn::text("user", "next")).unwrap();
-    memory.announce_document("s", &page).unwrap();
+    memory
+        .announce_document(&MemoryAccess::new("s"), &page)
+        .unwrap();
     let prompt = DocumentInfo {
         key: "FPROMPT1".into(),
         kind: DocumentKind::Prompt,
         title: "x".repeat(1000),
         ..page
     };
-    memory.announce_document("s", &prompt).unwrap();
+    memory
+        .announce_document(&MemoryAccess::new("s"), &prompt)
+        .unwrap();
     let board = memory.board("s").unwrap();
     assert_eq!(
         board
@@ -297,7 +316,7 @@ async fn text_of_a_turn_cannot_end_the_recalled_block() {
 fn a_cached_scope_finds_the_same_as_a_new_one() {
     let dir = tempfile::tempdir().unwrap();
     let open = || Memory::open(dir.path(), Redactor::new([])).unwrap();
-    let memory = open();
+    let (memory, all) = (open(), open());
     let lines = chats::chat(11, 30).lines;
     let assert_same = |when: &str| {
         for question in [
@@ -308,13 +327,16 @@ fn a_cached_scope_finds_the_same_as_a_new_one() {
             let query = MemoryQuery {
                 max_turns: 30,
                 budget: Some(3_000),
-                ..MemoryQuery::new(question).in_session("s")
+                ..MemoryQuery::new(question)
             };
-            assert_eq!(
-                memory.search(&query).unwrap(),
-                open().search(&query).unwrap(),
-                "{when}: {question}"
-            );
+            // A reader keeps one scope, so each kind of query has a store of its own.
+            for (store, query) in [(&memory, query.clone().in_session("s")), (&all, query)] {
+                assert_eq!(
+                    store.search(&query).unwrap(),
+                    open().search(&query).unwrap(),
+                    "{when}: {question}"
+                );
+            }
         }
     };
     for (number, line) in lines.iter().enumerate().take(240) {

@@ -109,6 +109,20 @@ pub enum RuntimeEvent {
         /// Approximate number of tokens after.
         tokens_after: u64,
     },
+    /// Memory was searched before the first request of the turn.
+    #[serde(rename = "memory.recalled")]
+    MemoryRecalled {
+        /// How many turns were recalled.
+        turns: u32,
+        /// How many lessons were recalled.
+        lessons: u32,
+        /// How many reference layers were recalled.
+        layers: u32,
+        /// How long the turn waited for it, in milliseconds.
+        duration_ms: u64,
+        /// What was recalled and what failed, one line each.
+        details: Vec<String>,
+    },
     /// A request was answered: usage of the turn so far, and of the model's context.
     #[serde(rename = "usage.updated")]
     UsageUpdated {

@@ -74,6 +74,32 @@ impl Effort {
     }
 }
 
+/// Which sessions memory reads for a session.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryScope {
+    /// Only the session itself.
+    Session,
+    /// All sessions of its project: those in the same git repository, or in the same folder.
+    #[default]
+    Project,
+    /// All sessions of all projects, and imported conversations.
+    All,
+}
+
+impl MemoryScope {
+    /// Returns the name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Project => "project",
+            Self::All => "all",
+        }
+    }
+}
+
 /// How a request asks a model to reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -317,6 +317,12 @@ const HANDLERS = {
     model.notices.push(`The conversation was compacted from ${before} to ${after} tokens.`);
     model.tell('live');
   },
+  'memory.recalled'(model, event) {
+    const { turns, lessons, layers, duration_ms: time } = event;
+    const found = `${turns} turns, ${lessons} lessons and ${layers} references`;
+    model.notices.push(`Memory recalled ${found} in ${time} ms.`);
+    model.tell('live');
+  },
   'turn.completed': (model, event) => model.endTurn('completed', event),
   'turn.failed': (model, event) => model.endTurn('failed', event),
 };

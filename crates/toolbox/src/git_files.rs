@@ -137,6 +137,28 @@ fn pointer_target(file: &Path, prefix: &[u8]) -> Option<PathBuf> {
     (!path.is_empty()).then(|| OsStr::from_bytes(path).into())
 }
 
+/// Returns the folder that identifies the project of a folder: the repository that its work trees
+/// share, or the folder itself without one. A work tree whose repository does not name it back is
+/// a project of its own, so that a folder cannot claim to belong to another project.
+pub fn project_root(folder: &Path) -> PathBuf {
+    let Some(work_tree) = folder.ancestors().find(|above| has_repository(above)) else {
+        return folder.to_owned();
+    };
+    let git = work_tree.join(".git");
+    if git.is_dir() {
+        return git.canonicalize().unwrap_or(git);
+    }
+    let shared = || {
+        let [linked, shared] = <[PathBuf; 2]>::try_from(linked_folders(&git)).ok()?;
+        let named = pointer_target(&linked.join("gitdir"), b"")?;
+        let names_back = linked.join(named).canonicalize().ok()? == git.canonicalize().ok()?;
+        let shared = shared.canonicalize().ok()?;
+        let linked = linked.canonicalize().ok()?;
+        (names_back && linked.starts_with(shared.join("worktrees"))).then_some(shared)
+    };
+    shared().unwrap_or_else(|| work_tree.to_owned())
+}
+
 /// Returns the branch that is checked out in the repository of a folder. `None` without one, and if
 /// the name has characters that are unusual in a branch: it is shown to models.
 pub(crate) fn git_branch(folder: &Path) -> Option<String> {

@@ -75,6 +75,7 @@ pub use command_safety::{
 };
 pub use commands::{CommandRule, CommandRules, CommandRunner, CommandSettings, SaveCommandRule};
 pub use file_replacement::{FileReplacement, FileReplacementError, replace_files};
+pub use git_files::project_root;
 pub use ignore_rules::refused_ignore_files;
 pub use offer::ToolsConfig;
 pub use packs::{PackError, PackSelection, ToolPacks};

@@ -210,6 +210,7 @@ fn sub_agent_events(events: EventSink) -> EventSink {
         | RuntimeEvent::ItemCompleted { .. }
         | RuntimeEvent::ItemDropped { .. }
         | RuntimeEvent::ThreadCompacted { .. }
+        | RuntimeEvent::MemoryRecalled { .. }
         | RuntimeEvent::UsageUpdated { .. }
         | RuntimeEvent::PlanUpdated { .. }
         | RuntimeEvent::DiffUpdated { .. }

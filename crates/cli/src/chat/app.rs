@@ -32,7 +32,7 @@ use super::turn_view::{ReasoningDisplay, TurnView};
 use super::updates::{ChatApprover, ChatUpdate, update_channel};
 use crate::agent_setup::{self, AgentParts};
 use crate::args::ChatCommandArgs;
-use crate::memory_setup::{memory_for_agent, small_model};
+use crate::memory_setup::{memory_for_agent, small_model_if_possible};
 use crate::problem::Problem;
 use crate::providers;
 use crate::setup::CliSetup;
@@ -89,6 +89,8 @@ pub(crate) struct Chat {
     pub(super) file_search_running: bool,
     pub(super) reasoning_display: ReasoningDisplay,
     pub(super) last_reasoning: Option<String>,
+    /// What memory recalled last, one line each.
+    pub(super) last_recall: Option<String>,
     pub(super) status: StatusLine,
     /// Usage and cost in US dollars of the session's earlier turns.
     pub(super) spent_before_turn: (selvedge_protocol::Usage, f64),
@@ -140,13 +142,12 @@ impl Chat {
         let pack = setup.config.tool_pack.clone();
         let memory = agent_setup::open_memory(&mut setup)?;
         let small = match memory {
-            Some(_) => small_model(&setup.config).await?,
+            Some(_) => small_model_if_possible(&setup.config, &choice.provider.name).await,
             None => None,
         };
         let client = choice.client()?;
         let window = agent_setup::context_window(&client, &choice).await;
-        let memory =
-            memory.map(|memory| memory_for_agent(&setup.config, memory, window, small.clone()));
+        let memory = memory.map(|memory| memory_for_agent(&setup, memory, window, small.clone()));
         let (servers_ready, generation) = (servers.is_empty(), servers.generation());
         let parts = AgentParts {
             choice,
@@ -183,6 +184,7 @@ impl Chat {
             file_search_running: false,
             reasoning_display: ReasoningDisplay::Collapsed,
             last_reasoning: None,
+            last_recall: None,
             status: StatusLine::default(),
             spent_before_turn: Default::default(),
             script_mode: None,
@@ -377,6 +379,8 @@ impl Chat {
                         .apply(event, width, self.reasoning_display, now);
                     let reasoning = running.turn.last_reasoning.clone();
                     self.last_reasoning = reasoning.or(self.last_reasoning.take());
+                    let recall = running.turn.last_recall.clone();
+                    self.last_recall = recall.or(self.last_recall.take());
                     self.print_rows(rows);
                 }
             }

@@ -52,6 +52,7 @@ impl Chat {
             SlashCommand::Runs => self.list_runs(),
             SlashCommand::Mcp => self.check_servers(),
             SlashCommand::Reasoning => self.show_reasoning(),
+            SlashCommand::Recalled => self.show_recalled(),
             SlashCommand::Help => self.show_help(),
             SlashCommand::Quit => self.quitting = true,
             SlashCommand::Status => self.show_status(),
@@ -160,6 +161,13 @@ impl Chat {
         match self.last_reasoning.clone() {
             Some(thought) => self.print_block(reasoning_text_rows(&thought)),
             None => self.print_text("the model has shown no reasoning yet"),
+        }
+    }
+
+    fn show_recalled(&mut self) {
+        match self.last_recall.clone() {
+            Some(recall) => self.print_block(reasoning_text_rows(&recall)),
+            None => self.print_text("memory has recalled nothing in this session yet"),
         }
     }
 

@@ -19,6 +19,7 @@ pub(crate) enum SlashCommand {
     Runs,
     Mcp,
     Reasoning,
+    Recalled,
     Status,
     Clear,
     Init,
@@ -33,7 +34,7 @@ pub(crate) enum SlashCommand {
 }
 
 /// The usage of each command and its help line. `docs/terminal.md` is generated from this table.
-pub(crate) const SLASH_COMMANDS: [(&str, &str); 21] = [
+pub(crate) const SLASH_COMMANDS: [(&str, &str); 22] = [
     ("/model [NAME]", "Show the model, or switch to NAME"),
     (
         "/approvals [POLICY]",
@@ -53,6 +54,7 @@ pub(crate) const SLASH_COMMANDS: [(&str, &str); 21] = [
     ("/runs", "List the runs of this session"),
     ("/mcp", "Show the MCP servers and their state"),
     ("/reasoning", "Show the model's last reasoning"),
+    ("/recalled", "Show what memory recalled for the last turn"),
     ("/status", "Show the model, the session and the permissions"),
     ("/clear", "Start a new session on an empty screen"),
     ("/init", "Let the model write AGENTS.md for this project"),
@@ -217,6 +219,7 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
         "/runs" => SlashCommand::Runs,
         "/mcp" => SlashCommand::Mcp,
         "/reasoning" => SlashCommand::Reasoning,
+        "/recalled" => SlashCommand::Recalled,
         "/status" => SlashCommand::Status,
         "/clear" => SlashCommand::Clear,
         "/init" => SlashCommand::Init,

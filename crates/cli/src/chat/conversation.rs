@@ -163,10 +163,9 @@ impl Chat {
     pub(super) fn use_model(&mut self, choice: ModelChoice) -> Result<()> {
         let client = choice.client()?;
         let window = wait_here(agent_setup::context_window(&client, &choice));
-        let config = &self.setup.config;
         let memory = self.setup.memory.clone();
-        let memory =
-            memory.map(|memory| memory_for_agent(config, memory, window, self.small_model.clone()));
+        let memory = memory
+            .map(|memory| memory_for_agent(&self.setup, memory, window, self.small_model.clone()));
         let servers = self.parts.servers.clone();
         let parts = AgentParts {
             choice,

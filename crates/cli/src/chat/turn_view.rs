@@ -22,6 +22,7 @@ use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line};
 use super::script_view::{ScriptSection, plan_rows, script_result_rows, script_source_rows};
 use super::streamed_text::StreamedMarkdown;
 use super::theme::Theme;
+use crate::recall_summary::recall_summary;
 
 /// Lines of one file's diff that are shown; the rest is folded.
 const MAX_FILE_DIFF_LINES: usize = 24;
@@ -42,6 +43,8 @@ pub(crate) struct TurnView {
     shown_diffs: HashMap<String, String>,
     pub(crate) started_at: Instant,
     pub(crate) last_reasoning: Option<String>,
+    /// What memory recalled for the turn, one line each.
+    pub(crate) last_recall: Option<String>,
 }
 
 enum TurnSection {
@@ -97,6 +100,7 @@ impl TurnView {
             shown_diffs: HashMap::new(),
             started_at: now,
             last_reasoning: None,
+            last_recall: None,
         }
     }
 
@@ -141,6 +145,7 @@ impl TurnView {
                 );
                 self.push_note(StyledRow::dim(text));
             }
+            RuntimeEvent::MemoryRecalled { .. } => self.show_recall(&event, reasoning),
             RuntimeEvent::Error { message } => self.push_note(StyledRow::styled(
                 sanitize_line(&message),
                 self.theme.error(),
@@ -463,6 +468,23 @@ impl TurnView {
             None if rows.is_empty() => {}
             None => self.sections.push_back(TurnSection::Note(rows)),
         }
+    }
+
+    /// Adds one line that says what memory recalled, and the details if reasoning is shown, too.
+    fn show_recall(&mut self, event: &RuntimeEvent, display: ReasoningDisplay) {
+        let RuntimeEvent::MemoryRecalled { details, .. } = event else {
+            return;
+        };
+        let Some(head) = recall_summary(event) else {
+            return;
+        };
+        let details = details.join("\n");
+        let mut rows = vec![StyledRow::dim(format!("· {head}")).truncated()];
+        if display == ReasoningDisplay::Expanded {
+            rows.extend(reasoning_text_rows(&details));
+        }
+        self.last_recall = Some(format!("{head}\n{details}"));
+        self.sections.push_back(TurnSection::Note(rows));
     }
 
     fn push_note(&mut self, row: StyledRow) {

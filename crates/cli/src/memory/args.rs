@@ -21,6 +21,13 @@ pub(crate) enum MemoryCommand {
     Lessons(MemoryLessonsArgs),
     /// List proposed lessons, and accept or decline them
     Review(MemoryReviewArgs),
+    /// Show the brief of the project with which a new session of this folder starts
+    Brief(MemoryBriefArgs),
+    /// Show what memory would recall for a message, stage by stage
+    Explain(MemoryExplainArgs),
+    /// List projects, and repair them after folders were moved
+    #[command(subcommand)]
+    Project(MemoryProjectCommand),
     /// Show the sessions and how much each level shortens them
     Stats(MemoryStatsArgs),
     /// Forget a session, a turn or a lesson, everywhere
@@ -156,9 +163,78 @@ pub(crate) struct MemoryReviewArgs {
     #[arg(long, value_name = "LESSON")]
     pub(crate) decline: Vec<String>,
 
+    /// Use this lesson in all projects
+    #[arg(long, value_name = "LESSON")]
+    pub(crate) user: Vec<String>,
+
+    /// Use this lesson only in the project in which it was learned
+    #[arg(long, value_name = "LESSON")]
+    pub(crate) project: Vec<String>,
+
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryBriefArgs {
+    /// Show the brief with which this session started
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryExplainArgs {
+    /// The message of the user
+    #[arg(required = true)]
+    pub(crate) message: Vec<String>,
+
+    /// Recall for this session [default: a new session of this folder]
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MemoryProjectCommand {
+    /// List the projects with their folders, sessions and turns
+    List(MemoryProjectListArgs),
+    /// Keep the memory of a project whose folder was moved
+    Move(MemoryProjectMoveArgs),
+    /// Join the memory of two projects
+    Merge(MemoryProjectMergeArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryProjectListArgs {
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryProjectMoveArgs {
+    /// The folder as it was
+    pub(crate) old: PathBuf,
+
+    /// The folder as it is now
+    pub(crate) new: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryProjectMergeArgs {
+    /// The folder of the project that ends
+    pub(crate) from: PathBuf,
+
+    /// The folder of the project that gets its sessions and lessons
+    pub(crate) into: PathBuf,
 }
 
 #[derive(Debug, Args)]

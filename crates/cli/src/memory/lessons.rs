@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_config::Config;
-use selvedge_memory::{DistillReport, Lesson, LessonStatus, Memory, MemoryError, ProposalDecision};
+use selvedge_memory::{
+    DistillReport, Lesson, LessonScope, LessonStatus, Memory, MemoryError, ProposalDecision,
+};
 use selvedge_text::count_noun;
 use serde_json::json;
 
@@ -29,7 +31,7 @@ pub(super) fn distill(
         None => memory.session_names()?,
     };
     let runtime = crate::run::runtime()?;
-    let small = runtime.block_on(crate::memory_setup::small_model(config))?;
+    let small = runtime.block_on(crate::memory_setup::small_model(config, None))?;
     let mut total = DistillReport::default();
     for session in sessions {
         let (mut bar_shown, mut interval) = (None, MIN_POLL_INTERVAL);
@@ -87,7 +89,7 @@ pub(super) fn distill(
 
 pub(super) fn lessons(memory: &Memory, args: &MemoryLessonsArgs) -> Result<CliStatus> {
     let lessons = match &args.about {
-        Some(about) => memory.find_lessons(about, 20)?,
+        Some(about) => memory.find_lessons(None, about, 20)?,
         None => memory.lessons(None)?,
     };
     if args.json {
@@ -111,6 +113,21 @@ pub(super) fn review(memory: &Memory, args: &MemoryReviewArgs) -> Result<CliStat
             memory.review_lesson(id, verdict)?;
         }
     }
+    for (ids, scope) in [
+        (&args.user, LessonScope::User),
+        (&args.project, LessonScope::Project),
+    ] {
+        for id in ids {
+            memory.set_lesson_scope(id, scope)?;
+        }
+    }
+    let moved = args.user.len() + args.project.len();
+    if moved > 0 {
+        eprint_line!("changed where {} used", lessons_are(moved));
+        if args.accept.is_empty() && args.decline.is_empty() {
+            return Ok(CliStatus::Success);
+        }
+    }
     if !args.accept.is_empty() || !args.decline.is_empty() {
         let (accepted, declined) = (args.accept.len(), args.decline.len());
         eprint_line!("{accepted} accepted, {declined} declined");
@@ -131,6 +148,13 @@ pub(super) fn review(memory: &Memory, args: &MemoryReviewArgs) -> Result<CliStat
     Ok(CliStatus::Success)
 }
 
+fn lessons_are(count: usize) -> String {
+    match count {
+        1 => "1 lesson is".to_owned(),
+        count => format!("{count} lessons are"),
+    }
+}
+
 /// Returns one line about a lesson, without its content.
 fn lesson_line(lesson: &Lesson) -> String {
     let source = match lesson.source_turns.as_slice() {
@@ -138,8 +162,12 @@ fn lesson_line(lesson: &Lesson) -> String {
         [turn] => format!("  from {turn}"),
         [turn, more @ ..] => format!("  from {turn} and {} more", more.len()),
     };
+    let scope = match lesson.project {
+        Some(_) => "project",
+        None => "user",
+    };
     format!(
-        "{}  {:<10} {:<8} {:.2}  {}{source}",
+        "{}  {:<10} {:<8} {scope:<7} {:.2}  {}{source}",
         lesson.lesson_id,
         lesson.kind.as_str(),
         lesson.status.as_str(),

@@ -1,17 +1,21 @@
 //! `selvedge memory`: imports, searches, shows and forgets stored conversations.
 
 pub(crate) mod args;
+mod brief_and_explain;
 mod forget;
 mod import;
 mod lessons;
+mod project;
 mod search;
 mod show;
 mod stats_and_export;
 mod turn;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use selvedge_config::Config;
 use selvedge_memory::{GradientOptions, Memory, MemoryError};
 
 use crate::CliStatus;
@@ -32,6 +36,12 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
         MemoryCommand::Distill(args) => lessons::distill(&memory, &args, &config),
         MemoryCommand::Lessons(args) => lessons::lessons(&memory, &args),
         MemoryCommand::Review(args) => lessons::review(&memory, &args),
+        MemoryCommand::Brief(args) => adopt_sessions(&memory, &home, &config)
+            .and_then(|()| brief_and_explain::brief(&memory, &args, &config)),
+        MemoryCommand::Explain(args) => adopt_sessions(&memory, &home, &config)
+            .and_then(|()| brief_and_explain::explain(&memory, &args, &config)),
+        MemoryCommand::Project(command) => adopt_sessions(&memory, &home, &config)
+            .and_then(|()| project::project(&memory, &command)),
         MemoryCommand::Stats(args) => stats_and_export::stats(&memory, &args),
         MemoryCommand::Forget(args) => forget::forget(&memory, &args, &home, &config),
         MemoryCommand::Export(args) => stats_and_export::export(&memory, &args),
@@ -40,6 +50,12 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
         Some(memory_error) => memory_problem(memory_error).into(),
         None => error,
     })
+}
+
+/// Assigns sessions from before there were projects to the projects of their folders.
+fn adopt_sessions(memory: &Memory, home: &Path, config: &Config) -> Result<()> {
+    let journal = crate::journal::open_journal(home, &config.journal)?;
+    Ok(crate::memory_setup::adopt_sessions(memory, &journal)?)
 }
 
 /// Deletes a session from the journal and from memory. Asks before, unless `yes` is set.
@@ -53,7 +69,7 @@ pub(crate) fn delete_session_with_question(session: String, yes: bool) -> Result
     }))
 }
 
-fn configured_gradient(config: &selvedge_config::Config) -> GradientOptions {
+fn configured_gradient(config: &Config) -> GradientOptions {
     GradientOptions {
         budget: config.memory.history_tokens,
         band_shares: config.memory.level_shares,
@@ -71,6 +87,15 @@ pub(crate) fn memory_problem(error: &MemoryError) -> Problem {
             "fix the line and import the file again; the lines before it are already imported"
         }
         MemoryError::LessonNotFound(_) => "run `selvedge memory lessons` to list the lessons",
+        MemoryError::ProjectNotFound(_) => {
+            "run `selvedge memory project list` to list the projects"
+        }
+        MemoryError::ProjectExists(_) => {
+            "run `selvedge memory project merge OLD NEW` to join the memory of both folders"
+        }
+        MemoryError::LessonWithoutProject(_) => {
+            "run `selvedge memory lessons --json` to see the sources of the lesson"
+        }
         MemoryError::ProviderBatch(_) => {
             "run `selvedge memory distill` again later, or set `memory.batch = \"never\"`"
         }

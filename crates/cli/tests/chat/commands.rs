@@ -28,6 +28,7 @@ selvedge
   /runs                List the runs of this session
   /mcp                 Show the MCP servers and their state
   /reasoning           Show the model's last reasoning
+  /recalled            Show what memory recalled for the last turn
   /status              Show the model, the session and the permissions
   /clear               Start a new session on an empty screen
   /init                Let the model write AGENTS.md for this project
@@ -82,7 +83,7 @@ fn commands_are_offered_and_completed() {
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.type_text("/");
-    terminal.wait_for("1 of 21");
+    terminal.wait_for("1 of 22");
     terminal.type_text("app");
     terminal.wait_for("▸ /approvals");
     terminal.type_text("\t");

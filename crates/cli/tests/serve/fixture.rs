@@ -75,8 +75,13 @@ impl ServeFixture {
 
 /// Returns a configuration whose model is at a URL. `more` may begin with top-level keys.
 pub fn config_text(url: &str, more: &str) -> String {
+    // The models of most tests read whole requests, which must not quote other sessions.
+    let memory = match more.contains("memory.scope") {
+        true => "",
+        false => "memory.scope = \"session\"\n",
+    };
     format!(
-        "model = \"mock\"\nmodel_provider = \"mock\"\n{more}\n[model_providers.mock]\n\
+        "model = \"mock\"\nmodel_provider = \"mock\"\n{memory}{more}\n[model_providers.mock]\n\
          base_url = \"{url}\"\nwire_api = \"chat\"\n"
     )
 }

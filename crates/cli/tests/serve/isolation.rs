@@ -400,3 +400,33 @@ fn a_token_that_is_revoked_while_a_body_arrives_does_nothing() {
     let sessions = client.get("/api/v1/sessions");
     assert_eq!(sessions.body["sessions"].as_array().unwrap().len(), 0);
 }
+
+#[test]
+fn memory_stays_within_the_workspaces_of_the_token_also_with_the_scope_all() {
+    let memory = "memory.scope = \"all\"\nmemory.recall_timeout_ms = 30000";
+    let fixture = ServeFixture::with_config(memory, runs_scripts);
+    let (_, secret) = fixture.other_workspace("neighbour");
+    let (server, client) = fixture.start();
+    let other = server.client(&secret);
+    let say = |client: &ApiClient, text: &str| {
+        let session = client.session(json!({}));
+        let number = client.message(&session, text);
+        client.answer(&session, number);
+        fixture.model.asked().pop().unwrap().raw
+    };
+    say(
+        &client,
+        "We decided to keep the queue in heron, a database.",
+    );
+    let question = "In which database is the queue kept?";
+    assert!(say(&client, question).contains("heron"));
+    let asked = say(&other, question);
+    assert!(!asked.contains("heron"), "{asked}");
+    let session = other.session(json!({}));
+    let code = "return await tools.memory.search({ query: 'queue database', scope: 'all' })";
+    let found = run_script(&other, &session, code);
+    assert!(
+        !found.contains("heron") && found.contains("queue"),
+        "{found}"
+    );
+}

@@ -283,3 +283,24 @@ fn a_diff_is_shown_again_only_if_it_changed() {
     view.take(diff("newer"));
     assert!(view.printed().contains(&"    +newer".to_owned()));
 }
+
+#[test]
+fn what_memory_recalled_is_one_line_that_opens() {
+    let recalled = || RuntimeEvent::MemoryRecalled {
+        turns: 1,
+        lessons: 1,
+        layers: 0,
+        duration_ms: 38,
+        details: vec!["turn ses_x/T-3 quoted".into(), "lesson les_1 quoted".into()],
+    };
+    let mut test = TestTurn::new();
+    test.take(recalled());
+    assert_eq!(test.printed(), ["· recalled 1 turn, 1 lesson · 38 ms", ""]);
+    let opened = test.turn.last_recall.clone().unwrap_or_default();
+    assert!(opened.contains("turn ses_x/T-3 quoted"), "{opened}");
+    let rows = test
+        .turn
+        .apply(recalled(), 60, ReasoningDisplay::Expanded, test.now);
+    let rows: Vec<String> = rows.iter().map(StyledRow::plain).collect();
+    assert_eq!(rows[2], "  lesson les_1 quoted");
+}

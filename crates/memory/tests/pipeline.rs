@@ -1,0 +1,209 @@
+//! The stages of a recall with a small model that answers well, slowly, wrongly, never, or with an
+//! error.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_journal::Redactor;
+use selvedge_memory::{
+    CandidateFate, Memory, NewTurn, RecallDeadlines, RecallRequest, RecalledMemory, SmallModel,
+    SmallModelError, StageName, StageOutcome,
+};
+
+const QUESTION: &str = "which database does the staging server use?";
+
+/// How the model behaves.
+#[derive(Debug, Clone, Copy)]
+enum Behaviour {
+    /// Keeps the first candidate of the filter, and mentions it.
+    Mentions,
+    /// Answers the filter; the judgement takes longer than its deadline.
+    SlowJudgement,
+    /// Answers after the deadline.
+    Slow,
+    /// Answers with numbers that do not exist.
+    Wrong,
+    /// Answers with text instead of JSON.
+    Chatty,
+    Silent,
+    Failing,
+}
+
+struct PipelineModel {
+    behaviour: Behaviour,
+    asked: AtomicUsize,
+}
+
+impl SmallModel for PipelineModel {
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let judges = prompt.contains("\"mention\"");
+        async move {
+            let pause = |time| tokio::time::sleep(time);
+            match self.behaviour {
+                Behaviour::Mentions if judges => Ok("{\"quote\": [], \"mention\": [1]}".into()),
+                Behaviour::Mentions => Ok("[1]".into()),
+                Behaviour::SlowJudgement if judges => {
+                    pause(Duration::from_secs(600)).await;
+                    Ok("{\"quote\": []}".into())
+                }
+                Behaviour::SlowJudgement => Ok("The first two: [1, 2]".into()),
+                Behaviour::Slow => {
+                    pause(Duration::from_secs(600)).await;
+                    Ok("[]".into())
+                }
+                Behaviour::Wrong => Ok("[999, -1, \"x\"]".into()),
+                Behaviour::Chatty => Ok("I would rather talk about the weather.".into()),
+                Behaviour::Silent => std::future::pending().await,
+                Behaviour::Failing => Err(SmallModelError("quota exceeded".into())),
+            }
+        }
+        .boxed()
+    }
+}
+
+fn memory() -> (tempfile::TempDir, Arc<Memory>) {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    let text = "The staging server uses the database heron-7 in Oslo.";
+    memory.append("s", &NewTurn::text("user", text)).unwrap();
+    for number in 0..24 {
+        let text = format!("Server {number} was restarted; its database is backed up in Bergen.");
+        memory
+            .append("s", &NewTurn::text("assistant", &text))
+            .unwrap();
+    }
+    while memory.write_levels(None).unwrap().remaining_turns > 0 {}
+    // Loads the vocabulary, so that the deadlines below measure the stages.
+    selvedge_tokens::count("a");
+    (dir, memory)
+}
+
+async fn recall(memory: &Arc<Memory>, behaviour: Option<Behaviour>, total: u64) -> RecalledMemory {
+    let model = behaviour.map(|behaviour| {
+        Arc::new(PipelineModel {
+            behaviour,
+            asked: AtomicUsize::new(0),
+        }) as Arc<dyn SmallModel>
+    });
+    let request = RecallRequest {
+        model,
+        deadlines: RecallDeadlines::within(Duration::from_millis(total)),
+        ..RecallRequest::new("s", QUESTION)
+    };
+    memory.recall(&request).await
+}
+
+fn outcome(recalled: &RecalledMemory, name: StageName) -> &StageOutcome {
+    let stage = recalled.stages.iter().find(|stage| stage.name == name);
+    &stage.unwrap().outcome
+}
+
+/// Time for a busy machine, in milliseconds.
+const PATIENT: u64 = 60_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_model_removes_candidates_and_decides_what_is_mentioned() {
+    let (_dir, memory) = memory();
+    let without = recall(&memory, None, PATIENT).await;
+    let skipped = StageOutcome::Skipped("there is no memory.model".into());
+    assert_eq!(*outcome(&without, StageName::Filter), skipped);
+    assert!(without.hits.len() > 5 && without.text.contains("heron-7"));
+    let stages: Vec<&str> = without
+        .stages
+        .iter()
+        .map(|stage| stage.name.as_str())
+        .collect();
+    assert_eq!(
+        stages,
+        ["keywords", "vectors", "model filter", "judgement", "text"]
+    );
+
+    let mentioned = recall(&memory, Some(Behaviour::Mentions), PATIENT).await;
+    assert_eq!(
+        *outcome(&mentioned, StageName::Judgement),
+        StageOutcome::Done
+    );
+    assert!(mentioned.hits.is_empty(), "{:?}", mentioned.hits);
+    assert_eq!(mentioned.mentioned, without.hits[..1]);
+    assert!(
+        mentioned.text.contains("Related; not quoted:\n- T-1 ("),
+        "{}",
+        mentioned.text
+    );
+    let fates: Vec<CandidateFate> = mentioned
+        .candidates
+        .iter()
+        .map(|found| found.fate)
+        .collect();
+    assert_eq!(fates[0], CandidateFate::Mentioned);
+    // Its answer is not about the candidates of the other prompts, so they are kept until the
+    // judgement.
+    assert_eq!(fates[1], CandidateFate::RemovedByFilter);
+    assert_eq!(fates[10], CandidateFate::RemovedByJudgement);
+    assert!(mentioned.missing.is_empty(), "{:?}", mentioned.missing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_that_fails_falls_back_to_the_one_before() {
+    let (_dir, memory) = memory();
+    let without = recall(&memory, None, PATIENT).await;
+    for (behaviour, message) in [
+        (Behaviour::Slow, "model filter: deadline exceeded"),
+        (Behaviour::Wrong, "model filter: invalid answer"),
+        (Behaviour::Chatty, "model filter: invalid answer"),
+        (Behaviour::Silent, "model filter: deadline exceeded"),
+        (Behaviour::Failing, "model filter: quota exceeded"),
+    ] {
+        let total = match behaviour {
+            Behaviour::Slow | Behaviour::Silent => 3_000,
+            _ => PATIENT,
+        };
+        let recalled = recall(&memory, Some(behaviour), total).await;
+        assert_eq!(recalled.hits, without.hits, "{behaviour:?}");
+        assert!(recalled.text.contains("heron-7"), "{behaviour:?}");
+        let missing = recalled.missing.join("\n");
+        assert!(missing.contains(message), "{behaviour:?}: {missing}");
+        assert!(missing.contains("judgement: "), "{behaviour:?}: {missing}");
+    }
+    // Only the judgement is late: the result of the filter counts.
+    let recalled = recall(&memory, Some(Behaviour::SlowJudgement), 3_000).await;
+    let numbers: Vec<u32> = recalled.hits.iter().map(|hit| hit.number).collect();
+    let best: Vec<u32> = without.hits[..2].iter().map(|hit| hit.number).collect();
+    assert_eq!(numbers[..2], best[..]);
+    assert_eq!(
+        recalled.missing,
+        ["judgement: deadline exceeded"],
+        "{:?}",
+        recalled.stages
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_never_waits_longer_than_the_total() {
+    let (_dir, memory) = memory();
+    for behaviour in [Behaviour::Slow, Behaviour::Silent, Behaviour::SlowJudgement] {
+        let begun = Instant::now();
+        let recalled = recall(&memory, Some(behaviour), 1_200).await;
+        // The margin is for a busy machine.
+        let elapsed = begun.elapsed();
+        assert!(
+            elapsed < Duration::from_millis(1_200 + 600),
+            "{behaviour:?}: {elapsed:?}, {:?}",
+            recalled.stages
+        );
+        assert!(recalled.elapsed <= elapsed);
+        for stage in &recalled.stages {
+            let limit = match stage.name {
+                StageName::Filter => 500,
+                StageName::Judgement => 200,
+                _ => continue,
+            };
+            assert_eq!(stage.limit, Duration::from_millis(limit));
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Projects: what sessions share, the brief of a new session, and where memory ends.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_journal::Redactor;
+use selvedge_memory::{
+    LessonScope, Level, MAX_BRIEF_TOKENS, Memory, MemoryAccess, MemoryError, NewTurn, ProjectPlace,
+    RecallDeadlines, RecallRequest, get_turn_tool, search_memory_tool,
+};
+use selvedge_protocol::{DocumentInfo, DocumentKind, MemoryScope};
+use selvedge_tools::{Risk, Tool};
+use serde_json::json;
+
+fn memory() -> (tempfile::TempDir, Arc<Memory>) {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    (dir, memory)
+}
+
+fn place(folder: &str) -> ProjectPlace {
+    ProjectPlace {
+        directory: folder.to_owned(),
+        root: format!("{folder}/.git"),
+    }
+}
+
+fn say(memory: &Memory, session: &str, text: &str) {
+    memory
+        .append(session, &NewTurn::text("user", text))
+        .unwrap();
+}
+
+async fn recalled(memory: &Arc<Memory>, access: MemoryAccess, text: &str) -> String {
+    let request = RecallRequest {
+        access,
+        deadlines: RecallDeadlines::within(Duration::from_secs(60)),
+        ..RecallRequest::new("", text)
+    };
+    memory.recall(&request).await.text
+}
+
+/// Two sessions in one project, and one in another.
+fn three_sessions(memory: &Memory) {
+    for (session, folder) in [("one", "/a"), ("two", "/a"), ("other", "/b")] {
+        memory.join_project(session, &place(folder)).unwrap();
+    }
+    say(
+        memory,
+        "one",
+        "We decided to keep the queue in heron, a database in Oslo. TODO: write the migration.",
+    );
+    say(memory, "two", "Hello there, this is about something else.");
+    say(memory, "other", "A different conversation about nothing.");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_recalls_turns_of_its_project_only() {
+    let (_dir, memory) = memory();
+    three_sessions(&memory);
+    let question = "in which database is the queue?";
+    let text = recalled(&memory, MemoryAccess::new("two"), question).await;
+    assert!(
+        text.contains("heron") && text.contains("one/T-1-R"),
+        "{text}"
+    );
+    let text = recalled(&memory, MemoryAccess::new("other"), question).await;
+    assert!(!text.contains("heron"), "{text}");
+    let session = MemoryAccess::new("two").with_scope(MemoryScope::Session);
+    assert_eq!(recalled(&memory, session, question).await, "");
+    let all = MemoryAccess::new("other").with_scope(MemoryScope::All);
+    assert!(
+        recalled(&memory, all.clone(), question)
+            .await
+            .contains("heron")
+    );
+    // The folders of a token end every scope.
+    let bounded = MemoryAccess {
+        folders: Some(vec!["/b".to_owned()]),
+        ..all
+    };
+    assert_eq!(recalled(&memory, bounded.clone(), question).await, "");
+    assert!(!memory.can_read(&bounded, "one").unwrap());
+    assert!(
+        !memory
+            .compose_brief(&bounded, 1_500)
+            .unwrap()
+            .contains("heron")
+    );
+}
+
+#[test]
+fn a_turn_of_another_session_is_fetched_within_the_project() {
+    let (_dir, memory) = memory();
+    three_sessions(&memory);
+    let two = MemoryAccess::new("two");
+    let text = memory.get_turn(&two, "one/T-1", Level::Raw).unwrap();
+    assert!(text.contains("heron"));
+    assert!(
+        memory.board("two").unwrap()[0]
+            .text
+            .starts_with("one/T-1 at R: We decided")
+    );
+    assert!(matches!(
+        memory.get_turn(&MemoryAccess::new("other"), "one/T-1", Level::Raw),
+        Err(MemoryError::TurnNotFound { .. })
+    ));
+    // Forgetting a turn also removes it from the boards of other sessions.
+    memory.forget_turn("one", 1).unwrap();
+    assert!(memory.board("two").unwrap().is_empty());
+    // A closing tag names no session.
+    assert!(memory.get_turn(&two, "</T-1-R>", Level::Raw).is_err());
+    assert!(memory.get_turn(&two, "<T-1-R>", Level::Raw).is_ok());
+}
+
+#[test]
+fn a_wider_scope_than_the_configured_one_needs_approval() {
+    let (_dir, memory) = memory();
+    three_sessions(&memory);
+    let access = MemoryAccess::new("other");
+    let search = search_memory_tool(memory.clone(), access.clone());
+    let needs = |risk: Risk| matches!(risk, Risk::NeedsApproval { .. });
+    assert!(!needs(search.risk(&json!({ "query": "queue" }))));
+    assert!(!needs(
+        search.risk(&json!({ "query": "queue", "scope": "session" }))
+    ));
+    assert!(needs(
+        search.risk(&json!({ "query": "queue", "scope": "all" }))
+    ));
+    let get_turn = get_turn_tool(memory.clone(), access.clone());
+    assert!(!needs(get_turn.risk(&json!({ "turn": "T-1" }))));
+    assert!(!needs(get_turn.risk(&json!({ "turn": "unknown/T-1" }))));
+    assert!(needs(get_turn.risk(&json!({ "turn": "one/T-1" }))));
+    // Beyond the folders of a token there is nothing to approve.
+    let bounded = MemoryAccess {
+        folders: Some(vec!["/b".to_owned()]),
+        ..access
+    };
+    let get_turn = get_turn_tool(memory, bounded);
+    assert!(!needs(get_turn.risk(&json!({ "turn": "one/T-1" }))));
+}
+
+#[test]
+fn the_brief_states_decisions_and_open_ends_and_stays_the_same() {
+    let (_dir, memory) = memory();
+    three_sessions(&memory);
+    let two = MemoryAccess::new("two");
+    let brief = memory.compose_brief(&two, MAX_BRIEF_TOKENS).unwrap();
+    assert!(
+        brief.contains("Decisions:\n- We decided to keep the queue in heron, a database in Oslo.")
+            && brief.contains("Open ends:\n- TODO: write the migration.")
+            && brief.contains("one/T-1"),
+        "{brief}"
+    );
+    let other = MemoryAccess::new("other");
+    assert_eq!(memory.compose_brief(&other, MAX_BRIEF_TOKENS).unwrap(), "");
+    // What is stored stays, whatever is said later.
+    assert_eq!(memory.store_brief("two", &brief).unwrap(), brief);
+    say(&memory, "one", "From now on the queue is called kestrel.");
+    let later = memory.compose_brief(&two, MAX_BRIEF_TOKENS).unwrap();
+    assert!(later.contains("kestrel"));
+    assert_eq!(memory.store_brief("two", &later).unwrap(), brief);
+    assert_eq!(memory.brief("two").unwrap().as_deref(), Some(&*brief));
+    // Forgetting what it may quote deletes it.
+    memory.forget_turn("one", 1).unwrap();
+    assert_eq!(memory.brief("two").unwrap(), None);
+}
+
+#[test]
+fn the_brief_of_a_large_project_fits_into_its_limit() {
+    let (_dir, memory) = memory();
+    let filler = "and so on, with many words about the reasons for it ".repeat(4);
+    for session in 0..20 {
+        let session = format!("s{session}");
+        memory.join_project(&session, &place("/a")).unwrap();
+        for turn in 0..10 {
+            let text = format!(
+                "We decided on option {turn} of {session} {filler}. Always write test {turn} of \
+                 {session} first. TODO: part {turn} of {session} is open."
+            );
+            say(&memory, &session, &text);
+        }
+    }
+    let access = MemoryAccess::new("new");
+    memory.join_project("new", &place("/a")).unwrap();
+    for limit in [100, 500, MAX_BRIEF_TOKENS, 100_000] {
+        let brief = memory.compose_brief(&access, limit).unwrap();
+        let tokens = selvedge_tokens::count(&brief);
+        assert!(
+            tokens <= limit.min(MAX_BRIEF_TOKENS) as usize && !brief.is_empty(),
+            "{tokens} of {limit}: {brief}"
+        );
+    }
+    let brief = memory.compose_brief(&access, MAX_BRIEF_TOKENS).unwrap();
+    for heading in ["Decisions:", "Preferences:", "Open ends:", "Last sessions:"] {
+        assert!(brief.contains(heading), "{heading}: {brief}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lesson_is_used_in_its_project_or_everywhere() {
+    let (_dir, memory) = memory();
+    for (session, folder) in [("one", "/a"), ("two", "/a"), ("other", "/b")] {
+        memory.join_project(session, &place(folder)).unwrap();
+        say(&memory, session, "Hello there");
+    }
+    say(
+        &memory,
+        "one",
+        "Always run the linter before you commit to this repository.",
+    );
+    memory.distill("one", None).await.unwrap();
+    let found = |session: &str| {
+        let access = MemoryAccess::new(session);
+        let found = memory.find_lessons(Some(&access), "commit to the repository", 5);
+        found.unwrap().len()
+    };
+    assert_eq!((found("one"), found("two"), found("other")), (1, 1, 0));
+    let lesson = memory.lessons(None).unwrap().remove(0);
+    assert_eq!(lesson.project, memory.project_of("one").unwrap());
+    let id = &lesson.lesson_id;
+    memory.set_lesson_scope(id, LessonScope::User).unwrap();
+    assert_eq!((found("two"), found("other")), (1, 1));
+    memory.set_lesson_scope(id, LessonScope::Project).unwrap();
+    assert_eq!((found("two"), found("other")), (1, 0));
+    assert!(matches!(
+        memory.set_lesson_scope("les_x", LessonScope::User),
+        Err(MemoryError::LessonNotFound(_))
+    ));
+    // The same lesson of another project is another lesson.
+    say(
+        &memory,
+        "other",
+        "Always run the linter before you commit to this repository.",
+    );
+    memory.distill("other", None).await.unwrap();
+    assert_eq!((found("two"), found("other")), (1, 1));
+    assert_eq!(memory.lessons(None).unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn earlier_data_is_assigned_by_the_folder_of_its_session() {
+    let (_dir, memory) = memory();
+    let rule = "Always run the linter before you commit to this repository.";
+    for session in ["one", "two", "imported"] {
+        say(&memory, session, rule);
+    }
+    memory.distill("one", None).await.unwrap();
+    // As if it had been stored before there were projects.
+    let path = memory_file(&_dir);
+    let store = rusqlite::Connection::open(path).unwrap();
+    store
+        .execute_batch(
+            "UPDATE memory_sessions SET project = NULL; UPDATE memory_lessons SET project = NULL",
+        )
+        .unwrap();
+    let place_of = |session: &str| (session != "imported").then(|| place("/a"));
+    assert_eq!(memory.adopt_sessions(place_of).unwrap(), 3);
+    let project = memory.project_of("one").unwrap();
+    assert!(project.is_some());
+    assert_eq!(memory.project_of("two").unwrap(), project);
+    assert_eq!(memory.project_of("imported").unwrap(), None);
+    assert_eq!(memory.lessons(None).unwrap()[0].project, project);
+    // A second time there is nothing to do.
+    assert_eq!(memory.adopt_sessions(|_| None).unwrap(), 0);
+}
+
+fn memory_file(dir: &tempfile::TempDir) -> std::path::PathBuf {
+    dir.path().join("journal.sqlite")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn projects_are_moved_and_merged() {
+    let (_dir, memory) = memory();
+    three_sessions(&memory);
+    let project = memory.project_of("one").unwrap().unwrap();
+    let moved = memory
+        .move_project(("/a/.git", "/c/.git"), ("/a", "/c"))
+        .unwrap();
+    assert_eq!(moved, project);
+    // A new session in the new folder belongs to it, one in the old folder does not.
+    assert_eq!(memory.join_project("three", &place("/c")).unwrap(), project);
+    assert_ne!(memory.join_project("four", &place("/a")).unwrap(), project);
+    let bounded = MemoryAccess {
+        folders: Some(vec!["/c".to_owned()]),
+        ..MemoryAccess::new("three")
+    };
+    assert!(memory.can_read(&bounded, "one").unwrap());
+    assert!(matches!(
+        memory.move_project(("/c/.git", "/b/.git"), ("/c", "/b")),
+        Err(MemoryError::ProjectExists(_))
+    ));
+    assert!(matches!(
+        memory.move_project(("/x", "/y"), ("/x", "/y")),
+        Err(MemoryError::ProjectNotFound(_))
+    ));
+    assert_eq!(
+        memory.merge_projects("/b/.git", "/c/.git").unwrap(),
+        project
+    );
+    let text = recalled(
+        &memory,
+        MemoryAccess::new("other"),
+        "in which database is the queue?",
+    )
+    .await;
+    assert!(text.contains("heron"), "{text}");
+    let projects = memory.projects().unwrap();
+    let merged = projects.iter().find(|found| found.id == project).unwrap();
+    assert_eq!(merged.roots, ["/b/.git", "/c/.git"]);
+    assert_eq!((merged.sessions, merged.turns), (4, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_board_lists_documents_of_the_project() {
+    let (_dir, memory) = memory();
+    three_sessions(&memory);
+    let document = DocumentInfo {
+        key: "FABC1234".into(),
+        kind: DocumentKind::Saved,
+        title: "Notes about OAuth".into(),
+        source: String::new(),
+        media_type: "text/markdown".into(),
+        bytes: 1,
+        saved_ms: selvedge_protocol::now_ms() - 2 * 24 * 3600 * 1000,
+    };
+    let one = MemoryAccess::new("one");
+    memory.announce_document(&one, &document).unwrap();
+    let text = recalled(&memory, MemoryAccess::new("two"), "hm").await;
+    assert!(
+        text.contains("File Cabinet of this project")
+            && text.contains("- FABC1234: \"Notes about OAuth\" (2 days ago)"),
+        "{text}"
+    );
+    assert_eq!(
+        recalled(&memory, MemoryAccess::new("other"), "hm").await,
+        ""
+    );
+    // The session that saved it has it on its board.
+    let text = recalled(&memory, one, "hm").await;
+    assert_eq!(text.matches("Notes about OAuth").count(), 1, "{text}");
+    // A session of the agent server cannot read documents of the user.
+    let served = MemoryAccess {
+        folders: Some(vec!["/a".to_owned()]),
+        ..MemoryAccess::new("two")
+    };
+    assert_eq!(recalled(&memory, served, "hm").await, "");
+    memory.forget_session("one").unwrap();
+    assert_eq!(recalled(&memory, MemoryAccess::new("two"), "hm").await, "");
+}
