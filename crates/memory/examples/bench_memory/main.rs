@@ -4,11 +4,13 @@
 //! The folder contains conversations in the format of LoCoMo (`*.json`: a list of
 //! `{conversation, qa}`), or Selvedge's own lines with a file of questions (`x.jsonl` and
 //! `x.queries.jsonl`: `{"id","query","session","evidence":[…]}`). Without a folder, synthetic
-//! conversations are used. `--speed` measures times instead.
+//! conversations are used. `--speed` measures times instead, `--levels` the lower levels of
+//! recorded turns.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../../tests/chats/mod.rs"]
 mod chats;
+mod levels;
 mod quality;
 mod speed;
 
@@ -16,10 +18,12 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--speed", ref sizes @ ..] => speed::measure(sizes),
+        ["--levels", file] => levels::measure(file.as_ref(), false),
+        ["--levels", file, "--show"] => levels::measure(file.as_ref(), true),
         [] => quality::measure("synthetic", quality::synthetic_conversations()),
         [folder] => quality::measure_folder(folder),
         _ => {
-            eprintln!("usage: bench_memory [FOLDER | --speed [TURNS…]]");
+            eprintln!("usage: bench_memory [FOLDER | --speed [TURNS…] | --levels FILE [--show]]");
             std::process::exit(2);
         }
     }
