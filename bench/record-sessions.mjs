@@ -138,4 +138,13 @@ for (const pkg of packages.filter(pkg => !fs.existsSync(file(pkg)))) {
   await record(pkg, turn => fs.appendFileSync(partial, `${JSON.stringify(turn)}\n`));
   fs.renameSync(partial, file(pkg));
 }
-fs.writeFileSync(path.join(out, 'turns.jsonl'), packages.map(pkg => fs.readFileSync(file(pkg), 'utf8')).join(''));
+const turns = packages.flatMap(pkg => fs.readFileSync(file(pkg), 'utf8').trim().split('\n').map(line => JSON.parse(line)));
+const lines = values => values.map(value => `${JSON.stringify(value)}\n`).join('');
+fs.writeFileSync(path.join(out, 'turns.jsonl'), lines(turns));
+// The same turns as one project with questions, for the benchmark of recall.
+const recall = path.join(out, 'recall');
+fs.mkdirSync(recall, { recursive: true });
+const key = turn => `${turn.session}/${turn.turn}`;
+fs.writeFileSync(path.join(recall, 'sessions.jsonl'), lines(turns.map(turn => ({ session: 'project', part: turn.session, turn: key(turn), role: 'exchange', form: 'items', text: turn.raw }))));
+const questions = packages.flatMap(pkg => turnsOfPackage(pkg).map((turn, at) => ({ query: turn.question, session: 'project', evidence: [`${pkg.name}/${at + 1}`] })));
+fs.writeFileSync(path.join(recall, 'sessions.queries.jsonl'), lines(questions));

@@ -255,7 +255,18 @@ export function turnsOf(pkg, target, n) {
     ],
   });
 
-  return turns.map(turn => ({ atStake, ...turn }));
+  // Questions that a later session could ask, in the order of the turns.
+  const questions = [
+    `Who calls ${symbol}?`,
+    `Which command runs the tests for ${area}?`,
+    `What was the mistake that broke ${area}, and how was it fixed?`,
+    `When did we discard an uncommitted change to ${base(file)}?`,
+    `Which comment did we write above ${symbol}?`,
+    `Why did the command about ${symbol} end with an error?`,
+    `What did we answer the user who has a different result with ${area} after an upgrade?`,
+    `Which syntax error in ${base(file)} broke the build?`,
+  ];
+  return turns.map((turn, at) => ({ atStake, question: questions[at], ...turn }));
 }
 
 /** All turns of a package, in order. */

@@ -46,6 +46,7 @@ mod best_words;
 mod board;
 mod change_actions;
 mod cleaning;
+mod date_hints;
 mod diff_summary;
 mod distill;
 mod distill_batch;
