@@ -186,20 +186,25 @@ impl Memory {
         self.write_missing_levels(session)?;
         self.read(|reader| {
             let id = require_session(&reader.connection, session)?.id;
-            let sql = "SELECT tool_calls, decrypt(topics) FROM memory_levels
-                WHERE id = ?1 AND tool_calls IS NOT NULL";
-            let found: Option<(u32, String)> = query_first(
-                &reader.connection,
-                sql,
-                params![turn_id(id, number)],
-                |row| row.try_into(),
-            )?;
-            Ok(found.map(|(tool_calls, topics)| TurnRecord {
-                tool_calls,
-                topics: serde_json::from_str(&topics).unwrap_or_default(),
-            }))
+            read_turn_record(&reader.connection, id, number)
         })
     }
+}
+
+/// Reads what is known about a turn; `None` if its levels are not written.
+pub(crate) fn read_turn_record(
+    connection: &Connection,
+    session: i64,
+    number: u32,
+) -> Result<Option<TurnRecord>, MemoryError> {
+    let sql = "SELECT tool_calls, decrypt(topics) FROM memory_levels
+        WHERE id = ?1 AND tool_calls IS NOT NULL";
+    let id = params![turn_id(session, number)];
+    let found: Option<(u32, String)> = query_first(connection, sql, id, |row| row.try_into())?;
+    Ok(found.map(|(tool_calls, topics)| TurnRecord {
+        tool_calls,
+        topics: serde_json::from_str(&topics).unwrap_or_default(),
+    }))
 }
 
 /// What is known about a turn besides its text.

@@ -1,9 +1,79 @@
 //! The levels of turns with tool calls: what they name, and that the raw turn stays exact.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
-use selvedge_memory::{Level, Memory, NewTurn};
+use selvedge_memory::{Level, Memory, NewTurn, SmallModel, SmallModelError};
 use serde_json::json;
+
+/// A model that records its prompts, and answers all but the second.
+#[derive(Default)]
+struct ScriptedModel(Mutex<Vec<String>>);
+
+impl SmallModel for ScriptedModel {
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        let number = {
+            let mut prompts = self.0.lock().unwrap();
+            prompts.push(prompt.to_owned());
+            prompts.len()
+        };
+        async move {
+            if number == 2 {
+                std::future::pending::<()>().await;
+            }
+            Ok(json!({"turn": number, "smoothed": "Repair the login test.",
+                "compressed": "The login test is repaired.", "tiny": "login repaired"})
+            .to_string())
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_small_model_writes_the_levels_of_several_turns_within_two_seconds() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    for _ in 0..3 {
+        memory
+            .append("s", &NewTurn::from_items(&turn_with_script()))
+            .unwrap();
+    }
+    while memory.write_levels(None).unwrap().remaining_turns > 0 {}
+    let by_rules = memory.turn_at_level("s", 2, Level::Compressed).unwrap();
+    let model = ScriptedModel::default();
+    let started = Instant::now();
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 3);
+    assert!(
+        started.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        started.elapsed()
+    );
+    let prompts = model.0.into_inner().unwrap();
+    assert_eq!(prompts.len(), 3);
+    assert!(
+        prompts[0].contains("spelling and grammar"),
+        "{}",
+        prompts[0]
+    );
+    assert!(
+        prompts[0].contains("exec cargo test -p auth → exit 0, 115 passed"),
+        "{}",
+        prompts[0]
+    );
+    let level = |number, level| {
+        String::from_utf8(memory.turn_at_level("s", number, level).unwrap()).unwrap()
+    };
+    // What the model omitted is added.
+    assert!(level(1, Level::Compressed).starts_with("The login test is repaired.\nabout lib.rs"));
+    assert_eq!(level(1, Level::Tiny), "login repaired (lib.rs)");
+    // The model did not answer in time: the levels of the rules stay.
+    assert_eq!(level(2, Level::Compressed).as_bytes(), by_rules);
+    assert_eq!(memory.turn_record("s", 3).unwrap().unwrap().tool_calls, 2);
+}
 
 fn turn_with_script() -> Vec<u8> {
     let output = "   Compiling auth v0.8.0\ntest result: ok. 115 passed; 0 failed; 0 ignored\n";
