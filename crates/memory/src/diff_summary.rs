@@ -68,7 +68,7 @@ pub(crate) fn parse_diff(text: &str) -> Option<Vec<FileChange>> {
             }
         } else if let Some(rest) = line.strip_prefix("@@") {
             in_hunk = true;
-            let context = rest.rsplit("@@").next().unwrap_or_default();
+            let context = rest.rsplit("@@").next().unwrap_or_default().trim_start();
             if let (Some(change), Some(symbol)) = (changes.last_mut(), symbol_in(context))
                 && !change.symbols.contains(&symbol)
             {
@@ -109,8 +109,15 @@ const DEFINING_WORDS: &[&str] = &[
     "record",
 ];
 
-/// Returns the name of the symbol that a line of source code defines.
+/// Returns the name of the symbol that a line of source code defines. Indented variables are local.
 pub(crate) fn symbol_in(line: &str) -> Option<String> {
+    let is_local = line.starts_with([' ', '\t'])
+        && ["let ", "const ", "var "]
+            .iter()
+            .any(|word| line.trim_start().starts_with(word));
+    if is_local {
+        return None;
+    }
     let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '!'));
     while let Some(word) = words.next() {
         if DEFINING_WORDS.contains(&word) {

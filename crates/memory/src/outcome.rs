@@ -126,15 +126,13 @@ fn test_run(output: &str) -> Option<OutputSummary> {
     if run.failed > 0 {
         // The files in which assertions failed, then the failed tests.
         names.extend(error_places(output).into_iter().map(|place| place.file));
-        names.extend(run.failures.iter().map(|name| {
-            // The parameters of a test do not name it.
+        names.extend(run.failures.iter().filter_map(|name| {
+            // The parameters of a test do not name it, and a sentence is no name.
             let name = name.split(['[', '(']).next().unwrap_or(name).trim_end();
-            let parts = name.rsplit(['/', ':', ' ', '›', '>']);
-            parts
-                .map(str::trim)
-                .find(|part| !part.is_empty())
-                .unwrap_or_default()
-                .to_owned()
+            let name = name
+                .rsplit(['/', ':', '#', '.'])
+                .find(|part| !part.is_empty())?;
+            (!name.contains(' ')).then(|| name.to_owned())
         }));
     }
     dedup(&mut names);

@@ -1,5 +1,6 @@
 //! Searches turns: reads the index, ranks, and fits the best turns into a budget.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use selvedge_database::{Connection, params};
@@ -11,7 +12,7 @@ use crate::rank::{self, RankQuery, RankWeights, SearchableTurns, SessionSpeakerH
 use crate::search_budget::{BudgetCandidate, choose_levels};
 use crate::store::{PooledReader, now_ms, query_first, query_rows, require_session, turn_id};
 use crate::turn_metrics::{self, MetricsRowCache, SpeakerRole};
-use crate::vectors::{append_similarities, quantise};
+use crate::vectors::{SessionVectors, quantise};
 use crate::words::{for_each_word, is_stop_word, query_terms};
 use crate::{Level, Memory, MemoryError};
 
@@ -80,8 +81,8 @@ impl Memory {
         let encoder = encoder.filter(|_| query.weights.vectors != 0.0);
         let question = encoder.and_then(|encoder| {
             // If the encoder fails, the search uses keywords alone.
-            let vectors = encoder.encode(&[&self.redact(query.text)]).ok()?;
-            Some((encoder.name(), quantise(vectors.last()?)))
+            let vector = encoder.encode_question(&self.redact(query.text)).ok()?;
+            Some((encoder.name(), quantise(&vector)))
         });
         let mut hits = self.read(|reader| run_search(reader, query, question.as_ref()))?;
         for hit in hits.iter_mut().filter(|hit| hit.tokens == 0) {
@@ -128,6 +129,8 @@ struct SearchedSession {
     /// The terms of the speakers' names.
     speaker_terms: Vec<String>,
     parts: SessionParts,
+    /// The vectors that earlier searches read.
+    vectors: RefCell<SessionVectors>,
     /// Whether the session has a turn of a user.
     has_user: bool,
     /// Whether the session has a turn of an assistant without a name.
@@ -245,17 +248,11 @@ impl SearchScope {
         if let Some((encoder, question)) = question {
             let (mut similarities, mut any) = (Vec::with_capacity(self.turns.metrics.len()), false);
             for session in &self.sessions {
-                let SearchedSession {
-                    id,
-                    turn_count: turns,
-                    ..
-                } = *session;
-                any |= append_similarities(
+                any |= session.vectors.borrow_mut().append_similarities(
                     connection,
-                    id,
-                    turns,
-                    question,
-                    encoder,
+                    session.id,
+                    session.turn_count,
+                    (encoder, question),
                     &mut similarities,
                 )?;
             }

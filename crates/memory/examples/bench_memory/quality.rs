@@ -388,8 +388,10 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
         vectors.print_row("selvedge, with vectors");
     }
     raw.print_row("selvedge, raw turns without tags");
-    halves[0].print_row("selvedge, even conversations");
-    halves[1].print_row("selvedge, odd conversations");
+    if set.len() > 1 {
+        halves[0].print_row("selvedge, even conversations");
+        halves[1].print_row("selvedge, odd conversations");
+    }
 }
 
 const HAS_VECTORS: bool = cfg!(feature = "pocket");
