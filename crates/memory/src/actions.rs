@@ -29,16 +29,16 @@ pub(crate) mod importance {
 pub(crate) enum ActionKind {
     /// Checks something: a test run, a build, a program that crashed.
     Check,
-    /// Changes files.
+    /// Changes files of the workspace.
     Change,
-    /// Anything else.
+    /// Reads something, or does what no rule knows.
     Other,
 }
 
 /// What a call did and what came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Action {
-    /// One line.
+    /// The action and its outcome on one line.
     pub(crate) text: String,
     /// The outcome alone; empty if it says nothing.
     pub(crate) outcome: String,

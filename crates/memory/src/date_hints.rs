@@ -134,9 +134,9 @@ const MONTHS: [&str; 12] = [
 pub(crate) fn month_number(word: &str) -> Option<i8> {
     let word = word.to_lowercase();
     let is_month = |month: &&str| {
-        **month == word || (word.len() == 3 || word == "sept") && month.starts_with(&word)
+        *month == word || (word.len() == 3 || word == "sept") && month.starts_with(&word)
     };
-    let at = MONTHS.iter().position(|month| is_month(&month))?;
+    let at = MONTHS.iter().position(is_month)?;
     i8::try_from(at + 1).ok()
 }
 

@@ -4,7 +4,7 @@ use crate::outcome_paths::{list, plural};
 
 /// The changes of one file.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct FileChange {
+pub(crate) struct DiffFileChange {
     pub(crate) path: String,
     pub(crate) added: u64,
     pub(crate) removed: u64,
@@ -13,7 +13,7 @@ pub(crate) struct FileChange {
 }
 
 /// Describes changes: `+12 −3 in a.rs`, `+12 −3 in 2 files: a.rs, b.rs`.
-pub(crate) fn describe_changes(changes: &[FileChange]) -> String {
+pub(crate) fn describe_changes(changes: &[DiffFileChange]) -> String {
     let names: Vec<String> = changes.iter().map(|change| change.path.clone()).collect();
     let added = changes.iter().map(|change| change.added).sum();
     let removed = changes.iter().map(|change| change.removed).sum();
@@ -30,8 +30,8 @@ pub(crate) fn describe_counts(added: u64, removed: u64, files: usize, names: &[S
 
 /// Parses a unified diff, or a patch with `*** Update File:` headers. `None` without a changed
 /// file.
-pub(crate) fn parse_diff(text: &str) -> Option<Vec<FileChange>> {
-    let mut changes: Vec<FileChange> = Vec::new();
+pub(crate) fn parse_diff(text: &str) -> Option<Vec<DiffFileChange>> {
+    let mut changes: Vec<DiffFileChange> = Vec::new();
     let is_diff = text.contains("\n@@") || text.starts_with("@@") || text.contains("*** ");
     if !is_diff && !text.contains("diff --git ") {
         return None;
@@ -51,9 +51,9 @@ pub(crate) fn parse_diff(text: &str) -> Option<Vec<FileChange>> {
                 if changes.last().is_some_and(|change| change.path.is_empty()) {
                     changes.pop();
                 }
-                changes.push(FileChange {
+                changes.push(DiffFileChange {
                     path: path.to_owned(),
-                    ..FileChange::default()
+                    ..DiffFileChange::default()
                 });
             }
             in_hunk = line.starts_with("*** ");
@@ -61,9 +61,9 @@ pub(crate) fn parse_diff(text: &str) -> Option<Vec<FileChange>> {
             let path = path.strip_prefix("a/").unwrap_or(path);
             in_hunk = false;
             if path != "/dev/null" && !path.is_empty() && text.contains("\n+++ /dev/null") {
-                changes.push(FileChange {
+                changes.push(DiffFileChange {
                     path: path.to_owned(),
-                    ..FileChange::default()
+                    ..DiffFileChange::default()
                 });
             }
         } else if let Some(rest) = line.strip_prefix("@@") {

@@ -1,4 +1,4 @@
-//! Rewrites the lower levels of turns with a small model, one turn per prompt and several prompts at
+//! Rewrites the lower levels of turns with a small model, one turn per prompt, several prompts at
 //! once. Levels that the model does not provide in time stay as the rules wrote them.
 
 use std::collections::BTreeMap;

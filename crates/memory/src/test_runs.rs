@@ -5,7 +5,7 @@
 
 /// The result of a test run.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct TestRun {
+pub(crate) struct TestRunResult {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
@@ -20,7 +20,7 @@ const MAX_LISTED_FAILURES: usize = 3;
 /// Characters of a failed test's name in a summary.
 const MAX_FAILURE_CHARS: usize = 60;
 
-impl TestRun {
+impl TestRunResult {
     /// Describes the result: `115 passed`, `2 failed: test_a, test_b; 3 passed`.
     pub(crate) fn describe(&self) -> String {
         let unit = self.unit.map(|unit| format!(" {unit}")).unwrap_or_default();
@@ -57,11 +57,11 @@ impl TestRun {
 }
 
 /// Finds the result of a test run in an output. `None` if no runner is recognised.
-pub(crate) fn parse_test_run(output: &str) -> Option<TestRun> {
+pub(crate) fn parse_test_run(output: &str) -> Option<TestRunResult> {
     RUNNERS.iter().find_map(|parse| parse(output))
 }
 
-const RUNNERS: &[fn(&str) -> Option<TestRun>] = &[
+const RUNNERS: &[fn(&str) -> Option<TestRunResult>] = &[
     nextest, cargo_test, pytest, unittest, vitest, jest, mocha, surefire, gradle, rspec, minitest,
     phpunit, dotnet, tap, go_test, ex_unit,
 ];
@@ -93,11 +93,11 @@ fn number_after(line: &str, label: &str) -> Option<u64> {
 }
 
 /// `Summary [ 0.5s] 115 tests run: 113 passed, 2 failed, 1 skipped`.
-fn nextest(output: &str) -> Option<TestRun> {
+fn nextest(output: &str) -> Option<TestRunResult> {
     let mut run = None;
     for line in output.lines().map(str::trim) {
         if line.starts_with("Summary [") && line.contains(" run: ") {
-            let mut found = TestRun {
+            let mut found = TestRunResult {
                 passed: number_before(line, "passed").unwrap_or(0),
                 failed: number_before(line, "failed").unwrap_or(0)
                     + line.split_once("timed out").map_or(0, |(before, _)| {
@@ -107,7 +107,7 @@ fn nextest(output: &str) -> Option<TestRun> {
                             .map_or(0, |n| n.parse().unwrap_or(0))
                     }),
                 skipped: number_before(line, "skipped").unwrap_or(0),
-                ..TestRun::default()
+                ..TestRunResult::default()
             };
             for line in output.lines().map(str::trim) {
                 let is_failure = ["FAIL [", "TIMEOUT [", "SIGABRT [", "SIGSEGV ["]
@@ -124,8 +124,8 @@ fn nextest(output: &str) -> Option<TestRun> {
 }
 
 /// `test result: FAILED. 2 passed; 1 failed; 0 ignored; …`, once per test binary.
-fn cargo_test(output: &str) -> Option<TestRun> {
-    let mut run: Option<TestRun> = None;
+fn cargo_test(output: &str) -> Option<TestRunResult> {
+    let mut run: Option<TestRunResult> = None;
     for line in output.lines().map(str::trim) {
         if line.starts_with("test result: ") {
             let run = run.get_or_insert_default();
@@ -147,7 +147,7 @@ fn cargo_test(output: &str) -> Option<TestRun> {
 }
 
 /// `=== 2 failed, 5 passed in 0.12s ===`, or the same without a frame.
-fn pytest(output: &str) -> Option<TestRun> {
+fn pytest(output: &str) -> Option<TestRunResult> {
     let is_summary = |line: &&str| {
         let line = line.trim_matches(|c: char| c == '=' || c.is_whitespace());
         let starts = line.starts_with(|c: char| c.is_ascii_digit());
@@ -165,11 +165,11 @@ fn pytest(output: &str) -> Option<TestRun> {
     };
     let line = output.lines().rev().find(is_summary)?;
     let count = |word| number_before(line, word).unwrap_or(0);
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: count("passed"),
         failed: count("failed") + count("error").max(count("errors")),
         skipped: count("skipped"),
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines() {
         let name = line.strip_prefix("FAILED ").or(line.strip_prefix("ERROR "));
@@ -188,7 +188,7 @@ fn pytest(output: &str) -> Option<TestRun> {
 }
 
 /// `Ran 12 tests in 0.01s` and `OK` or `FAILED (failures=1, errors=1)`.
-fn unittest(output: &str) -> Option<TestRun> {
+fn unittest(output: &str) -> Option<TestRunResult> {
     let line = output
         .lines()
         .rev()
@@ -202,11 +202,11 @@ fn unittest(output: &str) -> Option<TestRun> {
     let count = |name| number_after(end, name).unwrap_or(0);
     let failed = count("failures=") + count("errors=");
     let skipped = count("skipped=");
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: all.saturating_sub(failed + skipped),
         failed,
         skipped,
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines() {
         if let Some(name) = line.strip_prefix("FAIL: ").or(line.strip_prefix("ERROR: ")) {
@@ -217,15 +217,15 @@ fn unittest(output: &str) -> Option<TestRun> {
 }
 
 /// `Tests  1 failed | 5 passed (6)`.
-fn vitest(output: &str) -> Option<TestRun> {
+fn vitest(output: &str) -> Option<TestRunResult> {
     let is_summary =
         |line: &&str| line.trim_start().starts_with("Tests  ") && line.trim_end().ends_with(')');
     let line = output.lines().rev().find(is_summary)?;
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: number_before(line, "passed").unwrap_or(0),
         failed: number_before(line, "failed").unwrap_or(0),
         skipped: number_before(line, "skipped").unwrap_or(0),
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines().map(str::trim) {
         if let Some(name) = line.strip_prefix("FAIL ") {
@@ -236,16 +236,16 @@ fn vitest(output: &str) -> Option<TestRun> {
 }
 
 /// `Tests:       1 failed, 5 passed, 6 total`.
-fn jest(output: &str) -> Option<TestRun> {
+fn jest(output: &str) -> Option<TestRunResult> {
     let line = output.lines().rev().find(|line| {
         line.starts_with("Tests:")
             && (number_before(line, "passed").is_some() || number_before(line, "failed").is_some())
     })?;
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: number_before(line, "passed").unwrap_or(0),
         failed: number_before(line, "failed").unwrap_or(0),
         skipped: number_before(line, "skipped").unwrap_or(0),
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines().map(str::trim) {
         if let Some(name) = line.strip_prefix("● ")
@@ -265,7 +265,7 @@ fn jest(output: &str) -> Option<TestRun> {
 }
 
 /// `5 passing (20ms)`, `2 failing`, `1 pending`.
-fn mocha(output: &str) -> Option<TestRun> {
+fn mocha(output: &str) -> Option<TestRunResult> {
     let count = |word: &str| {
         let mut lines = output.lines().map(str::trim);
         lines.find_map(|line| {
@@ -274,11 +274,11 @@ fn mocha(output: &str) -> Option<TestRun> {
         })
     };
     let passed: u64 = count("passing")?;
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed,
         failed: count("failing").unwrap_or(0),
         skipped: count("pending").unwrap_or(0),
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     let before = output.lines().take_while(|line| !line.contains(" passing"));
     for line in before.map(str::trim) {
@@ -292,7 +292,7 @@ fn mocha(output: &str) -> Option<TestRun> {
 }
 
 /// Maven: `Tests run: 5, Failures: 1, Errors: 0, Skipped: 0`. The last line without a class counts.
-fn surefire(output: &str) -> Option<TestRun> {
+fn surefire(output: &str) -> Option<TestRunResult> {
     let is_summary = |line: &&str| line.contains("Tests run:") && line.contains("Failures:");
     let is_total = |line: &&str| is_summary(line) && !line.contains("Time elapsed");
     let line = output
@@ -302,11 +302,11 @@ fn surefire(output: &str) -> Option<TestRun> {
         .or_else(|| output.lines().rev().find(is_summary))?;
     let count = |label| number_after(line, label).unwrap_or(0);
     let (failed, skipped) = (count("Failures:") + count("Errors:"), count("Skipped:"));
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: count("Tests run:").saturating_sub(failed + skipped),
         failed,
         skipped,
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines() {
         // `[ERROR]   CartTest.addsItems:21 expected: <2> but was: <1>`
@@ -321,7 +321,7 @@ fn surefire(output: &str) -> Option<TestRun> {
 }
 
 /// Gradle: `5 tests completed, 1 failed` and `CartTest > addsItems() FAILED`.
-fn gradle(output: &str) -> Option<TestRun> {
+fn gradle(output: &str) -> Option<TestRunResult> {
     let line = output
         .lines()
         .map(str::trim)
@@ -329,11 +329,11 @@ fn gradle(output: &str) -> Option<TestRun> {
     let failed = number_before(line, "failed").unwrap_or(0);
     let skipped = number_before(line, "skipped").unwrap_or(0);
     let all = line.split_whitespace().next()?.parse::<u64>().ok()?;
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: all.saturating_sub(failed + skipped),
         failed,
         skipped,
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines().map(str::trim) {
         if let Some(name) = line.strip_suffix(" FAILED")
@@ -346,7 +346,7 @@ fn gradle(output: &str) -> Option<TestRun> {
 }
 
 /// `5 examples, 1 failure, 1 pending`.
-fn rspec(output: &str) -> Option<TestRun> {
+fn rspec(output: &str) -> Option<TestRunResult> {
     let all = |line: &str| number_before(line, "examples").or(number_before(line, "example"));
     let line = output
         .lines()
@@ -356,11 +356,11 @@ fn rspec(output: &str) -> Option<TestRun> {
         .or(number_before(line, "failure"))
         .unwrap_or(0);
     let skipped = number_before(line, "pending").unwrap_or(0);
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: all(line)?.saturating_sub(failed + skipped),
         failed,
         skipped,
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines() {
         if let Some(rest) = line.strip_prefix("rspec ")
@@ -374,17 +374,17 @@ fn rspec(output: &str) -> Option<TestRun> {
 }
 
 /// `5 runs, 7 assertions, 1 failures, 0 errors, 0 skips`.
-fn minitest(output: &str) -> Option<TestRun> {
+fn minitest(output: &str) -> Option<TestRunResult> {
     let line = output.lines().rev().find(|line| {
         number_before(line, "runs").is_some() && number_before(line, "assertions").is_some()
     })?;
     let count = |word| number_before(line, word).unwrap_or(0);
     let (failed, skipped) = (count("failures") + count("errors"), count("skips"));
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: count("runs").saturating_sub(failed + skipped),
         failed,
         skipped,
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines().map(str::trim) {
         // `TestCart#test_adds [test/cart_test.rb:8]:`
@@ -397,15 +397,15 @@ fn minitest(output: &str) -> Option<TestRun> {
 }
 
 /// `OK (5 tests, 7 assertions)` or `Tests: 5, Assertions: 7, Failures: 1.`.
-fn phpunit(output: &str) -> Option<TestRun> {
+fn phpunit(output: &str) -> Option<TestRunResult> {
     let passed = output
         .lines()
         .rev()
         .find(|line| line.starts_with("OK (") && line.contains("assertion"));
     if let Some(line) = passed {
-        return Some(TestRun {
+        return Some(TestRunResult {
             passed: number_before(line, "tests").or(number_before(line, "test"))?,
-            ..TestRun::default()
+            ..TestRunResult::default()
         });
     }
     let line = output
@@ -414,11 +414,11 @@ fn phpunit(output: &str) -> Option<TestRun> {
         .find(|line| line.starts_with("Tests: ") && line.contains("Assertions: "))?;
     let count = |label| number_after(line, label).unwrap_or(0);
     let (failed, skipped) = (count("Failures:") + count("Errors:"), count("Skipped:"));
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: count("Tests:").saturating_sub(failed + skipped),
         failed,
         skipped,
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines() {
         if let Some((number, name)) = line.split_once(") ")
@@ -432,8 +432,8 @@ fn phpunit(output: &str) -> Option<TestRun> {
 }
 
 /// `Failed!  - Failed: 1, Passed: 5, Skipped: 0, Total: 6`, once per project.
-fn dotnet(output: &str) -> Option<TestRun> {
-    let mut run: Option<TestRun> = None;
+fn dotnet(output: &str) -> Option<TestRunResult> {
+    let mut run: Option<TestRunResult> = None;
     for line in output.lines().map(str::trim) {
         if (line.starts_with("Passed!") || line.starts_with("Failed!")) && line.contains("Total:") {
             let run = run.get_or_insert_default();
@@ -452,7 +452,7 @@ fn dotnet(output: &str) -> Option<TestRun> {
 }
 
 /// The TAP format and the runner of Node: `# pass 8` or `ℹ pass 8`.
-fn tap(output: &str) -> Option<TestRun> {
+fn tap(output: &str) -> Option<TestRunResult> {
     let count = |word: &str| {
         let mut lines = output.lines().rev().map(str::trim);
         lines.find_map(|line| {
@@ -465,11 +465,11 @@ fn tap(output: &str) -> Option<TestRun> {
     if passed.is_none() && failed.is_none() {
         return None;
     }
-    let mut run = TestRun {
+    let mut run = TestRunResult {
         passed: passed.unwrap_or(0),
         failed: failed.unwrap_or(0),
         skipped: count("skipped").unwrap_or(0),
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines().map(str::trim) {
         if let Some(rest) = line.strip_prefix("not ok ") {
@@ -487,11 +487,11 @@ fn tap(output: &str) -> Option<TestRun> {
 }
 
 /// `--- FAIL: TestX (0.00s)`, `ok  pkg 0.01s`. Without `-v` only packages are counted.
-fn go_test(output: &str) -> Option<TestRun> {
-    let mut tests = TestRun::default();
-    let mut packages = TestRun {
+fn go_test(output: &str) -> Option<TestRunResult> {
+    let mut tests = TestRunResult::default();
+    let mut packages = TestRunResult {
         unit: Some("packages"),
-        ..TestRun::default()
+        ..TestRunResult::default()
     };
     for line in output.lines() {
         let trimmed = line.trim_start();
@@ -516,29 +516,29 @@ fn go_test(output: &str) -> Option<TestRun> {
 }
 
 /// ExUnit and other runners: `5 tests, 1 failure`, or `5 passed, 1 failed` on a line of its own.
-fn ex_unit(output: &str) -> Option<TestRun> {
+fn ex_unit(output: &str) -> Option<TestRunResult> {
     for line in output.lines().rev().map(str::trim) {
         let starts = line.starts_with(|c: char| c.is_ascii_digit());
         let all = number_before(line, "tests").or(number_before(line, "test"));
         let failed = number_before(line, "failures").or(number_before(line, "failure"));
         if starts && let (Some(all), Some(failed)) = (all, failed) {
             let skipped = number_before(line, "skipped").unwrap_or(0);
-            return Some(TestRun {
+            return Some(TestRunResult {
                 passed: all.saturating_sub(failed + skipped),
                 failed,
                 skipped,
-                ..TestRun::default()
+                ..TestRunResult::default()
             });
         }
         if starts
             && let (Some(passed), Some(failed)) =
                 (number_before(line, "passed"), number_before(line, "failed"))
         {
-            return Some(TestRun {
+            return Some(TestRunResult {
                 passed,
                 failed,
                 skipped: number_before(line, "skipped").unwrap_or(0),
-                ..TestRun::default()
+                ..TestRunResult::default()
             });
         }
     }

@@ -74,10 +74,10 @@ impl TurnTopic {
         for (name, importance) in actions.iter().flat_map(|action| &action.names) {
             ranked.add(name, *importance);
         }
-        let checks = actions
+        let mut checks = actions
             .iter()
             .filter(|action| action.kind == ActionKind::Check);
-        let result = checks.last().map(|action| {
+        let result = checks.next_back().map(|action| {
             let outcome = action.outcome.split("; ").next().unwrap_or_default();
             let rest = outcome
                 .strip_prefix("exit ")

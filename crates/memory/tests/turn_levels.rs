@@ -12,9 +12,9 @@ use serde_json::json;
 
 /// A model that records its prompts, and answers all but the second.
 #[derive(Default)]
-struct ScriptedModel(Mutex<Vec<String>>);
+struct PromptRecorder(Mutex<Vec<String>>);
 
-impl SmallModel for ScriptedModel {
+impl SmallModel for PromptRecorder {
     fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         let number = {
             let mut prompts = self.0.lock().unwrap();
@@ -44,7 +44,7 @@ async fn a_small_model_writes_the_levels_of_several_turns_within_two_seconds() {
     }
     while memory.write_levels(None).unwrap().remaining_turns > 0 {}
     let by_rules = memory.turn_at_level("s", 2, Level::Compressed).unwrap();
-    let model = ScriptedModel::default();
+    let model = PromptRecorder::default();
     let started = Instant::now();
     assert_eq!(memory.summarise("s", &model).await.unwrap(), 3);
     assert!(
