@@ -36,6 +36,7 @@ pub(crate) fn parse_diff(text: &str) -> Option<Vec<DiffFileChange>> {
     if !is_diff && !text.contains("diff --git ") {
         return None;
     }
+    let deletes_files = text.contains("\n+++ /dev/null");
     let mut in_hunk = false;
     for line in text.lines() {
         let new_path = line
@@ -60,7 +61,7 @@ pub(crate) fn parse_diff(text: &str) -> Option<Vec<DiffFileChange>> {
         } else if let Some(path) = line.strip_prefix("--- ") {
             let path = path.strip_prefix("a/").unwrap_or(path);
             in_hunk = false;
-            if path != "/dev/null" && !path.is_empty() && text.contains("\n+++ /dev/null") {
+            if path != "/dev/null" && !path.is_empty() && deletes_files {
                 changes.push(DiffFileChange {
                     path: path.to_owned(),
                     ..DiffFileChange::default()

@@ -131,6 +131,9 @@ fn is_warning_line(line: &str) -> bool {
         && !line.contains(" generated ")
 }
 
+/// Files whose places are collected.
+const MAX_PLACES: usize = 64;
+
 /// Finds the places that an output names: `src/a.rs:10:5`, `a.ts(1,7): error`, ` --> src/a.rs:3:1`,
 /// `File "a.py", line 3`.
 pub(crate) fn error_places(output: &str) -> Vec<ErrorPlace> {
@@ -155,6 +158,9 @@ pub(crate) fn error_places(output: &str) -> Vec<ErrorPlace> {
         };
         if is_library_path(&file) || places.iter().any(|place| place.file == file) {
             continue;
+        }
+        if places.len() >= MAX_PLACES {
+            break;
         }
         let message = match rest.trim_matches([' ', ':', '-', ',']) {
             "" => strip_error_word(&message).to_owned(),

@@ -305,6 +305,18 @@ mod tests {
         assert_eq!(found.text, "3 passed");
         let started = std::time::Instant::now();
         summarise_output("", &"a/b.rs:1: error: x ( ".repeat(100_000));
+        for hostile in [
+            "--- a\n@@ ",
+            "Summary [ run: 1 passed\nFAIL [ x\n",
+            "not ok 1 x\n# fail 1\n",
+        ] {
+            summarise_output("", &hostile.repeat(100_000));
+            parse_diff(&hostile.repeat(100_000));
+        }
+        let places: String = (0..50_000)
+            .map(|n| format!("f{n}.rs:1: error: x\n"))
+            .collect();
+        summarise_output("make", &places);
         assert!(started.elapsed().as_secs() < 20);
     }
 }

@@ -50,7 +50,9 @@ impl TestRunResult {
 
     fn add_failure(&mut self, name: &str) {
         let name: String = name.trim().chars().take(MAX_FAILURE_CHARS).collect();
-        if !name.is_empty() && !self.failures.contains(&name) {
+        // More names than are listed only say that there are more.
+        let has_room = self.failures.len() <= 2 * MAX_LISTED_FAILURES;
+        if has_room && !name.is_empty() && !self.failures.contains(&name) {
             self.failures.push(name);
         }
     }
@@ -94,33 +96,27 @@ fn number_after(line: &str, label: &str) -> Option<u64> {
 
 /// `Summary [ 0.5s] 115 tests run: 113 passed, 2 failed, 1 skipped`.
 fn nextest(output: &str) -> Option<TestRunResult> {
-    let mut run = None;
+    let is_summary = |line: &&str| line.starts_with("Summary [") && line.contains(" run: ");
+    let line = output.lines().map(str::trim).rfind(is_summary)?;
+    let timed_out = line.split_once(" timed out").and_then(|(before, _)| {
+        let number = before.split_whitespace().next_back()?;
+        number.parse::<u64>().ok()
+    });
+    let mut run = TestRunResult {
+        passed: number_before(line, "passed").unwrap_or(0),
+        failed: number_before(line, "failed").unwrap_or(0) + timed_out.unwrap_or(0),
+        skipped: number_before(line, "skipped").unwrap_or(0),
+        ..TestRunResult::default()
+    };
     for line in output.lines().map(str::trim) {
-        if line.starts_with("Summary [") && line.contains(" run: ") {
-            let mut found = TestRunResult {
-                passed: number_before(line, "passed").unwrap_or(0),
-                failed: number_before(line, "failed").unwrap_or(0)
-                    + line.split_once("timed out").map_or(0, |(before, _)| {
-                        before
-                            .split_whitespace()
-                            .next_back()
-                            .map_or(0, |n| n.parse().unwrap_or(0))
-                    }),
-                skipped: number_before(line, "skipped").unwrap_or(0),
-                ..TestRunResult::default()
-            };
-            for line in output.lines().map(str::trim) {
-                let is_failure = ["FAIL [", "TIMEOUT [", "SIGABRT [", "SIGSEGV ["]
-                    .iter()
-                    .any(|mark| line.starts_with(mark));
-                if is_failure && let Some(name) = line.split_whitespace().next_back() {
-                    found.add_failure(name);
-                }
-            }
-            run = Some(found);
+        let mut marks = ["FAIL [", "TIMEOUT [", "SIGABRT [", "SIGSEGV ["].iter();
+        if marks.any(|mark| line.starts_with(mark))
+            && let Some(name) = line.split_whitespace().next_back()
+        {
+            run.add_failure(name);
         }
     }
-    run
+    Some(run)
 }
 
 /// `test result: FAILED. 2 passed; 1 failed; 0 ignored; …`, once per test binary.
