@@ -4,7 +4,8 @@
 # make test-pocket  test the search by vectors (feature pocket)
 # make test-llama   run a turn on each API with a real llama.cpp server
 # make bench        benchmark against other programs, and print a table
-# make bench-memory DATA=dir  measure quality and speed of recall on files in LoCoMo format
+# make bench-sessions  record the sessions on which bench-memory measures the levels of turns
+# make bench-memory [DATA=dir]  measure levels, recall (also on files in LoCoMo format) and speed
 # make bench-tokens count requests and tokens of the README's tasks, as scripts and as calls
 # make attack       run all collected attacks against the debug binary, and print a table;
 #                   with BINARY=file against another
@@ -20,7 +21,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens attack fuzz docs screenshots lint check deny dist setup
+.PHONY: demo test test-otlp test-pocket test-llama bench bench-sessions bench-memory bench-tokens attack fuzz docs screenshots lint check deny dist setup
 
 setup:
 	@scripts/setup
@@ -78,10 +79,17 @@ bench: setup
 	scripts/with-compiler $(CARGO) build --release -p selvedge -p selvedge-bench
 	target/release/selvedge-bench --write docs/benchmarks.md
 
+# Records 200 turns on five packages with real tests and builds, once.
+bench-sessions: setup
+	scripts/with-compiler $(CARGO) build -p selvedge --bin selvedge
+	node bench/record-sessions.mjs
+
 # FEATURES=pocket also measures the search by vectors.
+BENCH_MEMORY = $(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" --
 bench-memory:
-	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- $(DATA)
-	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- --speed
+	$(BENCH_MEMORY) --levels target/bench-sessions/turns.jsonl
+	$(BENCH_MEMORY) $(DATA) $(wildcard target/bench-sessions/recall)
+	$(BENCH_MEMORY) --speed
 
 bench-tokens: setup
 	scripts/with-compiler $(CARGO) run --release --quiet -p selvedge-bench -- tokens

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{
-    AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind, SmallModelClient,
+    AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind, RemoteEncoder,
+    SmallModelClient,
 };
 use selvedge_config::{Config, JournalSettings, MemoryBatch, MemoryStrategy};
 use selvedge_journal::{Journal, JournalError, Redactor};
@@ -17,6 +18,7 @@ use selvedge_memory::{
 use selvedge_models::ModelClient;
 use selvedge_protocol::ToolSpec;
 
+use crate::args::ModelChoiceArgs;
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::setup::CliSetup;
@@ -103,9 +105,26 @@ pub(crate) fn open_memory_in(home: &Path, config: &Config) -> Result<Memory> {
         }
         opened => opened,
     };
-    Ok(opened
-        .map_err(|error| crate::memory::memory_problem(&error))?
-        .with_built_in_encoder())
+    let memory = opened.map_err(|error| crate::memory::memory_problem(&error))?;
+    Ok(match config.memory.encoder.as_deref() {
+        None => memory.with_built_in_encoder(),
+        Some("none") => memory,
+        Some(name) => memory.with_encoder(Arc::new(remote_encoder(config, name)?)),
+    })
+}
+
+/// Returns the encoder that `memory.encoder` names.
+fn remote_encoder(config: &Config, name: &str) -> Result<RemoteEncoder> {
+    let ModelChoiceArgs { provider, model } = providers::split_model_name(config, name)?;
+    let (Some(provider), Some(model)) = (provider, model) else {
+        let problem = Problem::new(format!("memory.encoder `{name}` names no provider"));
+        return Err(problem
+            .hint("write it as provider/model, or `none`: selvedge models lists the providers")
+            .into());
+    };
+    let provider = providers::find_provider(&providers::all_providers(config)?, &provider)?;
+    RemoteEncoder::new(providers::load_key(provider)?, &model)
+        .map_err(|error| Problem::new(error.to_string()).into())
 }
 
 /// Connects the memory to an agent whose model has this context window, as configured. `small` is

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -424,4 +424,80 @@ fn concurrent_processes_never_distill_the_same_turns() {
     // A process skips a session that another one distills, so some turns may remain.
     let rest: Value = serde_json::from_str(&home.out(&["distill", "--json"])).unwrap();
     assert_eq!(read + rest["turns"].as_u64().unwrap(), 1200);
+}
+
+/// Serves `/v1/embeddings` for a number of requests: texts about vehicles have one vector, all
+/// others another. Returns the address.
+fn embedding_server(requests: usize) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().take(requests) {
+            let mut stream = BufReader::new(stream.unwrap());
+            let (mut length, mut head) = (0, String::new());
+            while stream.read_line(&mut head).unwrap() > 2 {
+                let line = head.to_lowercase();
+                if let Some(bytes) = line.strip_prefix("content-length: ") {
+                    length = bytes.trim().parse().unwrap();
+                }
+                head.clear();
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).unwrap();
+            let asked: Value = serde_json::from_slice(&body).unwrap();
+            let vectors: Vec<Value> = (0..)
+                .zip(asked["input"].as_array().unwrap())
+                .map(|(index, text)| {
+                    let text = text.as_str().unwrap();
+                    let is_vehicle = text.contains("car ") || text.contains("automobile");
+                    let vector = if is_vehicle { [0.9, 0.1] } else { [0.0, 1.0] };
+                    json!({"index": index, "embedding": vector})
+                })
+                .collect();
+            let answer = json!({"data": vectors}).to_string();
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+            let response = format!("{head}content-length: {}\r\n\r\n{answer}", answer.len());
+            stream.get_mut().write_all(response.as_bytes()).unwrap();
+        }
+    });
+    address
+}
+
+#[test]
+fn an_embedding_model_of_a_provider_finds_other_words_for_the_same() {
+    let home = MemoryHome::new();
+    let config = |encoder: &str, address: &str| {
+        std::fs::create_dir_all(home.path("home")).unwrap();
+        let config = format!(
+            "[memory]\nencoder = \"{encoder}\"\n[model_providers.mine]\n\
+             base_url = \"http://{address}/v1\"\nwire_api = \"chat\"\n"
+        );
+        std::fs::write(home.path("home/config.toml"), config).unwrap();
+    };
+    let texts = [
+        "We sold the car last week.",
+        "The soup needs more salt.",
+        "Rain is expected on Sunday.",
+    ];
+    let lines = texts.iter().enumerate();
+    let lines: Vec<String> = lines.map(|(at, text)| line("s", at, text)).collect();
+    let chat = home.file("chat.jsonl", &lines.join("\n"));
+    config("mine/embed-1", &embedding_server(2));
+    home.out(&["import", &chat]);
+    let found = home.out(&["search", "automobile", "--json"]);
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found["hits"][0]["id"], "T-1", "{found}");
+    // The server is gone: the search uses keywords alone.
+    let found = home.out(&["search", "soup", "--json"]);
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found["hits"][0]["id"], "T-2", "{found}");
+    // A name without a provider is refused.
+    config("embed-1", "127.0.0.1:9");
+    let (status, _, err) = home.run(&["search", "soup"]);
+    assert_ne!(status, 0);
+    assert!(
+        err.contains("memory.encoder `embed-1` names no provider"),
+        "{err}"
+    );
+    assert!(err.contains("hint: "), "{err}");
 }

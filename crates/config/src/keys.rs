@@ -420,6 +420,10 @@ pub struct MemorySettings {
     /// Extract lessons after this many minutes without activity. `0` leaves it to `selvedge memory
     /// distill`.
     pub distill_idle_minutes: u32,
+    /// An embedding model that compares meanings, as `provider/model`: any provider with an
+    /// OpenAI-compatible `embeddings` resource. It receives the text of turns. If not set, the
+    /// built-in encoder is used if this build has one; `none` disables it.
+    pub encoder: Option<String>,
 }
 
 impl Default for MemorySettings {
@@ -435,6 +439,7 @@ impl Default for MemorySettings {
             model: None,
             batch: MemoryBatch::Auto,
             distill_idle_minutes: 30,
+            encoder: None,
         }
     }
 }

@@ -34,6 +34,7 @@ pub(crate) fn clean_text(text: &str) -> String {
 fn clean_line(line: &str) -> String {
     let calm = lower_capitals(line);
     let mut out = String::with_capacity(calm.len());
+    let mut removed_first = false;
     for word in calm.split_whitespace() {
         let bare = word.trim_matches(|c: char| matches!(c, ',' | '.' | '!' | '…' | '?'));
         let ends = word.ends_with(['.', '!', '?']);
@@ -41,9 +42,15 @@ fn clean_line(line: &str) -> String {
         if fillers.any(|filler| filler.eq_ignore_ascii_case(bare))
             && (!ends || out.is_empty() || out.ends_with(['.', '!', '?']))
         {
+            removed_first |= out.ends_with(['.', '!', '?']);
             continue;
         }
-        let word = collapse_repeats(word);
+        let mut word = collapse_repeats(word);
+        // The first word of the sentence was filler.
+        if removed_first && word.starts_with(char::is_lowercase) {
+            word = Cow::Owned(upper_first(&word));
+        }
+        removed_first = false;
         if out.split(' ').next_back() == Some(&word) {
             continue;
         }
@@ -53,6 +60,13 @@ fn clean_line(line: &str) -> String {
         out.push_str(&word);
     }
     capitalise(out)
+}
+
+fn upper_first(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map_or(String::new(), |first| {
+        first.to_uppercase().chain(letters).collect()
+    })
 }
 
 /// Capitalises a sentence, because its first word may have been removed as filler.
@@ -239,6 +253,7 @@ mod tests {
                 "I wanted to say hello.",
             ),
             ("Oh wow, that is really sooooo nice!!!", "That is so nice!"),
+            ("It broke. Please have a look.", "It broke. Have a look."),
             ("PLEASE STOP DOING THAT NOW", "stop doing that now"),
             ("the the cat\n\n\n\ncat\ncat", "the cat\n\ncat"),
             ("let x = 0;", "let x = 0;"),

@@ -478,6 +478,16 @@ impl Memory {
             | TurnPiece::Call { args: text, .. }
             | TurnPiece::Output { text, .. }) = piece;
             *text = self.redact(text).into_owned();
+            if let TurnPiece::Output { calls, .. } = piece {
+                for call in calls {
+                    call.args = self.redactor.redact_value(&call.args);
+                    call.result = self.redactor.redact_value(&call.result);
+                    call.error = call
+                        .error
+                        .as_deref()
+                        .map(|text| self.redact(text).into_owned());
+                }
+            }
         }
         pieces
     }

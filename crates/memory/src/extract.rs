@@ -1,17 +1,18 @@
 //! Extracts the lower levels of a turn by rules, without a model and without I/O.
 //!
-//! A turn is split into units (sentences, calls with their output), and each unit gets a score.
-//! Units are kept whole, the best first, until the target is reached; the first one that does not
-//! fit is reduced to its best words. So a turn of any length meets its target, and the kept text
-//! stays in its original order.
+//! A turn is split into units (sentences, actions with their outcome, lines of output), and each
+//! unit gets a score. Units are kept whole, the best first, until the target is reached; the first
+//! one that does not fit is reduced to its best words. So a turn of any length meets its target,
+//! and the kept text stays in its original order. The levels of an exchange always name the file or
+//! symbol at stake ([`TurnTopic`]).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::cleaning::{
-    clean_text, collapse_whitespace, find_key_line, format_arguments, is_notable, select_lines,
-    split_sentences, truncate_words,
-};
+use crate::actions::{Action, ActionKind, describe_call, describe_script, describe_script_call};
+use crate::best_words::{NUMBER_SCORE, is_number, keep_best_words};
+use crate::cleaning::{clean_text, is_notable, select_lines, split_sentences};
 use crate::turn_pieces::TurnPiece;
+use crate::turn_topic::TurnTopic;
 use crate::words::{for_each_word, is_stop_word};
 
 /// Target sizes as shares of the raw tokens. The upper bounds are 75 %, 45 % and 8 %.
@@ -37,13 +38,47 @@ pub(crate) struct LowerLevels {
     pub(crate) tiny: String,
 }
 
+/// The lower levels of a turn, and what else is known about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ExtractedTurn {
+    pub(crate) levels: LowerLevels,
+    /// How many tools the turn called, those inside scripts included.
+    pub(crate) tool_calls: u32,
+    /// What the turn is about, the most important first.
+    pub(crate) topics: Vec<String>,
+}
+
+/// Topics of one turn.
+const MAX_TOPICS: usize = 5;
+/// Tokens of the words that are the topics of a turn without names.
+const MAX_TOPIC_TOKENS: u32 = 8;
+
 /// Extracts the lower levels of a turn. `raw_tokens` is the size of the raw turn.
-pub(crate) fn extract_lower_levels(
+pub(crate) fn extract_turn(
     pieces: &[TurnPiece],
     raw_tokens: u32,
     measures: &TextMeasures<'_>,
-) -> LowerLevels {
-    let units = split_units(pieces, measures);
+) -> ExtractedTurn {
+    let (levels, mut topics) = extract_lower_levels(pieces, raw_tokens, measures);
+    if topics.is_empty() {
+        let words = keep_best_words(&levels.tiny, MAX_TOPIC_TOKENS, measures);
+        topics = words.split_whitespace().map(str::to_owned).collect();
+    }
+    topics.truncate(MAX_TOPICS);
+    ExtractedTurn {
+        levels,
+        tool_calls: pieces.iter().map(TurnPiece::tool_calls).sum::<usize>() as u32,
+        topics,
+    }
+}
+
+/// Returns the lower levels and the names of files and symbols.
+fn extract_lower_levels(
+    pieces: &[TurnPiece],
+    raw_tokens: u32,
+    measures: &TextMeasures<'_>,
+) -> (LowerLevels, Vec<String>) {
+    let (units, actions) = split_units(pieces, measures);
     let raw = f64::from(raw_tokens);
     let whole: u32 = units.iter().map(|unit| unit.tokens).sum();
     let target = |share: f64| ((raw * share) as u32).max(1);
@@ -51,33 +86,108 @@ pub(crate) fn extract_lower_levels(
         true => join_units(units.iter().map(|unit| (unit, unit.text.clone()))),
         false => fit_units(&units, target(SMOOTHED_SHARE), measures),
     };
-    let short_units: Vec<TextUnit> = units.iter().map(|unit| unit.to_short(measures)).collect();
-    LowerLevels {
-        smoothed,
-        compressed: fit_units(&short_units, target(COMPRESSED_SHARE), measures),
-        tiny: fit_units(&tiny_units(&short_units), target(TINY_SHARE), measures),
+    let is_kept = |unit: &&TextUnit| unit.kind != UnitKind::OutputLine;
+    let units: Vec<TextUnit> = units.iter().filter(is_kept).cloned().collect();
+    let (compressed, tiny) = (target(COMPRESSED_SHARE), target(TINY_SHARE));
+    let is_exchange = pieces.len() > 1;
+    if !is_exchange {
+        let levels = LowerLevels {
+            smoothed,
+            compressed: fit_units(&units, compressed, measures),
+            tiny: fit_units(&units, tiny, measures),
+        };
+        return (levels, Vec::new());
     }
+    let topic = TurnTopic::find(pieces, &actions, |sentence| score_text(sentence, measures));
+    let tiny_text = topic.tiny_text(tiny, measures);
+    let levels = LowerLevels {
+        smoothed,
+        compressed: fit_with_names(&units, compressed, &topic, measures),
+        tiny: tiny_text.unwrap_or_else(|| fit_units(&tiny_units(&units), tiny, measures)),
+    };
+    (levels, topic.names)
 }
 
-/// Returns the lines with the highest scores, within `target` tokens, joined to one line.
-/// Repeated lines are used once.
+/// Names that the compressed level has at least.
+const MIN_COMPRESSED_NAMES: usize = 2;
+
+/// Like [`fit_units`], and names what is at stake in a last line if the kept units do not.
+fn fit_with_names(
+    units: &[TextUnit],
+    target: u32,
+    topic: &TurnTopic,
+    measures: &TextMeasures<'_>,
+) -> String {
+    let text = fit_units(units, target, measures);
+    let names = topic.names.iter().take(MIN_COMPRESSED_NAMES);
+    let missing: Vec<&str> = names
+        .map(String::as_str)
+        .filter(|name| !text.contains(name))
+        .collect();
+    for count in (1..=missing.len()).rev() {
+        let line = format!("about {}", missing[..count].join(", "));
+        let tokens = (measures.count_tokens)(&line) + 1;
+        if tokens * 2 <= target {
+            let text = fit_units(units, target - tokens, measures);
+            return format!("{text}\n{line}");
+        }
+    }
+    text
+}
+
+/// Tokens of one line in a summary of many.
+const MAX_SUMMARY_LINE_TOKENS: u32 = 14;
+
+/// Summarises many lines: the ones with the highest scores, each shortened at its end, within
+/// `target` tokens, in their order. Repeated lines are used once.
 pub(crate) fn best_lines(lines: &[String], target: u32, measures: &TextMeasures<'_>) -> String {
     let mut seen = HashSet::new();
-    let lines = lines.iter().filter(|line| !line.is_empty());
-    let lines = lines.map(|line| collapse_whitespace(line));
-    let unique = lines.filter(|line| seen.insert(line.to_lowercase()));
-    let units: Vec<TextUnit> = unique
-        .map(|line| TextUnit::new(line, (0, 0), 1.0, measures))
-        .collect();
-    fit_units(&units, target, measures)
+    let mut units: Vec<TextUnit> = Vec::new();
+    for line in lines {
+        // A line of a shorter summary has several parts.
+        for part in line.split("; ") {
+            let part = shorten_to_tokens(part, MAX_SUMMARY_LINE_TOKENS.min(target), measures);
+            if !part.is_empty() && seen.insert(part.to_lowercase()) {
+                units.push(TextUnit::new(part, (units.len(), 0), 1.0, measures));
+            }
+        }
+    }
+    let mut order: Vec<usize> = (0..units.len()).collect();
+    order.sort_by(|a, b| units[*b].score.total_cmp(&units[*a].score).then(a.cmp(b)));
+    let (mut kept, mut left) = (Vec::new(), target);
+    for at in order {
+        // One token for the separator.
+        let cost = units[at].tokens + 1;
+        if cost <= left {
+            left -= cost;
+            kept.push(at);
+        }
+    }
+    kept.sort_unstable();
+    let kept: Vec<&str> = kept.into_iter().map(|at| units[at].text.as_str()).collect();
+    kept.join("; ")
+}
+
+/// Cuts a line after the last word that fits, and marks the cut. White space is collapsed.
+fn shorten_to_tokens(line: &str, target: u32, measures: &TextMeasures<'_>) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    for count in (1..=words.len()).rev() {
+        let mut text = words[..count].join(" ");
+        if count < words.len() {
+            text = format!("{}…", text.trim_end_matches([',', ';', ':', '.', '(']));
+        }
+        if (measures.count_tokens)(&text) <= target {
+            return text;
+        }
+    }
+    String::new()
 }
 
 /// A sentence, a call, or a line of a call's output.
 #[derive(Debug, Clone)]
 struct TextUnit {
     text: String,
-    /// The short form of a call, for the compressed and tiny levels. `None` for other units.
-    short: Option<String>,
+    kind: UnitKind,
     tokens: u32,
     score: f64,
     /// Index of the piece, and of the line in it. Units of one line are joined by a space, others
@@ -85,25 +195,22 @@ struct TextUnit {
     position: (usize, usize),
 }
 
+/// What a unit is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UnitKind {
+    Sentence,
+    Action,
+    OutputLine,
+}
+
 impl TextUnit {
     fn new(text: String, place: (usize, usize), factor: f64, measures: &TextMeasures<'_>) -> Self {
         Self {
-            short: None,
+            kind: UnitKind::Sentence,
             tokens: (measures.count_tokens)(&text).max(1),
             score: factor * score_text(&text, measures),
             text,
             position: place,
-        }
-    }
-
-    fn to_short(&self, measures: &TextMeasures<'_>) -> Self {
-        match &self.short {
-            Some(short) => Self {
-                tokens: (measures.count_tokens)(short),
-                text: short.clone(),
-                ..self.clone()
-            },
-            None => self.clone(),
         }
     }
 }
@@ -113,16 +220,20 @@ const USER_FACTOR: f64 = 1.6;
 const LAST_MESSAGE_FACTOR: f64 = 1.4;
 const REASONING_FACTOR: f64 = 0.4;
 const CALL_FACTOR: f64 = 1.0;
+const RESULT_FACTOR: f64 = 1.4;
 const FAILURE_FACTOR: f64 = 1.8;
 const FIRST_SENTENCE_FACTOR: f64 = 1.25;
-/// The score of a number. It is fixed, because a rare number hardly says what a text is about.
-const NUMBER_SCORE: f64 = 1.5;
 /// Of longer outputs, only the first and last lines and the notable ones are used.
 const MAX_OUTPUT_LINES: usize = 400;
+/// Lines of the output of one call inside a script.
+const MAX_SCRIPT_OUTPUT_LINES: usize = 60;
 
-/// Splits pieces into scored units. A call and its output are combined.
-fn split_units(pieces: &[TurnPiece], measures: &TextMeasures<'_>) -> Vec<TextUnit> {
+/// Splits pieces into scored units, and returns the actions, too. A call and its output are
+/// combined; the calls inside a script count instead of the script.
+fn split_units(pieces: &[TurnPiece], measures: &TextMeasures<'_>) -> (Vec<TextUnit>, Vec<Action>) {
     let mut units: Vec<TextUnit> = Vec::new();
+    let mut actions: Vec<Action> = Vec::new();
+    let outputs = outputs_of_calls(pieces);
     let is_message = |piece: &TurnPiece| matches!(piece, TurnPiece::Message { .. });
     let last_message = pieces.iter().rposition(is_message);
     let mut at = 0;
@@ -140,15 +251,20 @@ fn split_units(pieces: &[TurnPiece], measures: &TextMeasures<'_>) -> Vec<TextUni
                 add_sentences(text, REASONING_FACTOR, at, measures, &mut units)
             }
             TurnPiece::Call { name, args } => {
-                let (piece, mut output) = (at, ("", false));
-                if let Some(TurnPiece::Output { text, failed }) = pieces.get(at + 1) {
-                    output = (text, *failed);
-                    at += 1;
-                }
-                add_call(name, args, output, piece, measures, &mut units);
+                let output = outputs.get(&at).map(|output| &pieces[*output]);
+                add_actions(
+                    actions_of_call(name, args, output),
+                    at,
+                    measures,
+                    &mut units,
+                    &mut actions,
+                );
             }
-            TurnPiece::Output { text, failed } => {
-                add_call("result", "", (text, *failed), at, measures, &mut units);
+            TurnPiece::Output { text, failed, .. } => {
+                if !outputs.values().any(|output| *output == at) {
+                    let action = describe_call("result", "", text, *failed);
+                    add_actions(vec![action], at, measures, &mut units, &mut actions);
+                }
             }
         }
         if let Some(first) = units.get_mut(before) {
@@ -156,7 +272,113 @@ fn split_units(pieces: &[TurnPiece], measures: &TextMeasures<'_>) -> Vec<TextUni
         }
         at += 1;
     }
-    units
+    (units, actions)
+}
+
+/// Returns the index of the output of each call. Parallel calls come before their outputs, in the
+/// same order.
+fn outputs_of_calls(pieces: &[TurnPiece]) -> HashMap<usize, usize> {
+    let mut waiting: VecDeque<usize> = VecDeque::new();
+    let mut outputs = HashMap::new();
+    for (at, piece) in pieces.iter().enumerate() {
+        match piece {
+            TurnPiece::Call { .. } => {
+                // A call after outputs belongs to the next answer of the model.
+                if matches!(
+                    at.checked_sub(1).map(|at| &pieces[at]),
+                    Some(TurnPiece::Output { .. })
+                ) {
+                    waiting.clear();
+                }
+                waiting.push_back(at);
+            }
+            TurnPiece::Output { .. } => {
+                if let Some(call) = waiting.pop_front() {
+                    outputs.insert(call, at);
+                }
+            }
+            TurnPiece::Message { .. } | TurnPiece::Reasoning(_) => {}
+        }
+    }
+    outputs
+}
+
+/// Describes a call, or the calls inside a script.
+fn actions_of_call(name: &str, args: &str, output: Option<&TurnPiece>) -> Vec<Action> {
+    let Some(TurnPiece::Output {
+        text,
+        failed,
+        calls,
+    }) = output
+    else {
+        return vec![describe_call(name, args, "", false)];
+    };
+    if calls.is_empty() {
+        return match name {
+            "script" => vec![describe_script(text, *failed)],
+            name => vec![describe_call(name, args, text, *failed)],
+        };
+    }
+    let mut actions: Vec<Action> = calls.iter().map(describe_script_call).collect();
+    if *failed {
+        actions.push(Action {
+            output: String::new(),
+            ..describe_script(text, true)
+        });
+    }
+    actions
+}
+
+/// Adds the units of actions: one for each, and one for each line of output. An action that repeats
+/// an earlier one of the turn is not added again.
+fn add_actions(
+    new: Vec<Action>,
+    piece: usize,
+    measures: &TextMeasures<'_>,
+    units: &mut Vec<TextUnit>,
+    actions: &mut Vec<Action>,
+) {
+    let max_lines = if new.len() > 1 {
+        MAX_SCRIPT_OUTPUT_LINES
+    } else {
+        MAX_OUTPUT_LINES
+    };
+    for (index, action) in new.into_iter().enumerate() {
+        if actions.iter().any(|earlier| earlier.text == action.text) {
+            actions.push(action);
+            continue;
+        }
+        let factor = match action.kind {
+            _ if action.failed => FAILURE_FACTOR,
+            ActionKind::Check | ActionKind::Change => RESULT_FACTOR,
+            ActionKind::Other => CALL_FACTOR,
+        };
+        // Calls are far apart, so that the lines of one do not mix with the next.
+        let line = index * (MAX_OUTPUT_LINES + 1);
+        units.push(TextUnit {
+            kind: UnitKind::Action,
+            ..TextUnit::new(action.text.clone(), (piece, line), factor, measures)
+        });
+        let lines = select_lines(&action.output, max_lines)
+            .into_iter()
+            .map(clean_text);
+        for (at, text) in (line + 1..).zip(lines) {
+            if !text.trim().is_empty() {
+                // Output lines count half, because the action has the outcome.
+                let factor = if is_notable(&text) {
+                    FAILURE_FACTOR
+                } else {
+                    0.5
+                };
+                let unit = TextUnit::new(text, (piece, at), factor * 0.5, measures);
+                units.push(TextUnit {
+                    kind: UnitKind::OutputLine,
+                    ..unit
+                });
+            }
+        }
+        actions.push(action);
+    }
 }
 
 /// Adds the sentences of a message or of reasoning. Repeated sentences are added once.
@@ -183,56 +405,6 @@ fn add_sentences(
     }
 }
 
-/// Adds a call with its short form, and the lines of its output.
-fn add_call(
-    name: &str,
-    args: &str,
-    (output, failed): (&str, bool),
-    piece: usize,
-    measures: &TextMeasures<'_>,
-    units: &mut Vec<TextUnit>,
-) {
-    let arguments_text = format_arguments(args);
-    let head = |characters| {
-        format!("{name} {}", truncate_words(&arguments_text, characters))
-            .trim_end()
-            .to_owned()
-    };
-    let title = head(80);
-    let key_line = find_key_line(output);
-    let short = match key_line.is_empty() {
-        true => format!("{{{title}}}"),
-        false => format!("{{{title}: {}}}", truncate_words(&key_line, 100)),
-    };
-    let factor = if failed { FAILURE_FACTOR } else { CALL_FACTOR };
-    let text = head(400);
-    units.push(TextUnit {
-        score: factor * score_text(&short, measures),
-        short: Some(short),
-        tokens: (measures.count_tokens)(&text).max(1),
-        text,
-        position: (piece, 0),
-    });
-    let lines = select_lines(output, MAX_OUTPUT_LINES)
-        .into_iter()
-        .map(clean_text);
-    for (line, text) in (1..).zip(lines) {
-        if !text.trim().is_empty() {
-            // Output lines count half, because the short form of the call has the key line.
-            let factor = if is_notable(&text) {
-                FAILURE_FACTOR
-            } else {
-                0.5
-            };
-            let unit = TextUnit::new(text, (piece, line), factor, measures);
-            units.push(TextUnit {
-                score: unit.score * 0.5,
-                ..unit
-            });
-        }
-    }
-}
-
 /// Scores a text by its rare words, names and numbers, in relation to its length.
 fn score_text(text: &str, measures: &TextMeasures<'_>) -> f64 {
     let (mut sum, mut words) = (0.0, 0.0);
@@ -251,16 +423,13 @@ fn score_text(text: &str, measures: &TextMeasures<'_>) -> f64 {
     (sum + names as f64) / (words + 3.0_f64).sqrt()
 }
 
-fn is_number(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_digit()) && !word.contains(char::is_alphabetic)
-}
-
 /// Selects the units for the tiny level: messages without the calls, unless there is only one call
 /// or there are only calls.
 fn tiny_units(units: &[TextUnit]) -> Vec<TextUnit> {
-    let calls = units.iter().filter(|unit| unit.short.is_some()).count();
+    let is_call = |unit: &&TextUnit| unit.kind == UnitKind::Action;
+    let calls = units.iter().filter(is_call).count();
     let all_calls = calls == units.len();
-    let is_kept = |unit: &&TextUnit| unit.short.is_none() || calls == 1 || all_calls;
+    let is_kept = |unit: &&TextUnit| !is_call(unit) || calls == 1 || all_calls;
     units.iter().filter(is_kept).cloned().collect()
 }
 
@@ -309,108 +478,6 @@ fn join_units<'a>(kept: impl Iterator<Item = (&'a TextUnit, String)>) -> String 
     text
 }
 
-/// With a target of at most this many tokens, only content words are kept.
-const FEW_TOKENS: u32 = 8;
-/// Words with a higher score are content words.
-const CONTENT_WORD_SCORE: f64 = 1.0;
-/// Words after this many are ignored.
-const MAX_SCORED_WORDS: usize = 2000;
-
-/// Returns the best words of a text within `target` tokens, in their original order; at least one
-/// word.
-fn keep_best_words(text: &str, target: u32, measures: &TextMeasures<'_>) -> String {
-    struct ScoredWord<'a> {
-        text: &'a str,
-        score: f64,
-        tokens: u32,
-    }
-    let words = text.split_whitespace().take(MAX_SCORED_WORDS).enumerate();
-    let mut words: Vec<ScoredWord<'_>> = words
-        .map(|(at, text)| {
-            let worth = score_word(text, at, measures);
-            // A few words need no punctuation.
-            let bare = text.trim_matches(|c: char| !c.is_alphanumeric());
-            let is_bare = target <= FEW_TOKENS && !bare.is_empty();
-            let text = if is_bare { bare } else { text };
-            let tokens = (measures.count_tokens)(&format!(" {text}")).max(1);
-            ScoredWord {
-                text,
-                score: worth,
-                tokens,
-            }
-        })
-        .collect();
-    if target <= FEW_TOKENS && words.iter().any(|word| word.score > CONTENT_WORD_SCORE) {
-        words.retain(|word| word.score > CONTENT_WORD_SCORE);
-    }
-    let mut order: Vec<usize> = (0..words.len()).collect();
-    let by = |at: usize| words[at].score / f64::from(words[at].tokens).sqrt();
-    order.sort_by(|a, b| by(*b).total_cmp(&by(*a)).then(a.cmp(b)));
-    let mut kept = Vec::new();
-    let mut left = target;
-    for at in order {
-        if words[at].tokens <= left {
-            left -= words[at].tokens;
-            kept.push(at);
-        }
-    }
-    if kept.is_empty() {
-        // No word fits: keep the shortest content word, or else the first word.
-        let content = (0..words.len()).filter(|at| words[*at].score > CONTENT_WORD_SCORE);
-        let shortest = content.min_by_key(|at| words[*at].tokens);
-        kept.extend(shortest.or((!words.is_empty()).then_some(0)));
-    }
-    // The first word has no leading space and may take more tokens than counted: drop the worst
-    // words until the text fits.
-    loop {
-        let mut in_order = kept.clone();
-        in_order.sort_unstable();
-        let in_order: Vec<&str> = in_order.into_iter().map(|at| words[at].text).collect();
-        let text = in_order.join(" ");
-        let text = text.trim_matches([',', ';', ':', '(', ')', '"']);
-        if kept.len() <= 1 || (measures.count_tokens)(text) <= target {
-            return text.to_owned();
-        }
-        kept.pop();
-    }
-}
-
-/// Words that reverse the meaning of a sentence. They get the highest score.
-const NEGATIONS: &[&str] = &[
-    "not", "no", "never", "none", "without", "cannot", "can't", "don't", "didn't", "won't",
-];
-const ARTICLES: &[&str] = &["a", "an", "the"];
-
-/// Scores a word. `at` is its index in the text: a capital letter marks a name except in the first
-/// word.
-fn score_word(word: &str, at: usize, measures: &TextMeasures<'_>) -> f64 {
-    let lower = word.to_lowercase();
-    let bare = lower.trim_matches(|c: char| !c.is_alphanumeric());
-    if bare.is_empty() {
-        return 0.05;
-    }
-    if NEGATIONS.contains(&bare) || bare.ends_with("n't") {
-        return 5.0;
-    }
-    if ARTICLES.contains(&bare) {
-        return 0.1;
-    }
-    let mut worth: f64 = 0.0;
-    for_each_word(bare, |part| {
-        worth = worth.max(match is_stop_word(part) {
-            true => 0.5,
-            false => 1.0 + (measures.rarity)(part),
-        });
-    });
-    if is_number(bare) {
-        return 1.0 + NUMBER_SCORE;
-    }
-    if at > 0 && word.starts_with(char::is_uppercase) && bare.len() > 1 {
-        worth += 1.5;
-    }
-    worth
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -420,6 +487,10 @@ mod tests {
             rarity: &|word| word.len() as f64 / 2.0,
             count_tokens: &crate::tokens::count,
         }
+    }
+
+    fn levels_of(pieces: &[TurnPiece], raw: u32, measures: &TextMeasures<'_>) -> LowerLevels {
+        extract_turn(pieces, raw, measures).levels
     }
 
     fn message(text: &str) -> Vec<TurnPiece> {
@@ -441,7 +512,7 @@ mod tests {
                 .map(|n| format!("{n}: {sentence}{filler}"))
                 .collect();
             let raw = crate::tokens::count(&text);
-            let lower = extract_lower_levels(&message(&text), raw, &measures());
+            let lower = levels_of(&message(&text), raw, &measures());
             let share = |text: &str| f64::from(crate::tokens::count(text)) / f64::from(raw);
             let shares = [&lower.smoothed, &lower.compressed, &lower.tiny].map(|text| share(text));
             assert!(
@@ -472,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_compressed_to_arguments_and_key_line() {
+    fn calls_are_compressed_to_actions_with_outcome() {
         let output = "> npm test\n".to_owned()
             + &"  ✓ works\n".repeat(60)
             + "  ✗ login\nTests: 2 failed, 58 passed\n";
@@ -488,17 +559,16 @@ mod tests {
             TurnPiece::Output {
                 text: output.clone(),
                 failed: true,
+                calls: Vec::new(),
             },
             TurnPiece::Message {
                 role: "assistant".into(),
                 text: "Two tests of the login module fail: the token has expired.".into(),
             },
         ];
-        let lower = extract_lower_levels(&pieces, 600, &measures());
+        let lower = levels_of(&pieces, 600, &measures());
         assert!(
-            lower
-                .compressed
-                .contains("{exec npm test: Tests: 2 failed, 58 passed}"),
+            lower.compressed.contains("exec npm test → 2 failed"),
             "{}",
             lower.compressed
         );
@@ -514,20 +584,15 @@ mod tests {
     #[test]
     fn empty_and_one_word_turns_are_handled() {
         assert_eq!(
-            extract_lower_levels(&[], 0, &measures()),
+            levels_of(&[], 0, &measures()),
             LowerLevels {
                 smoothed: "".into(),
                 compressed: "".into(),
                 tiny: "".into()
             }
         );
-        let ok = extract_lower_levels(&message("ok"), 1, &measures());
+        let ok = levels_of(&message("ok"), 1, &measures());
         assert_eq!((ok.smoothed.as_str(), ok.tiny.as_str()), ("ok", "ok"));
-        assert!(
-            extract_lower_levels(&message("… !!"), 2, &measures())
-                .tiny
-                .len()
-                < 10
-        );
+        assert!(levels_of(&message("… !!"), 2, &measures()).tiny.len() < 10);
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn find_fixes(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
             };
             let arguments_text = format_arguments(args);
             let (output, failed) = match turn.pieces.get(at + 1) {
-                Some(TurnPiece::Output { text, failed }) => {
+                Some(TurnPiece::Output { text, failed, .. }) => {
                     (text.as_str(), *failed || looks_failed(text))
                 }
                 _ => ("", false),
@@ -337,6 +337,7 @@ mod tests {
                 TurnPiece::Output {
                     text: output.into(),
                     failed,
+                    calls: Vec::new(),
                 },
             ]
         };

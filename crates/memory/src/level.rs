@@ -18,10 +18,10 @@ pub enum Level {
     /// Cleaned: no filler, no repetition, short arguments of calls.
     #[serde(rename = "S", alias = "smoothed", alias = "s")]
     Smoothed,
-    /// The most important sentences, and calls as `{tool arguments: key line of the output}`.
+    /// The most important sentences, and actions with their outcome: `exec npm test → 2 failed`.
     #[serde(rename = "C", alias = "compressed", alias = "c")]
     Compressed,
-    /// The topic, in a few words.
+    /// The topic, in a few words: request, result, and the files and symbols at stake.
     #[serde(rename = "T", alias = "tiny", alias = "t")]
     Tiny,
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use selvedge_database::{Connection, params};
 
-use crate::extract::{LowerLevels, TextMeasures, extract_lower_levels};
+use crate::extract::{ExtractedTurn, LowerLevels, TextMeasures, extract_turn};
 use crate::level::TaggedSpan;
 use crate::postings::count_turns_with;
 use crate::store::{
@@ -132,15 +132,16 @@ impl Memory {
                 return Ok(0);
             }
             let mut metrics_rows = MetricsRowCache::default();
-            for (number, extracted) in &extracted {
+            for (number, (levels, record)) in &extracted {
                 store_levels(
                     connection,
                     &mut metrics_rows,
                     session.id,
                     *number,
-                    extracted,
+                    levels,
                     "rules",
                 )?;
+                record.store(connection, session.id, *number)?;
             }
             metrics_rows.finish(connection)?;
             crate::eras::write_completed_eras(
@@ -154,16 +155,77 @@ impl Memory {
     }
 
     /// Extracts the levels of a turn by rules.
-    fn extract_levels(&self, turn: &StoredTurn, rarity: &WordRarity<'_>) -> CountedLevels {
+    fn extract_levels(
+        &self,
+        turn: &StoredTurn,
+        rarity: &WordRarity<'_>,
+    ) -> (CountedLevels, TurnRecord) {
         let raw = tokens::count(&String::from_utf8_lossy(&turn.raw));
         let measures = TextMeasures {
             rarity: &|word| rarity.of_word(word),
             count_tokens: &tokens::count,
         };
-        CountedLevels::new(
-            raw,
-            extract_lower_levels(&self.redacted_pieces(turn), raw, &measures),
+        let ExtractedTurn {
+            levels,
+            tool_calls,
+            topics,
+        } = extract_turn(&self.redacted_pieces(turn), raw, &measures);
+        (
+            CountedLevels::new(raw, levels),
+            TurnRecord { tool_calls, topics },
         )
+    }
+
+    /// Returns what is known about a turn besides its text. Missing levels are written first.
+    /// Returns `None` for a forgotten turn, and for a turn whose levels an earlier version wrote.
+    pub fn turn_record(
+        &self,
+        session: &str,
+        number: u32,
+    ) -> Result<Option<TurnRecord>, MemoryError> {
+        self.write_missing_levels(session)?;
+        self.read(|reader| {
+            let id = require_session(&reader.connection, session)?.id;
+            read_turn_record(&reader.connection, id, number)
+        })
+    }
+}
+
+/// Reads what is known about a turn; `None` if its levels are not written.
+pub(crate) fn read_turn_record(
+    connection: &Connection,
+    session: i64,
+    number: u32,
+) -> Result<Option<TurnRecord>, MemoryError> {
+    let sql = "SELECT tool_calls, decrypt(topics) FROM memory_levels
+        WHERE id = ?1 AND tool_calls IS NOT NULL";
+    let id = params![turn_id(session, number)];
+    let found: Option<(u32, String)> = query_first(connection, sql, id, |row| row.try_into())?;
+    Ok(found.map(|(tool_calls, topics)| TurnRecord {
+        tool_calls,
+        topics: serde_json::from_str(&topics).unwrap_or_default(),
+    }))
+}
+
+/// What is known about a turn besides its text.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+pub struct TurnRecord {
+    /// How many tools the turn called, those inside scripts included.
+    pub tool_calls: u32,
+    /// What the turn is about: files and symbols, or words; the most important first.
+    pub topics: Vec<String>,
+}
+
+impl TurnRecord {
+    fn store(&self, connection: &Connection, session: i64, number: u32) -> Result<(), MemoryError> {
+        let sql = "UPDATE memory_levels SET tool_calls = ?2, topics = encrypt(?3) WHERE id = ?1";
+        let topics = serde_json::to_string(&self.topics).unwrap_or_default();
+        execute(
+            connection,
+            sql,
+            params![turn_id(session, number), self.tool_calls, topics],
+        )?;
+        Ok(())
     }
 }
 

@@ -39,26 +39,35 @@
 // Standard streams belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod actions;
 mod append;
 mod assemble;
+mod best_words;
 mod board;
 mod brief;
+mod change_actions;
 mod cleaning;
+mod date_hints;
+mod diff_summary;
 mod distill;
 mod distill_batch;
 mod encryption;
 mod eras;
 mod error;
+mod error_places;
 mod export;
 mod extract;
 mod forget;
 mod gradient;
+mod identifiers;
 mod import;
 mod lesson_rules;
 mod lessons;
 mod level;
 mod level_writer;
 mod model;
+mod outcome;
+mod outcome_paths;
 #[cfg(feature = "pocket")]
 mod pocket;
 mod postings;
@@ -77,11 +86,13 @@ mod sectioned_text;
 mod stats;
 mod store;
 mod summarise;
+mod test_runs;
 mod time;
 mod tokens;
 mod tool;
 mod turn_metrics;
 mod turn_pieces;
+mod turn_topic;
 mod vectors;
 mod words;
 
@@ -96,7 +107,7 @@ pub use gradient::{Band, GradientOptions};
 pub use import::{ImportFormat, ImportReport};
 pub use lessons::{Lesson, LessonKind, LessonScope, LessonStatus, ProposalDecision};
 pub use level::{Level, TaggedSpan, parse_turn_number};
-pub use level_writer::LevelProgress;
+pub use level_writer::{LevelProgress, TurnRecord};
 pub use model::{BatchSmallModel, SmallModel, SmallModelBatchStatus, SmallModelError};
 #[cfg(feature = "pocket")]
 pub use pocket::PocketEncoder;

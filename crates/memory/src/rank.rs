@@ -1,17 +1,23 @@
 //! Ranks turns by their relevance to a question. Pure functions, without a database.
 //!
 //! ```text
-//! x  = bm25 / max  (+ 0.6 · z(cosine) / 6)
-//! x += 0.3 · (x of the turn before + x of the turn after)     within a part
+//! x  = bm25 · (0.3 + 0.7 · share of the question that the turn covers) / max
+//! x += 0.6 · z(cosine) / 6                                     with vectors
+//! x += 0.3 · (x of the turn before + x of the turn after)      within a part
+//!    + 0.1 · (x of the turns two before and two after)
 //! x += 0.4 · bm25 of the part / max
-//!    + 0.2 · [its speaker or role is named in the question]
+//!    + 0.4 · [the part is of the day that the question names]
+//!    + 0.3 · [its speaker or role is named in the question]
 //!    + 0.5 · [it is the user's, in a session of a user and an assistant]
 //! ```
 //!
-//! The weights are the same for every kind of conversation. They were tuned on dialogues between
-//! two people and work for others without change. Only the weight of user turns was added for
-//! sessions with an assistant, whose answers repeat the words of the question and contain little
-//! that is asked for later.
+//! The name of a speaker selects turns of that speaker; it is not searched in a session in which
+//! that speaker takes part, because there it is a form of address.
+//!
+//! The weights are the same for every kind of conversation. They were chosen on dialogues between
+//! two people, as round numbers around which the result hardly changes, and work for others without
+//! change. Only the weight of user turns was added for sessions with an assistant, whose answers
+//! repeat the words of the question and contain little that is asked for later.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -25,8 +31,14 @@ use crate::turn_metrics::{RankMetrics, SpeakerRole};
 pub struct RankWeights {
     /// Weight of the scores of the turns before and after.
     pub neighbours: f64,
+    /// Weight of the scores of the turns two before and two after.
+    pub second_neighbours: f64,
+    /// How much the score of a turn depends on the share of the question that it covers, 0 to 1.
+    pub coverage: f64,
     /// Weight of the BM25 score of the whole part.
     pub part: f64,
+    /// Added if the part is of the day that the question names.
+    pub date: f64,
     /// Added if the question names the speaker or the role of the turn.
     pub named_speaker: f64,
     /// Added for turns of the user in a session of a user and an assistant.
@@ -48,8 +60,11 @@ impl RankWeights {
     /// The default weights without vectors.
     pub const KEYWORDS: Self = Self {
         neighbours: 0.3,
+        second_neighbours: 0.1,
+        coverage: 0.7,
         part: 0.4,
-        named_speaker: 0.2,
+        date: 0.4,
+        named_speaker: 0.3,
         user: 0.5,
         vectors: 0.0,
     };
@@ -57,7 +72,10 @@ impl RankWeights {
     /// Only BM25 of the turn, which is what FTS5 computes.
     pub const BM25: Self = Self {
         neighbours: 0.0,
+        second_neighbours: 0.0,
+        coverage: 0.0,
         part: 0.0,
+        date: 0.0,
         named_speaker: 0.0,
         user: 0.0,
         vectors: 0.0,
@@ -72,6 +90,8 @@ pub(crate) struct SearchableTurns {
     pub(crate) parts: Vec<u32>,
     /// The number of words of each part.
     pub(crate) part_words: Vec<u64>,
+    /// The time of the first turn of each part, in milliseconds since 1970.
+    pub(crate) part_times_ms: Vec<i64>,
 }
 
 /// A question in the form that ranking needs.
@@ -82,6 +102,8 @@ pub(crate) struct RankQuery {
     pub(crate) postings: Vec<Vec<(u32, u32)>>,
     /// The speakers and roles that the question names, by ranges of turns.
     pub(crate) named_speakers: Vec<SessionSpeakerHints>,
+    /// How well each part matches the day that the question names. `None` if it names none.
+    pub(crate) part_date_shares: Option<Vec<f64>>,
     /// The cosine similarity of each turn to the question. `None` without vectors.
     pub(crate) similarities: Option<Vec<f32>>,
 }
@@ -103,19 +125,25 @@ pub(crate) fn score_turns(
     query: &RankQuery,
     weights: &RankWeights,
 ) -> Vec<f64> {
-    let mut scores = bm25_of_turns(turns, query);
+    let mut scores = bm25_of_turns(turns, query, weights.coverage);
     normalise(&mut scores);
     if let (Some(similarities), true) = (&query.similarities, weights.vectors != 0.0) {
         add_similarity(&mut scores, similarities, weights.vectors);
     }
-    if weights.neighbours != 0.0 {
-        add_neighbour_scores(&mut scores, &turns.parts, weights.neighbours);
+    if weights.neighbours != 0.0 || weights.second_neighbours != 0.0 {
+        let neighbours = [weights.neighbours, weights.second_neighbours];
+        add_neighbour_scores(&mut scores, &turns.parts, neighbours);
     }
     if weights.part != 0.0 {
         let mut part_scores = bm25_of_parts(turns, query);
         normalise(&mut part_scores);
         for (score, part) in scores.iter_mut().zip(&turns.parts) {
             *score += weights.part * part_scores.get(*part as usize).copied().unwrap_or(0.0);
+        }
+    }
+    if let Some(shares) = &query.part_date_shares {
+        for (score, part) in scores.iter_mut().zip(&turns.parts) {
+            *score += weights.date * shares.get(*part as usize).copied().unwrap_or(0.0);
         }
     }
     for (at, session) in query.named_speakers.iter().enumerate() {
@@ -183,17 +211,32 @@ impl PartialOrd for RankHeapEntry {
     }
 }
 
-fn bm25_of_turns(turns: &SearchableTurns, query: &RankQuery) -> Vec<f64> {
+/// Scores each turn as a document. `coverage` is how much a turn loses that covers only a part of
+/// the question; terms count by their rarity.
+fn bm25_of_turns(turns: &SearchableTurns, query: &RankQuery, coverage: f64) -> Vec<f64> {
     let count = turns.metrics.len();
     // Every turn belongs to a part, so that this counts all words.
     let words: u64 = turns.part_words.iter().sum();
     let average = words as f64 / count.max(1) as f64;
     let mut scores = vec![0.0; count];
+    let mut covered = vec![0.0_f32; if coverage > 0.0 { count } else { 0 }];
+    let mut all = 0.0;
     for postings in &query.postings {
         let idf = idf_fts5(count, postings.len());
+        if !postings.is_empty() {
+            all += idf;
+        }
         for (at, term_count) in postings {
             let length = f64::from(turns.metrics[*at as usize].words);
             scores[*at as usize] += idf * term_weight(f64::from(*term_count), length, average);
+            if let Some(covered) = covered.get_mut(*at as usize) {
+                *covered += idf as f32;
+            }
+        }
+    }
+    if all > 0.0 {
+        for (score, covered) in scores.iter_mut().zip(&covered) {
+            *score *= 1.0 - coverage + coverage * f64::from(*covered) / all;
         }
     }
     scores
@@ -242,18 +285,23 @@ fn add_similarity(scores: &mut [f64], similarities: &[f32], weight: f64) {
     }
 }
 
-/// Adds to each score a share of the scores of its neighbours in the same part.
-fn add_neighbour_scores(scores: &mut [f64], parts: &[u32], weight: f64) {
+/// Adds to each score a share of the scores of its neighbours in the same part: of the nearest, and
+/// of those at a distance of two.
+fn add_neighbour_scores(scores: &mut [f64], parts: &[u32], weights: [f64; 2]) {
     let mut rest = scores;
     for part in parts.chunk_by(|a, b| a == b) {
         let Some((part, after)) = rest.split_at_mut_checked(part.len()) else {
             return;
         };
-        let mut before = 0.0;
+        // The scores of the two turns before, before they were changed.
+        let mut before = [0.0; 2];
         for at in 0..part.len() {
-            let (own, next) = (part[at], part.get(at + 1).copied().unwrap_or(0.0));
-            part[at] = own + weight * (before + next);
-            before = own;
+            let own = part[at];
+            let next = |distance: usize| part.get(at + distance).copied().unwrap_or(0.0);
+            let near = weights[0] * (before[0] + next(1));
+            let far = weights[1] * (before[1] + next(2));
+            part[at] = own + near + far;
+            before = [own, before[0]];
         }
         rest = after;
     }
@@ -277,6 +325,7 @@ mod tests {
         SearchableTurns {
             metrics: metrics.collect(),
             parts: parts.to_vec(),
+            part_times_ms: vec![0; part_words.len()],
             part_words,
         }
     }
@@ -284,11 +333,14 @@ mod tests {
     #[test]
     fn scores_are_shared_with_neighbours_of_the_same_part_only() {
         let mut scores = [0.0, 1.0, 0.0, 0.0];
-        add_neighbour_scores(&mut scores, &[0, 0, 1, 1], 0.3);
+        add_neighbour_scores(&mut scores, &[0, 0, 1, 1], [0.3, 0.0]);
         assert_eq!(scores, [0.3, 1.0, 0.0, 0.0]);
         let mut scores = [1.0, 0.5, 1.0];
-        add_neighbour_scores(&mut scores, &[0, 0, 0], 0.3);
+        add_neighbour_scores(&mut scores, &[0, 0, 0], [0.3, 0.0]);
         assert_eq!(scores, [1.15, 1.1, 1.15]);
+        let mut scores = [1.0, 0.0, 0.0, 0.0];
+        add_neighbour_scores(&mut scores, &[0; 4], [0.3, 0.1]);
+        assert_eq!(scores, [1.0, 0.3, 0.1, 0.0]);
     }
 
     #[test]
@@ -304,13 +356,14 @@ mod tests {
                 role: None,
                 is_user_assistant_session: true,
             }],
-            similarities: None,
+            ..RankQuery::default()
         };
         let scores = score_turns(
             &all,
             &query,
             &RankWeights {
                 neighbours: 0.0,
+                second_neighbours: 0.0,
                 part: 0.0,
                 ..RankWeights::default()
             },
@@ -333,9 +386,38 @@ mod tests {
             &query,
             &RankWeights {
                 neighbours: 0.0,
+                second_neighbours: 0.0,
                 ..RankWeights::default()
             },
         );
         assert!(scores[3] > scores[5] && scores[2] > scores[3]);
+    }
+
+    #[test]
+    fn a_turn_that_covers_the_question_beats_one_that_repeats_a_word() {
+        let all = turns(&[8; 12], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        // Turn 0 has one term five times, turn 1 has both terms once.
+        let query = RankQuery {
+            postings: vec![vec![(0, 5), (1, 1)], vec![(1, 1), (2, 1), (3, 1)]],
+            ..RankQuery::default()
+        };
+        let first = |weights| top_k(&score_turns(&all, &query, &weights), |_| true, 1)[0];
+        let alone = RankWeights {
+            coverage: 1.0,
+            ..RankWeights::BM25
+        };
+        assert_eq!((first(RankWeights::BM25), first(alone)), (0, 1));
+    }
+
+    #[test]
+    fn parts_of_the_named_day_score_higher() {
+        let all = turns(&[8; 4], &[0, 0, 1, 1]);
+        let query = RankQuery {
+            postings: vec![vec![(0, 1), (2, 1)]],
+            part_date_shares: Some(vec![0.0, 1.0]),
+            ..RankQuery::default()
+        };
+        let scores = score_turns(&all, &query, &RankWeights::KEYWORDS);
+        assert_eq!(top_k(&scores, |_| true, 1), [2]);
     }
 }

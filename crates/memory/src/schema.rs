@@ -5,7 +5,11 @@ use selvedge_journal::{ComponentSchema, MEMORY_SCHEMA_VERSION};
 /// The migrations that create the tables.
 pub(crate) const MEMORY_TABLES: ComponentSchema = ComponentSchema {
     component: "memory",
-    migrations: &[include_str!("schema.sql"), include_str!("projects.sql")],
+    migrations: &[
+        include_str!("schema.sql"),
+        include_str!("projects.sql"),
+        include_str!("turn_records.sql"),
+    ],
 };
 
 // The journal refuses to write a file with a newer memory, so it must know the version.

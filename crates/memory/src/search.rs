@@ -1,15 +1,18 @@
 //! Searches turns: reads the index, ranks, and fits the best turns into a budget.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use selvedge_database::{Connection, params};
+use selvedge_text::stem;
 
+use crate::date_hints::DateHint;
 use crate::postings::for_each_posting;
 use crate::rank::{self, RankQuery, RankWeights, SearchableTurns, SessionSpeakerHints};
 use crate::search_budget::{BudgetCandidate, choose_levels};
-use crate::store::{PooledReader, query_first, query_rows, require_session, turn_id};
+use crate::store::{PooledReader, now_ms, query_first, query_rows, require_session, turn_id};
 use crate::turn_metrics::{self, MetricsRowCache, SpeakerRole};
-use crate::vectors::{append_similarities, quantise};
+use crate::vectors::{SessionVectors, quantise};
 use crate::words::{for_each_word, is_stop_word, query_terms};
 use crate::{Level, Memory, MemoryError};
 
@@ -85,8 +88,8 @@ impl Memory {
         let encoder = encoder.filter(|_| query.weights.vectors != 0.0);
         let question = encoder.and_then(|encoder| {
             // If the encoder fails, the search uses keywords alone.
-            let vectors = encoder.encode(&[&self.redact(query.text)]).ok()?;
-            Some((encoder.name(), quantise(vectors.last()?)))
+            let vector = encoder.encode_question(&self.redact(query.text)).ok()?;
+            Some((encoder.name(), quantise(&vector)))
         });
         self.read(|reader| run_search(reader, query, question.as_ref()))
     }
@@ -137,11 +140,22 @@ struct SearchedSession {
     offset: usize,
     turn_count: u32,
     speakers: Vec<String>,
+    /// The terms of the speakers' names.
+    speaker_terms: Vec<String>,
     parts: SessionParts,
+    /// The vectors that earlier searches read.
+    vectors: RefCell<SessionVectors>,
     /// Whether the session has a turn of a user.
     has_user: bool,
     /// Whether the session has a turn of an assistant without a name.
     has_unnamed_assistant: bool,
+}
+
+/// Whether the names of speakers are searched in the sessions in which they speak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SpeakerNames {
+    Search,
+    Skip,
 }
 
 /// The name of an encoder and the question's vector, if there is an encoder.
@@ -249,45 +263,29 @@ impl SearchScope {
             named_speakers: self.named_speakers(query.text),
             ..RankQuery::default()
         };
-        for term in query_terms(query.text) {
-            let mut list = Vec::new();
-            let mut at = 0;
-            for_each_posting(
-                connection,
-                &term,
-                self.session_id,
-                |session, turn, count| {
-                    // Postings come in the order of sessions.
-                    while let Some(searched) = self.sessions.get(at)
-                        && searched.id < session
-                    {
-                        at += 1;
-                    }
-                    if let Some(searched) = self.sessions.get(at)
-                        && searched.id == session
-                        && turn <= searched.turn_count
-                    {
-                        list.push(((searched.offset + turn as usize - 1) as u32, count));
-                    }
-                },
-            )?;
-            rank_query.postings.push(list);
+        let terms = query_terms(query.text);
+        let names = match query.weights.named_speaker > 0.0 {
+            true => SpeakerNames::Skip,
+            false => SpeakerNames::Search,
+        };
+        rank_query.postings = self.postings_of(connection, &terms, names)?;
+        if rank_query.postings.iter().all(Vec::is_empty) {
+            // The question has nothing but the name of a speaker.
+            rank_query.postings = self.postings_of(connection, &terms, SpeakerNames::Search)?;
         }
         drop_common_terms(&mut rank_query.postings, self.turns.metrics.len());
+        if let Some(hint) = DateHint::find(query.text, now_ms()) {
+            let shares = self.turns.part_times_ms.iter();
+            rank_query.part_date_shares = Some(shares.map(|at| hint.match_share(*at)).collect());
+        }
         if let Some((encoder, question)) = question {
             let (mut similarities, mut any) = (Vec::with_capacity(self.turns.metrics.len()), false);
             for session in &self.sessions {
-                let SearchedSession {
-                    id,
-                    turn_count: turns,
-                    ..
-                } = *session;
-                any |= append_similarities(
+                any |= session.vectors.borrow_mut().append_similarities(
                     connection,
-                    id,
-                    turns,
-                    question,
-                    encoder,
+                    session.id,
+                    session.turn_count,
+                    (encoder, question),
                     &mut similarities,
                 )?;
             }
@@ -314,6 +312,37 @@ impl SearchScope {
             .map_or(usize::MAX, |budget| budget as usize / 12 + 1);
         let best = rank::top_k(&scores, related, query.max_turns.min(max_turns));
         self.hits_within_budget(connection, query, &scores, &best)
+    }
+
+    /// Returns the turns that contain each term, with the number of its occurrences.
+    fn postings_of(
+        &self,
+        connection: &Connection,
+        terms: &[String],
+        names: SpeakerNames,
+    ) -> Result<Vec<Vec<(u32, u32)>>, MemoryError> {
+        let mut postings = Vec::with_capacity(terms.len());
+        for term in terms {
+            let mut list = Vec::new();
+            let mut at = 0;
+            for_each_posting(connection, term, self.session_id, |session, turn, count| {
+                // Postings come in the order of sessions.
+                while let Some(searched) = self.sessions.get(at)
+                    && searched.id < session
+                {
+                    at += 1;
+                }
+                if let Some(searched) = self.sessions.get(at)
+                    && searched.id == session
+                    && turn <= searched.turn_count
+                    && (names == SpeakerNames::Search || !searched.has_speaker_term(term))
+                {
+                    list.push(((searched.offset + turn as usize - 1) as u32, count));
+                }
+            })?;
+            postings.push(list);
+        }
+        Ok(postings)
     }
 
     /// Returns the index of the session with the turn at this index.
@@ -405,6 +434,10 @@ fn drop_common_terms(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
 }
 
 impl SearchedSession {
+    fn has_speaker_term(&self, term: &str) -> bool {
+        self.speaker_terms.iter().any(|name| name == term)
+    }
+
     /// Reads the turns that were appended since the last call.
     fn read_new_turns(
         &mut self,
@@ -427,6 +460,16 @@ impl SearchedSession {
             .any(|turn| turn.role == SpeakerRole::Assistant && turn.speaker == 0);
         self.turn_count = turns;
         self.speakers = read_speakers(connection, self.id)?;
+        self.speaker_terms.clear();
+        for name in &self.speakers {
+            for_each_word(name, |word| {
+                if word.len() > 1 && !is_stop_word(word) {
+                    let mut term = word.to_owned();
+                    stem(&mut term);
+                    self.speaker_terms.push(term);
+                }
+            });
+        }
         self.parts
             .read_new_parts(connection, self.id, turns, self.offset, all)
     }
@@ -452,15 +495,16 @@ impl SessionParts {
         turns: &mut SearchableTurns,
     ) -> Result<(), MemoryError> {
         let from = self.last_row.map_or(0, |(first, ..)| first);
-        let sql = "SELECT first, decrypt(label), words FROM memory_parts
-             WHERE session = ?1 AND first >= ?2 ORDER BY first";
-        let parts: Vec<(u32, Option<String>, i64)> =
+        let sql = "SELECT first, decrypt(label), words,
+                coalesce((SELECT at_ms FROM memory_turns WHERE id = ?1 << 32 | first), 0)
+             FROM memory_parts WHERE session = ?1 AND first >= ?2 ORDER BY first";
+        let parts: Vec<(u32, Option<String>, i64, i64)> =
             query_rows(connection, sql, params![session, from], |row| {
                 row.try_into()
             })?;
         let ends = parts.iter().skip(1).map(|(next, ..)| *next);
         let ends: Vec<u32> = ends.chain([count + 1]).collect();
-        for ((first, label, words), end) in parts.into_iter().zip(ends) {
+        for ((first, label, words, at_ms), end) in parts.into_iter().zip(ends) {
             let new_part = turns.part_words.len() as u32;
             let mut labelled = |label| *self.labels.entry(label).or_insert(new_part);
             let (part, counted) = match self.last_row {
@@ -469,6 +513,7 @@ impl SessionParts {
             };
             if part == new_part {
                 turns.part_words.push(0);
+                turns.part_times_ms.push(at_ms);
             }
             let sum = &mut turns.part_words[part as usize];
             *sum = sum.saturating_add_signed(words.max(0) - counted.max(0));

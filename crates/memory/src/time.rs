@@ -6,8 +6,10 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// Parses a time to milliseconds since 1970: RFC 3339, a date with or without a time (UTC), or
-/// seconds or milliseconds since 1970.
+use crate::date_hints::{month_number, parse_day, parse_year};
+
+/// Parses a time to milliseconds since 1970: RFC 3339, a date with or without a time (UTC), seconds
+/// or milliseconds since 1970, or a date in words (`1:56 pm on 8 May, 2023`).
 pub(crate) fn parse_ms(text: &str) -> Option<i64> {
     let text = text.trim();
     if let Ok(number) = text.parse::<f64>() {
@@ -22,11 +24,34 @@ pub(crate) fn parse_ms(text: &str) -> Option<i64> {
     if let Ok(stamp) = Timestamp::from_str(text) {
         return Some(stamp.as_millisecond());
     }
-    let civil = DateTime::from_str(text).ok()?;
+    let civil = DateTime::from_str(text)
+        .ok()
+        .or_else(|| parse_written(text))?;
     civil
         .to_zoned(TimeZone::UTC)
         .ok()
         .map(|zoned| zoned.timestamp().as_millisecond())
+}
+
+/// Parses a date whose month is a word, with or without a time: `1:56 pm on 8 May, 2023`.
+fn parse_written(text: &str) -> Option<DateTime> {
+    let words = || text.split(|c: char| !(c.is_alphanumeric() || c == ':'));
+    let month = words().find_map(month_number)?;
+    let year = words().find_map(parse_year)?;
+    let day = words().find_map(parse_day)?;
+    let clock = words().find_map(|word| {
+        let (hour, minute) = word.split_once(':')?;
+        let digits = minute.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        Some((hour.parse::<i8>().ok()?, digits.parse::<i8>().ok()?))
+    });
+    let (mut hour, minute) = clock.unwrap_or((0, 0));
+    let lower = text.to_lowercase();
+    if lower.contains("pm") && hour < 12 {
+        hour += 12;
+    } else if lower.contains("am") && hour == 12 {
+        hour = 0;
+    }
+    DateTime::new(year, month, day, hour, minute, 0, 0).ok()
 }
 
 /// Formats how long ago a time was: `3 hours ago`.
@@ -64,6 +89,7 @@ mod tests {
             "2023-05-08 12:00:00",
             "1683547200",
             "1683547200000",
+            "12:00 pm on 8 May, 2023",
         ] {
             assert_eq!(parse_ms(text), Some(noon), "{text}");
         }

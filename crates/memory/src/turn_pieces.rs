@@ -15,8 +15,34 @@ pub(crate) enum TurnPiece {
     Reasoning(String),
     /// A tool call, or a script.
     Call { name: String, args: String },
-    /// The output of a call.
-    Output { text: String, failed: bool },
+    /// The output of a call. `calls` are the calls that a script made.
+    Output {
+        text: String,
+        failed: bool,
+        calls: Vec<ScriptCall>,
+    },
+}
+
+/// A call inside a script, as the raw turn has it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ScriptCall {
+    pub(crate) tool: String,
+    pub(crate) args: Value,
+    pub(crate) result: Value,
+    /// The message of its error.
+    pub(crate) error: Option<String>,
+}
+
+impl TurnPiece {
+    /// Returns how many tool calls the piece stands for. The calls of a script count, the script
+    /// itself counts only if it made none.
+    pub(crate) fn tool_calls(&self) -> usize {
+        match self {
+            Self::Call { .. } => 1,
+            Self::Output { calls, .. } => calls.len().saturating_sub(1),
+            Self::Message { .. } | Self::Reasoning(_) => 0,
+        }
+    }
 }
 
 /// Parses a turn. Plain text is one message; so is a line that is not a JSON item.
@@ -82,7 +108,13 @@ fn parse_item(item: &Value) -> Option<TurnPiece> {
             );
             parts.retain(|part| !part.is_empty());
             let text = parts.join("\n");
-            Some(TurnPiece::Output { text, failed })
+            let calls = item["calls"].as_array().into_iter().flatten();
+            let calls = calls.map(parse_script_call).collect();
+            Some(TurnPiece::Output {
+                text,
+                failed,
+                calls,
+            })
         }
         _ => {
             let role = item["role"].as_str().unwrap_or("assistant").to_owned();
@@ -91,8 +123,26 @@ fn parse_item(item: &Value) -> Option<TurnPiece> {
     }
 }
 
+fn parse_script_call(call: &Value) -> ScriptCall {
+    let error = match &call["error"] {
+        Value::Null => None,
+        Value::Object(fields) => Some(
+            fields
+                .get("message")
+                .map_or_else(|| call["error"].to_string(), text_of_value),
+        ),
+        other => Some(text_of_value(other)),
+    };
+    ScriptCall {
+        tool: call["tool"].as_str().unwrap_or("tool").to_owned(),
+        args: call["args"].clone(),
+        result: call["result"].clone(),
+        error,
+    }
+}
+
 /// Returns the text in a JSON value: a string itself, the texts of an array's parts, or the JSON.
-fn text_of_value(value: &Value) -> String {
+pub(crate) fn text_of_value(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -124,6 +174,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn calls_inside_scripts_are_parsed() {
+        let raw = concat!(
+            r#"{"type":"script_tool_call","source_code":"await tools.exec('ls')"}"#,
+            "\n",
+            r#"{"type":"script_tool_call_output","status":"completed","output_json":"3","#,
+            r#""calls":[{"tool":"exec","status":"done","args":{"command":["ls"]},"#,
+            r#""result":{"exitCode":0}},{"tool":"read_file","error":{"message":"gone"}}]}"#,
+        );
+        let pieces = parse_pieces(TurnFormat::Items, "exchange", raw.as_bytes());
+        let [_, TurnPiece::Output { calls, .. }] = &pieces[..] else {
+            panic!("{pieces:?}");
+        };
+        assert_eq!(calls[0].args["command"][0], "ls");
+        assert_eq!(calls[1].error.as_deref(), Some("gone"));
+        assert_eq!(pieces.iter().map(TurnPiece::tool_calls).sum::<usize>(), 2);
+    }
+
+    #[test]
     fn an_exchange_is_parsed_into_pieces() {
         let raw = concat!(
             r#"{"type":"message","role":"user","#,
@@ -153,7 +221,8 @@ mod tests {
                 },
                 TurnPiece::Output {
                     text: "2 failed".into(),
-                    failed: true
+                    failed: true,
+                    calls: Vec::new(),
                 },
                 TurnPiece::Message {
                     role: "exchange".into(),

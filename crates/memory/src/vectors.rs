@@ -17,6 +17,12 @@ pub trait Encoder: Send + Sync + std::fmt::Debug {
     fn name(&self) -> &str;
     /// Returns one vector per text, all of the same length. Fails with [`MemoryError::Encoder`].
     fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError>;
+
+    /// Returns the vector of a question, to compare with those of turns. A turn waits for it, so
+    /// that a slow encoder should fail soon: the search then uses keywords alone.
+    fn encode_question(&self, question: &str) -> Result<Vec<f32>, MemoryError> {
+        Ok(self.encode(&[question])?.pop().unwrap_or_default())
+    }
 }
 
 /// Vectors in one row of `memory_vectors`.
@@ -104,31 +110,64 @@ impl Memory {
     }
 }
 
-/// Appends the cosine similarity of each turn of a session to a question; 0 for turns without a
-/// vector. Returns whether any turn has one.
-pub(crate) fn append_similarities(
-    connection: &Connection,
-    session: i64,
-    turns: u32,
-    question: &[i8],
-    encoder: &str,
-    into: &mut Vec<f32>,
-) -> Result<bool, MemoryError> {
-    let end = into.len() + turns as usize;
-    let mut read = connection.prepare_cached(
-        "SELECT decrypt(data) FROM memory_vectors
-         WHERE id >= ?1 AND id < ?2 AND encoder = ?3 ORDER BY id",
-    )?;
-    let mut rows = read.query(params![session << 32, (session + 1) << 32, encoder])?;
-    let mut any = false;
-    while let Some(row) = rows.next()? {
-        for vector in blob_column(row, 0)?.chunks_exact(question.len().max(1)) {
-            into.push(dot(question, vector) as f32 / (127.0 * 127.0));
-            any = true;
+/// The vectors of a session that earlier searches read. Only complete rows are kept: they never
+/// change, except when a turn is forgotten or the encoder changes.
+#[derive(Debug, Default)]
+pub(crate) struct SessionVectors {
+    encoder: String,
+    /// How many rows are in `data`.
+    rows: u32,
+    data: Vec<u8>,
+}
+
+/// Bytes of vectors that are kept for the next search, per session. Others are read each time.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+
+impl SessionVectors {
+    /// Appends the cosine similarity of each turn of the session to a question; 0 for turns without
+    /// a vector. Returns whether any turn has one.
+    pub(crate) fn append_similarities(
+        &mut self,
+        connection: &Connection,
+        session: i64,
+        turns: u32,
+        (encoder, question): (&str, &[i8]),
+        into: &mut Vec<f32>,
+    ) -> Result<bool, MemoryError> {
+        let (start, end) = (into.len(), into.len() + turns as usize);
+        let width = question.len().max(1);
+        if self.encoder != encoder || self.data.len() != self.rows as usize * row_bytes(width) {
+            *self = Self {
+                encoder: encoder.to_owned(),
+                ..Self::default()
+            };
         }
+        let similarity = |vector: &[u8]| dot(question, vector) as f32 / (127.0 * 127.0);
+        into.extend(self.data.chunks_exact(width).map(similarity));
+        let mut read = connection.prepare_cached(
+            "SELECT decrypt(data) FROM memory_vectors
+             WHERE id >= ?1 AND id < ?2 AND encoder = ?3 ORDER BY id",
+        )?;
+        let first = session << 32 | i64::from(self.rows);
+        let mut rows = read.query(params![first, (session + 1) << 32, encoder])?;
+        while let Some(row) = rows.next()? {
+            let vectors = blob_column(row, 0)?;
+            into.extend(vectors.chunks_exact(width).map(similarity));
+            let is_complete = vectors.len() == row_bytes(width);
+            if is_complete && self.data.len() + vectors.len() <= MAX_KEPT_BYTES {
+                self.data.extend_from_slice(vectors);
+                self.rows += 1;
+            }
+        }
+        let any = into.len() > start;
+        into.resize(end, 0.0);
+        Ok(any)
     }
-    into.resize(end, 0.0);
-    Ok(any)
+}
+
+/// Returns the bytes of a row with all its vectors.
+fn row_bytes(width: usize) -> usize {
+    VECTORS_PER_ROW as usize * width
 }
 
 /// Normalises a vector to length 1 and quantises it in steps of 1/127.

@@ -134,7 +134,7 @@ fn claude_code_sessions_become_exchanges() {
     let compressed =
         String::from_utf8(memory.turn_at_level("s-1", 1, Level::Compressed).unwrap()).unwrap();
     assert!(
-        compressed.contains("{Grep --flag: 3 matches}"),
+        compressed.contains("Grep --flag → 3 matches"),
         "{compressed}"
     );
 }

@@ -66,6 +66,7 @@ mod client;
 mod context_window;
 mod decode;
 mod discover;
+mod embeddings;
 mod error;
 mod event;
 mod lenient_json;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
-use selvedge_memory::{Memory, MemoryQuery, NewTurn, RankWeights};
+use selvedge_memory::{Memory, MemoryQuery, NewTurn, RankWeights, TurnFormat};
 use serde_json::Value;
 
 use crate::chats;
@@ -26,6 +26,7 @@ struct BenchLine {
     speaker: Option<String>,
     ts: Option<String>,
     text: String,
+    format: TurnFormat,
 }
 
 /// Generates synthetic conversations.
@@ -39,6 +40,7 @@ pub fn synthetic_conversations() -> Vec<Conversation> {
             speaker: Some(line.speaker),
             ts: Some(line.ts),
             text: line.text,
+            format: TurnFormat::Text,
         });
         let questions = chat
             .questions
@@ -127,6 +129,7 @@ fn read_locomo(path: &Path) -> Vec<Conversation> {
                     speaker: line["speaker"].as_str().map(str::to_owned),
                     ts: ts.clone(),
                     text: format!("{text}{image}"),
+                    format: TurnFormat::Text,
                 });
             }
         }
@@ -204,6 +207,10 @@ fn read_lines(path: &Path) -> Vec<Conversation> {
             speaker: text_of(&line["speaker"]),
             ts: text_of(&line["ts"]),
             text: text_of(&line["text"]).unwrap_or_default(),
+            format: match line["form"].as_str() {
+                Some("items") => TurnFormat::Items,
+                _ => TurnFormat::Text,
+            },
         });
     }
     for query in read(&path.with_extension("queries.jsonl")) {
@@ -304,6 +311,7 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
                 speaker: line.speaker.as_deref(),
                 part: line.part.as_deref(),
                 ts: line.ts.as_deref(),
+                format: line.format,
                 ..NewTurn::text(&line.role, &line.text)
             };
             (conversation.name.as_str(), turn)
@@ -380,8 +388,10 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
         vectors.print_row("selvedge, with vectors");
     }
     raw.print_row("selvedge, raw turns without tags");
-    halves[0].print_row("selvedge, even conversations");
-    halves[1].print_row("selvedge, odd conversations");
+    if set.len() > 1 {
+        halves[0].print_row("selvedge, even conversations");
+        halves[1].print_row("selvedge, odd conversations");
+    }
 }
 
 const HAS_VECTORS: bool = cfg!(feature = "pocket");

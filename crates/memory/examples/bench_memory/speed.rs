@@ -1,11 +1,14 @@
 //! Measures times: search among 100,000 and 1,000,000 turns, appending a turn to a short and to a
 //! long session, and assembling the history of a prompt.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
-use selvedge_memory::{GradientOptions, Memory, MemoryQuery, NewTurn, PlanStorage};
+use selvedge_memory::{
+    Encoder, GradientOptions, Memory, MemoryError, MemoryQuery, NewTurn, PlanStorage,
+};
 
 use crate::chats::{SeededRandom, chat};
 
@@ -17,9 +20,75 @@ pub fn measure(sizes: &[&str]) {
     };
     measure_append();
     measure_assembly();
-    for size in sizes {
-        measure_search(size);
+    for size in &sizes {
+        measure_search(*size);
     }
+    if let Some(size) = sizes.first() {
+        measure_vectors((*size).min(MAX_VECTOR_TURNS));
+    }
+}
+
+/// Turns of the measurement with vectors. Their levels are written first, which takes a while.
+const MAX_VECTOR_TURNS: usize = 100_000;
+/// Dimensions of the vectors, as those of the built-in encoder.
+const DIMENSIONS: usize = 384;
+
+/// An encoder that takes no time: a vector from a hash of the text.
+#[derive(Debug)]
+struct HashEncoder;
+
+impl Encoder for HashEncoder {
+    fn name(&self) -> &str {
+        "hash"
+    }
+
+    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
+        let vector = |text: &&str| {
+            let seed = text.bytes().fold(1, |sum: u64, byte| {
+                sum.wrapping_mul(31).wrapping_add(u64::from(byte))
+            });
+            let mut random = SeededRandom(seed | 1);
+            let number = |_| random.below(2000) as f32 - 1000.0;
+            (0..DIMENSIONS).map(number).collect()
+        };
+        Ok(texts.iter().map(vector).collect())
+    }
+}
+
+fn measure_vectors(size: usize) {
+    let home = tempfile::tempdir().unwrap();
+    let memory = Memory::open(home.path(), Redactor::new([]))
+        .unwrap()
+        .with_encoder(Arc::new(HashEncoder));
+    let words = ZipfWords::new(40_000);
+    let mut random = SeededRandom(3);
+    let texts: Vec<String> = (0..size).map(|_| words.random_text(&mut random)).collect();
+    for (at, texts) in texts.chunks(2000).enumerate() {
+        let part = at.to_string();
+        let turns = texts.iter().map(|text| {
+            let part = Some(part.as_str());
+            (
+                "long",
+                NewTurn {
+                    part,
+                    ..NewTurn::text("user", text)
+                },
+            )
+        });
+        memory.append_all(turns).unwrap();
+    }
+    while memory.write_vectors("long").unwrap() > 0 {}
+    let mut times = DurationSamples::default();
+    for _ in 0..200 {
+        let question = words.random_question(&mut random);
+        let query = MemoryQuery {
+            max_turns: 50,
+            ..MemoryQuery::new(&question).in_session("long")
+        };
+        times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
+    }
+    println!("\n{size} turns with vectors of {DIMENSIONS} dimensions");
+    times.print("search in the session");
 }
 
 /// A vocabulary with a Zipf distribution: the n-th word has a share of 1/n.

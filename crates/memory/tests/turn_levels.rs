@@ -1,0 +1,165 @@
+//! The levels of turns with tool calls: what they name, and that the raw turn stays exact.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_journal::Redactor;
+use selvedge_memory::{Level, Memory, NewTurn, SmallModel, SmallModelError};
+use serde_json::json;
+
+/// A model that records its prompts, and answers all but the second.
+#[derive(Default)]
+struct PromptRecorder(Mutex<Vec<String>>);
+
+impl SmallModel for PromptRecorder {
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        let number = {
+            let mut prompts = self.0.lock().unwrap();
+            prompts.push(prompt.to_owned());
+            prompts.len()
+        };
+        async move {
+            if number == 2 {
+                std::future::pending::<()>().await;
+            }
+            Ok(json!({"turn": number, "smoothed": "Repair the login test.",
+                "compressed": "The login test is repaired.", "tiny": "login repaired"})
+            .to_string())
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_small_model_writes_the_levels_of_several_turns_within_two_seconds() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    for _ in 0..3 {
+        memory
+            .append("s", &NewTurn::from_items(&turn_with_script()))
+            .unwrap();
+    }
+    while memory.write_levels(None).unwrap().remaining_turns > 0 {}
+    let by_rules = memory.turn_at_level("s", 2, Level::Compressed).unwrap();
+    let model = PromptRecorder::default();
+    let started = Instant::now();
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 3);
+    assert!(
+        started.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        started.elapsed()
+    );
+    let prompts = model.0.into_inner().unwrap();
+    assert_eq!(prompts.len(), 3);
+    assert!(
+        prompts[0].contains("spelling and grammar"),
+        "{}",
+        prompts[0]
+    );
+    assert!(
+        prompts[0].contains("exec cargo test -p auth → exit 0, 115 passed"),
+        "{}",
+        prompts[0]
+    );
+    let level = |number, level| {
+        String::from_utf8(memory.turn_at_level("s", number, level).unwrap()).unwrap()
+    };
+    // What the model omitted is added.
+    assert!(level(1, Level::Compressed).starts_with("The login test is repaired.\nabout lib.rs"));
+    assert_eq!(level(1, Level::Tiny), "login repaired (lib.rs)");
+    // The model did not answer in time: the levels of the rules stay.
+    assert_eq!(level(2, Level::Compressed).as_bytes(), by_rules);
+    assert_eq!(memory.turn_record("s", 3).unwrap().unwrap().tool_calls, 2);
+}
+
+fn turn_with_script() -> Vec<u8> {
+    let output = "   Compiling auth v0.8.0\ntest result: ok. 115 passed; 0 failed; 0 ignored\n";
+    let items = [
+        json!({"type": "message", "role": "user", "content": [{"type": "text",
+            "text": "Why does the login test fail? Please repair it."}]}),
+        json!({"type": "script_tool_call", "language": "ts",
+            "source_code": "await tools.editFile(edit); return await tools.exec(test);"}),
+        json!({"type": "script_tool_call_output", "status": "completed", "output_json": "{}",
+            "calls": [
+                {"tool": "edit_file", "status": "done", "args": {"path": "crates/auth/src/lib.rs",
+                    "old": "let token = None;", "new": "let token = store.get(key);"},
+                    "result": {"replacements": 1}},
+                {"tool": "exec", "status": "done",
+                    "args": {"command": ["cargo", "test", "-p", "auth"]},
+                    "result": {"exitCode": 0, "aggregatedOutput": output}}]}),
+        json!({"type": "message", "role": "assistant", "content": [{"type": "text",
+            "text": "The token was never read. It is now, and the tests pass."}]}),
+    ];
+    let lines = items.iter().map(|item| format!("{item}\n"));
+    lines.collect::<String>().into_bytes()
+}
+
+#[test]
+fn levels_have_request_actions_with_outcome_and_conclusion() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let raw = turn_with_script();
+    memory.append("s", &NewTurn::from_items(&raw)).unwrap();
+    let level = |level| String::from_utf8(memory.turn_at_level("s", 1, level).unwrap()).unwrap();
+    assert_eq!(level(Level::Raw).as_bytes(), raw);
+    assert_eq!(
+        level(Level::Compressed),
+        "Why does the login test fail? Repair it.\n\
+         editFile crates/auth/src/lib.rs +1 −1\n\
+         exec cargo test -p auth → exit 0, 115 passed\n\
+         The token was never read. It is now, and the tests pass."
+    );
+    let tiny = level(Level::Tiny);
+    assert!(tiny.contains("lib.rs") && tiny.contains("login"), "{tiny}");
+    // Source code is no secret.
+    let smoothed = level(Level::Smoothed);
+    assert!(
+        smoothed.contains("let token = store.get(key);"),
+        "{smoothed}"
+    );
+    let record = memory.turn_record("s", 1).unwrap().unwrap();
+    assert_eq!(
+        (record.tool_calls, record.topics[0].as_str()),
+        (2, "lib.rs")
+    );
+}
+
+#[test]
+fn a_certain_secret_is_redacted_in_lower_levels_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let token = format!("ghp_{}", "a1B2".repeat(9));
+    let text =
+        format!("Use {token} for the upload, and let token = store.get(key) stays as it is.");
+    memory.append("s", &NewTurn::text("user", &text)).unwrap();
+    let level = |level| String::from_utf8(memory.turn_at_level("s", 1, level).unwrap()).unwrap();
+    assert_eq!(level(Level::Raw), text);
+    assert!(!level(Level::Smoothed).contains(&token));
+    assert!(level(Level::Smoothed).contains("token = store.get(key)"));
+}
+
+#[test]
+fn eras_are_whole_clauses() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    for number in 0..64 {
+        let raw = String::from_utf8(turn_with_script()).unwrap();
+        let raw = raw.replace("login", ["invoice", "cart", "search", "login"][number % 4]);
+        memory
+            .append("s", &NewTurn::from_items(raw.as_bytes()))
+            .unwrap();
+    }
+    while memory.write_levels(None).unwrap().remaining_turns > 0 {}
+    let options = selvedge_memory::GradientOptions::new(900);
+    let history = memory
+        .assemble("s", options, selvedge_memory::PlanStorage::Discard)
+        .unwrap();
+    let (_, era) = history.text.split_once("<T-1-through-32-T>\n").unwrap();
+    let era = era.lines().next().unwrap();
+    assert!(era.starts_with("Why does the"), "{era}");
+    assert!(era.contains("; Why does the"), "{era}");
+    assert!(era.contains("lib.rs"), "{era}");
+}
