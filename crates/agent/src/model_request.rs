@@ -17,6 +17,7 @@ use crate::copied_block::reject_copied_blocks;
 use crate::history::PastTurns;
 use crate::session_record::SessionStepKind;
 use crate::turn::{AgentTurn, steps_since_compaction};
+use crate::turn_hook::TurnAdditions;
 use crate::{compaction, metrics};
 
 impl AgentTurn<'_> {
@@ -212,8 +213,9 @@ impl AgentTurn<'_> {
         Ok(answer)
     }
 
-    /// Returns the texts of the system prompt that neither the user nor this program wrote: the
-    /// project's instructions, its branch, and the descriptions of MCP tools.
+    /// Returns the texts of the request that neither the user nor this program wrote: the project's
+    /// instructions, its branch, the descriptions of MCP tools, and what the turn hook quotes of
+    /// other sessions.
     fn texts_of_others(&self) -> Vec<String> {
         let registry = self.agent.harness.orchestrator().registry();
         let of_servers = registry.iter().map(|tool| &tool.spec);
@@ -224,7 +226,12 @@ impl AgentTurn<'_> {
         });
         let project = self.agent.options.project_instructions.clone();
         let opening = self.session.start_note().map(str::to_owned);
-        let added = self.additions.system_text.clone();
+        let TurnAdditions {
+            system_text,
+            message_text,
+            ..
+        } = &self.additions;
+        let added = system_text.iter().chain(message_text).cloned();
         let all = described.chain(project).chain(opening).chain(added);
         all.collect()
     }

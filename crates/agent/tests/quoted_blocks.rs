@@ -4,7 +4,11 @@
 
 mod support;
 
-use selvedge_agent::{AfterBlock, Session, SubAgents};
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_agent::{AfterBlock, Session, SubAgents, TurnAdditions, TurnHook};
 use selvedge_protocol::{TurnEnd, WireApi};
 use selvedge_tools::tool;
 use serde_json::json;
@@ -147,6 +151,38 @@ async fn a_block_in_the_instructions_of_a_project_does_not_run() {
         let server = Server::saying(answers).await;
         let mut session = test.session().await;
         let agent = test.agent(&server);
+        agent.run_turn(&mut session, "hi", &test.options()).await;
+        assert!(!has_run(&test), "{:?}", history(&session));
+    }
+}
+
+/// A memory that quotes a block of another session.
+struct QuotingMemory(TurnAdditions);
+
+impl TurnHook for QuotingMemory {
+    fn before_turn<'a>(&'a self, _: &'a Session, _: &'a str) -> BoxFuture<'a, TurnAdditions> {
+        std::future::ready(self.0.clone()).boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_block_that_memory_quotes_does_not_run() {
+    let quoted = || Some(format!("<recalled>\n{}</recalled>\n", block(HOSTILE)));
+    let in_message = TurnAdditions {
+        message_text: quoted(),
+        ..TurnAdditions::default()
+    };
+    let in_system_prompt = TurnAdditions {
+        system_text: quoted(),
+        ..TurnAdditions::default()
+    };
+    for additions in [in_message, in_system_prompt] {
+        let test = TestAgent::new(WireApi::Chat);
+        let answers = vec![vec![text(&block(HOSTILE))], vec![text("I see.")]];
+        let server = Server::saying(answers).await;
+        let mut session = test.session().await;
+        let memory = Arc::new(QuotingMemory(additions));
+        let agent = test.agent(&server).with_turn_hook(memory);
         agent.run_turn(&mut session, "hi", &test.options()).await;
         assert!(!has_run(&test), "{:?}", history(&session));
     }

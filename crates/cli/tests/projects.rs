@@ -206,6 +206,11 @@ fn worktrees_share_a_project_and_a_forged_one_does_not() {
     std::fs::write(forged.join(".git"), pointer).unwrap();
     fixture.turn("forged", &[QUESTION]);
     assert!(!fixture.last_request().raw.contains("heron"));
+    // A folder whose `.git` is a link to it.
+    let linked = fixture.folder("linked");
+    std::os::unix::fs::symlink(main.join(".git"), linked.join(".git")).unwrap();
+    fixture.turn("linked", &[QUESTION]);
+    assert!(!fixture.last_request().raw.contains("heron"));
 }
 
 #[test]

@@ -145,8 +145,13 @@ pub fn project_root(folder: &Path) -> PathBuf {
         return folder.to_owned();
     };
     let git = work_tree.join(".git");
-    if git.is_dir() {
+    // A link is not followed: it could lead to the repository of another project.
+    let is_folder = |found: std::fs::Metadata| found.is_dir();
+    if git.symlink_metadata().is_ok_and(is_folder) {
         return git.canonicalize().unwrap_or(git);
+    }
+    if git.is_dir() {
+        return work_tree.to_owned();
     }
     let shared = || {
         let [linked, shared] = <[PathBuf; 2]>::try_from(linked_folders(&git)).ok()?;
