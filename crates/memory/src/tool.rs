@@ -67,8 +67,7 @@ impl GetTurnTool {
 
 /// Returns the description of the tool `history.get_turn`.
 pub fn get_turn_spec() -> ToolSpec {
-    let description =
-        "Returns an earlier turn in more detail, by the name in its tag or in a search result.";
+    let description = "Returns an earlier turn in more detail, by its name.";
     let spec = spec_of::<GetTurnArgs, GetTurnOutput>("history.get_turn", description);
     ToolSpec {
         aliases: vec![("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")],

@@ -41,8 +41,7 @@ pub(crate) struct SaveToFc(pub(crate) Workspace, pub(crate) Arc<dyn DocumentStor
 
 impl Tool for SaveToFc {
     fn spec(&self) -> ToolSpec {
-        let description = "Stores a text or a file in the File Cabinet for 30 days. \
-             Other sessions can use the key, too.";
+        let description = "Stores a text or a file in the File Cabinet for 30 days.";
         built_in_spec::<SaveToFcArgs, SaveToFcOutput>(
             "save_to_fc",
             &["content", "title"],

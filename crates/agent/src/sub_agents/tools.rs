@@ -57,8 +57,7 @@ struct LaunchAgent(WeakSubAgents);
 
 impl Tool for LaunchAgent {
     fn spec(&self) -> ToolSpec {
-        let description = "Launches an agent with its own task and waits for its result. Use \
-            Promise.all to run several in parallel.";
+        let description = "Launches an agent with its own task and waits for its result.";
         spec_of::<LaunchAgentArgs, LaunchAgentOutput>("agents.launch.sync", description)
             .with_positional(&["prompt"])
             .with_reach(CallReach::Agent)
