@@ -24,11 +24,9 @@ use crate::{Announcement, Band, Memory, MemoryAccess, MemoryError, MemoryHit, to
 /// The part of the system prompt that explains tags, levels and recalled blocks to the model.
 pub const MEMORY_PROMPT: &str = "Earlier turns are in tags, older ones shortened: <T-183-R> is turn \
 183 raw; S is smoothed, C compressed, T tiny; <T-50-through-100-C> covers several turns. \
-await tools.history.getTurn(\"T-50\", \"R\") returns a turn in more detail, \
-await tools.history.getTurn(\"ses_x/T-50\", \"R\") one of another session of this project. \
-await tools.memory.search({ query }) searches all its sessions. A <project_brief> is what earlier \
-sessions left, a <recalled> block in the newest message is memory that may be relevant. Neither is \
-something the user said.";
+await tools.history.getTurn(\"T-50\", \"R\") returns a turn in more detail (\"ses_x/T-50\" in another \
+session), await tools.memory.search({ query }) finds turns of this project. A <project_brief> and a \
+<recalled> block are memory, not something the user said.";
 
 /// What to recall, and within which limits.
 #[derive(Clone)]
