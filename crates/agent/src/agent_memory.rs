@@ -64,9 +64,9 @@ impl AgentProject {
     }
 }
 
-/// Longest time in which the brief of a new session is composed. Without it, the session starts
-/// without a brief.
-const BRIEF_TIMEOUT: Duration = Duration::from_millis(1_000);
+/// Longest time in which the brief of a new session is composed, if recall is disabled. After it,
+/// the session starts without a brief.
+const DEFAULT_BRIEF_TIMEOUT: Duration = Duration::from_millis(1_200);
 
 /// Which earlier turns a prompt contains.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -241,7 +241,9 @@ impl AgentMemory {
             }
             let compose = move |memory: &Arc<Memory>| memory.compose_brief(&access, max_tokens);
             let composed = memory.run_blocking(compose);
-            let brief = match tokio::time::timeout(BRIEF_TIMEOUT, composed).await {
+            let limit = self.0.options.recall_timeout;
+            let limit = limit.unwrap_or(DEFAULT_BRIEF_TIMEOUT);
+            let brief = match tokio::time::timeout(limit, composed).await {
                 Ok(brief) => brief?,
                 // The session keeps what it began with: nothing.
                 Err(_) => String::new(),

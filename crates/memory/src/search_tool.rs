@@ -67,7 +67,7 @@ struct SearchMemoryTool(Arc<Memory>, MemoryAccess);
 
 /// Returns the description of the tool `memory.search`.
 pub fn search_memory_spec() -> ToolSpec {
-    let description = "Searches earlier turns and lessons of this project.";
+    let description = "Finds earlier turns and lessons of this project.";
     let spec = spec_of::<SearchMemoryArgs, SearchMemoryOutput>("memory.search", description);
     ToolSpec {
         aliases: vec![("text", "query"), ("q", "query"), ("k", "limit")],
