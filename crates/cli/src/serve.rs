@@ -245,12 +245,27 @@ async fn check_tokens(store: &dyn ApiTokenStore) -> Result<(), Problem> {
     let now = since_epoch().as_millis() as i64;
     let tokens = store.tokens().await;
     let tokens = tokens.map_err(|error| store_problem(&error))?;
-    match tokens.iter().any(|token| token.is_valid_at(now)) {
-        true => Ok(()),
-        false => Err(
-            Problem::new("there is no valid token, so no client can use the server")
-                .hint("run `selvedge serve token create`"),
-        ),
+    let valid: Vec<_> = tokens
+        .iter()
+        .filter(|token| token.is_valid_at(now))
+        .collect();
+    if valid.is_empty() {
+        let problem = Problem::new("there is no valid token, so no client can use the server");
+        return Err(problem.hint("run `selvedge serve token create`"));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path);
+    let is_writable = |folder: &PathBuf| {
+        let mut workspaces = valid.iter().flat_map(|token| &token.workspaces);
+        workspaces.any(|workspace| folder.starts_with(workspace))
+    };
+    match folders.find(is_writable) {
+        None => Ok(()),
+        Some(folder) => Err(Problem::new(format!(
+            "PATH has {}, in which agents could replace the programs of MCP servers",
+            folder.display()
+        ))
+        .hint("run `PATH=/usr/local/bin:/usr/bin:/bin selvedge serve`")),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::run::runtime;
 use crate::sessions::session_problem;
 use crate::sessions_args::{SessionsRevertArgs, SessionsStopArgs};
 use crate::sessions_send::store_problem;
-use crate::sessions_worktree::{refuse_running_turn, session_paths};
+use crate::sessions_worktree::{refuse_running_turn, session_rules};
 
 /// Time limit for turns to stop. Their processes check twice a second, and then stop the calls.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ pub(crate) fn revert_turn(
         RevertDecider::Token => {
             let session = journal.session(session);
             let session = session.map_err(|error| session_problem(&error))?;
-            Some(session_paths(&session)?)
+            Some(session_rules(&session)?.paths)
         }
     };
     let reverted = revert_changes(&changes, protection.as_ref()).map_err(|error| {

@@ -9,7 +9,7 @@ use selvedge_agent::{TurnActivity, claim_between_turns};
 use selvedge_journal::{Journal, SessionSummary};
 use selvedge_protocol::SessionError;
 use selvedge_toolbox::{
-    SessionWorktree, WorkspacePaths, WorktreeError, changes_diff, remove_session_worktree,
+    SessionWorktree, WorktreeError, WorktreeRules, changes_diff, remove_session_worktree,
     worktrees_folder,
 };
 use serde_json::json;
@@ -46,7 +46,7 @@ pub(crate) fn session_diff(
     let session = session.map_err(|error| session_problem(&error))?;
     if session.worktree && turn.is_none() {
         let (info, worktree) = find(journal, &session.id)?;
-        let diff = worktree.diff(&session_paths(&info)?);
+        let diff = worktree.diff(&session_rules(&info)?);
         return Ok(diff.map_err(|error| worktree_problem(&error))?);
     }
     match recorded_changes(journal, &session.id, turn)? {
@@ -76,7 +76,7 @@ pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<
 /// The caller has claimed the session. Blocks.
 pub(crate) fn apply_changes(journal: &Arc<Journal>, session: &str) -> Result<Vec<String>> {
     let (info, worktree) = find(journal, session)?;
-    let changed = worktree.apply(&session_paths(&info)?).map_err(|error| {
+    let changed = worktree.apply(&session_rules(&info)?).map_err(|error| {
         let problem = Problem::new(error.to_string());
         match &error {
             WorktreeError::Conflict(_) => {
@@ -94,14 +94,19 @@ pub(crate) fn apply_changes(journal: &Arc<Journal>, session: &str) -> Result<Vec
     Ok(paths.collect())
 }
 
-/// Returns the rules for paths in the folder of a session.
-pub(crate) fn session_paths(session: &SessionSummary) -> Result<WorkspacePaths> {
+/// Returns what the configuration allows in the folder of a session.
+pub(crate) fn session_rules(session: &SessionSummary) -> Result<WorktreeRules> {
     let configuration = load_configuration(&WorkspaceArgs {
         directory: Some(session.directory.clone().into()),
         trust_question: TrustQuestion::Never,
         ..WorkspaceArgs::default()
     })?;
-    Ok(workspace_paths(&configuration.config))
+    let config = configuration.config;
+    Ok(WorktreeRules {
+        paths: workspace_paths(&config),
+        policy: config.sandbox_mode,
+        accepted_weaker: config.weaker_confinement,
+    })
 }
 
 /// Deletes the worktree of a session with its changes. The caller has claimed the session. Blocks.

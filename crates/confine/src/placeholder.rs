@@ -47,7 +47,7 @@ impl Placeholder {
     /// Creates the folder, or shares an existing placeholder. `None` if a real file or folder
     /// exists, or a folder of another user: these are protected as they are, and never removed.
     pub(crate) fn create_or_share(path: &Path) -> io::Result<Option<Self>> {
-        let mut unfinished = 0;
+        let (mut unfinished, mut locked) = (0, 0);
         for _ in 0..MAX_PLACEHOLDER_ATTEMPTS {
             let created = match DirBuilder::new().mode(PLACEHOLDER_MODE).create(path) {
                 Ok(()) => true,
@@ -79,18 +79,30 @@ impl Placeholder {
             }
             match folder.try_lock_shared() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) if unfinished < MAX_UNFINISHED_CHECKS => {
-                    unfinished += 1;
+                Err(TryLockError::WouldBlock) if locked < MAX_UNFINISHED_CHECKS => {
+                    locked += 1;
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 }
                 // While a command uses the folder, its shared lock prevents an exclusive one, so no
                 // command uses this one. Without a lock of its own, the folder could be removed
                 // while the command runs.
-                Err(TryLockError::WouldBlock) => match std::fs::remove_dir(path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                    _ => continue,
-                },
+                Err(TryLockError::WouldBlock) => {
+                    let tested = Self {
+                        path: path.to_owned(),
+                        folder,
+                    };
+                    // Another process may have replaced it meanwhile.
+                    if tested.is_current() {
+                        match std::fs::remove_dir(path) {
+                            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                                return Err(error);
+                            }
+                            _ => {}
+                        }
+                    }
+                    continue;
+                }
                 Err(TryLockError::Error(error)) => return Err(error),
             }
             let placeholder = Self {

@@ -14,7 +14,7 @@ use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
 use crate::keyed_semaphores::KeyedSemaphores;
 use crate::state::SharedState;
 
-/// One diff of a token at a time: git may read many files for it.
+/// One diff or merge of a token at a time: git may read many files for it.
 static DIFFS_OF_TOKENS: LazyLock<KeyedSemaphores> = LazyLock::new(|| KeyedSemaphores::new(1));
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
@@ -87,6 +87,7 @@ async fn apply_changes(
     ApiPath(id): ApiPath<String>,
 ) -> Result<Json<ChangedFiles>, ApiError> {
     let session = state.session(&caller, &id).await?;
+    let _own = DIFFS_OF_TOKENS.acquire(&caller.token.id).await;
     let changed = state.host.apply_changes(&session.id).await?;
     Ok(Json(ChangedFiles { changed }))
 }

@@ -61,7 +61,7 @@ struct PlannedEdit {
 
 impl Tool for EditFile {
     fn spec(&self) -> ToolSpec {
-        let description = "Replaces an exact text in a file. Keeps line endings and encoding.";
+        let description = "Replaces an exact text in a file.";
         built_in_spec::<EditFileArgs, EditFileOutput>("edit_file", &[], description)
             .approval_by_arguments()
     }

@@ -76,7 +76,7 @@ pub(crate) struct FetchUrlFailure {
     error: String,
 }
 
-const DESCRIPTION: &str = "Fetches web pages as Markdown, without navigation and advertisements. \
+const DESCRIPTION: &str = "Fetches web pages as Markdown. \
     Each page is stored under a fileKey: write_file({fileKey, path}) saves it without reading it.";
 
 /// The tool `fetch_url`.

@@ -13,6 +13,9 @@ use crate::commit::{FileWrite, commit};
 use crate::target_file::{FileMode, LinkMode, TargetFile};
 use crate::workspace::{Workspace, WorkspacePaths};
 
+/// Largest file that is replaced, in bytes. Several of them are in memory at once.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
 /// A new content for a file, which is written only if the file is still as expected.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileReplacement {
@@ -170,6 +173,9 @@ fn snapshot_of(target: &TargetFile) -> Result<Option<FileSnapshot>, FileReplacem
     }
     if !metadata.is_file() {
         return Err(failed(io::Error::other("it is no file")));
+    }
+    if metadata.len() > MAX_FILE_BYTES {
+        return Err(failed(io::Error::other("it is larger than 64 MB")));
     }
     // If the file was replaced meanwhile, a link is not followed and a pipe does not block.
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;

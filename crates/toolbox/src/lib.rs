@@ -89,7 +89,8 @@ pub use web::{NameResolver, SaveHost, SearchService, WebAccess, WebService, WebS
 pub use workspace::{Workspace, WorkspacePaths};
 pub use workspace_documents::WorkspaceDocuments;
 pub use worktree::{
-    SessionWorktree, WorktreeError, is_in_repository, remove_session_worktree, worktrees_folder,
+    SessionWorktree, WorktreeError, WorktreeRules, is_in_repository, remove_session_worktree,
+    worktrees_folder,
 };
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use selvedge_confine::{
-    ChildCommand, ChildStdio, ConfineError, Confinement, ConfinementMode, ConfinementSupport,
+    ChildCommand, ChildStdio, ConfineError, ConfinementMode, ConfinementSupport,
 };
 use selvedge_protocol::EnvironmentPolicy;
 
@@ -76,17 +76,9 @@ impl SafeGit {
         Self::open_with(folder, ConfinementMode::Unconfined, &[])
     }
 
-    /// Like [`Self::open`], for a folder whose files an agent may change meanwhile: git is confined
-    /// and has further variables. Where the system cannot confine, git runs unconfined.
-    pub(crate) fn open_confined(
-        folder: &Path,
-        confinement: Confinement,
-        variables: &[(&str, &OsStr)],
-    ) -> Result<Self, WorktreeError> {
-        Self::open_with(folder, ConfinementMode::Confined(confinement), variables)
-    }
-
-    fn open_with(
+    /// Like [`Self::open`], for a folder whose files an agent may change meanwhile: git has the
+    /// rights of the agent's commands, and further variables.
+    pub(crate) fn open_with(
         folder: &Path,
         mode: ConfinementMode,
         variables: &[(&str, &OsStr)],
@@ -116,23 +108,15 @@ impl SafeGit {
             ConfinementMode::Unconfined => GIT_TIMEOUT,
             ConfinementMode::Confined(_) => CONFINED_TIMEOUT,
         };
-        let mut git = Self {
+        let git = Self {
             folder,
             env,
             mode,
             time_limit,
         };
-        let is_unsupported =
-            |error: &ConfineError| matches!(error, ConfineError::Unsupported { .. });
-        if git
-            .run(&["--version"], b"")
-            .is_err_and(|error| is_unsupported(&error))
-        {
-            git.mode = ConfinementMode::Unconfined;
-        }
         // Otherwise a missing git would look like an unreadable repository.
         git.bytes(&["--version"])?;
-        git = git.with_variables(variables);
+        let git = git.with_variables(variables);
         let list = |args: &[&str]| {
             let output = git.run(args, b"").ok()?;
             output.succeeded.then_some(output.stdout)

@@ -30,7 +30,7 @@ impl Tool for WorkspaceRead {
         let spec = built_in_spec::<WorkspaceReadArgs, DocumentOutput>(
             "workspace_read",
             &["path"],
-            "Reads a document: the fields of its front matter, and its text.",
+            "Reads a document.",
         );
         ToolSpec {
             js_name: "workspace.read".to_owned(),

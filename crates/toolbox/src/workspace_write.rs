@@ -36,7 +36,7 @@ impl Tool for WorkspaceWrite {
         let spec = built_in_spec::<WorkspaceWriteArgs, WriteFileOutput>(
             "workspace_write",
             &["path", "content"],
-            "Writes a document as a whole, if its front matter is valid.",
+            "Writes a whole document with valid front matter.",
         );
         ToolSpec {
             js_name: "workspace.write".to_owned(),

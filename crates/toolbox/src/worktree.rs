@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use selvedge_files::{create_private_folder, has_repository};
+use selvedge_protocol::{SandboxPolicy, WeakerConfinement};
 use thiserror::Error;
 
 use crate::file_replacement::{FileReplacementError, display_paths};
@@ -99,6 +100,17 @@ pub fn worktrees_folder(home: &Path) -> PathBuf {
 /// Whether a folder belongs to a git repository.
 pub fn is_in_repository(folder: &Path) -> bool {
     folder.ancestors().any(has_repository)
+}
+
+/// What the agent of a session may do, which git obeys when it reads the files of its worktree.
+#[derive(Debug, Clone, Default)]
+pub struct WorktreeRules {
+    /// The rules for paths in the session's folder.
+    pub paths: WorkspacePaths,
+    /// What commands of the session may change. With full access, git is not confined either.
+    pub policy: SandboxPolicy,
+    /// The weakest confinement to accept where the full one is not available.
+    pub accepted_weaker: Option<WeakerConfinement>,
 }
 
 /// The worktree of a session, which may not exist yet.
@@ -197,9 +209,9 @@ impl SessionWorktree {
     }
 
     /// Returns the changes of the session since the worktree was created or last applied, as a
-    /// unified diff in git's format. Paths that `paths` hides are not read.
-    pub fn diff(&self, paths: &WorkspacePaths) -> Result<String, WorktreeError> {
-        let snapshot = self.snapshot(paths)?;
+    /// unified diff in git's format. Hidden paths are not read.
+    pub fn diff(&self, rules: &WorktreeRules) -> Result<String, WorktreeError> {
+        let snapshot = self.snapshot(rules)?;
         let base = self.base_reference();
         let diff = snapshot.git.bytes(&[
             "diff",

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use selvedge_toolbox::{SessionWorktree, WorkspacePaths, WorktreeError, remove_session_worktree};
+use selvedge_toolbox::{SessionWorktree, WorktreeError, WorktreeRules, remove_session_worktree};
 
 /// A repository with a commit, and a folder for worktrees.
 struct WorktreeFixture {
@@ -88,17 +88,17 @@ fn a_worktree_starts_with_the_commit_and_shows_its_changes() {
     let fixture = WorktreeFixture::new();
     fixture.write("a.txt", "not committed");
     let worktree = fixture.find("web").unwrap();
-    let error = worktree.diff(&WorkspacePaths::default()).unwrap_err();
+    let error = worktree.diff(&WorktreeRules::default()).unwrap_err();
     assert!(matches!(error, WorktreeError::NotCreated(_)), "{error}");
     worktree.create_if_missing().unwrap();
     let folder = worktree.working_folder();
     assert!(folder.ends_with("ses_1/web"), "{folder:?}");
-    assert_eq!(worktree.diff(&WorkspacePaths::default()).unwrap(), "");
+    assert_eq!(worktree.diff(&WorktreeRules::default()).unwrap(), "");
     put(&folder, "b.txt", "changed\n");
     put(&folder, "new.txt", "new\n");
     put(&folder, "x.log", "ignored\n");
     worktree.create_if_missing().unwrap();
-    let diff = worktree.diff(&WorkspacePaths::default()).unwrap();
+    let diff = worktree.diff(&WorktreeRules::default()).unwrap();
     assert!(diff.contains("-b\n+changed\n"), "{diff}");
     assert!(diff.contains("+++ b/web/new.txt"), "{diff}");
     assert!(!diff.contains("x.log") && !diff.contains("a.txt"), "{diff}");
@@ -124,7 +124,7 @@ fn changes_are_merged_into_the_folder() {
     std::fs::remove_file(folder.join("web/b.txt")).unwrap();
     fixture.write("a.txt", "one\n2\n3\n4\n5\n6\n7\n8\n9\n");
     fixture.write("mine.txt", "mine\n");
-    let changed = worktree.apply(&WorkspacePaths::default()).unwrap();
+    let changed = worktree.apply(&WorktreeRules::default()).unwrap();
     let names: Vec<_> = changed
         .iter()
         .map(|path| path.display().to_string())
@@ -140,19 +140,19 @@ fn changes_are_merged_into_the_folder() {
     assert!(!fixture.repository().join("web").exists());
     assert_eq!(fixture.read("mine.txt").as_deref(), Some("mine\n"));
     assert_eq!(
-        worktree.diff(&WorkspacePaths::default()).unwrap(),
+        worktree.diff(&WorktreeRules::default()).unwrap(),
         "",
         "what was applied is the base"
     );
     put(&folder, "a.txt", "1\n2\n3\n4\n5\n6\n7\nEIGHT\nnine\n");
-    assert_eq!(worktree.apply(&WorkspacePaths::default()).unwrap().len(), 1);
+    assert_eq!(worktree.apply(&WorktreeRules::default()).unwrap().len(), 1);
     assert_eq!(
         fixture.read("a.txt").as_deref(),
         Some("one\n2\n3\n4\n5\n6\n7\nEIGHT\nnine\n")
     );
     assert!(
         worktree
-            .apply(&WorkspacePaths::default())
+            .apply(&WorktreeRules::default())
             .unwrap()
             .is_empty()
     );
@@ -167,21 +167,21 @@ fn a_conflict_changes_nothing() {
     put(&folder, "web/b.txt", "session\n");
     fixture.write("a.txt", "person\n");
     fixture.write("both.txt", "person\n");
-    let error = worktree.apply(&WorkspacePaths::default()).unwrap_err();
+    let error = worktree.apply(&WorktreeRules::default()).unwrap_err();
     assert_eq!(error.to_string(), "conflicting changes in a.txt, both.txt");
     assert!(error.hint().is_some());
     assert_eq!(fixture.read("a.txt").as_deref(), Some("person\n"));
     assert_eq!(fixture.read("web/b.txt").as_deref(), Some("b\n"));
     assert!(
         worktree
-            .diff(&WorkspacePaths::default())
+            .diff(&WorktreeRules::default())
             .unwrap()
             .contains("+session"),
         "nothing is lost"
     );
     fixture.write("a.txt", "session\n");
     std::fs::remove_file(fixture.repository().join("both.txt")).unwrap();
-    assert_eq!(worktree.apply(&WorkspacePaths::default()).unwrap().len(), 2);
+    assert_eq!(worktree.apply(&WorktreeRules::default()).unwrap().len(), 2);
 }
 
 #[test]
@@ -214,13 +214,13 @@ fn an_incomplete_worktree_is_created_again() {
     // As if the process was killed during the checkout.
     fixture.git(&["update-ref", "-d", "refs/selvedge/ses_1"]);
     std::fs::remove_file(folder.join("a.txt")).unwrap();
-    let error = worktree.apply(&WorkspacePaths::default()).unwrap_err();
+    let error = worktree.apply(&WorktreeRules::default()).unwrap_err();
     assert!(matches!(error, WorktreeError::NotCreated(_)), "{error}");
     worktree.create_if_missing().unwrap();
     assert!(folder.join("a.txt").exists());
     std::fs::remove_dir_all(&folder).unwrap();
     worktree.create_if_missing().unwrap();
-    assert_eq!(worktree.diff(&WorkspacePaths::default()).unwrap(), "");
+    assert_eq!(worktree.diff(&WorktreeRules::default()).unwrap(), "");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn no_program_of_the_repository_runs() {
     }
     let (worktree, folder) = fixture.create();
     put(&folder, "a.txt", "x\n");
-    worktree.apply(&WorkspacePaths::default()).unwrap();
+    worktree.apply(&WorktreeRules::default()).unwrap();
     worktree.discard().unwrap();
     assert!(!marker.exists(), "a hook ran");
     let evil = format!("touch {}", marker.display());
@@ -305,9 +305,9 @@ fn git_does_not_enter_submodules() {
         ran.display()
     );
     shell(&folder.join("lib"), &evil);
-    let diff = worktree.diff(&WorkspacePaths::default()).unwrap();
+    let diff = worktree.diff(&WorktreeRules::default()).unwrap();
     assert!(diff.contains("+changed") && !diff.contains("lib"), "{diff}");
-    let applied = worktree.apply(&WorkspacePaths::default()).unwrap();
+    let applied = worktree.apply(&WorktreeRules::default()).unwrap();
     assert_eq!(applied, [Path::new("a.txt")]);
     assert!(!ran.exists());
 }
@@ -323,15 +323,13 @@ fn files_that_the_folder_protects_are_not_applied() {
     fixture.commit();
     let hooks = fixture.repository().join("hooks").display().to_string();
     let (worktree, folder) = fixture.create();
-    let paths = WorkspacePaths {
-        protected: vec![fixture.repository().join("deploy")],
-        ..WorkspacePaths::default()
-    };
+    let mut rules = WorktreeRules::default();
+    rules.paths.protected = vec![fixture.repository().join("deploy")];
     fixture.git(&["config", "core.hooksPath", &hooks]);
     for file in ["hooks/pre-commit", "deploy/key"] {
         std::fs::write(folder.join(file), "evil\n").unwrap();
         std::fs::write(folder.join("a.txt"), "changed\n").unwrap();
-        let error = worktree.apply(&paths).unwrap_err();
+        let error = worktree.apply(&rules).unwrap_err();
         assert!(
             matches!(&error, WorktreeError::Protected { path, .. } if path == Path::new(file)),
             "{error:?}"
@@ -340,7 +338,7 @@ fn files_that_the_folder_protects_are_not_applied() {
         assert!(!fixture.read("a.txt").unwrap().contains("changed"));
         std::fs::write(folder.join(file), "old\n").unwrap();
     }
-    assert_eq!(worktree.apply(&paths).unwrap().len(), 1);
+    assert_eq!(worktree.apply(&rules).unwrap().len(), 1);
 }
 
 #[test]
@@ -352,7 +350,7 @@ fn a_link_is_not_applied_in_the_place_of_a_folder_above_a_protected_path() {
     std::fs::create_dir_all(folder.join("evil/hooks")).unwrap();
     std::fs::write(folder.join("evil/hooks/pre-commit"), "evil\n").unwrap();
     std::os::unix::fs::symlink("evil", folder.join("tools")).unwrap();
-    let error = worktree.apply(&WorkspacePaths::default()).unwrap_err();
+    let error = worktree.apply(&WorktreeRules::default()).unwrap_err();
     assert!(
         matches!(&error, WorktreeError::Protected { path, .. } if path == Path::new("tools")),
         "{error:?}"
@@ -374,7 +372,7 @@ fn files_that_the_sessions_folder_protects_are_not_applied() {
     let worktree = fixture.find("web").unwrap();
     worktree.create_if_missing().unwrap();
     put(&worktree.working_folder(), "editor/tasks.json", "evil\n");
-    let error = worktree.apply(&WorkspacePaths::default()).unwrap_err();
+    let error = worktree.apply(&WorktreeRules::default()).unwrap_err();
     assert!(
         matches!(error, WorktreeError::Protected { .. }),
         "{error:?}"
@@ -389,14 +387,23 @@ fn git_does_not_read_hidden_files_of_a_worktree() {
     let (worktree, folder) = fixture.create();
     std::fs::create_dir(folder.join("keys")).unwrap();
     std::fs::write(folder.join("keys/id"), "SECRET\n").unwrap();
+    std::fs::write(folder.join("secret"), "SECRET\n").unwrap();
     std::fs::write(folder.join("new.txt"), "new\n").unwrap();
     // The same happens if a link takes the place of a folder while git reads it.
-    let paths = WorkspacePaths {
-        hidden: vec![folder.join("keys")],
-        ..WorkspacePaths::default()
-    };
-    let diff = worktree.diff(&paths).unwrap();
+    let mut rules = WorktreeRules::default();
+    rules.paths.hidden = vec![
+        folder.join("keys"),
+        folder.join("web"),
+        folder.join("secret"),
+    ];
+    let diff = worktree.diff(&rules).unwrap();
     assert!(diff.contains("+new") && !diff.contains("SECRET"), "{diff}");
+    // Hidden files that are in the repository stay as they are.
+    assert!(!diff.contains("web/b.txt"), "{diff}");
+    let applied = worktree.apply(&rules).unwrap();
+    assert_eq!(applied, [Path::new("new.txt")]);
+    assert_eq!(fixture.read("web/b.txt").as_deref(), Some("b\n"));
+    assert_eq!(worktree.diff(&rules).unwrap(), "");
     let left: Vec<_> = std::fs::read_dir(fixture.worktrees())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())

@@ -77,8 +77,8 @@ struct LaunchAgentInBackground(WeakSubAgents);
 
 impl Tool for LaunchAgentInBackground {
     fn spec(&self) -> ToolSpec {
-        let description = "Launches an agent in the background and returns at once. It can outlive \
-            this turn. agents.wait(agentId) returns its result, which is also stored under fileKey.";
+        let description = "Launches an agent in the background and returns at once. \
+            agents.wait(agentId) returns its result, which is also stored under fileKey.";
         spec_of::<LaunchAgentArgs, LaunchedAgent>("agents.launch.async", description)
             .with_positional(&["prompt"])
             .with_reach(CallReach::Agent)

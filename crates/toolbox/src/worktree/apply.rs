@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use selvedge_protocol::{FileSnapshot, FileSnapshotKind};
 
 use super::snapshot::WorktreeSnapshot;
-use super::{SessionWorktree, WorktreeError};
+use super::{SessionWorktree, WorktreeError, WorktreeRules};
 use crate::file_replacement::{FileReplacement, find_protected, read_snapshot, replace_files};
 use crate::safe_git::SafeGit;
 use crate::workspace::WorkspacePaths;
@@ -23,10 +23,10 @@ struct SessionChange {
 impl SessionWorktree {
     /// Merges the changes of the session into the folder that the worktree was created from, and
     /// returns the changed files. Fails without changing a file if one of them has conflicting
-    /// changes, or is protected there with the rules of `paths`. Later diffs are relative to what
+    /// changes, or is protected there. Later diffs are relative to what
     /// was applied.
-    pub fn apply(&self, paths: &WorkspacePaths) -> Result<Vec<PathBuf>, WorktreeError> {
-        let snapshot = self.snapshot(paths)?;
+    pub fn apply(&self, rules: &WorktreeRules) -> Result<Vec<PathBuf>, WorktreeError> {
+        let snapshot = self.snapshot(rules)?;
         let mut replacements = Vec::new();
         let mut conflicts = Vec::new();
         for change in self.changes(&snapshot)? {
@@ -44,7 +44,7 @@ impl SessionWorktree {
         if !conflicts.is_empty() {
             return Err(WorktreeError::Conflict(conflicts));
         }
-        self.refuse_protected(paths, &replacements)?;
+        self.refuse_protected(&rules.paths, &replacements)?;
         let commit = snapshot.commit(&self.base_reference())?;
         replace_files(&self.repository, &replacements)?;
         self.set_base(snapshot, &commit)?;

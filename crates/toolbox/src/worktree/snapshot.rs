@@ -8,13 +8,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use selvedge_confine::{Confinement, NetworkAccess};
-use selvedge_protocol::{SandboxPolicy, WeakerConfinement};
+use selvedge_confine::{Confinement, ConfinementMode, NetworkAccess};
+use selvedge_protocol::SandboxPolicy;
 
-use super::{SessionWorktree, WorktreeError, path_of_line};
+use super::{SessionWorktree, WorktreeError, WorktreeRules, path_of_line};
 use crate::git_files::linked_folders;
 use crate::safe_git::SafeGit;
-use crate::workspace::{Workspace, WorkspacePaths};
+use crate::workspace::Workspace;
 
 /// The files of a worktree at one moment.
 pub(super) struct WorktreeSnapshot {
@@ -33,7 +33,7 @@ impl SessionWorktree {
     /// Stores the files of the worktree as a tree. Changes nothing in the repository.
     pub(super) fn snapshot(
         &self,
-        paths: &WorkspacePaths,
+        rules: &WorktreeRules,
     ) -> Result<WorktreeSnapshot, WorktreeError> {
         let repository = self.repository_git()?;
         if !self.is_complete(&repository)? {
@@ -53,19 +53,28 @@ impl SessionWorktree {
             ("GIT_OBJECT_DIRECTORY", objects.as_os_str()),
             ("GIT_ALTERNATE_OBJECT_DIRECTORIES", &alternates),
         ];
-        let workspace = Workspace::open_with_paths(&self.path, SandboxPolicy::ReadOnly, paths);
+        let folder = self.working_folder();
+        let workspace = Workspace::open_with_paths(&folder, rules.policy, &rules.paths);
         let workspace = workspace.map_err(|error| WorktreeError::Git {
-            message: format!("cannot open {}: {error}", self.path.display()),
+            message: format!("cannot open {}: {error}", folder.display()),
         })?;
-        let confinement = Confinement {
-            writable: vec![scratch.path.clone()],
-            hidden: workspace.paths_to_hide(),
-            network: NetworkAccess::Off,
-            accepted_weaker: Some(WeakerConfinement::Landlock),
-            ..Confinement::default()
+        let hidden = workspace.paths_to_hide();
+        let mode = match rules.policy {
+            // The commands of the agent are not confined either.
+            SandboxPolicy::DangerFullAccess => ConfinementMode::Unconfined,
+            _ => ConfinementMode::Confined(Confinement {
+                writable: vec![scratch.path.clone()],
+                hidden: hidden.clone(),
+                network: NetworkAccess::Off,
+                accepted_weaker: rules.accepted_weaker,
+                ..Confinement::default()
+            }),
         };
-        let git = SafeGit::open_confined(&self.path, confinement, &variables)?;
-        add_files(&git)?;
+        let git = SafeGit::open_with(&self.path, mode, &variables)?;
+        let hidden = hidden
+            .iter()
+            .filter_map(|path| path.strip_prefix(&self.path).ok());
+        add_files(&git, &hidden.collect::<Vec<_>>())?;
         let tree = git.line(&["write-tree"])?;
         Ok(WorktreeSnapshot {
             git,
@@ -105,30 +114,39 @@ impl WorktreeSnapshot {
     }
 }
 
-/// Adds all files of a worktree to the index. Submodules stay as they are in the index, and git
-/// does not enter them: the session can make a repository there whose configuration runs programs.
-fn add_files(git: &SafeGit) -> Result<(), WorktreeError> {
+/// Adds all files of a worktree to the index. Submodules and hidden files stay as they are in the
+/// index. Git does not enter submodules: the session can make a repository there whose
+/// configuration runs programs. Hidden files look missing to git.
+fn add_files(git: &SafeGit, hidden: &[&Path]) -> Result<(), WorktreeError> {
     let listed = git.bytes(&["ls-files", "--stage", "-z"])?;
-    let entries = listed.split_inclusive(|byte| *byte == 0);
-    let submodules: Vec<&[u8]> = entries
-        .filter(|entry| entry.starts_with(b"160000 "))
-        .collect();
-    let mut add: Vec<OsString> = ["add", "--all", "--", ":/"].map(OsString::from).into();
-    let mut paths = Vec::new();
-    for entry in &submodules {
+    let mut kept: Vec<&[u8]> = Vec::new();
+    let mut kept_paths = Vec::new();
+    let mut excluded: Vec<&Path> = hidden.to_vec();
+    for entry in listed.split_inclusive(|byte| *byte == 0) {
         let path = entry.splitn(2, |byte| *byte == b'\t').nth(1);
-        let path = path.unwrap_or_default();
-        paths.extend(path);
-        let path = path.strip_suffix(b"\0").unwrap_or(path);
+        let path_and_end = path.unwrap_or_default();
+        let path = path_and_end.strip_suffix(b"\0").unwrap_or(path_and_end);
+        let path = Path::new(OsStr::from_bytes(path));
+        let is_submodule = entry.starts_with(b"160000 ");
+        if is_submodule || hidden.iter().any(|hidden| path.starts_with(hidden)) {
+            kept.push(entry);
+            kept_paths.extend_from_slice(path_and_end);
+        }
+        if is_submodule {
+            excluded.push(path);
+        }
+    }
+    let mut add: Vec<OsString> = ["add", "--all", "--", ":/"].map(OsString::from).into();
+    for path in excluded {
         let mut exclude = OsString::from(":(top,literal,exclude)");
-        exclude.push(OsStr::from_bytes(path));
+        exclude.push(path);
         add.push(exclude);
     }
     let remove = ["update-index", "-z", "--force-remove", "--stdin"];
-    git.bytes_with(&remove, &paths)?;
+    git.bytes_with(&remove, &kept_paths)?;
     git.bytes(&add)?;
     let restore = ["update-index", "-z", "--index-info"];
-    git.bytes_with(&restore, &submodules.concat())?;
+    git.bytes_with(&restore, &kept.concat())?;
     Ok(())
 }
 
