@@ -43,8 +43,7 @@ pub(crate) struct RecallTool(pub(crate) Arc<Journal>, pub(crate) RunAccess);
 
 impl Tool for RecallTool {
     fn spec(&self) -> ToolSpec {
-        let description = "Reads what an earlier run or one of its calls returned, whole or in \
-                           slices.";
+        let description = "Reads what an earlier run or call returned, whole or in slices.";
         let spec = spec_of::<RecallRunArgs, RecalledRunValue>("recall", description);
         spec.as_read_only()
             .with_positional(&["handle"])

@@ -132,8 +132,7 @@ pub(crate) struct WriteStdin(pub(crate) Terminals);
 
 impl Tool for WriteStdin {
     fn spec(&self) -> ToolSpec {
-        let description =
-            "Types into a terminal that exec_command opened, and returns its new output.";
+        let description = "Types into a terminal of exec_command, and returns its new output.";
         built_in_spec::<WriteStdinArgs, TerminalOutput>(
             "write_stdin",
             &["session_id", "chars"],

@@ -100,7 +100,7 @@ struct WaitForAgent(WeakSubAgents);
 
 impl Tool for WaitForAgent {
     fn spec(&self) -> ToolSpec {
-        let description = "Waits for an agent that runs in the background, and returns its result.";
+        let description = "Waits for a background agent, and returns its result.";
         let spec = spec_of::<WaitForAgentArgs, LaunchAgentOutput>("agents.wait", description);
         spec.as_read_only()
             .with_positional(&["agent_id"])

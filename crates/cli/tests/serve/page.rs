@@ -74,6 +74,11 @@ fn obeys(asked: &Asked) -> Reply {
     let last = messages.last().unwrap()["content"]
         .as_str()
         .unwrap_or_default();
+    // Earlier turns may stand in tags before the message.
+    let newest = last
+        .rsplit_once("</T-")
+        .and_then(|(_, rest)| rest.split_once('>'));
+    let last = newest.map_or(last, |(_, newest)| newest.trim());
     let script = |code: &str| vec![text("I use a script.\n\n"), text(&block(code))].into();
     match last {
         last if last.contains("\"exit\":3") => {
@@ -125,7 +130,8 @@ struct PageTest {
 
 impl PageTest {
     fn start() -> Self {
-        let config = "[workspace]\ndocuments = [\"issues/**/*.md\"]";
+        // The model reads the last message as a whole, which must not quote earlier ones.
+        let config = "memory.recall = false\n[workspace]\ndocuments = [\"issues/**/*.md\"]";
         let fixture = ServeFixture::with_config(config, obeys);
         let folder = fixture.workspace.work();
         std::fs::create_dir_all(folder.join("doomed")).unwrap();
