@@ -267,7 +267,7 @@ fn a_project_is_moved_with_its_folder_and_merged() {
     assert_eq!(fixture.out("moved", &["memory", "brief"]), "");
     fixture.out(".", &["memory", "project", "move", "a", "moved"]);
     assert!(fixture.out("moved", &["memory", "brief"]).contains("heron"));
-    let missing = fixture.run(".", &["memory", "project", "move", "nowhere", "moved"]);
+    let missing = fixture.run(".", &["memory", "project", "move", "unknown", "moved"]);
     let error = String::from_utf8(missing.stderr).unwrap();
     assert!(
         !missing.status.success()

@@ -1,6 +1,6 @@
 //! The stages of a recall that ask a small model: the filter, which asks about a few candidates in
-//! each prompt, and the judgement about what is left. Invalid and missing answers keep what the
-//! stage before found.
+//! each prompt, and the judgement about the candidates that passed it. Invalid and missing answers
+//! keep what the stage before found.
 
 use futures_util::future::join_all;
 use serde_json::Value;

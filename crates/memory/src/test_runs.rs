@@ -287,6 +287,19 @@ fn mocha(output: &str) -> Option<TestRunResult> {
     Some(run)
 }
 
+/// Reads the counts of a line such as `Tests: 5, Failures: 1, Errors: 0, Skipped: 0`. `all` is the
+/// label of the number of all tests.
+fn counts_of_line(line: &str, all: &str) -> TestRunResult {
+    let count = |label| number_after(line, label).unwrap_or(0);
+    let (failed, skipped) = (count("Failures:") + count("Errors:"), count("Skipped:"));
+    TestRunResult {
+        passed: count(all).saturating_sub(failed + skipped),
+        failed,
+        skipped,
+        ..TestRunResult::default()
+    }
+}
+
 /// Maven: `Tests run: 5, Failures: 1, Errors: 0, Skipped: 0`. The last line without a class counts.
 fn surefire(output: &str) -> Option<TestRunResult> {
     let is_summary = |line: &&str| line.contains("Tests run:") && line.contains("Failures:");
@@ -296,14 +309,7 @@ fn surefire(output: &str) -> Option<TestRunResult> {
         .rev()
         .find(is_total)
         .or_else(|| output.lines().rev().find(is_summary))?;
-    let count = |label| number_after(line, label).unwrap_or(0);
-    let (failed, skipped) = (count("Failures:") + count("Errors:"), count("Skipped:"));
-    let mut run = TestRunResult {
-        passed: count("Tests run:").saturating_sub(failed + skipped),
-        failed,
-        skipped,
-        ..TestRunResult::default()
-    };
+    let mut run = counts_of_line(line, "Tests run:");
     for line in output.lines() {
         // `[ERROR]   CartTest.addsItems:21 expected: <2> but was: <1>`
         if let Some(rest) = line.strip_prefix("[ERROR]   ")
@@ -408,14 +414,7 @@ fn phpunit(output: &str) -> Option<TestRunResult> {
         .lines()
         .rev()
         .find(|line| line.starts_with("Tests: ") && line.contains("Assertions: "))?;
-    let count = |label| number_after(line, label).unwrap_or(0);
-    let (failed, skipped) = (count("Failures:") + count("Errors:"), count("Skipped:"));
-    let mut run = TestRunResult {
-        passed: count("Tests:").saturating_sub(failed + skipped),
-        failed,
-        skipped,
-        ..TestRunResult::default()
-    };
+    let mut run = counts_of_line(line, "Tests:");
     for line in output.lines() {
         if let Some((number, name)) = line.split_once(") ")
             && number.parse::<u32>().is_ok()

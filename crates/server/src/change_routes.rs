@@ -56,7 +56,7 @@ async fn get_diff(
 ) -> Result<Json<SessionDiff>, ApiError> {
     let session = state.session(&caller, &id).await?;
     let own = DIFFS_OF_TOKENS.acquire(&caller.token.id).await;
-    // Git goes on if the client disconnects, and so must the permit.
+    // If the client disconnects, git still runs, so the task keeps the permit.
     let diff = tokio::spawn(async move {
         let _own = own;
         state.host.session_diff(&session.id, query.turn).await

@@ -142,7 +142,7 @@ fn the_lists_of_protected_and_hidden_paths_can_be_changed() {
 }
 
 /// Files outside of `.git` that git executes or obeys: how they come about, and the file.
-const EXECUTED_ELSEWHERE: &[(&str, &str)] = &[
+const EXECUTED_OUTSIDE: &[(&str, &str)] = &[
     (
         "rm -r .git; git init -q --bare .bare; echo 'gitdir: ./.bare' > .git",
         ".bare/config",
@@ -202,18 +202,23 @@ const EXECUTED_ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
+/// Runs a shell script in the folder `work`, without confinement.
+fn prepare(fixture: &TestToolbox, script: &str) {
+    let done = std::process::Command::new("sh")
+        .args(["-c", script])
+        .current_dir(fixture.path("work"))
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{script}: {done:?}");
+}
+
 #[test]
 fn files_that_git_and_protected_folders_refer_to_are_protected() {
     let mut written = Vec::new();
-    for (setup, file) in EXECUTED_ELSEWHERE {
+    for (setup, file) in EXECUTED_OUTSIDE {
         for way in ["write_file", "exec"] {
             let fixture = TestToolbox::new();
-            let done = std::process::Command::new("sh")
-                .args(["-c", setup])
-                .current_dir(fixture.path("work"))
-                .output()
-                .unwrap();
-            assert!(done.status.success(), "{setup}: {done:?}");
+            prepare(&fixture, setup);
             let path = fixture.path("work").join(file);
             let script =
                 format!("mkdir -p \"$(dirname '{file}')\"; echo evil > '{file}'; echo x > fine");
@@ -242,12 +247,7 @@ fn a_repository_above_the_workspace_protects_what_it_refers_to() {
     let setup = "rm -r .git; git init -q .; git config core.hooksPath part/hooks
         git config include.path ../part/gitconfig; touch part/gitconfig part/check
         ln -s ../../part/check .git/hooks/pre-push";
-    let done = std::process::Command::new("sh")
-        .args(["-c", setup])
-        .current_dir(fixture.path("work"))
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{done:?}");
+    prepare(&fixture, setup);
     let script = "echo evil > hooks/pre-commit; echo evil >> gitconfig; echo evil >> check
         echo x > fine";
     let args = json!({"command": ["sh", "-c", script]});
@@ -266,12 +266,7 @@ fn a_workspace_that_is_a_folder_of_hooks_protects_them() {
     std::fs::create_dir_all(fixture.path("work/part")).unwrap();
     fixture.workspace = "work/part";
     let setup = "rm -r .git; git init -q .; git config core.hooksPath part";
-    let done = std::process::Command::new("sh")
-        .args(["-c", setup])
-        .current_dir(fixture.path("work"))
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{done:?}");
+    prepare(&fixture, setup);
     let script = "echo evil > pre-commit; echo x > fine";
     let args = json!({"command": ["sh", "-c", script]});
     let ran = fixture.call(Way::Structured, "exec", &args);
