@@ -117,6 +117,8 @@ pub struct ChatTerminal {
     pub emulator: vt100::Parser,
     /// All bytes of the output so far.
     pub raw_output: Vec<u8>,
+    /// How many bytes of the output are on the screen.
+    shown: usize,
 }
 
 fn size(n: u16) -> NonZeroU16 {
@@ -185,6 +187,7 @@ impl ChatTerminal {
             child,
             emulator,
             raw_output: Vec::new(),
+            shown: 0,
         }
     }
 
@@ -261,9 +264,21 @@ impl ChatTerminal {
         }
     }
 
+    /// Shows output on the screen; a synchronized update when all of it has arrived, as a terminal
+    /// does.
     fn process(&mut self, chunk: &[u8]) {
         self.raw_output.extend_from_slice(chunk);
-        self.emulator.process(chunk);
+        let last = |marker: &[u8]| {
+            let mut parts = self.raw_output.windows(marker.len());
+            parts.rposition(|part| part == marker)
+        };
+        let open_update = last(b"\x1b[?2026h").filter(|begin| last(b"\x1b[?2026l") < Some(*begin));
+        let complete = open_update.unwrap_or(self.raw_output.len());
+        if complete > self.shown {
+            self.emulator
+                .process(&self.raw_output[self.shown..complete]);
+            self.shown = complete;
+        }
     }
 
     pub fn type_text(&mut self, text: &str) {
