@@ -11,7 +11,7 @@ const INSTRUCTIONS_FILES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 /// Names of files that instruct agents, up to the first dot and in lower case:
 /// `AGENTS.override.md` and `CLAUDE.local.md` are such files, too. Other agents that work in the
 /// folder obey those that Selvedge does not read.
-const AGENT_FILE_STEMS: [&str; 9] = [
+const AGENT_FILE_STEMS: [&str; 10] = [
     "agent",
     "agents",
     "claude",
@@ -21,6 +21,7 @@ const AGENT_FILE_STEMS: [&str; 9] = [
     "gemini",
     "qwen",
     "skill",
+    "warp",
 ];
 /// Endings of files that instruct agents, whatever their name, in lower case.
 const AGENT_FILE_ENDINGS: [&str; 5] = [

@@ -19,6 +19,8 @@ mod clients;
 mod faults;
 #[path = "serve/fixture.rs"]
 mod fixture;
+#[path = "serve/framing.rs"]
+mod framing;
 #[path = "serve/isolation.rs"]
 mod isolation;
 #[path = "serve/lifecycle.rs"]

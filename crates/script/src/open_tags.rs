@@ -192,9 +192,7 @@ fn decode_brackets(text: &str) -> String {
         rest = &rest[c.len_utf8()..];
         let bracket = match c {
             '&' => bracket_reference(rest),
-            '\\' => rest
-                .starts_with(['<', '>'])
-                .then_some((&rest[..1], &rest[1..])),
+            '\\' if rest.starts_with(['<', '>']) => Some(rest.split_at(1)),
             _ => None,
         };
         match bracket {

@@ -301,6 +301,7 @@ fn ordinary_prose_does_not_stop_a_block() {
         "<!-- <file_content> -->\n\n",
         "Line one<br>\nline two<br/>\n",
         "- read <file_content>\n- write it\n\nNow:\n",
+        "It is in C:\\Übung, not in \\日本 and not \\\n",
     ] {
         let shapes = shape(&format!("{before}{block}"));
         assert_eq!(

@@ -218,6 +218,7 @@ fn documents_do_not_instruct_agents() {
         "CLAUDE.md",
         "CLAUDE.local.md",
         "GEMINI.md",
+        "WARP.md",
         "sub/CONVENTIONS.md",
         "SKILL.md",
         ".agents/skills/x/SKILL.md",
