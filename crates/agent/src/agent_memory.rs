@@ -51,6 +51,9 @@ pub struct AgentProject {
     pub folders: Option<Vec<String>>,
     /// The maximum number of tokens of the brief with which a session starts.
     pub max_brief_tokens: u32,
+    /// Whether an agent wrote the requests. Memory then learns no preferences and decisions from
+    /// them, as it does from those of a person.
+    pub is_asked_by_agent: bool,
 }
 
 impl AgentProject {
@@ -63,6 +66,9 @@ impl AgentProject {
         }
     }
 }
+
+/// The role of an agent that sends a request to a session.
+const AGENT_ROLE: &str = "agent";
 
 /// Longest time in which the brief of a new session is composed, if recall is disabled. After it,
 /// the session starts without a brief.
@@ -281,7 +287,11 @@ impl AgentMemory {
                     runs.insert(output.id.clone(), run);
                 }
             }
-            turns.push(encode_turn(&items, &runs));
+            let requester = match self.0.options.project.is_asked_by_agent {
+                true => AGENT_ROLE,
+                false => "user",
+            };
+            turns.push(encode_turn(&items, &runs, requester));
         }
         Ok(turns)
     }
@@ -457,13 +467,16 @@ const MAX_CALLS_BYTES: usize = 64 << 10;
 
 /// Returns the items of a turn as JSON lines for the memory, without ids, metadata and logs. `runs`
 /// are the scripts, whose calls keep their arguments and results.
-fn encode_turn(items: &[TurnItem], runs: &HashMap<String, StoredRun>) -> Vec<u8> {
+fn encode_turn(items: &[TurnItem], runs: &HashMap<String, StoredRun>, requester: &str) -> Vec<u8> {
     let mut raw = Vec::new();
     for item in items {
         let Ok(mut value) = serde_json::to_value(item.without_native()) else {
             continue;
         };
         if let Value::Object(fields) = &mut value {
+            if fields.get("role").is_some_and(|role| role == "user") {
+                fields.insert("role".to_owned(), requester.into());
+            }
             let run = fields.get("id").and_then(Value::as_str);
             let run = run.and_then(|id| runs.get(id));
             for field in ["metadata", "logs", "id", "native"] {

@@ -26,13 +26,25 @@ use crate::setup::CliSetup;
 /// The part of a model's context that the brief of a project may take: one of so many.
 const BRIEF_WINDOW_PARTS: u64 = 16;
 
-/// Where the memory of a session ends, if it is one of the agent server.
+/// Where the memory of a session ends.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryBounds {
     /// The folder of the session, if it works in another, such as a worktree.
     pub(crate) directory: Option<PathBuf>,
-    /// Folders whose sessions it may read; `None` for no restriction.
-    pub(crate) folders: Option<Vec<String>>,
+    /// Whether it is a session of the agent server, whose memory ends at its workspace.
+    pub(crate) is_served: bool,
+    /// Whether an agent wrote the request.
+    pub(crate) is_asked_by_agent: bool,
+}
+
+impl MemoryBounds {
+    /// Returns the folders whose sessions may be read; `None` for no restriction. `working` is the
+    /// folder in which the session works.
+    pub(crate) fn folders(&self, working: &Path) -> Option<Vec<String>> {
+        let directory = self.directory.as_deref().unwrap_or(working);
+        self.is_served
+            .then(|| vec![directory.display().to_string()])
+    }
 }
 
 /// Returns a folder and what identifies its project.
@@ -166,11 +178,17 @@ fn agent_project(setup: &CliSetup, context_window: u64) -> AgentProject {
     let bounds = &setup.memory_bounds;
     let directory = bounds.directory.as_deref().unwrap_or(&setup.directory);
     let tokens = u32::try_from(context_window / BRIEF_WINDOW_PARTS).unwrap_or(u32::MAX);
+    let mut place = project_place(directory);
+    // Workspaces of a server do not lie in each other, so no two of them share a project.
+    if bounds.is_served && !Path::new(&place.root).starts_with(directory) {
+        place.root.clone_from(&place.directory);
+    }
     AgentProject {
-        place: Some(project_place(directory)),
+        place: Some(place),
         scope: setup.config.memory.scope,
-        folders: bounds.folders.clone(),
+        folders: bounds.folders(&setup.directory),
         max_brief_tokens: tokens.min(MAX_BRIEF_TOKENS),
+        is_asked_by_agent: bounds.is_asked_by_agent,
     }
 }
 

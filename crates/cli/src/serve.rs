@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -253,13 +253,8 @@ async fn check_tokens(store: &dyn ApiTokenStore) -> Result<(), Problem> {
         let problem = Problem::new("there is no valid token, so no client can use the server");
         return Err(problem.hint("run `selvedge serve token create`"));
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders = std::env::split_paths(&path);
-    let is_writable = |folder: &PathBuf| {
-        let mut workspaces = valid.iter().flat_map(|token| &token.workspaces);
-        workspaces.any(|workspace| folder.starts_with(workspace))
-    };
-    match folders.find(is_writable) {
+    let mut workspaces = valid.iter().flat_map(|token| &token.workspaces);
+    match workspaces.find_map(|workspace| path_folder_in(Path::new(workspace))) {
         None => Ok(()),
         Some(folder) => Err(Problem::new(format!(
             "PATH has {}, in which agents could replace the programs of MCP servers",
@@ -267,6 +262,23 @@ async fn check_tokens(store: &dyn ApiTokenStore) -> Result<(), Problem> {
         ))
         .hint("run `PATH=/usr/local/bin:/usr/bin:/bin selvedge serve`")),
     }
+}
+
+/// The folders of `PATH`, and those that their links lead to.
+static PATH_FOLDERS: LazyLock<Vec<PathBuf>> = LazyLock::new(|| {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path);
+    let with_target = |folder: PathBuf| {
+        let target = folder.canonicalize().ok();
+        std::iter::once(folder).chain(target)
+    };
+    folders.flat_map(with_target).collect()
+});
+
+/// Returns the first folder of `PATH` that lies in a workspace, which is a path without links.
+pub(crate) fn path_folder_in(workspace: &Path) -> Option<&'static Path> {
+    let mut folders = PATH_FOLDERS.iter().map(PathBuf::as_path);
+    folders.find(|folder| folder.starts_with(workspace))
 }
 
 fn bind_problem(error: &HttpBindError) -> Problem {

@@ -26,6 +26,7 @@ use crate::doctor::check_for_server;
 use crate::memory::delete_session;
 use crate::problem::Problem;
 use crate::runs::{replay_for_server, run_json};
+use crate::serve::path_folder_in;
 use crate::serve_documents::{call_tool, check_document, check_inside};
 use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
 use crate::serve_failed_turn::fail_turn;
@@ -269,6 +270,11 @@ impl SessionHost for JournalHost {
         // Turns in many folders would otherwise keep the files of all of them open.
         self.workspaces.drop_unused().await;
         ended.map(|()| HostedStep::Ended)
+    }
+
+    fn refusal_of_workspace(&self, workspace: &str) -> Option<String> {
+        path_folder_in(Path::new(workspace))?;
+        Some("PATH of the server has a folder of the workspace; start it with another PATH".into())
     }
 
     fn is_folder(&self, path: &str) -> bool {

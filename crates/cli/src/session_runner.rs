@@ -11,9 +11,9 @@ use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
 use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
-    ApiTokenStore, ClaimedMessage, InboxMessage, InboxState, LimitSurface, QueuedTurnFuture,
-    QueuedTurnRunner, RequestGate, SandboxPolicy, SessionError, SessionFolder, SessionFuture,
-    SessionInfo, SessionRunner, SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage,
+    ClaimedMessage, InboxMessage, InboxState, LimitSurface, QueuedTurnFuture, QueuedTurnRunner,
+    RequestGate, SandboxPolicy, SessionError, SessionFolder, SessionFuture, SessionInfo,
+    SessionRunner, SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage,
 };
 use selvedge_server::ClientTool;
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
@@ -287,10 +287,10 @@ pub(crate) async fn run_message(
     let mut setup = setup_for_session(&shared, worktree, &permissions, journal)?;
     if let TurnPlace::Server(_) = surroundings.place {
         setup.toolbox.cabinet = journal.documents_of(&info.directory);
-        let folders = readable_folders(journal, claimed.payer.as_deref(), &info.directory);
-        setup.memory_bounds.folders = Some(folders.await?);
+        setup.memory_bounds.is_served = true;
     }
     setup.memory_bounds.directory = Some(folder.to_owned());
+    setup.memory_bounds.is_asked_by_agent = !claimed.message.author.kind.is_person();
     let gate = Arc::new(TurnGate::new(
         journal,
         claimed.payer.clone(),
@@ -355,20 +355,6 @@ pub(crate) async fn run_message(
     }
     gate.settle().await;
     Ok((session, Some(outcome)))
-}
-
-/// Returns the folders whose sessions a turn of the agent server may read in memory: the workspaces
-/// of the token that pays, or the folder of the session if there is no such token.
-async fn readable_folders(
-    journal: &Journal,
-    payer: Option<&str>,
-    directory: &str,
-) -> Result<Vec<String>> {
-    let tokens = ApiTokenStore::tokens(journal).await?;
-    let mut tokens = tokens.into_iter();
-    let token = tokens.find(|token| Some(token.name.as_str()) == payer);
-    let workspaces = token.map(|token| token.workspaces);
-    Ok(workspaces.unwrap_or_else(|| vec![directory.to_owned()]))
 }
 
 /// Returns the state of a message whose turn has ended, and its final answer or the error. The

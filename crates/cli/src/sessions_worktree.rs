@@ -102,9 +102,12 @@ pub(crate) fn session_rules(session: &SessionSummary) -> Result<WorktreeRules> {
         ..WorkspaceArgs::default()
     })?;
     let config = configuration.config;
+    let environment = session.environment.as_deref();
+    let environment = environment.and_then(|name| config.environments.get(name));
+    let policy = environment.and_then(|environment| environment.sandbox_mode);
     Ok(WorktreeRules {
         paths: workspace_paths(&config),
-        policy: config.sandbox_mode,
+        policy: policy.unwrap_or(config.sandbox_mode),
         accepted_weaker: config.weaker_confinement,
     })
 }

@@ -267,7 +267,7 @@ impl CliSetup {
         if let Some(memory) = &self.memory {
             let access = MemoryAccess {
                 scope: self.config.memory.scope,
-                folders: self.memory_bounds.folders.clone(),
+                folders: self.memory_bounds.folders(&self.directory),
                 ..MemoryAccess::new(&self.session)
             };
             all.register(get_turn_tool(memory.clone(), access.clone()))?;

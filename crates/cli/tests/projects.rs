@@ -211,6 +211,12 @@ fn worktrees_share_a_project_and_a_forged_one_does_not() {
     std::os::unix::fs::symlink(main.join(".git"), linked.join(".git")).unwrap();
     fixture.turn("linked", &[QUESTION]);
     assert!(!fixture.last_request().raw.contains("heron"));
+    // A folder whose `.git` is a link to that of a worktree.
+    let linked = fixture.folder("linked-tree");
+    let tree = fixture.folder("tree").join(".git");
+    std::os::unix::fs::symlink(tree, linked.join(".git")).unwrap();
+    fixture.turn("linked-tree", &[QUESTION]);
+    assert!(!fixture.last_request().raw.contains("heron"));
 }
 
 #[test]

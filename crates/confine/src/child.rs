@@ -66,7 +66,7 @@ pub struct Child {
     pub(crate) stack: Option<crate::stack::CloneStack>,
     /// Folders that exist only while the command runs.
     #[cfg(target_os = "linux")]
-    pub(crate) placeholders: Vec<crate::placeholder::Placeholder>,
+    pub(crate) placeholders: crate::placeholder::Placeholders,
 }
 
 impl Child {
@@ -181,7 +181,7 @@ struct UnreapedChild {
     #[cfg(target_os = "linux")]
     _stack: Option<crate::stack::CloneStack>,
     #[cfg(target_os = "linux")]
-    _placeholders: Vec<crate::placeholder::Placeholder>,
+    _placeholders: crate::placeholder::Placeholders,
 }
 
 static UNREAPED_CHILDREN: Mutex<Vec<UnreapedChild>> = Mutex::new(Vec::new());

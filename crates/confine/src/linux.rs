@@ -9,7 +9,7 @@ use crate::bubblewrap;
 use crate::child::{Child, reap_exited};
 use crate::init_process::{self, InitPipes, SetupReport, SetupStage};
 use crate::mounts::{ProcMount, without_covered_paths};
-use crate::placeholder::{Placeholder, is_placeholder};
+use crate::placeholder::{Placeholders, is_placeholder};
 use crate::plan::SpawnPlan;
 use crate::stack::CloneStack;
 use crate::support::{ConfinementBackend, ConfinementSupport};
@@ -69,20 +69,20 @@ pub(crate) fn spawn(
 fn start_with_placeholders(
     mut plan: SpawnPlan,
     error_context: &SpawnErrorContext,
-    placeholders: Vec<Placeholder>,
+    placeholders: Placeholders,
 ) -> Result<Child, ConfineError> {
-    for placeholder in &placeholders {
-        let lock = placeholder
-            .lock_fd()
-            .map_err(|error| ConfineError::System {
-                operation: "lock a placeholder folder",
-                error,
-            })?;
-        plan.keep_open_fds.push(lock);
-    }
+    let locks = placeholders.lock_fds().map_err(cannot_lock)?;
+    plan.keep_open_fds.extend(locks);
     let mut child = start_init(plan, error_context)?;
     child.placeholders = placeholders;
     Ok(child)
+}
+
+fn cannot_lock(error: io::Error) -> ConfineError {
+    ConfineError::System {
+        operation: "lock the protected folders of the workspace",
+        error,
+    }
 }
 
 /// Tests whether the system allows the namespaces, with a private /proc or without.
@@ -154,10 +154,10 @@ fn program_name(command: &ChildCommand) -> String {
 /// protected paths that need a mount.
 fn create_placeholders(
     confinement: &Confinement,
-) -> Result<(Confinement, Vec<Placeholder>), ConfineError> {
+) -> Result<(Confinement, Placeholders), ConfineError> {
     let confinement = without_covered_paths(confinement);
     let mut ready = confinement.clone();
-    let mut placeholders = Vec::new();
+    let mut placeholders = Placeholders::default();
     ready.protected.clear();
     // A placeholder also protects the paths below it, so only the outermost missing part gets one.
     let missing_hidden = confinement
@@ -181,8 +181,10 @@ fn create_placeholders(
             ready.protected.push(path);
             continue;
         }
-        match Placeholder::create_or_share(&path) {
-            Ok(placeholder) => placeholders.extend(placeholder),
+        let locks = confinement.lock_folder.as_deref();
+        let folder = placeholders.lock_folder_of(&path, locks);
+        match folder.map_err(cannot_lock)?.create_or_share(&path) {
+            Ok(()) => {}
             // If this process cannot create the folder, the command cannot either.
             Err(error)
                 if matches!(
@@ -254,7 +256,7 @@ fn start_init(plan: SpawnPlan, error_context: &SpawnErrorContext) -> Result<Chil
         init_pid: Some(init),
         has_pid_namespace,
         stack: Some(stack),
-        placeholders: Vec::new(),
+        placeholders: Placeholders::default(),
     };
     let mut report = [0u8; size_of::<SetupReport>()];
     match setup_reader.read_exact(&mut report) {

@@ -1,34 +1,43 @@
 //! Placeholder folders at paths where a command must not create anything.
 //!
 //! A read-only mount needs a mount point. A workspace without `.git` therefore gets an empty `.git`
-//! while a command runs. Concurrent commands share the folder through a shared lock; the last one
-//! removes it.
+//! while a command runs. Concurrent commands share the placeholders of a folder: each holds a shared
+//! lock, and the last one removes them under an exclusive lock. The lock is a file that commands
+//! cannot open. A lock on the placeholder itself could be held by a command in another folder.
 
-use std::fs::{DirBuilder, File, Permissions, TryLockError};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The mode that marks an empty folder as a placeholder. It is unusual for other folders.
 const PLACEHOLDER_MODE: u32 = 0o555;
 
-/// Attempts to create or share a placeholder that other processes create and remove.
-const MAX_PLACEHOLDER_ATTEMPTS: u32 = 100_000;
-
-/// Checks of an unfinished or locked placeholder, one per millisecond, before an unfinished one
-/// counts as a real folder, and a locked one is replaced. Creating one takes microseconds, and so
-/// does the exclusive lock of a removal: a longer lock belongs to another program, such as a
-/// command of an agent in another folder.
+/// Checks of an unfinished placeholder, one per millisecond, before it counts as a real folder.
+/// Creating one takes microseconds.
 const MAX_UNFINISHED_CHECKS: u32 = 100;
 
-/// A locked placeholder folder. Dropping it removes the folder unless another process still holds
-/// the lock.
+/// Attempts to get a lock, one per millisecond. A removal takes microseconds.
+const MAX_LOCK_ATTEMPTS: u32 = 5_000;
+
+/// The placeholders of a command. Dropping them removes those that no other command uses.
+#[derive(Debug, Default)]
+pub(crate) struct Placeholders {
+    /// By the folder that contains them.
+    folders: BTreeMap<PathBuf, LockedFolder>,
+}
+
+/// A folder with placeholders.
 #[derive(Debug)]
-pub(crate) struct Placeholder {
-    path: PathBuf,
-    folder: File,
+pub(crate) struct LockedFolder {
+    lock: File,
+    lock_path: PathBuf,
+    /// The placeholders that the command uses.
+    paths: Vec<PathBuf>,
 }
 
 /// The state of a path at one moment.
@@ -43,108 +52,134 @@ enum PathState {
     Real,
 }
 
-impl Placeholder {
-    /// Creates the folder, or shares an existing placeholder. `None` if a real file or folder
-    /// exists, or a folder of another user: these are protected as they are, and never removed.
-    pub(crate) fn create_or_share(path: &Path) -> io::Result<Option<Self>> {
-        let (mut unfinished, mut locked) = (0, 0);
-        for _ in 0..MAX_PLACEHOLDER_ATTEMPTS {
-            let created = match DirBuilder::new().mode(PLACEHOLDER_MODE).create(path) {
-                Ok(()) => true,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    match path_state(path)? {
-                        PathState::Placeholder => false,
-                        PathState::Missing => continue,
-                        // Another process has created the folder and is about to set its mode.
-                        PathState::Unfinished if unfinished < MAX_UNFINISHED_CHECKS => {
-                            unfinished += 1;
-                            std::thread::sleep(Duration::from_millis(1));
-                            continue;
-                        }
-                        PathState::Unfinished | PathState::Real => return Ok(None),
-                    }
-                }
-                Err(error) => return Err(error),
-            };
-            let folder = match File::open(path) {
-                Ok(folder) => folder,
-                // The last process that used it has just removed it.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            // The umask may have cleared bits of the mode. A folder with write permission is not
-            // the one that was created above.
-            if created && folder.metadata()?.mode() & 0o222 == 0 {
-                folder.set_permissions(Permissions::from_mode(PLACEHOLDER_MODE))?;
+impl Placeholders {
+    /// Locks the folder of a path against the removal of placeholders. `locks` is the folder for
+    /// the lock. Where it cannot be written, the lock is in the temporary folder.
+    pub(crate) fn lock_folder_of(
+        &mut self,
+        path: &Path,
+        locks: Option<&Path>,
+    ) -> io::Result<&mut LockedFolder> {
+        let folder = path.parent().unwrap_or(path);
+        let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let entry = match self.folders.entry(folder) {
+            Entry::Occupied(locked) => return Ok(locked.into_mut()),
+            Entry::Vacant(entry) => entry,
+        };
+        let mut hasher = DefaultHasher::new();
+        entry.key().hash(&mut hasher);
+        let name = format!("placeholders-{:016x}", hasher.finish());
+        let private = locks.and_then(|locks| LockedFolder::lock(locks, &name).ok());
+        let locked = match private {
+            Some(locked) => locked,
+            None => {
+                // SAFETY: the function only returns a number.
+                let user = unsafe { libc::geteuid() };
+                let shared = std::env::temp_dir().join(format!("selvedge-locks-{user}"));
+                LockedFolder::lock(&shared, &name)?
             }
-            match folder.try_lock_shared() {
+        };
+        Ok(entry.insert(locked))
+    }
+
+    /// Returns descriptors that hold the locks, for the init process, which may outlive this
+    /// process.
+    pub(crate) fn lock_fds(&self) -> io::Result<Vec<OwnedFd>> {
+        let locks = self.folders.values();
+        let clone = |folder: &LockedFolder| folder.lock.try_clone().map(OwnedFd::from);
+        locks.map(clone).collect()
+    }
+}
+
+impl LockedFolder {
+    /// Creates a placeholder, or shares an existing one. A real file or folder, or a folder of
+    /// another user, is protected as it is, and never removed.
+    pub(crate) fn create_or_share(&mut self, path: &Path) -> io::Result<()> {
+        if create_if_missing(path)? {
+            self.paths.push(path.to_owned());
+        }
+        Ok(())
+    }
+
+    fn lock(locks: &Path, name: &str) -> io::Result<Self> {
+        match DirBuilder::new().mode(0o700).create(locks) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let lock_path = locks.join(name);
+        for _ in 0..MAX_LOCK_ATTEMPTS {
+            let lock = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&lock_path)?;
+            match lock.try_lock_shared() {
+                // The last command that used it may have removed the file meanwhile.
+                Ok(()) if is_current(&lock, &lock_path) => {
+                    return Ok(Self {
+                        lock,
+                        lock_path,
+                        paths: Vec::new(),
+                    });
+                }
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) if locked < MAX_UNFINISHED_CHECKS => {
-                    locked += 1;
-                    std::thread::sleep(Duration::from_millis(1));
-                    continue;
-                }
-                // While a command uses the folder, its shared lock prevents an exclusive one, so no
-                // command uses this one. Without a lock of its own, the folder could be removed
-                // while the command runs.
-                Err(TryLockError::WouldBlock) => {
-                    let tested = Self {
-                        path: path.to_owned(),
-                        folder,
-                    };
-                    // Another process may have replaced it meanwhile.
-                    if tested.is_current() {
-                        match std::fs::remove_dir(path) {
-                            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                                return Err(error);
-                            }
-                            _ => {}
-                        }
-                    }
-                    continue;
-                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
                 Err(TryLockError::Error(error)) => return Err(error),
-            }
-            let placeholder = Self {
-                path: path.to_owned(),
-                folder,
-            };
-            if placeholder.is_current() && is_placeholder(path) {
-                return Ok(Some(placeholder));
             }
         }
         Err(io::Error::other(format!(
-            "{} is created and removed repeatedly by other processes",
-            path.display()
+            "{} is locked by another process",
+            lock_path.display()
         )))
     }
 }
 
-impl Placeholder {
-    /// Returns a descriptor that holds the shared lock, for the init process, which may outlive
-    /// this process.
-    pub(crate) fn lock_fd(&self) -> io::Result<OwnedFd> {
-        Ok(self.folder.try_clone()?.into())
-    }
-
-    /// Returns whether the path still refers to this folder, and not to one that was created later.
-    fn is_current(&self) -> bool {
-        let current = std::fs::symlink_metadata(&self.path);
-        current.is_ok_and(|current| {
-            self.folder
-                .metadata()
-                .is_ok_and(|own| (own.dev(), own.ino()) == (current.dev(), current.ino()))
-        })
+impl Drop for LockedFolder {
+    fn drop(&mut self) {
+        // If another command still holds the lock, that command removes the placeholders later.
+        if self.lock.try_lock().is_ok() {
+            for path in self.paths.iter().filter(|path| is_placeholder(path)) {
+                let _ = std::fs::remove_dir(path);
+            }
+            let _ = std::fs::remove_file(&self.lock_path);
+        }
     }
 }
 
-impl Drop for Placeholder {
-    fn drop(&mut self) {
-        // If another process still holds the lock, that process removes the folder later.
-        if self.folder.try_lock().is_ok() && self.is_current() && is_placeholder(&self.path) {
-            let _ = std::fs::remove_dir(&self.path);
+/// Returns whether a path still refers to a file, and not to one that was created later.
+fn is_current(file: &File, path: &Path) -> bool {
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let current = std::fs::symlink_metadata(path).map(identity);
+    matches!((file.metadata().map(identity), current), (Ok(own), Ok(current)) if own == current)
+}
+
+/// Creates a placeholder unless something exists. Returns whether the path is a placeholder.
+fn create_if_missing(path: &Path) -> io::Result<bool> {
+    for _ in 0..MAX_UNFINISHED_CHECKS {
+        match DirBuilder::new().mode(PLACEHOLDER_MODE).create(path) {
+            Ok(()) => {
+                // The umask may have cleared bits of the mode.
+                let mut options = OpenOptions::new();
+                options
+                    .read(true)
+                    .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY);
+                let folder = options.open(path)?;
+                folder.set_permissions(Permissions::from_mode(PLACEHOLDER_MODE))?;
+                return Ok(true);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        match path_state(path)? {
+            PathState::Placeholder => return Ok(true),
+            PathState::Real => return Ok(false),
+            PathState::Missing => {}
+            // Another process has created the folder and is about to set its mode.
+            PathState::Unfinished => std::thread::sleep(Duration::from_millis(1)),
         }
     }
+    Ok(false)
 }
 
 /// Returns whether a path is a placeholder folder.
@@ -179,34 +214,43 @@ fn path_state(path: &Path) -> io::Result<PathState> {
 mod tests {
     use super::*;
 
+    fn create_or_share(path: &Path, locks: &Path) -> Placeholders {
+        let mut placeholders = Placeholders::default();
+        let folder = placeholders.lock_folder_of(path, Some(locks)).unwrap();
+        folder.create_or_share(path).unwrap();
+        placeholders
+    }
+
+    fn count(placeholders: &Placeholders) -> usize {
+        let folders = placeholders.folders.values();
+        folders.map(|folder| folder.paths.len()).sum()
+    }
+
     #[test]
-    fn a_folder_that_another_process_keeps_locked_is_replaced() {
-        let folder = tempfile::tempdir().unwrap();
+    fn a_lock_on_a_placeholder_has_no_effect() {
+        let (folder, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = folder.path().join(".git");
-        let placeholder = Placeholder::create_or_share(&path).unwrap().unwrap();
-        placeholder.folder.unlock().unwrap();
+        let first = create_or_share(&path, locks.path());
+        // As a command in another folder can.
         let lock = File::open(&path).unwrap();
         lock.lock().unwrap();
-        let (done, result) = std::sync::mpsc::channel();
-        let same_path = path.clone();
-        std::thread::spawn(move || done.send(Placeholder::create_or_share(&same_path)));
-        let shared = result.recv_timeout(Duration::from_secs(10)).unwrap();
-        let shared = shared.unwrap().unwrap();
-        assert_ne!(
-            shared.folder.metadata().unwrap().ino(),
-            lock.metadata().unwrap().ino()
-        );
-        // No other command removes the folder while it is used.
-        lock.unlock().unwrap();
-        drop(Placeholder::create_or_share(&path).unwrap().unwrap());
-        assert!(shared.is_current());
-        drop(shared);
+        let second = create_or_share(&path, locks.path());
+        assert_eq!((count(&first), count(&second)), (1, 1));
+        assert!(is_current(&lock, &path), "it is shared, not replaced");
+        drop(first);
+        assert!(is_current(&lock, &path), "it is removed while it is used");
+        drop(second);
         assert!(!path.exists());
+        assert_eq!(
+            locks.path().read_dir().unwrap().count(),
+            0,
+            "a lock is left"
+        );
     }
 
     #[test]
     fn a_folder_of_another_user_is_no_placeholder() {
-        let folder = tempfile::tempdir().unwrap();
+        let (folder, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = folder.path().join(".git");
         DirBuilder::new()
             .mode(PLACEHOLDER_MODE)
@@ -215,31 +259,22 @@ mod tests {
         assert!(is_placeholder(&path));
         // Only root can give a folder to another user.
         if std::os::unix::fs::chown(&path, Some(1), None).is_ok() {
-            assert!(Placeholder::create_or_share(&path).unwrap().is_none());
+            assert_eq!(count(&create_or_share(&path, locks.path())), 0);
             assert!(path.is_dir(), "it is never removed");
         }
     }
 
     #[test]
     fn a_placeholder_that_is_created_and_removed_concurrently_is_never_taken_for_a_real_folder() {
-        let folder = tempfile::tempdir().unwrap();
+        let (folder, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = folder.path().join(".git");
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for round in 0..2000 {
-                        assert!(
-                            Placeholder::create_or_share(&path).unwrap().is_some(),
-                            "round {round}"
-                        );
-                        // An unfinished placeholder, as another process would create it.
-                        if round % 100 == 0 && DirBuilder::new().mode(0o500).create(&path).is_ok() {
-                            std::fs::set_permissions(
-                                &path,
-                                Permissions::from_mode(PLACEHOLDER_MODE),
-                            )
-                            .unwrap();
-                        }
+                        let placeholders = create_or_share(&path, locks.path());
+                        assert_eq!(count(&placeholders), 1, "round {round}");
+                        assert!(is_placeholder(&path), "round {round}");
                     }
                 });
             }

@@ -90,7 +90,7 @@ pub(crate) fn spawn(
         #[cfg(target_os = "linux")]
         stack: None,
         #[cfg(target_os = "linux")]
-        placeholders: Vec::new(),
+        placeholders: crate::placeholder::Placeholders::default(),
     })
 }
 

@@ -5,7 +5,7 @@ use selvedge_protocol::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::connection::{execute, in_folders_condition, query_column, query_first};
+use crate::connection::{execute, query_column, query_first};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -176,12 +176,12 @@ impl Journal {
         Err(JournalError::SessionNotFound(id.to_owned()))
     }
 
-    /// Returns the ids of all sessions that work in one of these folders or below, in order.
+    /// Returns the ids of all sessions that work in one of these folders, in order.
     pub async fn session_ids_in(&self, folders: Vec<String>) -> Result<Vec<String>, JournalError> {
         let read = move |_: &Self, connection: &Connection| {
-            let in_folders = in_folders_condition("directory", "?1");
-            let sql = format!("SELECT id FROM sessions WHERE {in_folders} ORDER BY id");
-            query_column(connection, &sql, params![serde_json::to_string(&folders)?])
+            let sql = "SELECT id FROM sessions
+                 WHERE directory IN (SELECT value FROM json_each(?1)) ORDER BY id";
+            query_column(connection, sql, params![serde_json::to_string(&folders)?])
         };
         self.run_now_or_queue(read).await
     }

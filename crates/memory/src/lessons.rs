@@ -144,7 +144,7 @@ const MAX_LESSONS_SEARCHED: u32 = 2000;
 impl Memory {
     /// Returns the lessons with a status (all for `None`), the highest weight first.
     pub fn lessons(&self, status: Option<LessonStatus>) -> Result<Vec<Lesson>, MemoryError> {
-        self.read(|reader| read_lessons(&reader.connection, status, u32::MAX))
+        self.read(|reader| read_lessons(&reader.connection, status, None, u32::MAX))
     }
 
     /// Accepts or declines a proposed lesson.
@@ -216,7 +216,10 @@ impl Memory {
             let connection = &reader.connection;
             let lessons = match access {
                 Some(access) => lessons_in_use(connection, access)?,
-                None => read_lessons(connection, Some(LessonStatus::Used), MAX_LESSONS_SEARCHED)?,
+                None => {
+                    let used = Some(LessonStatus::Used);
+                    read_lessons(connection, used, None, MAX_LESSONS_SEARCHED)?
+                }
             };
             let project = match access {
                 Some(access) => own_project(connection, access)?,
@@ -236,7 +239,13 @@ pub(crate) fn lessons_in_use(
 ) -> Result<Vec<Lesson>, MemoryError> {
     let ReadableSessions { session, names, .. } = readable_sessions(connection, access)?;
     let project = own_project(connection, access)?;
-    let mut lessons = read_lessons(connection, Some(LessonStatus::Used), MAX_LESSONS_SEARCHED)?;
+    // Lessons of other projects must not take the places of these.
+    let only = match access.scope {
+        MemoryScope::All if access.folders.is_none() => None,
+        _ => Some(project.clone().unwrap_or_default()),
+    };
+    let used = Some(LessonStatus::Used);
+    let mut lessons = read_lessons(connection, used, only.as_deref(), MAX_LESSONS_SEARCHED)?;
     let is_source = |names: &[String], source: &String| {
         let name = source.rsplit_once('/').map(|(name, _)| name);
         name.is_some_and(|name| names.iter().any(|known| known == name))
@@ -335,34 +344,39 @@ fn topic_weights(
     query_rows(connection, sql, params![project], |row| row.try_into())
 }
 
-/// Reads up to `limit` lessons with a status (all for `None`), the highest weight first.
+/// Reads up to `limit` lessons with a status (all for `None`), of a project and of the user (all for
+/// `None`), the highest weight first.
 pub(crate) fn read_lessons(
     connection: &Connection,
     status: Option<LessonStatus>,
+    project: Option<&str>,
     limit: u32,
 ) -> Result<Vec<Lesson>, MemoryError> {
     let sql = "SELECT id, kind, status, decrypt(title), decrypt(topics), decrypt(keywords),
          decrypt(content), weight, updated_ms, coalesce(project, '') FROM memory_lessons
-         WHERE ?1 IS NULL OR status = ?1 ORDER BY weight DESC, updated_ms DESC, id LIMIT ?2";
+         WHERE (?1 IS NULL OR status = ?1)
+             AND (?2 IS NULL OR coalesce(project, '') IN ('', ?2))
+         ORDER BY weight DESC, updated_ms DESC, id LIMIT ?3";
     let list = |text: String| {
         let words = text.split('\n').filter(|word| !word.is_empty());
         words.map(str::to_owned).collect()
     };
-    let mut lessons: Vec<Lesson> = query_rows(connection, sql, params![status, limit], |row| {
-        Ok(Lesson {
-            lesson_id: row.get(0)?,
-            kind: row.get(1)?,
-            status: row.get(2)?,
-            project: Some(row.get(9)?).filter(|project: &String| !project.is_empty()),
-            title: row.get(3)?,
-            topic: list(row.get(4)?),
-            keywords: list(row.get(5)?),
-            content: row.get(6)?,
-            source_turns: Vec::new(),
-            weight: row.get(7)?,
-            last_updated: row.get(8)?,
-        })
-    })?;
+    let mut lessons: Vec<Lesson> =
+        query_rows(connection, sql, params![status, project, limit], |row| {
+            Ok(Lesson {
+                lesson_id: row.get(0)?,
+                kind: row.get(1)?,
+                status: row.get(2)?,
+                project: Some(row.get(9)?).filter(|project: &String| !project.is_empty()),
+                title: row.get(3)?,
+                topic: list(row.get(4)?),
+                keywords: list(row.get(5)?),
+                content: row.get(6)?,
+                source_turns: Vec::new(),
+                weight: row.get(7)?,
+                last_updated: row.get(8)?,
+            })
+        })?;
     let sql = "SELECT name || '/T-' || CAST(turn AS TEXT) FROM memory_sources
          JOIN memory_sessions ON id = session WHERE lesson = ?1 ORDER BY session, turn";
     for lesson in &mut lessons {
@@ -432,8 +446,8 @@ pub(crate) fn learn_lesson(
     Ok(())
 }
 
-/// Returns the id of the stored lesson that says the same in this project, or in all: one with the
-/// same id, or with nearly the same keywords.
+/// Returns the id of the stored lesson that says the same in this project: one with the same id, or
+/// with nearly the same keywords.
 fn find_same_lesson(
     connection: &Connection,
     project: &str,
@@ -449,7 +463,7 @@ fn find_same_lesson(
         return Ok(None);
     }
     let sql = "SELECT id, decrypt(keywords) FROM memory_lessons
-         WHERE kind = ?1 AND coalesce(project, '') IN ('', ?2)";
+         WHERE kind = ?1 AND coalesce(project, '') = ?2";
     let mut read = connection.prepare_cached(sql)?;
     let mut rows = read.query(params![draft.kind, project])?;
     while let Some(row) = rows.next()? {

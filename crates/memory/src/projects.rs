@@ -4,8 +4,6 @@
 //! caller determines the root. The id of the project is stored, so that it stays the same when the
 //! folder is moved ([`Memory::move_project`]).
 
-use std::path::Path;
-
 use selvedge_database::{Connection, params};
 use selvedge_protocol::{MemoryScope, new_id};
 use serde::Serialize;
@@ -45,8 +43,8 @@ pub struct MemoryAccess {
     /// What is read without approval. A session without a project reads only itself, unless this
     /// is [`MemoryScope::All`].
     pub scope: MemoryScope,
-    /// Folders whose sessions may be read, with the folders below, whatever the scope is; `None`
-    /// for no restriction.
+    /// Folders whose sessions may be read, without the folders below, whatever the scope is;
+    /// `None` for no restriction.
     pub folders: Option<Vec<String>>,
 }
 
@@ -73,12 +71,7 @@ impl MemoryAccess {
         let Some(folders) = &self.folders else {
             return true;
         };
-        let directory = directory.map(Path::new);
-        directory.is_some_and(|directory| {
-            folders
-                .iter()
-                .any(|folder| directory.starts_with(folder.as_str()))
-        })
+        directory.is_some_and(|directory| folders.iter().any(|folder| folder == directory))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Searches turns: reads the index, ranks, and fits the best turns into a budget.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use selvedge_database::{Connection, params};
 use selvedge_text::stem;
@@ -25,8 +25,8 @@ pub struct MemoryQuery<'a> {
     pub session: Option<&'a str>,
     /// The project to search; `None` for all.
     pub project: Option<&'a str>,
-    /// Names of the sessions whose turns can be found; `None` for all. Turns of other sessions
-    /// still count for how common a word is.
+    /// Names of the sessions to search; `None` for all. Other sessions have no effect on scores,
+    /// which would tell about their words.
     pub sessions: Option<&'a [String]>,
     /// The maximum number of turns.
     pub max_turns: usize,
@@ -123,6 +123,8 @@ pub(crate) struct SearchScope {
     session_id: Option<i64>,
     /// The project that is searched; `None` for all.
     project: Option<String>,
+    /// The names of the sessions that are searched; `None` for all.
+    names: Option<BTreeSet<String>>,
     sessions: Vec<SearchedSession>,
     turns: SearchableTurns,
 }
@@ -172,8 +174,13 @@ fn run_search(
         Some(name) => Some(require_session(connection, name)?.id),
         None => None,
     };
-    let is_same =
-        |scope: &SearchScope| scope.session_id == only && scope.project.as_deref() == query.project;
+    let names: Option<BTreeSet<String>> =
+        query.sessions.map(|names| names.iter().cloned().collect());
+    let is_same = |scope: &SearchScope| {
+        scope.session_id == only
+            && scope.project.as_deref() == query.project
+            && scope.names == names
+    };
     let mut cached = reader.scope.take().filter(is_same);
     if let Some(scope) = &mut cached
         && !scope.refresh(connection)?
@@ -182,7 +189,7 @@ fn run_search(
     }
     let scope = match cached {
         Some(scope) => scope,
-        None => SearchScope::load(connection, only, query.project)?,
+        None => SearchScope::load(connection, only, query.project, names)?,
     };
     reader.scope.insert(scope).rank(connection, query, question)
 }
@@ -192,6 +199,7 @@ impl SearchScope {
         connection: &Connection,
         only: Option<i64>,
         project: Option<&str>,
+        names: Option<BTreeSet<String>>,
     ) -> Result<Self, MemoryError> {
         let version = connection.data_version()?;
         let sql = "SELECT id, name, created_ms, forgotten FROM memory_sessions
@@ -206,6 +214,10 @@ impl SearchScope {
                     ..SearchedSession::default()
                 })
             })?;
+        sessions.retain(|session| {
+            let names = names.as_ref();
+            names.is_none_or(|names| names.contains(&session.name))
+        });
         let mut turns = SearchableTurns::default();
         for session in &mut sessions {
             session.offset = turns.metrics.len();
@@ -215,6 +227,7 @@ impl SearchScope {
             data_version: version,
             session_id: only,
             project: project.map(str::to_owned),
+            names,
             sessions,
             turns,
         })
@@ -228,19 +241,27 @@ impl SearchScope {
         if version.is_some() && version == self.data_version {
             return Ok(true);
         }
-        let sql = "SELECT id, created_ms, forgotten, turns FROM memory_sessions
+        let sql = "SELECT id, created_ms, forgotten, turns, name FROM memory_sessions
              WHERE (?1 IS NULL OR id = ?1) AND (?2 IS NULL OR project = ?2) ORDER BY id";
-        let current: Vec<(i64, i64, i64, u32)> = query_rows(
-            connection,
-            sql,
-            params![self.session_id, self.project],
-            |row| row.try_into(),
-        )?;
+        let parameters = params![self.session_id, self.project];
+        let mut current: Vec<(i64, i64, i64, u32, String)> =
+            query_rows(connection, sql, parameters, |row| {
+                Ok((
+                    row.get(0)?,
+                    row.get(1)?,
+                    row.get(2)?,
+                    row.get(3)?,
+                    row.get(4)?,
+                ))
+            })?;
+        if let Some(names) = &self.names {
+            current.retain(|(.., name)| names.contains(name));
+        }
         let Some(newest) = self.sessions.len().checked_sub(1) else {
             return Ok(false);
         };
         let is_same = |(at, known): (usize, &SearchedSession)| {
-            let (id, created_ms, forgotten, turns) = current[at];
+            let (id, created_ms, forgotten, turns, _) = current[at];
             (id, created_ms, forgotten) == (known.id, known.created_ms, known.forgotten)
                 && (at == newest || turns == known.turn_count)
         };
@@ -295,17 +316,7 @@ impl SearchScope {
             return Ok(Vec::new());
         }
         let scores = rank::score_turns(&self.turns, &rank_query, &query.weights);
-        let wanted = query.sessions.map(|names| {
-            let names: HashSet<&str> = names.iter().map(String::as_str).collect();
-            let is_wanted = |session: &SearchedSession| names.contains(session.name.as_str());
-            self.sessions.iter().map(is_wanted).collect::<Vec<_>>()
-        });
-        let related = |at: usize| {
-            let is_wanted = |wanted: &Vec<bool>| wanted[self.session_at(at)];
-            scores[at] > 0.0
-                && self.turns.metrics[at].words > 0
-                && wanted.as_ref().is_none_or(is_wanted)
-        };
+        let related = |at: usize| scores[at] > 0.0 && self.turns.metrics[at].words > 0;
         // A turn takes at least the tokens of its tags, which limits how many can fit.
         let max_turns = query
             .budget

@@ -194,6 +194,11 @@ impl RequestAdmission {
         let now = since_epoch().as_millis() as i64;
         let token = found.filter(|token| token.is_valid_at(now));
         let token = token.ok_or_else(ApiError::unauthorized)?;
+        let mut workspaces = token.workspaces.iter();
+        let refusal = |workspace: &String| self.state.host.refusal_of_workspace(workspace);
+        if let Some(reason) = workspaces.find_map(refusal) {
+            return Err(ApiError::forbidden(reason));
+        }
         Ok(Caller {
             token: Arc::new(token),
             idempotency_key: None,

@@ -11,6 +11,7 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
+use crate::host::HostError;
 use crate::keyed_semaphores::KeyedSemaphores;
 use crate::state::SharedState;
 
@@ -23,6 +24,23 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
         .routes(routes!(apply_changes))
         .routes(routes!(discard_changes))
         .routes(routes!(revert_turn))
+}
+
+/// Does something for a token when its earlier diffs and merges have ended. If the client
+/// disconnects, git still runs, so the task goes on and keeps the permit.
+async fn one_at_a_time<T: Send + 'static>(
+    caller: &Caller,
+    work: impl Future<Output = Result<T, HostError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    let permit = DIFFS_OF_TOKENS.acquire(&caller.token.id).await;
+    let task = tokio::spawn(async move {
+        let _permit = permit;
+        work.await
+    });
+    let done = task
+        .await
+        .map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(done?)
 }
 
 /// Which changes to show.
@@ -55,15 +73,9 @@ async fn get_diff(
     ApiQuery(query): ApiQuery<ShowDiff>,
 ) -> Result<Json<SessionDiff>, ApiError> {
     let session = state.session(&caller, &id).await?;
-    let own = DIFFS_OF_TOKENS.acquire(&caller.token.id).await;
-    // If the client disconnects, git still runs, so the task keeps the permit.
-    let diff = tokio::spawn(async move {
-        let _own = own;
-        state.host.session_diff(&session.id, query.turn).await
-    });
-    let diff = diff
-        .await
-        .map_err(|error| ApiError::internal(error.to_string()))??;
+    let host = state.host.clone();
+    let diff = async move { host.session_diff(&session.id, query.turn).await };
+    let diff = one_at_a_time(&caller, diff).await?;
     Ok(Json(SessionDiff { diff }))
 }
 
@@ -87,8 +99,9 @@ async fn apply_changes(
     ApiPath(id): ApiPath<String>,
 ) -> Result<Json<ChangedFiles>, ApiError> {
     let session = state.session(&caller, &id).await?;
-    let _own = DIFFS_OF_TOKENS.acquire(&caller.token.id).await;
-    let changed = state.host.apply_changes(&session.id).await?;
+    let host = state.host.clone();
+    let apply = async move { host.apply_changes(&session.id).await };
+    let changed = one_at_a_time(&caller, apply).await?;
     Ok(Json(ChangedFiles { changed }))
 }
 

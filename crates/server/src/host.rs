@@ -23,6 +23,8 @@ pub trait SessionHost: Send + Sync {
     /// Claims the oldest message of a session that is not answered, and runs its turn. If the
     /// future is dropped, the turn stays open and a later call continues it.
     async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError>;
+    /// Returns why this server accepts no token for a workspace; `None` if it does.
+    fn refusal_of_workspace(&self, workspace: &str) -> Option<String>;
     /// Returns whether a path leads to a folder, without links.
     fn is_folder(&self, path: &str) -> bool;
     /// Fails if scripts of the agent of a folder use one of the names of these tools: for a tool, a

@@ -489,6 +489,7 @@ impl CommandRunner {
             writable,
             protected,
             hidden: workspace.paths_to_hide(),
+            lock_folder: workspace.lock_folder(),
             network,
             unix_sockets: match access {
                 CommandAccess::Full => settings.unix_sockets,

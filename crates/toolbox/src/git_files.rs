@@ -150,7 +150,7 @@ pub fn project_root(folder: &Path) -> PathBuf {
     if git.symlink_metadata().is_ok_and(is_folder) {
         return git.canonicalize().unwrap_or(git);
     }
-    if git.is_dir() {
+    if git.is_symlink() {
         return work_tree.to_owned();
     }
     let shared = || {

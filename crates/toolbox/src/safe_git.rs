@@ -52,6 +52,12 @@ const COMMIT_IDENTITY: [(&str, &str); 4] = [
     ("GIT_COMMITTER_EMAIL", "selvedge@localhost"),
 ];
 
+/// Returns what the system offers to confine git.
+pub(crate) fn confinement_support() -> &'static ConfinementSupport {
+    static SUPPORT: OnceLock<ConfinementSupport> = OnceLock::new();
+    SUPPORT.get_or_init(ConfinementSupport::probe)
+}
+
 /// Runs `git` in one folder of a repository.
 #[derive(Debug)]
 pub(crate) struct SafeGit {
@@ -171,7 +177,6 @@ impl SafeGit {
     }
 
     fn run<A: AsRef<OsStr>>(&self, args: &[A], input: &[u8]) -> Result<GitOutput, ConfineError> {
-        static SUPPORT: OnceLock<ConfinementSupport> = OnceLock::new();
         let pipe = || {
             std::io::pipe().map_err(|error| ConfineError::System {
                 operation: "create a pipe for git",
@@ -195,8 +200,7 @@ impl SafeGit {
             },
             keep_open_fd: None,
         };
-        let support = SUPPORT.get_or_init(ConfinementSupport::probe);
-        let mut child = selvedge_confine::spawn(command, &self.mode, support)?;
+        let mut child = selvedge_confine::spawn(command, &self.mode, confinement_support())?;
         let deadline = Instant::now() + self.time_limit;
         std::thread::scope(|scope| {
             scope.spawn(move || {

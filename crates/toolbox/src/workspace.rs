@@ -25,7 +25,8 @@ pub struct Workspace {
 /// folder except in `private` and `writable`.
 #[derive(Debug, Clone, Default)]
 pub struct WorkspacePaths {
-    /// Paths that cannot be read, whatever the other rules say, such as `SELVEDGE_HOME`.
+    /// Paths that cannot be read, whatever the other rules say, such as `SELVEDGE_HOME`. The first
+    /// one is a folder for locks, too.
     pub private: Vec<PathBuf>,
     /// Further folders that may be written.
     pub writable: Vec<PathBuf>,
@@ -52,6 +53,8 @@ struct WorkspaceInner {
     protected: ProtectedPaths,
     /// Paths that tools and commands cannot read.
     hidden: HiddenPaths,
+    /// The folder for locks that commands cannot hold.
+    lock_folder: Option<PathBuf>,
     /// Held while files are changed, because calls run concurrently.
     change_lock: Mutex<()>,
 }
@@ -122,6 +125,7 @@ impl Workspace {
             inner: Arc::new(WorkspaceInner {
                 protected: ProtectedPaths::new(&root, &paths.protected, &paths.unprotected),
                 hidden: HiddenPaths::new(&root, &paths.private, &paths.hidden, &paths.visible),
+                lock_folder: paths.private.first().map(|folder| folder.join("locks")),
                 root,
                 policy,
                 writable,
@@ -228,6 +232,11 @@ impl Workspace {
             cfg!(not(target_os = "linux")) || is_writable(path) || path.symlink_metadata().is_ok()
         };
         secrets.filter(is_needed).map(Path::to_owned).collect()
+    }
+
+    /// Returns the folder for locks that commands cannot hold.
+    pub(crate) fn lock_folder(&self) -> Option<PathBuf> {
+        self.inner.lock_folder.clone()
     }
 
     /// Makes a path absolute. It is relative to `base`, which is relative to the workspace.

@@ -45,6 +45,9 @@ pub enum WorktreeError {
         /// What protects it.
         reason: String,
     },
+    /// The changed files are too large to be applied. Nothing was changed.
+    #[error("the changed files have more than 128 MB in all")]
+    TooLarge,
     /// A file of the folder cannot be replaced. Nothing was changed.
     #[error(transparent)]
     Files(#[from] FileReplacementError),
@@ -77,6 +80,10 @@ impl WorktreeError {
                 "commit or undo your changes to these files, or merge the branch of the session"
                     .to_owned(),
             ),
+            Self::TooLarge => Some(
+                "commit them in the worktree, and merge the branch of the session with git"
+                    .to_owned(),
+            ),
             Self::Protected { .. } => Some(
                 "undo the change in the worktree, or make it in the folder yourself".to_owned(),
             ),
@@ -107,7 +114,8 @@ pub fn is_in_repository(folder: &Path) -> bool {
 pub struct WorktreeRules {
     /// The rules for paths in the session's folder.
     pub paths: WorkspacePaths,
-    /// What commands of the session may change. With full access, git is not confined either.
+    /// What commands of the session may change. With full access, git is not confined on a system
+    /// that cannot confine commands.
     pub policy: SandboxPolicy,
     /// The weakest confinement to accept where the full one is not available.
     pub accepted_weaker: Option<WeakerConfinement>,

@@ -9,7 +9,7 @@ use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::server::{Asked, Reply};
 use crate::support::TEST_TIMEOUT;
-use crate::support::api::{ApiClient, create_token};
+use crate::support::api::{ALL_SCOPES, ApiClient, ApiServer, create_token};
 
 /// A model that runs the script after `RUN:` in its last message, and then repeats the result.
 pub fn runs_scripts(asked: &Asked) -> Reply {
@@ -19,9 +19,11 @@ pub fn runs_scripts(asked: &Asked) -> Reply {
         Some(text) => text.to_owned(),
         None => content[0]["text"].as_str().unwrap_or_default().to_owned(),
     };
+    // Memory may have added something.
+    let last = last.split("\n\n<recalled>").next().unwrap_or_default();
     match last.split_once("RUN:") {
         Some((_, code)) => vec![text(&block(code))].into(),
-        None => vec![text(&last)].into(),
+        None => vec![text(last)].into(),
     }
 }
 
@@ -402,7 +404,7 @@ fn a_token_that_is_revoked_while_a_body_arrives_does_nothing() {
 }
 
 #[test]
-fn memory_stays_within_the_workspaces_of_the_token_also_with_the_scope_all() {
+fn memory_of_a_session_stays_within_its_workspace_also_with_the_scope_all() {
     let memory = "memory.scope = \"all\"\nmemory.recall_timeout_ms = 30000";
     let fixture = ServeFixture::with_config(memory, runs_scripts);
     let (_, secret) = fixture.other_workspace("neighbour");
@@ -429,4 +431,125 @@ fn memory_stays_within_the_workspaces_of_the_token_also_with_the_scope_all() {
         !found.contains("heron") && found.contains("queue"),
         "{found}"
     );
+}
+
+/// Otherwise an agent could instruct the later sessions of its workspace.
+#[test]
+fn nothing_is_learned_from_requests_of_agents() {
+    let memory = "memory.scope = \"project\"\nmemory.recall_timeout_ms = 30000";
+    let fixture = ServeFixture::with_config(memory, |asked| match runs_scripts(asked) {
+        // It does not repeat what was decided.
+        _ if !asked.raw.contains("RUN:") => vec![text("Noted.")].into(),
+        script => script,
+    });
+    let (_server, client) = fixture.start();
+    let brief = |question: &str| {
+        let session = client.session(json!({}));
+        let number = client.message(&session, question);
+        client.answer(&session, number);
+        let asked = fixture.model.asked().pop().unwrap();
+        asked.body["messages"][0].to_string()
+    };
+    let by_person = client.session(json!({}));
+    let number = client.message(&by_person, "We decided to keep the logs in heron.");
+    client.answer(&by_person, number);
+    let session = client.session(json!({}));
+    // The request of the person does not contain the sentence.
+    let code = "const prompt = ['We', 'decided', 'on', 'os' + 'prey.'].join(' '); \
+                const s = await sessions.create({ prompt }); return `ID ${s.id} END`";
+    let created = run_script(&client, &session, code);
+    let child = created.split_once("ID ").unwrap().1;
+    client.answer(child.split_once(' ').unwrap().0, 1);
+    let brief = brief("Hello?");
+    assert!(brief.contains("heron"), "{brief}");
+    assert!(!brief.contains("osprey"), "{brief}");
+}
+
+/// Two workspaces in one repository, which would be one project in a terminal.
+#[test]
+fn workspaces_of_a_repository_share_no_memory() {
+    let memory = "memory.scope = \"project\"\nmemory.recall_timeout_ms = 30000";
+    let fixture = ServeFixture::with_config(memory, runs_scripts);
+    let repository = fixture.workspace.work().with_file_name("repository");
+    for folder in [".git", "x/below", "y"] {
+        std::fs::create_dir_all(repository.join(folder)).unwrap();
+    }
+    std::fs::write(repository.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let repository = repository.canonicalize().unwrap();
+    let (x, y) = (repository.join("x"), repository.join("y"));
+    let (x, y) = (x.to_str().unwrap(), y.to_str().unwrap());
+    let token = |args: &[&str]| create_token(&fixture.workspace, &[args, &ALL_SCOPES].concat());
+    let only_x = token(&["x", "--workspace", x]);
+    let both = token(&["both", "--workspace", x, "--workspace", y]);
+    let (server, _) = fixture.start();
+    let (both, only_x) = (server.client(&both), server.client(&only_x));
+    let say = |client: &ApiClient, session: &str, text: &str| {
+        let number = client.message(session, text);
+        client.answer(session, number);
+        fixture.model.asked().pop().unwrap().raw
+    };
+    let in_y = both.session(json!({"workspace": y}));
+    say(
+        &both,
+        &in_y,
+        "We decided to keep the queue in heron, a database.",
+    );
+    let question = "In which database is the queue kept?";
+    let next = both.session(json!({"workspace": y}));
+    assert!(say(&both, &next, question).contains("heron"));
+    // A session of x, which another token uses later, gets no brief of y.
+    let in_x = both.session(json!({"workspace": x}));
+    let asked = say(&both, &in_x, question);
+    assert!(!asked.contains("heron"), "{asked}");
+    assert!(!say(&only_x, &in_x, question).contains("heron"));
+    // The score of an own turn does not depend on the words of other workspaces.
+    let score = |word: &str| {
+        let path = format!("/api/v1/memory/search?query=database+{word}");
+        only_x.get(&path).body["turns"][0]["score"].clone()
+    };
+    assert!(score("heron").is_number());
+    assert_eq!(score("heron"), score("nowhere"));
+    // Nor do sessions of folders below a workspace belong to it.
+    let mut terminal = fixture
+        .workspace
+        .command(&["exec", "The walrus code is 7711."]);
+    let done = terminal
+        .args(["-C", &format!("{x}/below")])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let found = only_x.get("/api/v1/memory/search?query=walrus+code");
+    assert_eq!(found.body["turns"], json!([]), "{found:?}");
+}
+
+/// Programs of MCP servers are found through `PATH` and are not confined.
+#[test]
+fn no_workspace_has_a_folder_of_path() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let (other, secret) = fixture.other_workspace("other");
+    let bin = other.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let link = other.with_file_name("link");
+    std::os::unix::fs::symlink(&bin, &link).unwrap();
+    let with_path = |folder: &std::path::Path| {
+        let mut command = fixture
+            .workspace
+            .command(&["serve", "--addr", "127.0.0.1:0"]);
+        command.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
+        command
+    };
+    for folder in [&bin, &link] {
+        let refused = with_path(folder).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let message = String::from_utf8_lossy(&refused.stderr);
+        assert!(message.starts_with("error: PATH has "), "{message}");
+    }
+    // A token may be created while the server runs.
+    let later = fixture.workspace.work().with_file_name("later");
+    std::fs::create_dir_all(later.join("bin")).unwrap();
+    let server = ApiServer::listen(with_path(&later.join("bin")));
+    assert_eq!(server.client(&secret).get("/api/v1/sessions").status, 200);
+    let (_, secret) = fixture.other_workspace("later");
+    let refused = server.client(&secret).get("/api/v1/sessions");
+    assert_eq!(refused.status, 403, "{refused:?}");
 }

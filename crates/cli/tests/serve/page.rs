@@ -373,7 +373,7 @@ fn a_run_is_replayed_also_with_a_failed_call() {
     assert_eq!(failed.body["output"]["error"]["line"], 1, "{failed:?}");
     let unknown = client.post(&path, json!({"fail": "tool_9"}));
     assert_eq!(unknown.status, 400, "{unknown:?}");
-    let other = create_token(&fixture.workspace, &["other", "--workspace", "/usr"]);
+    let (_, other) = fixture.other_workspace("other");
     let hidden = server.client(&other).post(&path, json!({}));
     assert_eq!(hidden.status, 404, "{hidden:?}");
 }

@@ -13,6 +13,9 @@ use crate::file_replacement::{FileReplacement, find_protected, read_snapshot, re
 use crate::safe_git::SafeGit;
 use crate::workspace::WorkspacePaths;
 
+/// Most bytes of all changed files, before and after. They are in memory at once.
+const MAX_APPLIED_BYTES: usize = 128 << 20;
+
 /// A file that the session changed: its states before and after.
 struct SessionChange {
     path: PathBuf,
@@ -95,6 +98,7 @@ impl SessionWorktree {
         ])?;
         let mut parts = listed.split(|byte| *byte == 0);
         let mut changes = Vec::new();
+        let mut total_bytes = 0;
         // Each change is `:OLDMODE NEWMODE OLDID NEWID STATUS` and the path.
         while let (Some(header), Some(path)) = (parts.next(), parts.next()) {
             let path = Path::new(OsStr::from_bytes(path));
@@ -109,6 +113,11 @@ impl SessionWorktree {
                 None => None,
                 Some(kind) => Some(self.base_file(&snapshot.git, kind, path)?),
             };
+            let states = [&base, &session].into_iter().flatten();
+            total_bytes += states.map(|state| state.content.len()).sum::<usize>();
+            if total_bytes > MAX_APPLIED_BYTES {
+                return Err(WorktreeError::TooLarge);
+            }
             changes.push(SessionChange {
                 path: path.to_owned(),
                 base,

@@ -13,7 +13,7 @@ use selvedge_protocol::SandboxPolicy;
 
 use super::{SessionWorktree, WorktreeError, WorktreeRules, path_of_line};
 use crate::git_files::linked_folders;
-use crate::safe_git::SafeGit;
+use crate::safe_git::{SafeGit, confinement_support};
 use crate::workspace::Workspace;
 
 /// The files of a worktree at one moment.
@@ -54,22 +54,17 @@ impl SessionWorktree {
             ("GIT_ALTERNATE_OBJECT_DIRECTORIES", &alternates),
         ];
         let folder = self.working_folder();
-        let workspace = Workspace::open_with_paths(&folder, rules.policy, &rules.paths);
+        // Turns of a session with full access may have had fewer rights.
+        let policy = SandboxPolicy::WorkspaceWrite;
+        let workspace = Workspace::open_with_paths(&folder, policy, &rules.paths);
         let workspace = workspace.map_err(|error| WorktreeError::Git {
             message: format!("cannot open {}: {error}", folder.display()),
         })?;
-        let hidden = workspace.paths_to_hide();
-        let mode = match rules.policy {
-            // The commands of the agent are not confined either.
-            SandboxPolicy::DangerFullAccess => ConfinementMode::Unconfined,
-            _ => ConfinementMode::Confined(Confinement {
-                writable: vec![scratch.path.clone()],
-                hidden: hidden.clone(),
-                network: NetworkAccess::Off,
-                accepted_weaker: rules.accepted_weaker,
-                ..Confinement::default()
-            }),
-        };
+        let mut hidden = workspace.paths_to_hide();
+        if rules.policy == SandboxPolicy::DangerFullAccess {
+            hidden.retain(|path| !path.starts_with(&self.path));
+        }
+        let mode = confinement_mode(rules, &hidden, &scratch.path);
         let git = SafeGit::open_with(&self.path, mode, &variables)?;
         let hidden = hidden
             .iter()
@@ -111,6 +106,22 @@ impl WorktreeSnapshot {
         self.repository
             .bytes_with(&["unpack-objects", "-q"], &pack)?;
         Ok(commit)
+    }
+}
+
+/// Returns how git is confined while it reads the files of a worktree. It is not on a system that
+/// cannot confine commands, if those of the session are not confined either.
+fn confinement_mode(rules: &WorktreeRules, hidden: &[PathBuf], scratch: &Path) -> ConfinementMode {
+    let backend = confinement_support().strongest_backend(rules.accepted_weaker);
+    match rules.policy == SandboxPolicy::DangerFullAccess && backend.is_err() {
+        true => ConfinementMode::Unconfined,
+        false => ConfinementMode::Confined(Confinement {
+            writable: vec![scratch.to_owned()],
+            hidden: hidden.to_vec(),
+            network: NetworkAccess::Off,
+            accepted_weaker: rules.accepted_weaker,
+            ..Confinement::default()
+        }),
     }
 }
 
@@ -191,5 +202,26 @@ impl Drop for ScratchFolder {
 fn cannot_create(path: &Path, error: &std::io::Error) -> WorktreeError {
     WorktreeError::Git {
         message: format!("cannot create {}: {error}", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An environment may give the session fewer rights than the configuration.
+    #[test]
+    fn git_is_confined_with_full_access_too() {
+        for policy in [
+            SandboxPolicy::DangerFullAccess,
+            SandboxPolicy::WorkspaceWrite,
+        ] {
+            let rules = WorktreeRules {
+                policy,
+                ..WorktreeRules::default()
+            };
+            let mode = confinement_mode(&rules, &[], Path::new("/tmp/scratch"));
+            assert!(matches!(mode, ConfinementMode::Confined(_)), "{policy:?}");
+        }
     }
 }
