@@ -362,9 +362,10 @@ pub(crate) enum ModelsCommand {
     List(ModelsListArgs),
     /// Send one small request to a model, and print what it supports
     Test(ModelsTestArgs),
-    /// Store a provider's key in the system keyring; the key is read from standard input
+    /// Store a provider's key in the system keyring, or in a private file if there is no keyring; the
+    /// key is read from standard input
     Login(ModelsLoginArgs),
-    /// Delete a provider's key from the system keyring
+    /// Delete the stored key of a provider
     Logout(ModelsLoginArgs),
 }
 

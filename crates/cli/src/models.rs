@@ -1,6 +1,5 @@
-//! `selvedge models`: lists models, tests one, and stores keys of providers.
+//! `selvedge models`: lists models and tests one.
 
-use std::io::{BufRead, IsTerminal};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -14,11 +13,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::CliStatus;
-use crate::args::{ModelsCommand, ModelsListArgs, ModelsLoginArgs, ModelsTestArgs};
-use crate::output::{eprint_text, print_json_text, print_line};
+use crate::args::{ModelsCommand, ModelsListArgs, ModelsTestArgs};
+use crate::model_login::{login, logout};
+use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::setup::load_configuration;
+use crate::stored_keys::KeyOrigin;
 
 /// Time limit of a provider for listing its models.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,6 +52,12 @@ struct ListedProvider {
 struct ListedKey {
     variable: String,
     state: KeyState,
+    /// `environment`, `keyring` or `file`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<&'static str>,
+    /// The variable, the keyring or the path of the file, for people.
+    #[serde(skip)]
+    shown_place: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -96,8 +103,14 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
             (_, None, 1) => "1 model".to_owned(),
             (_, None, count) => format!("{count} models"),
         };
+        let place = provider
+            .key
+            .as_ref()
+            .and_then(|key| key.shown_place.as_ref());
+        let place = place.map(|place| format!(", key from {place}"));
+        let place = place.unwrap_or_default();
         print_line(&format!(
-            "{:<12} {:<10} {:<32} {state}",
+            "{:<12} {:<10} {:<32} {state}{place}",
             provider.provider, provider.wire_api, provider.base_url
         ))?;
         for model in &provider.models {
@@ -131,16 +144,30 @@ async fn list_provider(
         models: Vec::new(),
         error: None,
     };
-    let variable = provider.env_key.clone();
-    let ready = providers::load_key(provider.clone());
-    listed.key = variable.map(|variable| ListedKey {
+    let found = match providers::find_key(&provider) {
+        Ok(found) => found,
+        Err(problem) => {
+            listed.error = Some(problem.to_string());
+            return listed;
+        }
+    };
+    let origin = found.as_ref().map(|found| &found.origin);
+    listed.key = provider.env_key.clone().map(|variable| ListedKey {
         variable,
-        state: match ready {
-            Ok(_) => KeyState::Set,
-            Err(_) => KeyState::Missing,
+        state: match origin {
+            Some(_) => KeyState::Set,
+            None => KeyState::Missing,
         },
+        place: origin.map(KeyOrigin::kind),
+        shown_place: origin.map(KeyOrigin::describe),
     });
-    let Ok(provider) = ready else { return listed };
+    if provider.env_key.is_some() && found.is_none() {
+        return listed;
+    }
+    let provider = match found {
+        Some(found) => providers::set_key(provider, found.key),
+        None => provider,
+    };
     let local = provider.is_local();
     let client = ModelClient::new(provider.clone());
     let models = async { client?.list_models_with_windows().await };
@@ -439,86 +466,4 @@ fn quoted_word(message: &str) -> Option<&str> {
     let word = rest.split_once(['"', '\'', '`'])?.0;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:/".contains(c);
     (!word.is_empty() && word.chars().all(is_plain)).then_some(word)
-}
-
-fn login(args: &ModelsLoginArgs) -> Result<CliStatus> {
-    let config = load_configuration(&args.workspace)?.config;
-    let provider = providers::find_provider(&providers::all_providers(&config)?, &args.provider)?;
-    let Some(variable) = &provider.env_key else {
-        let name = &provider.name;
-        let hint = format!(
-            "if it needs one, set env_key = \"VARIABLE\" under [model_providers.{name}] in \
-             config.toml"
-        );
-        return Err(Problem::new(format!("provider `{name}` needs no key"))
-            .hint(hint)
-            .into());
-    };
-    let key = read_key(&provider.name)?;
-    crate::keyring::store_provider_key(&provider.name, variable, &key)?;
-    eprint_line!("stored the key of {} in the system keyring", provider.name);
-    Ok(CliStatus::Success)
-}
-
-fn logout(args: &ModelsLoginArgs) -> Result<CliStatus> {
-    match crate::keyring::delete_provider_key(&args.provider)? {
-        true => eprint_line!("deleted the key of {}", args.provider),
-        false => eprint_line!("note: no key of {} is stored", args.provider),
-    }
-    Ok(CliStatus::Success)
-}
-
-/// Reads one line from standard input, without echo on a terminal.
-fn read_key(provider: &str) -> Result<String> {
-    let input = std::io::stdin();
-    let quiet = input.is_terminal().then(|| {
-        eprint_text(&format!("API key of {provider}: "));
-        EchoGuard::disable_echo()
-    });
-    let mut text = String::new();
-    input.lock().read_line(&mut text)?;
-    drop(quiet);
-    match text.trim() {
-        "" => Err(Problem::new("the key is empty")
-            .hint(format!("run `selvedge models login {provider} < FILE`"))
-            .into()),
-        key => Ok(key.to_owned()),
-    }
-}
-
-/// Disables the echo of the terminal until it is dropped.
-struct EchoGuard {
-    #[cfg(unix)]
-    before: Option<rustix::termios::Termios>,
-}
-
-#[cfg(unix)]
-impl EchoGuard {
-    fn disable_echo() -> Self {
-        use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
-        let before = tcgetattr(std::io::stdin()).ok();
-        if let Some(mut quiet) = before.clone() {
-            quiet.local_modes.remove(LocalModes::ECHO);
-            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &quiet);
-        }
-        Self { before }
-    }
-}
-
-#[cfg(unix)]
-impl Drop for EchoGuard {
-    fn drop(&mut self) {
-        use rustix::termios::{OptionalActions, tcsetattr};
-        if let Some(before) = &self.before {
-            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
-            eprint_text("\n");
-        }
-    }
-}
-
-#[cfg(not(unix))]
-impl EchoGuard {
-    fn disable_echo() -> Self {
-        Self {}
-    }
 }

@@ -1,4 +1,4 @@
-//! Chooses the provider and the model from flags, configuration, environment and keyring.
+//! Chooses the provider and the model from flags, configuration, environment and stored keys.
 
 use anyhow::Result;
 use selvedge_config::{
@@ -13,6 +13,7 @@ use selvedge_protocol::{ModelErrorKind, WireApi};
 use crate::args::ModelChoiceArgs;
 use crate::model_discovery::{DiscoveryQuestion, confirm_server, is_accepted};
 use crate::problem::Problem;
+use crate::stored_keys::{FoundKey, KeyOrigin, find_entry};
 
 /// Model servers on this machine that are tried without configuration, in this order.
 const LOCAL_PROVIDERS: [&str; 3] = ["ollama", "lmstudio", "llamacpp"];
@@ -38,7 +39,7 @@ impl ModelChoice {
 
 /// Returns the provider and the model that flags and configuration name. Without them, returns the
 /// first of: a provider whose key is in the environment, an accepted model server on this machine,
-/// a provider whose key is in the keyring, another model server that the user accepts.
+/// a provider whose key is stored, another model server that the user accepts.
 pub(crate) async fn choose_model(config: &Config, args: &ModelChoiceArgs) -> Result<ModelChoice> {
     choose(config, args, DiscoveryQuestion::Allowed).await
 }
@@ -146,18 +147,13 @@ fn in_configuration(error: anyhow::Error, key: &[&str]) -> anyhow::Error {
     }
 }
 
-/// Returns the provider with its key from the environment or the keyring. The error names the
-/// variable that is not set.
+/// Returns the provider with its key, from the environment or stored. The error names the variable
+/// that is not set.
 pub(crate) fn load_key(provider: Provider) -> Result<Provider> {
     let Some(variable) = provider.env_key.clone() else {
         return Ok(provider);
     };
-    let stored = || match provider.key_source {
-        KeySource::Any => crate::keyring::provider_key(&provider.name),
-        KeySource::Environment => None,
-    };
-    let key = secret_from_env(&variable).or_else(stored);
-    let Some(key) = key else {
+    let Some(found) = find_key(&provider)? else {
         let name = &provider.name;
         let problem = Problem::new(format!(
             "provider `{name}` needs an API key, and {variable} is not set"
@@ -165,10 +161,30 @@ pub(crate) fn load_key(provider: Provider) -> Result<Provider> {
         let hint = format!("run `export {variable}=KEY`, or `selvedge models login {name}`");
         return Err(problem.hint(hint).into());
     };
-    Ok(set_key(provider, key))
+    Ok(set_key(provider, found.key))
 }
 
-fn set_key(provider: Provider, key: Secret) -> Provider {
+/// Returns the key of a provider and its place; `None` if there is none. Fails only if the file
+/// with keys cannot be used.
+pub(crate) fn find_key(provider: &Provider) -> Result<Option<FoundKey>, Problem> {
+    let Some(variable) = &provider.env_key else {
+        return Ok(None);
+    };
+    if let Some(key) = secret_from_env(variable) {
+        let origin = KeyOrigin::Environment(variable.clone());
+        return Ok(Some(FoundKey { key, origin }));
+    }
+    if provider.key_source == KeySource::Environment {
+        return Ok(None);
+    }
+    let stored = find_entry(&provider.name)?;
+    Ok(stored.map(|stored| FoundKey {
+        key: Secret::new(stored.text),
+        origin: KeyOrigin::Stored(stored.store),
+    }))
+}
+
+pub(crate) fn set_key(provider: Provider, key: Secret) -> Provider {
     Provider {
         key: Some(key),
         ..provider
@@ -242,7 +258,7 @@ pub(crate) fn provider_key_variables(config: &Config) -> Vec<String> {
 
 /// Returns the first available provider, and the models of a local server if they are known: a
 /// provider whose key is in the environment, a local server that the user accepted, a provider
-/// whose key is in the keyring, a local server that the user accepts now.
+/// whose key is stored, a local server that the user accepts now.
 async fn first_available(
     all: &[Provider],
     question: DiscoveryQuestion,
@@ -267,10 +283,8 @@ async fn first_available(
     }
     for name in REMOTE_PROVIDERS {
         let provider = find_provider(all, name)?;
-        if provider.key_source == KeySource::Any
-            && let Some(key) = crate::keyring::provider_key(name)
-        {
-            return Ok((set_key(provider, key), Vec::new()));
+        if let Some(found) = find_key(&provider)? {
+            return Ok((set_key(provider, found.key), Vec::new()));
         }
     }
     if let Some(server) = found.into_iter().next() {

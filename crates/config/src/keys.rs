@@ -20,8 +20,8 @@ pub struct Config {
     pub model: Option<String>,
     /// The provider to use: `openai`, `anthropic`, `openrouter`, `ollama`, `lmstudio`, `llamacpp`,
     /// `vllm`, or a name in `model_providers`. Defaults to the first of: a key in the environment,
-    /// an accepted model server on this machine, a key in the keyring, another model server on this
-    /// machine if you accept it.
+    /// an accepted model server on this machine, a key that `selvedge models login` stored, another
+    /// model server on this machine if you accept it.
     pub model_provider: Option<String>,
     /// How much reasoning to ask the model for.
     pub model_reasoning_effort: Option<Effort>,
@@ -246,7 +246,7 @@ pub struct ModelProvider {
     /// appended.
     pub base_url: Option<String>,
     /// Environment variable that holds the API key. `selvedge models login` stores a key in the
-    /// system's keyring instead.
+    /// system's keyring or a private file instead.
     pub env_key: Option<String>,
     /// Header that carries the key. Defaults to `Authorization: Bearer`; with `messages` to
     /// `x-api-key`.

@@ -51,7 +51,7 @@ pub struct Provider {
 /// Where the key of a provider may be read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeySource {
-    /// The environment or the user's keyring.
+    /// The environment or the keys that the user stored.
     #[default]
     Any,
     /// The environment only, because the user did not configure the address.
