@@ -259,7 +259,7 @@ pub(crate) struct TurnLimitArgs {
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<u64>,
 
-    /// Maximum cost; needs the prices of the model in the configuration
+    /// Maximum cost; needs the prices of the model, built in or configured
     #[arg(long, value_name = "AMOUNT", value_parser = units::money)]
     pub(crate) max_cost: Option<f64>,
 

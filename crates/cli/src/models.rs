@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures_util::future::join_all;
 use selvedge_models::{
-    Model, ModelCapability, ModelClient, ModelError, ModelEvent, ModelTool, Prompt, Provider,
-    ReasoningStyle, ToolCallMode, WindowSource,
+    Model, ModelCapability, ModelClient, ModelError, ModelEvent, ModelTool, Prices, Prompt,
+    Provider, ReasoningStyle, ToolCallMode, WindowSource,
 };
 use selvedge_protocol::{ConversationItem, MessageRole, ModelErrorKind, Usage};
 use serde::Serialize;
@@ -78,6 +78,9 @@ struct ListedModel {
     tools: bool,
     images: bool,
     reasoning: bool,
+    /// Prices per million tokens, if they are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prices: Option<Prices>,
 }
 
 async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
@@ -123,7 +126,12 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
                 abilities += if has { ability } else { "" };
             }
             let guess = if model.known { "" } else { " (assumed)" };
-            print_line(&format!("  {:<40} {abilities}{guess}", model.name))?;
+            let prices = model.prices.map(|prices| {
+                let Prices { input, output, .. } = prices;
+                format!(", {input} in, {output} out per million tokens")
+            });
+            let prices = prices.unwrap_or_default();
+            print_line(&format!("  {:<40} {abilities}{guess}{prices}", model.name))?;
         }
     }
     Ok(CliStatus::Success)
@@ -208,6 +216,7 @@ fn listed_model(
         tools: model.tools,
         images: model.images,
         reasoning: model.reasoning != ReasoningStyle::Omitted,
+        prices: model.prices,
     }
 }
 
@@ -375,8 +384,13 @@ fn print_report(learned: &ModelTestReport) -> Result<()> {
         }
         None => row("usage", "not reported")?,
     }
-    if let Some(cost) = learned.cost {
-        row("cost", &format!("{cost:.6}"))?;
+    match (learned.cost, learned.usage) {
+        (Some(cost), _) => row("cost", &format!("{cost:.6}"))?,
+        (None, Some(_)) => {
+            let key = format!("models.{model:?}.prices");
+            row("cost", &format!("unknown: set {key} in config.toml"))?;
+        }
+        (None, None) => {}
     }
     for retry in &learned.retries {
         row("retried", retry)?;

@@ -224,7 +224,7 @@ pub(crate) fn model_properties(config: &Config, provider: &Provider, name: &str)
         shell: settings.shell.unwrap_or(model.shell),
         patch: settings.patch.or(model.patch),
         strict_schemas: settings.strict_schemas.unwrap_or(model.strict_schemas),
-        prices: settings.prices,
+        prices: settings.prices.or(model.prices),
         script_mode: scripts.and_then(ModelScriptSettings::mode),
         script_limits: scripts.map(ModelScriptSettings::limits).unwrap_or_default(),
         tool_pack: settings.tool_pack.clone(),

@@ -3,6 +3,8 @@
 
 #[path = "models/keys.rs"]
 mod keys;
+#[path = "models/prices.rs"]
+mod prices;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -177,7 +177,7 @@ pub struct AgentSettings {
     pub stop_after_block: bool,
     /// Tokens a whole session may use, input and output.
     pub session_max_tokens: Option<u64>,
-    /// Money a whole session may cost. Needs `prices` of the model.
+    /// Money a whole session may cost. Needs the prices of the model, built in or configured.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub session_max_cost: Option<f64>,
 }
@@ -317,7 +317,8 @@ pub struct ModelSettings {
     pub strict_schemas: Option<bool>,
     /// How a request asks it to reason.
     pub reasoning: Option<ReasoningStyle>,
-    /// Prices per million tokens.
+    /// Prices per million tokens. Defaults to the list prices in US dollars that are built in for
+    /// some models of `openai`, `anthropic` and `openrouter`.
     pub prices: Option<Prices>,
     /// How scripts run with it, in the same form. A key that is not set keeps the value of the
     /// provider's `script_harness`.

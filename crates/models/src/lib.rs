@@ -75,6 +75,7 @@ mod model;
 mod model_table;
 mod pairing;
 mod port_owner;
+mod price_table;
 mod prompt;
 mod provider;
 mod request;

@@ -43,8 +43,11 @@ impl Chat {
             Some(_) => "trusted",
             None => "its configuration files, if any, are not used",
         };
-        let cost = self.status.cost.filter(|cost| *cost > 0.0);
-        let cost = cost.map(|cost| format!(", ${cost:.2}")).unwrap_or_default();
+        let cost = match (model.prices, self.status.cost) {
+            (None, _) => ", cost unknown: the model has no prices".to_owned(),
+            (Some(_), Some(cost)) if cost > 0.0 => format!(", ${cost:.2}"),
+            (Some(_), _) => String::new(),
+        };
         let usage = format_usage(&self.status.usage);
         let fields = [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
