@@ -205,6 +205,10 @@ pub(crate) struct ExecArgs {
     #[arg(value_name = "PROMPT", num_args = 0..)]
     pub(crate) prompt: Vec<String>,
 
+    /// Send the image FILE with the prompt: PNG, JPEG, GIF or WebP; can be repeated
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) image: Vec<PathBuf>,
+
     /// Continue session ID; without a prompt, finish its interrupted turn
     #[arg(long = "continue", value_name = "ID", conflicts_with = "last")]
     pub(crate) session: Option<String>,

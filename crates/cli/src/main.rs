@@ -48,6 +48,7 @@ mod otlp;
 mod private_file;
 mod problem;
 mod progress;
+mod prompt_images;
 mod prompt_input;
 mod providers;
 mod recall;

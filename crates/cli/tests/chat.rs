@@ -20,6 +20,8 @@ mod commands;
 mod deliberate;
 #[path = "chat/forms.rs"]
 mod forms;
+#[path = "chat/images.rs"]
+mod images;
 #[path = "chat/inbox.rs"]
 mod inbox;
 #[path = "chat/keys.rs"]

@@ -155,6 +155,7 @@ impl ChatTerminal {
             cwd: dir.join("work"),
             env: default_env
                 .iter()
+                .filter(|(name, _)| env.iter().all(|(changed, _)| changed != name))
                 .chain(env)
                 .map(|(name, value)| ((*name).into(), (*value).into()))
                 .collect(),
