@@ -366,11 +366,11 @@ pub(crate) enum ModelsCommand {
     List(ModelsListArgs),
     /// Send one small request to a model, and print what it supports
     Test(ModelsTestArgs),
-    /// Store a provider's key in the system keyring, or in a private file if there is no keyring; the
-    /// key is read from standard input
+    /// Log in to a provider that has OAuth 2.0, or store its key, which is read from standard input;
+    /// in the system keyring, or in a private file if there is no keyring
     Login(ModelsLoginArgs),
-    /// Delete the stored key of a provider
-    Logout(ModelsLoginArgs),
+    /// Delete the stored key and the login of a provider
+    Logout(ModelsLogoutArgs),
 }
 
 /// The model that answers, and its provider.
@@ -414,9 +414,22 @@ pub(crate) struct ModelsTestArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ModelsLogoutArgs {
+    /// Name of the provider
+    pub(crate) provider: String,
+
+    #[command(flatten)]
+    pub(crate) workspace: WorkspaceArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ModelsLoginArgs {
     /// Name of the provider
     pub(crate) provider: String,
+
+    /// Log in with a code that you enter in the browser of any device
+    #[arg(long)]
+    pub(crate) device: bool,
 
     #[command(flatten)]
     pub(crate) workspace: WorkspaceArgs,

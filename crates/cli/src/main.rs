@@ -50,6 +50,7 @@ mod problem;
 mod progress;
 mod prompt_images;
 mod prompt_input;
+mod provider_login;
 mod providers;
 mod recall;
 mod recall_summary;

@@ -50,7 +50,9 @@ struct ListedProvider {
 
 #[derive(Debug, Serialize)]
 struct ListedKey {
-    variable: String,
+    /// `None` if the provider has only a login.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variable: Option<String>,
     state: KeyState,
     /// `environment`, `keyring` or `file`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,9 +101,10 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
     }
     for provider in &listed {
         let state = match (&provider.key, &provider.error, provider.models.len()) {
-            (Some(key), ..) if key.state == KeyState::Missing => {
-                format!("{} is not set", key.variable)
-            }
+            (Some(key), ..) if key.state == KeyState::Missing => match &key.variable {
+                Some(variable) => format!("{variable} is not set"),
+                None => "not logged in".to_owned(),
+            },
             (_, Some(error), _) => error.clone(),
             (_, None, 1) => "1 model".to_owned(),
             (_, None, count) => format!("{count} models"),
@@ -160,8 +163,9 @@ async fn list_provider(
         }
     };
     let origin = found.as_ref().map(|found| &found.origin);
-    listed.key = provider.env_key.clone().map(|variable| ListedKey {
-        variable,
+    let needs_key = providers::needs_key(&provider);
+    listed.key = needs_key.then(|| ListedKey {
+        variable: provider.env_key.clone(),
         state: match origin {
             Some(_) => KeyState::Set,
             None => KeyState::Missing,
@@ -169,11 +173,11 @@ async fn list_provider(
         place: origin.map(KeyOrigin::kind),
         shown_place: origin.map(KeyOrigin::describe),
     });
-    if provider.env_key.is_some() && found.is_none() {
+    if needs_key && found.is_none() {
         return listed;
     }
     let provider = match found {
-        Some(found) => providers::set_key(provider, found.key),
+        Some(found) => providers::set_key(provider, found.credential),
         None => provider,
     };
     let local = provider.is_local();
@@ -420,6 +424,9 @@ pub(crate) fn request_problem(
         || format!("run `selvedge models list --provider {name}`, then pass --model MODEL");
     let hint = match kind {
         ModelErrorKind::BaseUrl => format!("correct {base_url_key}"),
+        ModelErrorKind::Auth if provider.oauth.is_some() => {
+            format!("run `selvedge models login {name}`")
+        }
         ModelErrorKind::Auth => match &provider.env_key {
             Some(variable) => format!("run `export {variable}=KEY` with a valid key"),
             None => format!("set env_key = \"VARIABLE\" under {table}, and export VARIABLE"),

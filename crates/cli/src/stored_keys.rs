@@ -1,7 +1,7 @@
 //! Where the keys of providers are stored: in the system keyring, or in a file of the user if the
 //! machine has no keyring.
 
-use selvedge_models::Secret;
+use selvedge_models::{AccessTokens, Secret};
 
 use crate::credential_file::CredentialFile;
 use crate::keyring::{self, KeyringState};
@@ -97,6 +97,8 @@ pub(crate) enum KeyOrigin {
     /// An environment variable of this name.
     Environment(String),
     Stored(KeyStore),
+    /// An OAuth login whose tokens are stored.
+    Login(KeyStore),
 }
 
 impl KeyOrigin {
@@ -105,6 +107,7 @@ impl KeyOrigin {
         match self {
             Self::Environment(variable) => variable.clone(),
             Self::Stored(store) => store.describe(),
+            Self::Login(store) => format!("the login in {}", store.describe()),
         }
     }
 
@@ -112,15 +115,22 @@ impl KeyOrigin {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Environment(_) => "environment",
-            Self::Stored(KeyStore::Keyring) => "keyring",
-            Self::Stored(KeyStore::File(_)) => "file",
+            Self::Stored(KeyStore::Keyring) | Self::Login(KeyStore::Keyring) => "keyring",
+            Self::Stored(KeyStore::File(_)) | Self::Login(KeyStore::File(_)) => "file",
         }
     }
+}
+
+/// What authorizes requests to a provider.
+#[derive(Debug, Clone)]
+pub(crate) enum ProviderCredential {
+    Key(Secret),
+    Login(AccessTokens),
 }
 
 /// The key of a provider, and where it comes from.
 #[derive(Debug)]
 pub(crate) struct FoundKey {
-    pub(crate) key: Secret,
+    pub(crate) credential: ProviderCredential,
     pub(crate) origin: KeyOrigin,
 }

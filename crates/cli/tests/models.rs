@@ -3,6 +3,8 @@
 
 #[path = "models/keys.rs"]
 mod keys;
+#[path = "models/oauth.rs"]
+mod oauth;
 #[path = "models/prices.rs"]
 mod prices;
 

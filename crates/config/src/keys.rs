@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     ApprovalPolicy, BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy,
-    LimitOverrides, Limits, McpServerOptions, MemoryScope, PatchFlavour, Prices, ReasoningStyle,
-    Retention, RetryLimits, SandboxPolicy, ScriptMode, ShellFlavour, ToolPack, WeakerConfinement,
-    WireApi,
+    LimitOverrides, Limits, McpServerOptions, MemoryScope, OAuthSettings, PatchFlavour, Prices,
+    ReasoningStyle, Retention, RetryLimits, SandboxPolicy, ScriptMode, ShellFlavour, ToolPack,
+    WeakerConfinement, WireApi,
 };
 use serde::{Deserialize, Serialize};
 
@@ -251,6 +251,9 @@ pub struct ModelProvider {
     /// Header that carries the key. Defaults to `Authorization: Bearer`; with `messages` to
     /// `x-api-key`.
     pub key_header: Option<String>,
+    /// OAuth 2.0 login, for `selvedge models login`. Only the user's file counts. A key in the
+    /// environment has precedence.
+    pub oauth: Option<OAuthSettings>,
     /// The API the provider speaks. Defaults to `chat`.
     pub wire_api: Option<WireApi>,
     /// The model to use if none is named.
