@@ -18,6 +18,8 @@ mod support;
 mod commands;
 #[path = "chat/deliberate.rs"]
 mod deliberate;
+#[path = "chat/folder.rs"]
+mod folder;
 #[path = "chat/forms.rs"]
 mod forms;
 #[path = "chat/images.rs"]

@@ -114,3 +114,24 @@ fn keys_that_other_users_can_read_are_not_used() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(workspace.run(&["test"], &[]).status, 0);
 }
+
+#[test]
+fn doctor_asks_the_provider_and_no_model_is_only_a_warning() {
+    let doctor = |workspace: &ModelsWorkspace| {
+        let mut command = workspace.command(&["doctor"]);
+        command_output(command.stdin(Stdio::null()).spawn().unwrap())
+    };
+    let server = ModelListServer::start(chat);
+    let seen = doctor(&own(&server, ""));
+    let line = "\n✓ model          tiny; own answers; run `selvedge models test`";
+    assert!(seen.status == 0 && seen.out.contains(line), "{seen:?}");
+    let seen = doctor(&ModelsWorkspace::new(
+        "model_provider = \"own\"\nmodel = \"tiny\"\n\
+         [model_providers.own]\nbase_url = \"http://127.0.0.1:9/v1\"\n",
+    ));
+    let line = "\n✗ model          tiny: cannot connect to provider `own`";
+    assert!(seen.status == 1 && seen.out.contains(line), "{seen:?}");
+    let seen = doctor(&ModelsWorkspace::new(""));
+    let line = "\n! model          no model is available: ";
+    assert!(seen.status == 0 && seen.out.contains(line), "{seen:?}");
+}
