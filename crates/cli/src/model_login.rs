@@ -55,8 +55,9 @@ pub(crate) fn login(args: &ModelsLoginArgs) -> Result<CliStatus> {
         None => problem,
     })?;
     if let KeyStore::File(_) = store {
-        let place = store.describe();
-        eprint_line!("note: no system keyring is running; the key will be stored in {place}");
+        let (place, what) = (store.describe(), provider.oauth.as_ref());
+        let what = what.map_or("key", |_| "login");
+        eprint_line!("note: no system keyring is running; the {what} will be stored in {place}");
     }
     match &provider.oauth {
         Some(settings) => {

@@ -32,6 +32,8 @@ mod keys;
 mod questions;
 #[path = "chat/sampling.rs"]
 mod sampling;
+#[path = "chat/screens.rs"]
+mod screens;
 #[path = "chat/typing.rs"]
 mod typing;
 #[path = "chat/windows.rs"]

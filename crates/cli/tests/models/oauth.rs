@@ -17,11 +17,12 @@ use super::{ModelsOutput, ModelsWorkspace, chat, command_output, read};
 /// What the server knows, and how it behaves.
 #[derive(Debug, Default)]
 struct AuthState {
-    /// The number of the valid tokens: `access-N` and `refresh-N`.
+    /// The number of the last tokens: `access-N`, like those before it, and `refresh-N` are valid.
     issued: u32,
     /// How often a device is told to wait.
     pending_polls: u32,
     is_denied: bool,
+    is_revoked: bool,
     lifetime_seconds: Option<u64>,
     /// The challenge with which the browser came.
     code_challenge: String,
@@ -94,9 +95,11 @@ impl AuthServer {
 impl AuthState {
     fn answer(&mut self, address: &str, head: &str, body: &str) -> (u16, String) {
         let path = head.split(' ').nth(1).unwrap_or_default();
-        if path.starts_with("/v1/") {
-            let bearer = format!("authorization: bearer access-{}\r\n", self.issued);
-            return match head.contains(&bearer) {
+        if !["/device", "/token"].contains(&path) {
+            let bearer = head.split("authorization: bearer access-").nth(1);
+            let number = bearer.and_then(|rest| rest.split('\r').next()?.parse::<u32>().ok());
+            let is_valid = number.is_some_and(|number| (1..=self.issued).contains(&number));
+            return match is_valid && !self.is_revoked {
                 true => chat(head, body),
                 false => (
                     401,
@@ -136,7 +139,9 @@ impl AuthState {
                 }
             }
             // A refresh token is valid once.
-            "refresh_token" if field("refresh_token") == format!("refresh-{}", self.issued) => {}
+            "refresh_token"
+                if field("refresh_token") == format!("refresh-{}", self.issued)
+                    && !self.is_revoked => {}
             _ => return refused("invalid_grant"),
         }
         self.issued += 1;
@@ -222,7 +227,7 @@ fn a_login_with_a_device_code_authorizes_requests() {
             0,
             format!("{}/activate\n", server.address).as_str(),
             format!(
-                "note: no system keyring is running; the key will be stored in {shown}\n\
+                "note: no system keyring is running; the login will be stored in {shown}\n\
                  open this URL to log in to corp, and enter the code WDJB-MJHT:\n\
                  logged in to corp; the login is stored in {shown}\n"
             )
@@ -351,7 +356,7 @@ fn tokens_are_refreshed_when_they_expire_and_when_they_are_rejected() {
     assert_eq!(test_model(&workspace).status, 0);
     assert_eq!(server.grants()[1..], ["refresh_token"]);
     // The login has ended.
-    server.change(|state| state.issued = 9);
+    server.change(|state| state.is_revoked = true);
     let seen = test_model(&workspace);
     assert_eq!(seen.status, 1, "{seen:?}");
     assert!(
