@@ -135,3 +135,19 @@ fn doctor_asks_the_provider_and_no_model_is_only_a_warning() {
     let line = "\n! model          no model is available: ";
     assert!(seen.status == 0 && seen.out.contains(line), "{seen:?}");
 }
+
+#[test]
+fn a_pipe_in_place_of_the_keys_does_not_block() {
+    let server = ModelListServer::start(chat);
+    let workspace = own(&server, "env_key = \"OWN_KEY\"");
+    let file = workspace.0.path().join("credentials.json");
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(made.unwrap().success());
+    let seen = workspace.run(&["test"], &[]);
+    let shown = file.display();
+    let expected = format!(
+        "error: {shown} is not read: it is a pipe, not a regular file\n\
+         hint: run `rm {shown}`, then `selvedge models login PROVIDER`\n"
+    );
+    assert_eq!((seen.status, seen.err), (2, expected));
+}
