@@ -5,7 +5,8 @@ use std::path::Path;
 use selvedge_agent::TurnInput;
 use selvedge_files::RefusalReason;
 use selvedge_models::Model;
-use selvedge_protocol::OutputPart;
+use selvedge_protocol::{Message, OutputPart};
+use selvedge_text::count_noun;
 use selvedge_toolbox::{ImageDataError, MAX_IMAGE_FILE_BYTES, PreparedImage, prepare_image};
 
 use crate::problem::Problem;
@@ -60,6 +61,17 @@ fn unusable(name: &str, error: &ImageDataError) -> Problem {
     Problem::new(format!("{name} {error}")).hint(format!(
         "pass a PNG, JPEG, GIF or WebP file of at most {limit} MB"
     ))
+}
+
+/// Returns the text of a message, with a line for its images.
+pub(crate) fn text_with_images(message: &Message) -> String {
+    let text = message.text();
+    let images = message.content.iter();
+    let images = images.filter(|part| matches!(part, OutputPart::Image { .. }));
+    match images.count() {
+        0 => text,
+        count => format!("{}\n[{}]", text.trim_end(), count_noun(count, "image")),
+    }
 }
 
 /// The text and the images of a prompt.

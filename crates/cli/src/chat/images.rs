@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use selvedge_toolbox::MAX_IMAGE_FILE_BYTES;
 
@@ -162,8 +162,7 @@ fn read_clipboard(program: &[&str]) -> Result<PromptImage, Problem> {
         let read = output.map(|output| output.take(limit).read_to_end(&mut bytes));
         let _ = sender.send(read.is_some_and(|read| read.is_ok()).then_some(bytes));
     });
-    let deadline = Instant::now() + CLIPBOARD_TIMEOUT;
-    let bytes = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    let bytes = receiver.recv_timeout(CLIPBOARD_TIMEOUT);
     // It has written everything, or takes too long.
     let _ = child.kill();
     let _ = child.wait();
@@ -188,10 +187,8 @@ fn pasted_path(text: &str) -> Option<PathBuf> {
     if text.is_empty() || text.contains(['\n', '\r']) {
         return None;
     }
-    let quoted = ['\'', '"'].into_iter();
-    let quoted = quoted
-        .filter_map(|quote| text.strip_prefix(quote)?.strip_suffix(quote))
-        .next();
+    let mut quotes = ['\'', '"'].into_iter();
+    let quoted = quotes.find_map(|quote| text.strip_prefix(quote)?.strip_suffix(quote));
     let path = match (quoted, text.strip_prefix("file://")) {
         (Some(path), _) => path.to_owned(),
         (None, Some(url)) => percent_decoded(url)?,

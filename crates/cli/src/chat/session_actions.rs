@@ -16,6 +16,7 @@ use super::rows::{StyledRow, sanitize, sanitize_line};
 use super::status::format_usage;
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
+use crate::prompt_images::text_with_images;
 use crate::sessions_stop::{RevertDecider, revert_turn};
 
 /// Largest text that `/copy` sends to the terminal, in bytes. Terminals ignore longer ones.
@@ -267,7 +268,7 @@ fn session_markdown(id: &str, items: Vec<(u32, TurnItem)>) -> String {
         text.push_str(&match item {
             TurnItem::Conversation(ConversationItem::Message(message)) => match message.role {
                 MessageRole::User => format!("\n## Turn {turn}\n\n> {}\n", {
-                    message.text().trim_end().replace('\n', "\n> ")
+                    text_with_images(message).trim_end().replace('\n', "\n> ")
                 }),
                 MessageRole::Assistant => format!("\n{}\n", message.text().trim_end()),
             },

@@ -47,7 +47,7 @@ fn base64_pixel() -> String {
         bytes[..group.len()].copy_from_slice(group);
         let bits = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
         (0..4).map(move |n| match n <= group.len() {
-            true => alphabet[(bits >> (18 - 6 * n) & 63) as usize] as char,
+            true => alphabet[((bits >> (18 - 6 * n)) & 63) as usize] as char,
             false => '=',
         })
     });
@@ -84,7 +84,11 @@ fn an_image_file_is_sent_to_every_api() {
         let body = fixture.server.asked().last().unwrap().raw.clone();
         assert!(body.contains("What is this?"), "{body}");
     }
-    // The next turn of the session still has it.
+    let listed = out(&fixture.run(&["sessions", "list"]));
+    let id = listed.split_whitespace().next().unwrap().to_owned();
+    let shown = out(&fixture.run(&["sessions", "show", &id]));
+    assert!(shown.contains("> What is this?\n[1 image]\n"), "{shown}");
+    // The session can be continued.
     let output = fixture.run(&[
         "exec",
         "--last",
