@@ -366,8 +366,8 @@ pub(crate) enum ModelsCommand {
     List(ModelsListArgs),
     /// Send one small request to a model, and print what it supports
     Test(ModelsTestArgs),
-    /// Log in to a provider that has OAuth 2.0, or store its key, which is read from standard input;
-    /// in the system keyring, or in a private file if there is no keyring
+    /// Log in to a provider that has OAuth 2.0, or store a key that is read from standard input; in
+    /// the system keyring, or in a private file if there is no keyring
     Login(ModelsLoginArgs),
     /// Delete the stored key and the login of a provider
     Logout(ModelsLogoutArgs),

@@ -199,8 +199,8 @@ impl OAuthClient {
         })
     }
 
-    /// Starts a login in the browser, which returns to `redirect_url`. Fails if the settings have no
-    /// `authorization_url`.
+    /// Starts a login in the browser, which returns to `redirect_url`. Fails if the settings have
+    /// no `authorization_url`.
     pub fn start_browser_login(&self, redirect_url: &str) -> Result<BrowserLogin<'_>, OAuthError> {
         let url = self.settings.authorization_url.as_ref();
         let url = url.ok_or_else(|| missing("authorization_url"))?;
