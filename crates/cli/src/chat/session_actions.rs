@@ -268,7 +268,7 @@ fn session_markdown(id: &str, items: Vec<(u32, TurnItem)>) -> String {
         text.push_str(&match item {
             TurnItem::Conversation(ConversationItem::Message(message)) => match message.role {
                 MessageRole::User => format!("\n## Turn {turn}\n\n> {}\n", {
-                    text_with_images(message).trim_end().replace('\n', "\n> ")
+                    text_with_images(&message).trim_end().replace('\n', "\n> ")
                 }),
                 MessageRole::Assistant => format!("\n{}\n", message.text().trim_end()),
             },
