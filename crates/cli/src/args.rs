@@ -205,6 +205,10 @@ pub(crate) struct ExecArgs {
     #[arg(value_name = "PROMPT", num_args = 0..)]
     pub(crate) prompt: Vec<String>,
 
+    /// Send the image FILE with the prompt: PNG, JPEG, GIF or WebP; can be repeated
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) image: Vec<PathBuf>,
+
     /// Continue session ID; without a prompt, finish its interrupted turn
     #[arg(long = "continue", value_name = "ID", conflicts_with = "last")]
     pub(crate) session: Option<String>,
@@ -259,7 +263,7 @@ pub(crate) struct TurnLimitArgs {
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<u64>,
 
-    /// Maximum cost; needs the prices of the model in the configuration
+    /// Maximum cost; needs the prices of the model, built in or configured
     #[arg(long, value_name = "AMOUNT", value_parser = units::money)]
     pub(crate) max_cost: Option<f64>,
 
@@ -362,10 +366,11 @@ pub(crate) enum ModelsCommand {
     List(ModelsListArgs),
     /// Send one small request to a model, and print what it supports
     Test(ModelsTestArgs),
-    /// Store a provider's key in the system keyring; the key is read from standard input
+    /// Log in to a provider that has OAuth 2.0, or store a key that is read from standard input; in
+    /// the system keyring, or in a private file if there is no keyring
     Login(ModelsLoginArgs),
-    /// Delete a provider's key from the system keyring
-    Logout(ModelsLoginArgs),
+    /// Delete the stored key and the login of a provider
+    Logout(ModelsLogoutArgs),
 }
 
 /// The model that answers, and its provider.
@@ -409,9 +414,22 @@ pub(crate) struct ModelsTestArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ModelsLogoutArgs {
+    /// Name of the provider
+    pub(crate) provider: String,
+
+    #[command(flatten)]
+    pub(crate) workspace: WorkspaceArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ModelsLoginArgs {
     /// Name of the provider
     pub(crate) provider: String,
+
+    /// Log in with a code that you enter in the browser of any device
+    #[arg(long)]
+    pub(crate) device: bool,
 
     #[command(flatten)]
     pub(crate) workspace: WorkspaceArgs,

@@ -9,17 +9,20 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use selvedge_config::Severity;
 use selvedge_confine::{ConfinementBackend, FeatureSupport};
+use selvedge_models::Provider;
 use selvedge_protocol::{ModelErrorKind, SandboxPolicy};
 use selvedge_server::{HostedCheck, HostedCheckState};
 use serde::{Serialize, Serializer};
 
 use crate::CliStatus;
 use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
+use crate::keyring::KeyringState;
 use crate::output::{print_json_text, print_marked};
 use crate::problem::Problem;
 use crate::providers;
 use crate::serve_errors::names_server_files;
 use crate::setup::{CliSetup, load_configuration_with_diagnostics};
+use crate::stored_keys::KeyStore;
 
 /// Time limit of a provider for its answer.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -366,7 +369,12 @@ fn check_model(setup: &CliSetup) -> DoctorFinding {
         }
     };
     let details = match &failure {
-        None => format!("{model}; {provider} answers; run `selvedge models test` to ask the model"),
+        None => {
+            let place = key_place(&choice.provider);
+            format!(
+                "{model}; {provider} answers{place}; run `selvedge models test` to ask the model"
+            )
+        }
         Some(problem) => {
             let hints = problem.hints().iter().map(|hint| format!("; {hint}"));
             format!("{model}: {problem}{}", hints.collect::<String>())
@@ -375,17 +383,32 @@ fn check_model(setup: &CliSetup) -> DoctorFinding {
     DoctorFinding::new("model", failure.is_none(), details)
 }
 
-/// Asks the system keyring for an entry. Without a keyring, keys come from the environment.
+/// Says where the key of a provider is; empty if it has none.
+fn key_place(provider: &Provider) -> String {
+    let found = providers::find_key(provider).ok().flatten();
+    let place = found.map(|found| format!("; its key is from {}", found.origin.describe()));
+    place.unwrap_or_default()
+}
+
+/// Asks the system keyring for an entry, and says where keys are stored.
 fn check_keyring() -> DoctorFinding {
-    let (status, details) = match crate::keyring::check() {
-        Ok(()) => (
+    let (status, details) = match (crate::keyring::state(), KeyStore::for_new_keys()) {
+        (KeyringState::Usable, _) => (
             FindingStatus::Passed,
             "the system keyring answers".to_owned(),
         ),
-        Err(problem) => (
-            FindingStatus::Warning,
-            format!("{problem}; set keys as environment variables, such as OPENAI_API_KEY"),
-        ),
+        (KeyringState::Missing, Ok(store)) => {
+            let place = store.describe();
+            let details = format!("no system keyring is running; keys are stored in {place}");
+            (FindingStatus::Warning, details)
+        }
+        (_, Err(problem)) => {
+            let hints = problem.hints().iter().map(|hint| format!("; {hint}"));
+            let hints = hints.collect::<String>();
+            let details = format!("{problem}{hints}, or export keys such as OPENAI_API_KEY");
+            (FindingStatus::Warning, details)
+        }
+        (KeyringState::Unusable(problem), Ok(_)) => (FindingStatus::Warning, problem.to_string()),
     };
     DoctorFinding {
         what: "keyring",

@@ -25,6 +25,7 @@ use crate::journal::JournalNeed;
 use crate::output::{print_json_text, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
+use crate::prompt_images::{PromptImage, UserPrompt};
 use crate::prompt_input::read_prompt;
 use crate::recall_summary::recall_summary;
 use crate::run::{SignalTokens, run_with_signals, runtime, shut_down, terminal_approver};
@@ -48,12 +49,21 @@ enum ExecAnswer {
 }
 
 enum ExecTask {
-    New(String),
+    New(UserPrompt),
     /// Without a prompt, finishes the interrupted turn of the session.
     Continue {
         id: Option<String>,
-        prompt: Option<String>,
+        prompt: Option<UserPrompt>,
     },
+}
+
+impl ExecTask {
+    fn prompt(&self) -> Option<&UserPrompt> {
+        match self {
+            Self::New(prompt) => Some(prompt),
+            Self::Continue { prompt, .. } => prompt.as_ref(),
+        }
+    }
 }
 
 pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
@@ -144,6 +154,9 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
             }
             assembled = agent_setup::assemble_agent(&mut setup, &args.workspace, agent_options) => assembled?,
         };
+        if let Some(prompt) = task.prompt() {
+            prompt.check_model(agent.model())?;
+        }
         let provider = provider.get_or_init(|| agent.client().provider().clone());
         options.events.emit(RuntimeEvent::ThreadStarted {
             thread_id: session.id().to_owned(),
@@ -251,13 +264,21 @@ fn parse_task(args: &ExecArgs) -> Result<ExecTask> {
             .hint("quote the prompt: selvedge exec \"PROMPT\"")
             .into());
     }
-    match id.is_some() || args.last {
-        true => {
-            let prompt = prompt.map(|word| read_prompt(Some(word))).transpose()?;
-            Ok(ExecTask::Continue { id, prompt })
-        }
-        false => Ok(ExecTask::New(read_prompt(prompt.map(String::as_str))?)),
-    }
+    let continues = id.is_some() || args.last;
+    let needs_prompt = !continues || prompt.is_some() || !args.image.is_empty();
+    let prompt = needs_prompt.then(|| {
+        let files = args.image.iter();
+        let images: Vec<_> = files
+            .map(|file| PromptImage::read(file))
+            .collect::<Result<_, _>>()?;
+        let mut prompt = read_prompt(prompt.map(String::as_str))?;
+        prompt.images.splice(0..0, images);
+        anyhow::Ok(prompt)
+    });
+    Ok(match (prompt.transpose()?, continues) {
+        (prompt, true) => ExecTask::Continue { id, prompt },
+        (prompt, false) => ExecTask::New(prompt.unwrap_or_default()),
+    })
 }
 
 /// Returns a sink that prints every event as a line of JSON on standard output. Adds the hint to

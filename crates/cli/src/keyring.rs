@@ -1,44 +1,51 @@
 //! Keys in the system keyring: Keychain, Credential Manager or Secret Service.
 
 use keyring::v1::{Entry, Error};
-use selvedge_models::Secret;
 
 use crate::problem::Problem;
 
 /// Service name of all entries in the keyring.
 const KEYRING_SERVICE: &str = "selvedge";
 
-/// Checks that the keyring can be read.
-pub(crate) fn check() -> Result<(), Problem> {
+/// Whether keys can be stored in the keyring.
+#[derive(Debug)]
+pub(crate) enum KeyringState {
+    Usable,
+    /// No keyring runs on this machine.
+    Missing,
+    /// There is one, and it does not answer, for example because it is locked.
+    Unusable(Problem),
+}
+
+/// Asks the keyring for an entry.
+pub(crate) fn state() -> KeyringState {
     let entry = Entry::new(KEYRING_SERVICE, "selvedge doctor");
     match entry.and_then(|entry| entry.get_password()) {
-        Ok(_) | Err(Error::NoEntry) => Ok(()),
-        Err(error) => Err(keyring_problem(&error)),
+        Ok(_) | Err(Error::NoEntry) => KeyringState::Usable,
+        Err(Error::NoDefaultStore) => KeyringState::Missing,
+        Err(error) => KeyringState::Unusable(keyring_problem(&error)),
     }
 }
 
-/// Returns the stored key of a provider; `None` also if the machine has no keyring.
-pub(crate) fn provider_key(provider: &str) -> Option<Secret> {
-    Entry::new(KEYRING_SERVICE, provider)
+/// Returns an entry; `None` also if the machine has no keyring.
+pub(crate) fn get(entry: &str) -> Option<String> {
+    Entry::new(KEYRING_SERVICE, entry)
         .and_then(|entry| entry.get_password())
         .ok()
-        .map(Secret::new)
 }
 
-/// Stores the key of a provider. `variable` is the environment variable for the same key.
-pub(crate) fn store_provider_key(provider: &str, variable: &str, key: &str) -> Result<(), Problem> {
-    Entry::new(KEYRING_SERVICE, provider)
-        .and_then(|entry| entry.set_password(key))
-        .map_err(|error| {
-            keyring_problem(&error).hint(format!("run `export {variable}=KEY` instead"))
-        })
+/// Stores an entry.
+pub(crate) fn set(entry: &str, text: &str) -> Result<(), Problem> {
+    Entry::new(KEYRING_SERVICE, entry)
+        .and_then(|entry| entry.set_password(text))
+        .map_err(|error| keyring_problem(&error).hint("start and unlock the keyring"))
 }
 
-/// Deletes the key of a provider. Returns whether there was one.
-pub(crate) fn delete_provider_key(provider: &str) -> Result<bool, Problem> {
-    match Entry::new(KEYRING_SERVICE, provider).and_then(|entry| entry.delete_credential()) {
+/// Deletes an entry. Returns whether there was one; without a keyring there is none.
+pub(crate) fn delete(entry: &str) -> Result<bool, Problem> {
+    match Entry::new(KEYRING_SERVICE, entry).and_then(|entry| entry.delete_credential()) {
         Ok(()) => Ok(true),
-        Err(Error::NoEntry) => Ok(false),
+        Err(Error::NoEntry | Error::NoDefaultStore) => Ok(false),
         Err(error) => Err(keyring_problem(&error).hint("start and unlock the keyring")),
     }
 }

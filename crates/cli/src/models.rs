@@ -1,24 +1,25 @@
-//! `selvedge models`: lists models, tests one, and stores keys of providers.
+//! `selvedge models`: lists models and tests one.
 
-use std::io::{BufRead, IsTerminal};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures_util::future::join_all;
 use selvedge_models::{
-    Model, ModelCapability, ModelClient, ModelError, ModelEvent, ModelTool, Prompt, Provider,
-    ReasoningStyle, ToolCallMode, WindowSource,
+    Model, ModelCapability, ModelClient, ModelError, ModelEvent, ModelTool, Prices, Prompt,
+    Provider, ReasoningStyle, ToolCallMode, WindowSource,
 };
 use selvedge_protocol::{ConversationItem, MessageRole, ModelErrorKind, Usage};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::CliStatus;
-use crate::args::{ModelsCommand, ModelsListArgs, ModelsLoginArgs, ModelsTestArgs};
-use crate::output::{eprint_text, print_json_text, print_line};
+use crate::args::{ModelsCommand, ModelsListArgs, ModelsTestArgs};
+use crate::model_login::{login, logout};
+use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::setup::load_configuration;
+use crate::stored_keys::KeyOrigin;
 
 /// Time limit of a provider for listing its models.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,8 +50,16 @@ struct ListedProvider {
 
 #[derive(Debug, Serialize)]
 struct ListedKey {
-    variable: String,
+    /// `None` if the provider has only a login.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variable: Option<String>,
     state: KeyState,
+    /// `environment`, `keyring` or `file`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<&'static str>,
+    /// The variable, the keyring or the path of the file, for people.
+    #[serde(skip)]
+    shown_place: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -71,6 +80,9 @@ struct ListedModel {
     tools: bool,
     images: bool,
     reasoning: bool,
+    /// Prices per million tokens, if they are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prices: Option<Prices>,
 }
 
 async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
@@ -89,15 +101,22 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
     }
     for provider in &listed {
         let state = match (&provider.key, &provider.error, provider.models.len()) {
-            (Some(key), ..) if key.state == KeyState::Missing => {
-                format!("{} is not set", key.variable)
-            }
+            (Some(key), ..) if key.state == KeyState::Missing => match &key.variable {
+                Some(variable) => format!("{variable} is not set"),
+                None => "not logged in".to_owned(),
+            },
             (_, Some(error), _) => error.clone(),
             (_, None, 1) => "1 model".to_owned(),
             (_, None, count) => format!("{count} models"),
         };
+        let place = provider
+            .key
+            .as_ref()
+            .and_then(|key| key.shown_place.as_ref());
+        let place = place.map(|place| format!(", key from {place}"));
+        let place = place.unwrap_or_default();
         print_line(&format!(
-            "{:<12} {:<10} {:<32} {state}",
+            "{:<12} {:<10} {:<32} {state}{place}",
             provider.provider, provider.wire_api, provider.base_url
         ))?;
         for model in &provider.models {
@@ -110,7 +129,12 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
                 abilities += if has { ability } else { "" };
             }
             let guess = if model.known { "" } else { " (assumed)" };
-            print_line(&format!("  {:<40} {abilities}{guess}", model.name))?;
+            let prices = model.prices.map(|prices| {
+                let Prices { input, output, .. } = prices;
+                format!(", {input} in, {output} out per million tokens")
+            });
+            let prices = prices.unwrap_or_default();
+            print_line(&format!("  {:<40} {abilities}{guess}{prices}", model.name))?;
         }
     }
     Ok(CliStatus::Success)
@@ -131,16 +155,31 @@ async fn list_provider(
         models: Vec::new(),
         error: None,
     };
-    let variable = provider.env_key.clone();
-    let ready = providers::load_key(provider.clone());
-    listed.key = variable.map(|variable| ListedKey {
-        variable,
-        state: match ready {
-            Ok(_) => KeyState::Set,
-            Err(_) => KeyState::Missing,
+    let found = match providers::find_key(&provider) {
+        Ok(found) => found,
+        Err(problem) => {
+            listed.error = Some(problem.to_string());
+            return listed;
+        }
+    };
+    let origin = found.as_ref().map(|found| &found.origin);
+    let needs_key = providers::needs_key(&provider);
+    listed.key = needs_key.then(|| ListedKey {
+        variable: provider.env_key.clone(),
+        state: match origin {
+            Some(_) => KeyState::Set,
+            None => KeyState::Missing,
         },
+        place: origin.map(KeyOrigin::kind),
+        shown_place: origin.map(KeyOrigin::describe),
     });
-    let Ok(provider) = ready else { return listed };
+    if needs_key && found.is_none() {
+        return listed;
+    }
+    let provider = match found {
+        Some(found) => providers::set_key(provider, found.credential),
+        None => provider,
+    };
     let local = provider.is_local();
     let client = ModelClient::new(provider.clone());
     let models = async { client?.list_models_with_windows().await };
@@ -181,6 +220,7 @@ fn listed_model(
         tools: model.tools,
         images: model.images,
         reasoning: model.reasoning != ReasoningStyle::Omitted,
+        prices: model.prices,
     }
 }
 
@@ -348,8 +388,13 @@ fn print_report(learned: &ModelTestReport) -> Result<()> {
         }
         None => row("usage", "not reported")?,
     }
-    if let Some(cost) = learned.cost {
-        row("cost", &format!("{cost:.6}"))?;
+    match (learned.cost, learned.usage) {
+        (Some(cost), _) => row("cost", &format!("{cost:.6}"))?,
+        (None, Some(_)) => {
+            let key = format!("models.{model:?}.prices");
+            row("cost", &format!("unknown: set {key} in config.toml"))?;
+        }
+        (None, None) => {}
     }
     for retry in &learned.retries {
         row("retried", retry)?;
@@ -379,6 +424,9 @@ pub(crate) fn request_problem(
         || format!("run `selvedge models list --provider {name}`, then pass --model MODEL");
     let hint = match kind {
         ModelErrorKind::BaseUrl => format!("correct {base_url_key}"),
+        ModelErrorKind::Auth if provider.oauth.is_some() => {
+            format!("run `selvedge models login {name}`")
+        }
         ModelErrorKind::Auth => match &provider.env_key {
             Some(variable) => format!("run `export {variable}=KEY` with a valid key"),
             None => format!("set env_key = \"VARIABLE\" under {table}, and export VARIABLE"),
@@ -439,86 +487,4 @@ fn quoted_word(message: &str) -> Option<&str> {
     let word = rest.split_once(['"', '\'', '`'])?.0;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:/".contains(c);
     (!word.is_empty() && word.chars().all(is_plain)).then_some(word)
-}
-
-fn login(args: &ModelsLoginArgs) -> Result<CliStatus> {
-    let config = load_configuration(&args.workspace)?.config;
-    let provider = providers::find_provider(&providers::all_providers(&config)?, &args.provider)?;
-    let Some(variable) = &provider.env_key else {
-        let name = &provider.name;
-        let hint = format!(
-            "if it needs one, set env_key = \"VARIABLE\" under [model_providers.{name}] in \
-             config.toml"
-        );
-        return Err(Problem::new(format!("provider `{name}` needs no key"))
-            .hint(hint)
-            .into());
-    };
-    let key = read_key(&provider.name)?;
-    crate::keyring::store_provider_key(&provider.name, variable, &key)?;
-    eprint_line!("stored the key of {} in the system keyring", provider.name);
-    Ok(CliStatus::Success)
-}
-
-fn logout(args: &ModelsLoginArgs) -> Result<CliStatus> {
-    match crate::keyring::delete_provider_key(&args.provider)? {
-        true => eprint_line!("deleted the key of {}", args.provider),
-        false => eprint_line!("note: no key of {} is stored", args.provider),
-    }
-    Ok(CliStatus::Success)
-}
-
-/// Reads one line from standard input, without echo on a terminal.
-fn read_key(provider: &str) -> Result<String> {
-    let input = std::io::stdin();
-    let quiet = input.is_terminal().then(|| {
-        eprint_text(&format!("API key of {provider}: "));
-        EchoGuard::disable_echo()
-    });
-    let mut text = String::new();
-    input.lock().read_line(&mut text)?;
-    drop(quiet);
-    match text.trim() {
-        "" => Err(Problem::new("the key is empty")
-            .hint(format!("run `selvedge models login {provider} < FILE`"))
-            .into()),
-        key => Ok(key.to_owned()),
-    }
-}
-
-/// Disables the echo of the terminal until it is dropped.
-struct EchoGuard {
-    #[cfg(unix)]
-    before: Option<rustix::termios::Termios>,
-}
-
-#[cfg(unix)]
-impl EchoGuard {
-    fn disable_echo() -> Self {
-        use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
-        let before = tcgetattr(std::io::stdin()).ok();
-        if let Some(mut quiet) = before.clone() {
-            quiet.local_modes.remove(LocalModes::ECHO);
-            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &quiet);
-        }
-        Self { before }
-    }
-}
-
-#[cfg(unix)]
-impl Drop for EchoGuard {
-    fn drop(&mut self) {
-        use rustix::termios::{OptionalActions, tcsetattr};
-        if let Some(before) = &self.before {
-            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
-            eprint_text("\n");
-        }
-    }
-}
-
-#[cfg(not(unix))]
-impl EchoGuard {
-    fn disable_echo() -> Self {
-        Self {}
-    }
 }

@@ -101,6 +101,22 @@ pub(crate) fn print_marked(mark: &str, code: &str, text: &str) -> io::Result<()>
     named_error(writeln!(out, "{line}"))
 }
 
+/// Prints parts as one line on standard output, each with the parameter of the escape sequence for
+/// its colour, or an empty text for none.
+pub(crate) fn print_coloured(parts: &[(&str, &str)]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let in_colour = out.is_terminal() && has_colour();
+    let part = |(text, code): &(&str, &str)| {
+        let shown = for_stream(text, &out, visible_line);
+        match in_colour && !code.is_empty() {
+            true => format!("\x1b[{code}m{shown}\x1b[0m"),
+            false => shown.into_owned(),
+        }
+    };
+    let line: String = parts.iter().map(part).collect();
+    named_error(writeln!(out, "{}", line.trim_end()))
+}
+
 fn marked_line(mark: &str, code: &str, text: &str, stream: &impl IsTerminal) -> String {
     let space = if mark.is_empty() { "" } else { " " };
     let text = for_stream(text, stream, visible_line);

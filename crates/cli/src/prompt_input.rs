@@ -1,31 +1,49 @@
-//! The text of a prompt: an argument, standard input, or both.
+//! The prompt of a command: an argument, standard input, or both.
 
 use std::io::{IsTerminal, Read};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::Result;
+use selvedge_toolbox::{MAX_IMAGE_FILE_BYTES, is_image};
 
 use crate::problem::Problem;
+use crate::prompt_images::{PromptImage, UserPrompt};
 
 /// Largest text that is read from standard input, in bytes. More does not fit into a request.
-const MAX_INPUT_BYTES: u64 = 4 << 20;
+const MAX_INPUT_BYTES: usize = 4 << 20;
 /// How long a command with a prompt waits for the first byte on standard input. A parent process
 /// may leave it open without writing.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Returns the prompt: the argument, followed by what is piped into standard input. `None` and `-`
-/// take all of it from standard input.
-pub(crate) fn read_prompt(word: Option<&str>) -> Result<String> {
+/// What is piped into standard input.
+enum PipedInput {
+    Text(String),
+    Image(PromptImage),
+}
+
+/// Returns the prompt: the argument, followed by what is piped into standard input, a text or an
+/// image. `None` and `-` take all of it from standard input.
+pub(crate) fn read_prompt(word: Option<&str>) -> Result<UserPrompt> {
     let is_piped = !std::io::stdin().is_terminal();
-    let prompt = match word.filter(|word| *word != "-") {
-        Some(word) if word.trim().is_empty() => String::new(),
-        Some(word) if is_piped => join_prompt(word, &read_input(Some(FIRST_BYTE_TIMEOUT))?),
-        Some(word) => word.to_owned(),
-        None if is_piped => read_input(None)?,
-        None => String::new(),
+    let word = word.filter(|word| *word != "-");
+    let input = match word {
+        Some(word) if word.trim().is_empty() || !is_piped => None,
+        Some(_) => Some(read_input(Some(FIRST_BYTE_TIMEOUT))?),
+        None if is_piped => Some(read_input(None)?),
+        None => None,
     };
-    if prompt.trim().is_empty() {
+    let mut prompt = UserPrompt {
+        text: word.unwrap_or_default().to_owned(),
+        images: Vec::new(),
+    };
+    match (input, word) {
+        (Some(PipedInput::Text(text)), Some(word)) => prompt.text = join_prompt(word, &text),
+        (Some(PipedInput::Text(text)), None) => prompt.text = text,
+        (Some(PipedInput::Image(image)), _) => prompt.images.push(image),
+        (None, _) => {}
+    }
+    if prompt.text.trim().is_empty() {
         return Err(Problem::new("missing a prompt")
             .hint("pass one: selvedge exec \"PROMPT\"")
             .into());
@@ -41,7 +59,7 @@ fn join_prompt(prompt: &str, input: &str) -> String {
 }
 
 /// Reads standard input. With a limit, returns nothing if no byte arrives in this time.
-fn read_input(first_byte: Option<Duration>) -> Result<String> {
+fn read_input(first_byte: Option<Duration>) -> Result<PipedInput> {
     let unreadable = |error: &dyn std::fmt::Display| {
         Problem::new(format!(
             "cannot read the prompt from standard input: {error}"
@@ -51,7 +69,9 @@ fn read_input(first_byte: Option<Duration>) -> Result<String> {
     let (sender, receiver) = channel();
     // On its own thread, because a read cannot be stopped. The thread ends with the process.
     std::thread::spawn(move || {
-        let mut input = std::io::stdin().lock().take(MAX_INPUT_BYTES + 1);
+        let mut input = std::io::stdin()
+            .lock()
+            .take(MAX_IMAGE_FILE_BYTES as u64 + 1);
         let mut bytes = vec![0; 4096];
         let send = |result| sender.send(result).is_ok();
         match input.read(&mut bytes) {
@@ -75,13 +95,17 @@ fn read_input(first_byte: Option<Duration>) -> Result<String> {
         Err(_) => {
             let seconds = FIRST_BYTE_TIMEOUT.as_secs();
             eprint_line!("note: nothing came on standard input within {seconds} s; continuing");
-            return Ok(String::new());
+            return Ok(PipedInput::Text(String::new()));
         }
     };
     if let Ok(rest) = receiver.recv() {
         bytes.extend(rest.map_err(|error| unreadable(&error))?);
     }
-    if bytes.len() as u64 > MAX_INPUT_BYTES {
+    if is_image(&bytes) {
+        let image = PromptImage::from_bytes("standard input".to_owned(), bytes)?;
+        return Ok(PipedInput::Image(image));
+    }
+    if bytes.len() > MAX_INPUT_BYTES {
         let limit = MAX_INPUT_BYTES >> 20;
         return Err(
             Problem::new(format!("standard input has more than {limit} MB"))
@@ -89,5 +113,6 @@ fn read_input(first_byte: Option<Duration>) -> Result<String> {
                 .into(),
         );
     }
-    Ok(String::from_utf8(bytes).map_err(|error| unreadable(&error))?)
+    let text = String::from_utf8(bytes).map_err(|error| unreadable(&error))?;
+    Ok(PipedInput::Text(text))
 }

@@ -1,18 +1,20 @@
-//! Chooses the provider and the model from flags, configuration, environment and keyring.
+//! Chooses the provider and the model from flags, configuration, environment and stored keys.
 
 use anyhow::Result;
 use selvedge_config::{
     Config, ModelProvider, ModelScriptSettings, ModelSettings, ProviderOrigin, SavedRules,
 };
 use selvedge_models::{
-    DiscoveredServer, Effort, KeySource, Model, ModelClient, Provider, Secret, WindowSource,
-    discover_servers,
+    AccessTokens, DiscoveredServer, Effort, KeySource, Model, ModelClient, Provider, Secret,
+    WindowSource, discover_servers,
 };
 use selvedge_protocol::{ModelErrorKind, WireApi};
 
 use crate::args::ModelChoiceArgs;
 use crate::model_discovery::{DiscoveryQuestion, confirm_server, is_accepted};
 use crate::problem::Problem;
+use crate::provider_login::ProviderLogin;
+use crate::stored_keys::{FoundKey, KeyOrigin, ProviderCredential, find_entry};
 
 /// Model servers on this machine that are tried without configuration, in this order.
 const LOCAL_PROVIDERS: [&str; 3] = ["ollama", "lmstudio", "llamacpp"];
@@ -38,7 +40,7 @@ impl ModelChoice {
 
 /// Returns the provider and the model that flags and configuration name. Without them, returns the
 /// first of: a provider whose key is in the environment, an accepted model server on this machine,
-/// a provider whose key is in the keyring, another model server that the user accepts.
+/// a provider whose key is stored, another model server that the user accepts.
 pub(crate) async fn choose_model(config: &Config, args: &ModelChoiceArgs) -> Result<ModelChoice> {
     choose(config, args, DiscoveryQuestion::Allowed).await
 }
@@ -146,32 +148,79 @@ fn in_configuration(error: anyhow::Error, key: &[&str]) -> anyhow::Error {
     }
 }
 
-/// Returns the provider with its key from the environment or the keyring. The error names the
-/// variable that is not set.
+/// Returns the provider with its key or login. The error says what to do if there is none.
 pub(crate) fn load_key(provider: Provider) -> Result<Provider> {
-    let Some(variable) = provider.env_key.clone() else {
+    if !needs_key(&provider) {
         return Ok(provider);
-    };
-    let stored = || match provider.key_source {
-        KeySource::Any => crate::keyring::provider_key(&provider.name),
-        KeySource::Environment => None,
-    };
-    let key = secret_from_env(&variable).or_else(stored);
-    let Some(key) = key else {
+    }
+    let Some(found) = find_key(&provider)? else {
         let name = &provider.name;
-        let problem = Problem::new(format!(
-            "provider `{name}` needs an API key, and {variable} is not set"
-        ));
-        let hint = format!("run `export {variable}=KEY`, or `selvedge models login {name}`");
-        return Err(problem.hint(hint).into());
+        let problem = match (&provider.env_key, &provider.oauth) {
+            (_, Some(_)) => Problem::new(format!("you are not logged in to provider `{name}`"))
+                .hint(format!("run `selvedge models login {name}`")),
+            (variable, None) => {
+                let variable = variable.as_deref().unwrap_or_default();
+                Problem::new(format!(
+                    "provider `{name}` needs an API key, and {variable} is not set"
+                ))
+                .hint(format!(
+                    "run `export {variable}=KEY`, or `selvedge models login {name}`"
+                ))
+            }
+        };
+        return Err(problem.into());
     };
-    Ok(set_key(provider, key))
+    Ok(set_key(provider, found.credential))
 }
 
-fn set_key(provider: Provider, key: Secret) -> Provider {
-    Provider {
-        key: Some(key),
-        ..provider
+/// Whether requests to the provider need a key or a login.
+pub(crate) fn needs_key(provider: &Provider) -> bool {
+    provider.env_key.is_some() || provider.oauth.is_some()
+}
+
+/// Returns the key of a provider and its place; `None` if there is none. A key in the environment
+/// has precedence over a login, and a login over a stored key. Fails only if the file with keys or
+/// the settings of the login cannot be used.
+pub(crate) fn find_key(provider: &Provider) -> Result<Option<FoundKey>, Problem> {
+    if let Some(variable) = &provider.env_key
+        && let Some(key) = secret_from_env(variable)
+    {
+        return Ok(Some(FoundKey {
+            credential: ProviderCredential::Key(key),
+            origin: KeyOrigin::Environment(variable.clone()),
+        }));
+    }
+    if provider.key_source == KeySource::Environment {
+        return Ok(None);
+    }
+    if let Some(settings) = &provider.oauth
+        && let Some((login, store)) = ProviderLogin::find(&provider.name, settings)?
+    {
+        return Ok(Some(FoundKey {
+            credential: ProviderCredential::Login(AccessTokens::new(login)),
+            origin: KeyOrigin::Login(store),
+        }));
+    }
+    if provider.env_key.is_none() {
+        return Ok(None);
+    }
+    let stored = find_entry(&provider.name)?;
+    Ok(stored.map(|stored| FoundKey {
+        credential: ProviderCredential::Key(Secret::new(stored.text)),
+        origin: KeyOrigin::Stored(stored.store),
+    }))
+}
+
+pub(crate) fn set_key(provider: Provider, credential: ProviderCredential) -> Provider {
+    match credential {
+        ProviderCredential::Key(key) => Provider {
+            key: Some(key),
+            ..provider
+        },
+        ProviderCredential::Login(tokens) => Provider {
+            access_tokens: Some(tokens),
+            ..provider
+        },
     }
 }
 
@@ -208,7 +257,7 @@ pub(crate) fn model_properties(config: &Config, provider: &Provider, name: &str)
         shell: settings.shell.unwrap_or(model.shell),
         patch: settings.patch.or(model.patch),
         strict_schemas: settings.strict_schemas.unwrap_or(model.strict_schemas),
-        prices: settings.prices,
+        prices: settings.prices.or(model.prices),
         script_mode: scripts.and_then(ModelScriptSettings::mode),
         script_limits: scripts.map(ModelScriptSettings::limits).unwrap_or_default(),
         tool_pack: settings.tool_pack.clone(),
@@ -242,7 +291,7 @@ pub(crate) fn provider_key_variables(config: &Config) -> Vec<String> {
 
 /// Returns the first available provider, and the models of a local server if they are known: a
 /// provider whose key is in the environment, a local server that the user accepted, a provider
-/// whose key is in the keyring, a local server that the user accepts now.
+/// whose key is stored, a local server that the user accepts now.
 async fn first_available(
     all: &[Provider],
     question: DiscoveryQuestion,
@@ -250,7 +299,8 @@ async fn first_available(
     for name in REMOTE_PROVIDERS {
         let provider = find_provider(all, name)?;
         if let Some(key) = provider.env_key.as_deref().and_then(secret_from_env) {
-            return Ok((set_key(provider, key), Vec::new()));
+            let credential = ProviderCredential::Key(key);
+            return Ok((set_key(provider, credential), Vec::new()));
         }
     }
     let local = LOCAL_PROVIDERS
@@ -267,10 +317,8 @@ async fn first_available(
     }
     for name in REMOTE_PROVIDERS {
         let provider = find_provider(all, name)?;
-        if provider.key_source == KeySource::Any
-            && let Some(key) = crate::keyring::provider_key(name)
-        {
-            return Ok((set_key(provider, key), Vec::new()));
+        if let Some(found) = find_key(&provider)? {
+            return Ok((set_key(provider, found.credential), Vec::new()));
         }
     }
     if let Some(server) = found.into_iter().next() {
@@ -353,6 +401,8 @@ fn configure_provider(
         .filter(|_| settings.origin != ProviderOrigin::Redirected);
     let mut provider = Provider {
         key_source,
+        oauth: settings.oauth.clone().or(base.oauth),
+        access_tokens: base.access_tokens,
         accepted_user: base.accepted_user,
         base_url: settings.base_url.clone().unwrap_or(base.base_url),
         wire_api: settings.wire_api.unwrap_or(base.wire_api),

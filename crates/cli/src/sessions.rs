@@ -14,6 +14,7 @@ use crate::list_table::print_list;
 use crate::output::{print_json_text, print_line, print_text};
 use crate::private_file;
 use crate::problem::Problem;
+use crate::prompt_images::text_with_images;
 use crate::run::runtime;
 use crate::runs::{format_age, open_user_journal, open_user_journal_read_only, user_redactor};
 use crate::sessions_args::{
@@ -196,7 +197,7 @@ fn item_text(item: &TurnItem, redactor: &Redactor) -> String {
             }
         },
         TurnItem::Conversation(ConversationItem::Message(message)) => match message.role {
-            MessageRole::User => format!("> {}", message.text()),
+            MessageRole::User => format!("> {}", text_with_images(message)),
             MessageRole::Assistant => message.text(),
         },
         TurnItem::Conversation(ConversationItem::Reasoning(reasoning)) => {

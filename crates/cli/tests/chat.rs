@@ -18,8 +18,12 @@ mod support;
 mod commands;
 #[path = "chat/deliberate.rs"]
 mod deliberate;
+#[path = "chat/folder.rs"]
+mod folder;
 #[path = "chat/forms.rs"]
 mod forms;
+#[path = "chat/images.rs"]
+mod images;
 #[path = "chat/inbox.rs"]
 mod inbox;
 #[path = "chat/keys.rs"]
@@ -28,6 +32,8 @@ mod keys;
 mod questions;
 #[path = "chat/sampling.rs"]
 mod sampling;
+#[path = "chat/screens.rs"]
+mod screens;
 #[path = "chat/typing.rs"]
 mod typing;
 #[path = "chat/windows.rs"]

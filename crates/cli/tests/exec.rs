@@ -9,6 +9,9 @@ mod answer_encoding;
 #[path = "../../agent/tests/support/server.rs"]
 mod server;
 
+#[path = "exec/images.rs"]
+mod images;
+
 #[path = "exec/input.rs"]
 mod input;
 

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     ApprovalPolicy, BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy,
-    LimitOverrides, Limits, McpServerOptions, MemoryScope, PatchFlavour, Prices, ReasoningStyle,
-    Retention, RetryLimits, SandboxPolicy, ScriptMode, ShellFlavour, ToolPack, WeakerConfinement,
-    WireApi,
+    LimitOverrides, Limits, McpServerOptions, MemoryScope, OAuthSettings, PatchFlavour, Prices,
+    ReasoningStyle, Retention, RetryLimits, SandboxPolicy, ScriptMode, ShellFlavour, ToolPack,
+    WeakerConfinement, WireApi,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,8 @@ pub struct Config {
     pub model: Option<String>,
     /// The provider to use: `openai`, `anthropic`, `openrouter`, `ollama`, `lmstudio`, `llamacpp`,
     /// `vllm`, or a name in `model_providers`. Defaults to the first of: a key in the environment,
-    /// an accepted model server on this machine, a key in the keyring, another model server on this
-    /// machine if you accept it.
+    /// an accepted model server on this machine, a key that `selvedge models login` stored, another
+    /// model server on this machine if you accept it.
     pub model_provider: Option<String>,
     /// How much reasoning to ask the model for.
     pub model_reasoning_effort: Option<Effort>,
@@ -177,7 +177,7 @@ pub struct AgentSettings {
     pub stop_after_block: bool,
     /// Tokens a whole session may use, input and output.
     pub session_max_tokens: Option<u64>,
-    /// Money a whole session may cost. Needs `prices` of the model.
+    /// Money a whole session may cost. Needs the prices of the model, built in or configured.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub session_max_cost: Option<f64>,
 }
@@ -246,11 +246,14 @@ pub struct ModelProvider {
     /// appended.
     pub base_url: Option<String>,
     /// Environment variable that holds the API key. `selvedge models login` stores a key in the
-    /// system's keyring instead.
+    /// system's keyring or a private file instead.
     pub env_key: Option<String>,
     /// Header that carries the key. Defaults to `Authorization: Bearer`; with `messages` to
     /// `x-api-key`.
     pub key_header: Option<String>,
+    /// OAuth 2.0 login, for `selvedge models login`. Only the user's file counts. A key in the
+    /// environment has precedence.
+    pub oauth: Option<OAuthSettings>,
     /// The API the provider speaks. Defaults to `chat`.
     pub wire_api: Option<WireApi>,
     /// The model to use if none is named.
@@ -317,7 +320,8 @@ pub struct ModelSettings {
     pub strict_schemas: Option<bool>,
     /// How a request asks it to reason.
     pub reasoning: Option<ReasoningStyle>,
-    /// Prices per million tokens.
+    /// Prices per million tokens. Defaults to the list prices in US dollars that are built in for
+    /// some models of `openai`, `anthropic` and `openrouter`.
     pub prices: Option<Prices>,
     /// How scripts run with it, in the same form. A key that is not set keeps the value of the
     /// provider's `script_harness`.

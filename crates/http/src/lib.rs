@@ -7,6 +7,7 @@ mod bearer;
 mod connections;
 mod hosts;
 mod listener;
+mod login_callback;
 mod proxies;
 mod tls;
 
@@ -14,5 +15,6 @@ pub use bearer::{bearer_token, constant_time_eq};
 pub use connections::{HttpConnection, HttpConnectionLimits, TooManyConnections, open_file_limit};
 pub use hosts::{AllowedHosts, HostRefusal, host_of_url};
 pub use listener::{HttpBindError, HttpListener};
+pub use login_callback::wait_for_login_callback;
 pub use proxies::{ProxyAddressError, RequestOrigin, TrustedProxies};
 pub use tls::{TlsError, TlsSettings};

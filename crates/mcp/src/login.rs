@@ -7,8 +7,8 @@ use rmcp::transport::auth::{
     AuthError, AuthorizationManager, AuthorizationRequest, CredentialStore, OAuthState,
     StoredCredentials,
 };
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use selvedge_http::wait_for_login_callback;
+use tokio::net::TcpListener;
 
 use crate::settings::{McpTransport, ServerSettings};
 
@@ -91,7 +91,7 @@ impl Login {
             server: self.server.clone(),
             reason: reason.to_owned(),
         };
-        let target = tokio::time::timeout(timeout, wait_for_callback(&self.listener)).await;
+        let target = tokio::time::timeout(timeout, wait_for_login_callback(&self.listener)).await;
         let target = target
             .map_err(|_| {
                 let seconds = timeout.as_secs();
@@ -132,39 +132,6 @@ async fn authorization_manager(url: &str) -> Result<AuthorizationManager, AuthEr
 
 fn login_file(folder: &Path, settings: &ServerSettings) -> PathBuf {
     folder.join(format!("login-{}.json", settings.fingerprint()))
-}
-
-/// Waits for the browser's request to the callback URL, and returns its path and query.
-async fn wait_for_callback(listener: &TcpListener) -> std::io::Result<String> {
-    loop {
-        let (mut stream, _) = listener.accept().await?;
-        // A connection that sends nothing must not block the login.
-        let line =
-            tokio::time::timeout(Duration::from_secs(5), read_request_line(&mut stream)).await;
-        let line = line.ok().flatten().unwrap_or_default();
-        let target = line.split(' ').nth(1).unwrap_or_default();
-        let (status, body) = match target.starts_with("/callback?") {
-            true => ("200 OK", "You are logged in. You can close this page.\n"),
-            false => ("404 Not Found", "Not found.\n"),
-        };
-        let response = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
-            Connection: close\r\n\r\n{body}",
-            body.len()
-        );
-        // Fails if the browser has closed the connection, which does not matter here.
-        let _ = stream.write_all(response.as_bytes()).await;
-        if target.starts_with("/callback?") {
-            return Ok(target.to_owned());
-        }
-    }
-}
-
-async fn read_request_line(stream: &mut TcpStream) -> Option<String> {
-    let mut line = String::new();
-    let mut reader = BufReader::new(tokio::io::AsyncReadExt::take(stream, 16 << 10));
-    reader.read_line(&mut line).await.ok()?;
-    Some(line)
 }
 
 /// Largest file of tokens that is read, in bytes.

@@ -88,7 +88,7 @@ impl ModelClient {
     /// Fetches the names of the provider's models, in its order, each with its context window in
     /// tokens if the provider tells it.
     pub async fn list_models_with_windows(&self) -> Result<Vec<(String, Option<u64>)>, ModelError> {
-        let provider = &*self.provider;
+        let provider = &*self.provider.authorized().await?;
         provider.require_key()?;
         provider.require_accepted_user()?;
         let failed = |error| connection_error(provider, error);

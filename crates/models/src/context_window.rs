@@ -129,6 +129,7 @@ impl ModelClient {
         resource: &str,
         body: Option<Value>,
     ) -> Option<Value> {
+        let provider = &*provider.authorized().await.ok()?;
         let url = resource_url(provider, resource).ok()?;
         let request = match body {
             Some(body) => self.http().post(url).body(body.to_string()),

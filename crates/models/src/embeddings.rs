@@ -12,7 +12,7 @@ impl ModelClient {
     /// Computes one vector per text with an embedding model of the provider. All vectors have the
     /// same length. The caller limits the time; a failed request is not repeated.
     pub async fn embed(&self, model: &str, texts: &[String]) -> Result<Vec<Vec<f32>>, ModelError> {
-        let provider = self.provider();
+        let provider = &*self.provider().authorized().await?;
         provider.require_key()?;
         provider.require_accepted_user()?;
         let failed = |error| connection_error(provider, error);

@@ -58,6 +58,7 @@
 // Standard output and standard error belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod access_tokens;
 mod batch;
 mod calls_as_text;
 mod chat;
@@ -73,8 +74,10 @@ mod lenient_json;
 mod messages;
 mod model;
 mod model_table;
+mod oauth;
 mod pairing;
 mod port_owner;
+mod price_table;
 mod prompt;
 mod provider;
 mod request;
@@ -84,6 +87,7 @@ mod responses;
 mod sse;
 mod transport;
 
+pub use access_tokens::{AccessTokenSource, AccessTokens};
 pub use batch::{BatchClient, BatchState};
 pub use classify::error_from_status;
 pub use client::{ModelClient, ModelStream};
@@ -92,7 +96,8 @@ pub use discover::{DiscoveredServer, discover_servers};
 pub use error::{ModelCapability, ModelError};
 pub use event::{ModelEvent, ReasoningView};
 pub use model::{Model, WindowSource};
+pub use oauth::{BrowserLogin, DeviceLogin, OAuthClient, OAuthError, OAuthTokens};
 pub use prompt::{ModelTool, ModelToolInput, Prompt, ToolCallMode};
 pub use provider::{KeySource, OutputLimitField, Provider, Secret};
 pub use request::request_body;
-pub use selvedge_protocol::{Effort, Prices, ReasoningStyle, RetryLimits};
+pub use selvedge_protocol::{Effort, OAuthSettings, Prices, ReasoningStyle, RetryLimits};

@@ -43,7 +43,7 @@ pub struct Model {
     pub patch: Option<PatchFlavour>,
     /// Whether the provider enforces the schemas of structured calls. Messages cannot.
     pub strict_schemas: bool,
-    /// Prices of tokens; `None` if they are not configured.
+    /// Prices of tokens; `None` if they are neither built in nor configured.
     pub prices: Option<Prices>,
     /// Whether scripts run with this model; `None` uses the setting of the provider.
     pub script_mode: Option<ScriptMode>,

@@ -4,6 +4,7 @@
 
 use selvedge_protocol::{LimitOverrides, ShellFlavour};
 
+use crate::price_table::list_prices;
 use crate::{Model, Provider, ReasoningStyle, WindowSource};
 
 /// Properties of the models whose names start with a prefix.
@@ -156,15 +157,18 @@ impl Model {
     }
 
     /// Returns the properties of a model of a provider. A model that is not in the table has a
-    /// larger context at a remote provider than on this machine.
+    /// larger context at a remote provider than on this machine. The prices are the list prices of
+    /// the provider, if they are known.
     pub fn at_provider(provider: &Provider, name: &str) -> Self {
         let model = Self::from_table(name);
-        match model.window_source == WindowSource::Assumed && !provider.is_local() {
-            true => Self {
-                context_window: UNKNOWN_REMOTE_WINDOW_TOKENS,
-                ..model
+        let is_assumed = model.window_source == WindowSource::Assumed;
+        Self {
+            context_window: match is_assumed && !provider.is_local() {
+                true => UNKNOWN_REMOTE_WINDOW_TOKENS,
+                false => model.context_window,
             },
-            false => model,
+            prices: list_prices(&provider.name, name),
+            ..model
         }
     }
 

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::ModelError;
 use crate::port_owner::port_owner;
-use selvedge_protocol::{LimitOverrides, ModelOrigin, RetryLimits, ScriptMode, WireApi};
+use crate::{AccessTokens, ModelError};
+use selvedge_protocol::{
+    LimitOverrides, ModelOrigin, OAuthSettings, RetryLimits, ScriptMode, WireApi,
+};
 
 /// A provider of models.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +26,11 @@ pub struct Provider {
     pub key: Option<Secret>,
     /// Where the key may be read from.
     pub key_source: KeySource,
+    /// How to log in with OAuth 2.0; `None` if the provider has no such login.
+    pub oauth: Option<OAuthSettings>,
+    /// The access tokens of an OAuth login. They are sent as `Authorization: Bearer`, instead of a
+    /// key.
+    pub access_tokens: Option<AccessTokens>,
     /// The user whose process must listen at the address, for a server that was found on this
     /// machine and accepted. Checked before each request.
     pub accepted_user: Option<u32>,
@@ -51,7 +58,7 @@ pub struct Provider {
 /// Where the key of a provider may be read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeySource {
-    /// The environment or the user's keyring.
+    /// The environment or the keys that the user stored.
     #[default]
     Any,
     /// The environment only, because the user did not configure the address.
@@ -105,6 +112,8 @@ impl Provider {
             output_limit: OutputLimitField::default(),
             default_model: None,
             key_source: KeySource::Any,
+            oauth: None,
+            access_tokens: None,
             accepted_user: None,
             script_mode: None,
             script_limits: LimitOverrides::default(),

@@ -125,8 +125,27 @@ impl RequestLoop {
         }
     }
 
+    /// Sends the request. If the access token of a login is rejected, refreshes it and sends the
+    /// request again, once.
     async fn send(&self) -> Result<reqwest::Response, ModelError> {
-        let provider = &*self.provider;
+        let provider = self.provider.authorized().await?;
+        let rejected = match self.send_as(&provider).await {
+            Err(error) if error.status == Some(401) => error,
+            answer => return answer,
+        };
+        match self.provider.reauthorized(&provider).await? {
+            Some(provider) => self.send_as(&provider).await,
+            None => Err(rejected),
+        }
+    }
+
+    /// Sends the request with the key of `provider`, and redacts the key in an error.
+    async fn send_as(&self, provider: &Provider) -> Result<reqwest::Response, ModelError> {
+        let sent = self.send_with_key(provider).await;
+        sent.map_err(|error| provider.redact_secrets(error))
+    }
+
+    async fn send_with_key(&self, provider: &Provider) -> Result<reqwest::Response, ModelError> {
         provider.require_key()?;
         provider.require_accepted_user()?;
         let request = self

@@ -93,6 +93,10 @@ pub(crate) fn request_headers(provider: &Provider) -> Result<HeaderMap, ModelErr
             return Err(invalid_key_error(provider));
         }
         match &provider.key_header {
+            _ if provider.access_tokens.is_some() => {
+                let bearer = Secret::new(format!("Bearer {}", key.reveal()));
+                insert_header(&mut headers, "authorization", &bearer)?;
+            }
             Some(header) => insert_header(&mut headers, header, &key)?,
             None if provider.wire_api == WireApi::Messages => {
                 insert_header(&mut headers, "x-api-key", &key)?;

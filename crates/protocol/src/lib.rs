@@ -71,8 +71,8 @@ pub use session_store::{
 };
 pub use settings::{
     BlockOrder, CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables,
-    McpApproval, McpSampling, McpServerOptions, MemoryScope, PatchFlavour, Prices, ReasoningStyle,
-    Retention, RetryLimits, ShellFlavour, ToolPack, WeakerConfinement,
+    McpApproval, McpSampling, McpServerOptions, MemoryScope, OAuthSettings, PatchFlavour, Prices,
+    ReasoningStyle, Retention, RetryLimits, ShellFlavour, ToolPack, WeakerConfinement,
 };
 pub use spec::{ApprovalRequirement, CallReach, CallTimeout, ResultView, SPAWN_TOOL, ToolSpec};
 pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};

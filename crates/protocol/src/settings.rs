@@ -185,6 +185,26 @@ impl Prices {
     }
 }
 
+/// How to log in to a provider with OAuth 2.0.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct OAuthSettings {
+    /// Id of the client that is registered at the authorization server. It has no secret.
+    pub client_id: String,
+    /// URL at which the authorization server issues and refreshes tokens.
+    pub token_url: String,
+    /// URL that starts the device flow: the user enters a code in any browser.
+    pub device_authorization_url: Option<String>,
+    /// URL of the page that the user opens in a browser of this machine (authorization code flow
+    /// with PKCE). It returns to `http://127.0.0.1:PORT/callback`.
+    pub authorization_url: Option<String>,
+    /// Port to which the browser returns. Any free port if not set.
+    #[schemars(range(min = 1))]
+    pub redirect_port: Option<u16>,
+    /// Scopes to request.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+}
+
 /// How often a request to a provider is repeated, and how long a streamed answer may pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

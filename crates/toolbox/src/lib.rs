@@ -29,6 +29,7 @@ mod hidden_paths;
 #[cfg(feature = "web")]
 mod http;
 mod ignore_rules;
+mod image_data;
 mod list_dir;
 mod nearest_text;
 mod offer;
@@ -77,6 +78,9 @@ pub use commands::{CommandRule, CommandRules, CommandRunner, CommandSettings, Sa
 pub use file_replacement::{FileReplacement, FileReplacementError, replace_files};
 pub use git_files::project_root;
 pub use ignore_rules::refused_ignore_files;
+pub use image_data::{
+    ImageDataError, MAX_IMAGE_FILE_BYTES, PreparedImage, is_image, prepare_image,
+};
 pub use offer::ToolsConfig;
 pub use packs::{PackError, PackSelection, ToolPacks};
 pub use revert::{RevertError, changes_diff, revert_changes};

@@ -1,10 +1,7 @@
 //! The tool `view_image`: returns an image for the model, scaled down if it is too large.
 
-use std::io::{Cursor, Read};
+use std::io::Read;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, image_parts, typed_call};
@@ -15,17 +12,8 @@ use tokio::sync::Semaphore;
 use crate::Workspace;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
+use crate::image_data::{MAX_IMAGE_FILE_BYTES, prepare_image};
 
-/// The largest image file that is read.
-const MAX_FILE_BYTES: u64 = 20 << 20;
-/// Maximum bytes of the returned image. As base64 this stays below the 5 MB that models accept.
-const MAX_SENT_BYTES: usize = 3_500_000;
-/// Maximum width and height of the returned image, in pixels.
-const MAX_SENT_SIDE_PIXELS: u32 = 2048;
-/// Maximum width and height of an image that is decoded, in pixels.
-const MAX_DECODED_SIDE_PIXELS: u32 = 20_000;
-/// Maximum memory for decoding an image, in bytes.
-const MAX_DECODE_MEMORY_BYTES: u64 = 512 << 20;
 /// Allows one image to be decoded at a time, which bounds the memory.
 static DECODE_PERMIT: Semaphore = Semaphore::const_new(1);
 
@@ -94,75 +82,16 @@ fn view(workspace: &Workspace, args: &ViewImageArgs) -> Result<ViewImageOutput, 
     let mut bytes = Vec::new();
     let read = workspace
         .open_file(&path)?
-        .take(MAX_FILE_BYTES + 1)
+        .take(MAX_IMAGE_FILE_BYTES as u64 + 1)
         .read_to_end(&mut bytes);
     read.map_err(|error| ToolError::new(format!("{shown} cannot be read: {error}")))?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(ToolError::new(format!(
-            "{shown} is larger than {} MB",
-            MAX_FILE_BYTES >> 20
-        )));
-    }
-    // Detected from the content: the file extension may be wrong.
-    let format = image::guess_format(&bytes)
-        .map_err(|_| ToolError::new(format!("{shown} is not an image in a supported format")))?;
-    let broken =
-        |error: image::ImageError| ToolError::new(format!("{shown} cannot be decoded: {error}"));
-    let (width, height) = ImageReader::with_format(Cursor::new(&bytes), format)
-        .into_dimensions()
-        .map_err(broken)?;
-    if width.max(height) > MAX_DECODED_SIDE_PIXELS {
-        return Err(ToolError::new(format!(
-            "{shown} is {width} × {height}: too large to decode"
-        )));
-    }
-    // Decodes even an image that is returned unchanged: a broken image would fail at the model.
-    let mut reader = ImageReader::with_format(Cursor::new(&bytes), format);
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(MAX_DECODE_MEMORY_BYTES);
-    reader.limits(limits);
-    let image = reader.decode().map_err(broken)?;
-    let fits = width.max(height) <= MAX_SENT_SIDE_PIXELS && bytes.len() <= MAX_SENT_BYTES;
-    let (data, mime_type, width, height) = match fits {
-        true => (bytes, format.to_mime_type(), width, height),
-        false => shrink_image(image).map_err(broken)?,
-    };
-    let (data, mime_type) = (STANDARD.encode(&data), mime_type.to_owned());
+    let image = prepare_image(bytes).map_err(|error| ToolError::new(format!("{shown} {error}")))?;
     Ok(ViewImageOutput {
         r#type: "image",
-        data,
-        mime_type,
-        width,
-        height,
-        scaled: !fits,
+        data: image.data,
+        mime_type: image.mime_type.to_owned(),
+        width: image.width,
+        height: image.height,
+        scaled: image.scaled,
     })
-}
-
-/// Scales an image down, and re-encodes it, until it has at most `MAX_SENT_BYTES`. Returns the
-/// bytes, the media type, the width and the height.
-fn shrink_image(image: DynamicImage) -> image::ImageResult<(Vec<u8>, &'static str, u32, u32)> {
-    let mut side = MAX_SENT_SIDE_PIXELS;
-    let mut image = image;
-    loop {
-        if image.width().max(image.height()) > side {
-            image = image.resize(side, side, image::imageops::FilterType::Triangle);
-        }
-        for format in [ImageFormat::Png, ImageFormat::Jpeg] {
-            let mut out = Cursor::new(Vec::new());
-            match format {
-                ImageFormat::Jpeg => image.to_rgb8().write_to(&mut out, format)?,
-                _ => image.write_to(&mut out, format)?,
-            }
-            if out.get_ref().len() <= MAX_SENT_BYTES {
-                return Ok((
-                    out.into_inner(),
-                    format.to_mime_type(),
-                    image.width(),
-                    image.height(),
-                ));
-            }
-        }
-        // Each round has a quarter of the pixels. The loop ends, because one pixel always fits.
-        side = image.width().max(image.height()).div_ceil(2);
-    }
 }

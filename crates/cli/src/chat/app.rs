@@ -20,6 +20,7 @@ use super::editor::Editor;
 use super::form_prompt::FormPrompt;
 use super::history::InputHistory;
 use super::history_search::HistorySearch;
+use super::images::PastedImages;
 use super::inbox::{InboxPoll, InboxUse};
 use super::other_programs::{InputGate, spawn_input_reader};
 use super::pending_question::{ChatQuestion, QuitAction};
@@ -82,6 +83,7 @@ pub(crate) struct Chat {
     /// Whether the first question is on the screen.
     pub(super) question_shown: bool,
     pub(super) editor: Editor,
+    pub(super) pasted_images: PastedImages,
     /// Input for the first question: the reason of a denial, or a form field.
     pub(super) answer_editor: Editor,
     pub(super) history: InputHistory,
@@ -177,6 +179,7 @@ impl Chat {
             questions: VecDeque::new(),
             question_shown: false,
             editor: Editor::default(),
+            pasted_images: PastedImages::default(),
             answer_editor: Editor::default(),
             // If the journal is encrypted, messages must not be stored in a plain file.
             history: InputHistory::open(home.as_deref().filter(|_| !setup.config.journal.encrypt)),
@@ -401,6 +404,7 @@ impl Chat {
                 self.finish_turn(session, &outcome, now);
             }
             ChatUpdate::TurnPanicked => self.recover_from_panic(now),
+            ChatUpdate::ClipboardRead(image) => self.handle_clipboard(image),
             ChatUpdate::FilesFound { query, paths } => self.handle_found_files(&query, paths),
             ChatUpdate::ServersReady => {
                 self.servers_ready = true;

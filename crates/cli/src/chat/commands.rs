@@ -119,7 +119,7 @@ fn enum_choices<T: JsonSchema + DeserializeOwned>() -> Vec<EnumChoice<T>> {
 }
 
 /// Keys and what they do. `docs/terminal.md` is generated from this table.
-pub(crate) const KEY_BINDINGS: [(&str, &str); 16] = [
+pub(crate) const KEY_BINDINGS: [(&str, &str); 17] = [
     ("Enter", "Send; during a turn, queue for the next turn"),
     ("Alt-Enter, Ctrl-J, \\ Enter", "Insert a line break"),
     ("Up, Down", "Browse earlier messages"),
@@ -129,7 +129,11 @@ pub(crate) const KEY_BINDINGS: [(&str, &str); 16] = [
         "!COMMAND",
         "Run a command of your own; the model sees its output",
     ),
-    ("@", "Complete a file name"),
+    (
+        "@",
+        "Complete a file name; an image is sent with the message",
+    ),
+    ("Ctrl-V", "Insert the image on the clipboard"),
     ("Tab", "Accept the completion"),
     ("Ctrl-T", "Show or hide the model's reasoning"),
     (

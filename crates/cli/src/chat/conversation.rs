@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use futures_util::FutureExt;
-use selvedge_agent::{Agent, BackgroundPolicy, Session, TurnOptions, TurnOutcome};
+use selvedge_agent::{Agent, BackgroundPolicy, Session, TurnInput, TurnOptions, TurnOutcome};
 use selvedge_mcp::ElicitationResponse;
 use selvedge_protocol::{
     ApprovalResponse, EventSink, LimitSurface, ModelErrorKind, TurnEnd, TurnErrorKind,
@@ -39,7 +39,7 @@ pub(super) fn wait_here<T>(work: impl Future<Output = T>) -> T {
 /// How a turn starts.
 pub(super) enum TurnStart {
     /// With a user message.
-    Message(String),
+    Message(TurnInput),
     /// By recovering the interrupted turn of the session.
     Recover,
 }
@@ -123,10 +123,20 @@ impl Chat {
         let Some(text) = self.queued_messages.pop_front() else {
             return;
         };
+        let mut prompt = match self.attach_images(text.clone()) {
+            Ok(prompt) => prompt,
+            Err(problem) => {
+                self.print_problem(&problem);
+                self.queued_messages.push_front(text);
+                return self.restore_queued_input();
+            }
+        };
         self.print_block(user_message_rows(&text, self.theme));
+        self.print_rows(Self::image_rows(&prompt));
         let mut parts = std::mem::take(&mut self.context_for_model);
         parts.insert(0, text);
-        self.spawn_turn(TurnStart::Message(parts.join("\n\n")));
+        prompt.text = parts.join("\n\n");
+        self.spawn_turn(TurnStart::Message(prompt.into()));
     }
 
     /// Creates the session if there is none, and rebuilds the agent if the session or the tools
@@ -203,7 +213,9 @@ impl Chat {
         tokio::spawn(async move {
             let turn = async {
                 let outcome = match start {
-                    TurnStart::Message(text) => agent.run_turn(&mut session, text, &options).await,
+                    TurnStart::Message(input) => {
+                        agent.run_turn(&mut session, input, &options).await
+                    }
                     TurnStart::Recover => agent.run_open_turn(&mut session, &options).await,
                 };
                 (session, outcome)

@@ -91,7 +91,7 @@ impl Chat {
             return self.spawn_turn(TurnStart::Recover);
         }
         self.print_block(user_message_rows(&text, self.theme));
-        self.spawn_turn(TurnStart::Message(text));
+        self.spawn_turn(TurnStart::Message(text.into()));
     }
 
     /// Claims the oldest message whose sender may do as much as this chat. A message whose turn has

@@ -59,6 +59,7 @@ impl Chat {
                 self.notice = Some(notice.to_owned());
             }
             KeyCode::Char('r') if control => self.search_history(),
+            KeyCode::Char('v') if control => self.paste_clipboard_image(),
             KeyCode::Char('z') if control => self.stop_process(),
             KeyCode::Char('g') if control => self.edit_in_editor(),
             KeyCode::Char('o') if control => self.expand_last_turn(),
@@ -133,6 +134,9 @@ impl Chat {
             }
             Some(question) => question.handle_paste(Instant::now()),
             None => {}
+        }
+        if self.paste_image_file(text) {
+            return;
         }
         self.editor.paste(text);
         self.history.reset_position();

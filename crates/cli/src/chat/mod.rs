@@ -18,6 +18,7 @@ mod form_prompt;
 mod highlight;
 mod history;
 mod history_search;
+mod images;
 mod inbox;
 mod keys;
 mod markdown;

@@ -8,6 +8,7 @@ use super::markdown::render_markdown;
 use super::rows::{StyledRow, fold_rows, sanitize, sanitize_line, truncate};
 use super::script_view::{script_result_rows, script_source_rows};
 use super::theme::Theme;
+use crate::prompt_images::text_with_images;
 
 /// Turns that are shown when a session is opened.
 const SHOWN_TURNS: u32 = 3;
@@ -55,7 +56,7 @@ fn item_rows(item: &TurnItem, width: usize, theme: Theme) -> Vec<StyledRow> {
         TurnItem::Conversation(ConversationItem::Message(message))
             if message.role == MessageRole::User =>
         {
-            user_message_rows(&message.text(), theme)
+            user_message_rows(&text_with_images(message), theme)
         }
         TurnItem::Conversation(ConversationItem::Message(message)) => {
             render_markdown(&message.text(), width, theme)

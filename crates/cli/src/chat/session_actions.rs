@@ -16,6 +16,7 @@ use super::rows::{StyledRow, sanitize, sanitize_line};
 use super::status::format_usage;
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
+use crate::prompt_images::text_with_images;
 use crate::sessions_stop::{RevertDecider, revert_turn};
 
 /// Largest text that `/copy` sends to the terminal, in bytes. Terminals ignore longer ones.
@@ -43,8 +44,11 @@ impl Chat {
             Some(_) => "trusted",
             None => "its configuration files, if any, are not used",
         };
-        let cost = self.status.cost.filter(|cost| *cost > 0.0);
-        let cost = cost.map(|cost| format!(", ${cost:.2}")).unwrap_or_default();
+        let cost = match (model.prices, self.status.cost) {
+            (None, _) => ", cost unknown: the model has no prices".to_owned(),
+            (Some(_), Some(cost)) if cost > 0.0 => format!(", ${cost:.2}"),
+            (Some(_), _) => String::new(),
+        };
         let usage = format_usage(&self.status.usage);
         let fields = [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
@@ -264,7 +268,7 @@ fn session_markdown(id: &str, items: Vec<(u32, TurnItem)>) -> String {
         text.push_str(&match item {
             TurnItem::Conversation(ConversationItem::Message(message)) => match message.role {
                 MessageRole::User => format!("\n## Turn {turn}\n\n> {}\n", {
-                    message.text().trim_end().replace('\n', "\n> ")
+                    text_with_images(&message).trim_end().replace('\n', "\n> ")
                 }),
                 MessageRole::Assistant => format!("\n{}\n", message.text().trim_end()),
             },

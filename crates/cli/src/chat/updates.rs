@@ -17,6 +17,8 @@ use tokio::sync::oneshot;
 use super::app::Chat;
 use super::approval_prompt::ChatApprovalRequest;
 use super::form_prompt::ChatFormRequest;
+use crate::problem::Problem;
+use crate::prompt_images::PromptImage;
 
 /// A message from a background task to the chat.
 pub(crate) enum ChatUpdate {
@@ -39,6 +41,8 @@ pub(crate) enum ChatUpdate {
     JournalRead(Box<dyn FnOnce(&mut Chat) + Send>),
     /// The result of `/mcp`.
     ServersChecked(Vec<ServerStatus>),
+    /// The image that was on the clipboard.
+    ClipboardRead(Result<Box<PromptImage>, Problem>),
     /// The result of `/diff`.
     SessionDiffReady(Box<WorkspaceDiff>),
 }

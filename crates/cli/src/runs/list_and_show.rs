@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::CliStatus;
 use crate::call_outcome::CallOutcomeLabel;
 use crate::list_table::{ListCell, first_code_line, print_list};
-use crate::output::{print_line, print_text};
+use crate::output::{print_coloured, print_line, print_text};
 use crate::runs::args::{RunsListArgs, RunsShowArgs};
 use crate::runs::{resume_advice, user_redactor};
 
@@ -68,13 +68,13 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
         return crate::output::print_json(&run_json(&run, &redactor));
     }
     let summary = &run.summary;
-    print_line(&format!(
-        "{}  {}, started {} ago in {}",
-        summary.id,
-        state_name(summary.state),
-        format_age(since_epoch(), summary.started_ms),
-        summary.directory
-    ))?;
+    let age = format_age(since_epoch(), summary.started_ms);
+    print_coloured(&[
+        (&summary.id, "1"),
+        ("  ", ""),
+        (state_name(summary.state), state_colour(summary.state)),
+        (&format!(", started {age} ago in {}", summary.directory), ""),
+    ])?;
     if let Some(earlier) = &summary.resumes {
         print_line(&format!("resumes {earlier}"))?;
     }
@@ -82,7 +82,8 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
         print_line(&format!("resumed by {later}"))?;
     }
     if let Some(error) = run.output.as_ref().and_then(|output| output.error.as_ref()) {
-        print_line(&redactor.redact_text(&format!("{}: {}", error.code, error.message)))?;
+        let message = redactor.redact_text(&error.message);
+        print_coloured(&[(&error.code.to_string(), "31"), (": ", ""), (&message, "")])?;
     }
     let bars = CallTimeline::from_run(&run);
     for call in &run.calls {
@@ -96,17 +97,23 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
             "" => call.state.as_str(),
             words => words,
         };
-        let text = format!(
-            "{:<8} {} {} {:<14} {words}  {about}",
-            call.id,
-            bars.bar(call),
-            label.mark,
-            call.tool,
-        );
-        print_line(text.trim_end())?;
+        let colour = label.tone.colour_code();
+        print_coloured(&[
+            (&format!("{:<8} {} ", call.id, bars.bar(call)), ""),
+            (label.mark, colour),
+            (&format!(" {:<14} ", call.tool), ""),
+            (words, colour),
+            (&format!("  {about}"), ""),
+        ])?;
         if let Some(error) = &call.error {
-            let text = format!("           {}: {}", error.code, error.message);
-            print_line(&redactor.redact_text(&text))?;
+            let code = error.code.to_string();
+            let message = redactor.redact_text(&error.message);
+            print_coloured(&[
+                ("           ", ""),
+                (&code, "31"),
+                (": ", ""),
+                (&message, ""),
+            ])?;
         }
     }
     for question in &run.open_approvals {

@@ -47,7 +47,8 @@ selvedge
   Ctrl-R               Search the earlier messages
   Ctrl-G               Edit the message in $VISUAL or $EDITOR
   !COMMAND             Run a command of your own; the model sees its output
-  @                    Complete a file name
+  @                    Complete a file name; an image is sent with the message
+  Ctrl-V               Insert the image on the clipboard
   Tab                  Accept the completion
   Ctrl-T               Show or hide the model's reasoning
   Ctrl-O               Show the scripts and results of the last turn in full

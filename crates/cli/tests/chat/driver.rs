@@ -78,7 +78,14 @@ impl ChatFixture {
         height: u16,
         env: &[(&str, &str)],
     ) -> ChatTerminal {
-        ChatTerminal::new(self.dir.path(), args, width, height, env)
+        let argv = [&[env!("CARGO_BIN_EXE_selvedge")], args].concat();
+        ChatTerminal::new(self.dir.path(), &argv, width, height, env)
+    }
+
+    /// Runs a shell with job control in a terminal.
+    pub fn open_shell(&self) -> ChatTerminal {
+        let argv = ["/bin/bash", "--norc", "--noprofile", "-i"];
+        ChatTerminal::new(self.dir.path(), &argv, 80, 24, &[("PS1", "shell> ")])
     }
 
     /// Runs `selvedge` without a terminal.
@@ -126,7 +133,7 @@ fn size(n: u16) -> NonZeroU16 {
 }
 
 impl ChatTerminal {
-    fn new(dir: &Path, args: &[&str], width: u16, height: u16, env: &[(&str, &str)]) -> Self {
+    fn new(dir: &Path, argv: &[&str], width: u16, height: u16, env: &[(&str, &str)]) -> Self {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -145,7 +152,6 @@ impl ChatTerminal {
             .open(name.to_str().unwrap())
             .unwrap()
             .into();
-        let argv = [&[env!("CARGO_BIN_EXE_selvedge")], args].concat();
         let home = dir.join("home");
         let default_env = [
             ("SELVEDGE_HOME", home.to_str().unwrap()),
@@ -157,6 +163,7 @@ impl ChatTerminal {
             cwd: dir.join("work"),
             env: default_env
                 .iter()
+                .filter(|(name, _)| env.iter().all(|(changed, _)| changed != name))
                 .chain(env)
                 .map(|(name, value)| ((*name).into(), (*value).into()))
                 .collect(),
@@ -262,6 +269,23 @@ impl ChatTerminal {
                 }
             }
         }
+    }
+
+    /// Waits until the normalized screen equals the file `chat/screens/NAME.txt`. With
+    /// `UPDATE_SCREENS=1`, writes the file instead.
+    pub fn expect_screen_file(&mut self, name: &str) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chat/screens");
+        let file = folder.join(format!("{name}.txt"));
+        if std::env::var_os("UPDATE_SCREENS").is_none() {
+            let expected = std::fs::read_to_string(&file).unwrap_or_default();
+            return self.expect_screen(&expected);
+        }
+        // The screen is complete when nothing more comes.
+        while let Ok(chunk) = self.output.recv_timeout(Duration::from_secs(2)) {
+            self.process(&chunk);
+        }
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(file, format!("{}\n", normalize(&self.screen()))).unwrap();
     }
 
     /// Shows output on the screen; a synchronized update when all of it has arrived, as a terminal

@@ -185,10 +185,11 @@ impl BatchHttp {
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, ModelError> {
-        self.provider.require_key()?;
-        self.provider.require_accepted_user()?;
-        let request = request.headers(request_headers(&self.provider)?);
-        let failed = |error| connection_error(&self.provider, error);
+        let provider = &*self.provider.authorized().await?;
+        provider.require_key()?;
+        provider.require_accepted_user()?;
+        let request = request.headers(request_headers(provider)?);
+        let failed = |error| connection_error(provider, error);
         let response = async {
             let mut response = check_response(request.send().await.map_err(failed)?).await?;
             let mut body = Vec::new();
@@ -203,7 +204,8 @@ impl BatchHttp {
             Ok(body)
         };
         let body = tokio::time::timeout(BATCH_REQUEST_TIMEOUT, response).await;
-        body.unwrap_or_else(|_| Err(timeout_error(&self.provider, BATCH_REQUEST_TIMEOUT)))
+        let body = body.unwrap_or_else(|_| Err(timeout_error(provider, BATCH_REQUEST_TIMEOUT)));
+        body.map_err(|error| provider.redact_secrets(error))
     }
 }
 
