@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::cleaning::truncate_words;
 use crate::distill_batch::{DistillAnswers, PendingBatch, PromptTurnRange};
+use crate::layers::LAYER_TOKENS;
 use crate::lesson_rules::{
     ObservedTurn, extract_keywords, find_fixes, find_preferences, find_topics, topic_category,
 };
@@ -34,8 +35,6 @@ const MAX_PROMPT_TOKENS: u32 = 24_000;
 const TOPIC_DECAY: f64 = 0.8;
 /// Topics with a lower weight are deleted.
 const MIN_TOPIC_WEIGHT: f64 = 0.02;
-/// The size of a reference layer, in tokens.
-const LAYER_TOKENS: std::ops::RangeInclusive<u32> = 500..=5000;
 /// Turns that must mention a topic before a layer about it is proposed.
 const MIN_LAYER_TURNS: u32 = 12;
 

@@ -32,6 +32,8 @@ pub struct Lesson {
     pub keywords: Vec<String>,
     /// The text for the model.
     pub content: String,
+    /// The size of `content`, in tokens.
+    pub tokens: u32,
     /// The turns it was learned from: `session/T-50`.
     pub source_turns: Vec<String>,
     /// How much it counts in ranking, from 0 to 1, when it was last learned. It decays with time.
@@ -342,7 +344,7 @@ pub(crate) fn read_lessons(
     limit: u32,
 ) -> Result<Vec<Lesson>, MemoryError> {
     let sql = "SELECT id, kind, status, decrypt(title), decrypt(topics), decrypt(keywords),
-         decrypt(content), weight, updated_ms, coalesce(project, '') FROM memory_lessons
+         decrypt(content), weight, updated_ms, coalesce(project, ''), tokens FROM memory_lessons
          WHERE ?1 IS NULL OR status = ?1 ORDER BY weight DESC, updated_ms DESC, id LIMIT ?2";
     let list = |text: String| {
         let words = text.split('\n').filter(|word| !word.is_empty());
@@ -358,6 +360,7 @@ pub(crate) fn read_lessons(
             topic: list(row.get(4)?),
             keywords: list(row.get(5)?),
             content: row.get(6)?,
+            tokens: row.get(10)?,
             source_turns: Vec::new(),
             weight: row.get(7)?,
             last_updated: row.get(8)?,
@@ -391,7 +394,7 @@ pub(crate) fn learn_lesson(
             id
         }
         None => {
-            let id = lesson_id(connection, &project, draft);
+            let id = lesson_id(connection, &project, draft.kind, &draft.identity);
             let LessonDraft {
                 kind,
                 status,
@@ -439,7 +442,7 @@ fn find_same_lesson(
     project: &str,
     draft: &LessonDraft,
 ) -> Result<Option<String>, MemoryError> {
-    let id = lesson_id(connection, project, draft);
+    let id = lesson_id(connection, project, draft.kind, &draft.identity);
     let mut by_id = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
     if by_id.exists(params![id])? {
         return Ok(Some(id));
@@ -463,10 +466,12 @@ fn find_same_lesson(
     Ok(None)
 }
 
-/// Deletes lessons whose weight has decayed, and returns how many. Proposed and declined ones stay.
+/// Deletes lessons whose weight has decayed, and returns how many. Proposed and declined ones stay,
+/// and so do layers, which a person wrote or accepted.
 pub(crate) fn prune_lessons(connection: &Connection) -> Result<u32, MemoryError> {
     let now = now_ms();
-    let sql = "SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')";
+    let sql = "SELECT id, weight, updated_ms FROM memory_lessons
+         WHERE status IN ('used', 'seen') AND kind <> 'layer'";
     let mut expired: Vec<(String, f64, i64)> =
         query_rows(connection, sql, params![], |row| row.try_into())?;
     expired
@@ -478,17 +483,22 @@ pub(crate) fn prune_lessons(connection: &Connection) -> Result<u32, MemoryError>
     Ok(removed as u32)
 }
 
-fn remove_lesson(connection: &Connection, lesson: &str) -> Result<usize, MemoryError> {
+pub(crate) fn remove_lesson(connection: &Connection, lesson: &str) -> Result<usize, MemoryError> {
     let sql = "DELETE FROM memory_sources WHERE lesson = ?1";
     execute(connection, sql, params![lesson])?;
     let sql = "DELETE FROM memory_lessons WHERE id = ?1";
     execute(connection, sql, params![lesson])
 }
 
-/// Returns the id of a draft: a hash of its project, kind and identity. In an encrypted memory the
+/// Returns the id of a lesson: a hash of its project, kind and identity. In an encrypted memory the
 /// hash is taken of a keyed digest, so that the id reveals nothing.
-fn lesson_id(connection: &Connection, project: &str, draft: &LessonDraft) -> String {
-    let identity = format!("{project}{}{}", draft.kind.as_str(), draft.identity);
+pub(crate) fn lesson_id(
+    connection: &Connection,
+    project: &str,
+    kind: LessonKind,
+    identity: &str,
+) -> String {
+    let identity = format!("{project}{}{identity}", kind.as_str());
     let digest = match connection.keyed_digest(&identity) {
         DatabaseValue::Blob(digest) => digest,
         _ => identity.into_bytes(),

@@ -23,6 +23,7 @@ mod keys;
 mod markdown;
 mod other_programs;
 mod pending_question;
+mod proposals;
 mod recent_turns;
 mod rows;
 mod screen;

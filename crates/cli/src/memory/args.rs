@@ -21,6 +21,9 @@ pub(crate) enum MemoryCommand {
     Lessons(MemoryLessonsArgs),
     /// List proposed lessons, and accept or decline them
     Review(MemoryReviewArgs),
+    /// Write reference texts about topics by hand, and list them
+    #[command(subcommand)]
+    Layer(MemoryLayerCommand),
     /// Show the brief of the project with which a new session of this folder starts
     Brief(MemoryBriefArgs),
     /// Show what memory would recall for a message, stage by stage
@@ -170,6 +173,78 @@ pub(crate) struct MemoryReviewArgs {
     /// Use this lesson only in the project in which it was learned
     #[arg(long, value_name = "LESSON")]
     pub(crate) project: Vec<String>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MemoryLayerCommand {
+    /// Add a text of 500 to 5,000 tokens, which is used from now on
+    Add(MemoryLayerAddArgs),
+    /// Change the text, the title, the topics or the scope of a layer
+    Edit(MemoryLayerEditArgs),
+    /// Remove a layer
+    Remove(MemoryLayerRemoveArgs),
+    /// List the layers of this project and of the user
+    List(MemoryLayerListArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryLayerAddArgs {
+    /// The file with the text; `-` for standard input
+    pub(crate) file: PathBuf,
+
+    /// A topic that the text is about; can be repeated
+    #[arg(long = "topic", value_name = "TOPIC")]
+    pub(crate) topics: Vec<String>,
+
+    /// The title [default: the first heading, or the name of the file]
+    #[arg(long, value_name = "TITLE")]
+    pub(crate) title: Option<String>,
+
+    /// Use it in all projects, instead of the project of this folder
+    #[arg(long)]
+    pub(crate) user: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryLayerEditArgs {
+    /// The id of the layer
+    pub(crate) layer: String,
+
+    /// The file with the new text; `-` for standard input
+    pub(crate) file: Option<PathBuf>,
+
+    /// A topic that the text is about; replaces the earlier topics, can be repeated
+    #[arg(long = "topic", value_name = "TOPIC")]
+    pub(crate) topics: Vec<String>,
+
+    /// The new title
+    #[arg(long, value_name = "TITLE")]
+    pub(crate) title: Option<String>,
+
+    /// Use it in all projects
+    #[arg(long, conflicts_with = "project")]
+    pub(crate) user: bool,
+
+    /// Use it in the project of this folder only
+    #[arg(long)]
+    pub(crate) project: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryLayerRemoveArgs {
+    /// The id of the layer
+    pub(crate) layer: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryLayerListArgs {
+    /// List the layers of all projects
+    #[arg(long)]
+    pub(crate) all: bool,
 
     /// Print the result as JSON
     #[arg(long)]
