@@ -3,8 +3,9 @@
 
 use selvedge_database::{Connection, params};
 
+use crate::lesson_learning::{lesson_id, remove_lesson};
 use crate::lesson_rules::extract_keywords;
-use crate::lessons::{lesson_id, read_lessons, remove_lesson};
+use crate::lessons::read_lessons;
 use crate::store::{execute, now_ms, query_first};
 use crate::{Lesson, LessonKind, LessonStatus, Memory, MemoryError, tokens};
 

@@ -222,6 +222,12 @@ impl Memory {
                 let sql = format!("UPDATE {table} SET project = ?2 WHERE project = ?1");
                 connection.execute(&sql, params![from, into])?;
             }
+            let sql = "UPDATE memory_requests SET unit = ?2 WHERE unit = ?1";
+            connection.execute(sql, params![from, into])?;
+            for table in ["memory_runs", "memory_areas"] {
+                let sql = format!("DELETE FROM {table} WHERE unit = ?1");
+                connection.execute(&sql, params![from])?;
+            }
             Ok(into)
         })
     }

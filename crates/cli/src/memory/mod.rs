@@ -2,10 +2,12 @@
 
 pub(crate) mod args;
 mod brief_and_explain;
+mod distill;
 mod forget;
 mod import;
 mod layer;
 mod lessons;
+mod maintenance;
 mod project;
 mod search;
 mod show;
@@ -34,7 +36,8 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
         MemoryCommand::Search(args) => search::search(&memory, &args),
         MemoryCommand::Show(args) => show::show(&memory, &args, configured_gradient(&config)),
         MemoryCommand::Turn(args) => turn::turn(&memory, &args),
-        MemoryCommand::Distill(args) => lessons::distill(&memory, &args, &config),
+        MemoryCommand::Distill(args) => adopt_sessions(&memory, &home, &config)
+            .and_then(|()| distill::distill(&memory, &args, &config)),
         MemoryCommand::Lessons(args) => lessons::lessons(&memory, &args),
         MemoryCommand::Review(args) => lessons::review(&memory, &args),
         MemoryCommand::Layer(command) => {
@@ -46,6 +49,12 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
             .and_then(|()| brief_and_explain::explain(&memory, &args, &config)),
         MemoryCommand::Project(command) => adopt_sessions(&memory, &home, &config)
             .and_then(|()| project::project(&memory, &command)),
+        MemoryCommand::Topics(args) => adopt_sessions(&memory, &home, &config)
+            .and_then(|()| maintenance::topics(&memory, &args)),
+        MemoryCommand::Replan(args) => {
+            maintenance::replan(&memory, &args, configured_gradient(&config))
+        }
+        MemoryCommand::Reindex(args) => maintenance::reindex(&memory, &args),
         MemoryCommand::Stats(args) => stats_and_export::stats(&memory, &args),
         MemoryCommand::Forget(args) => forget::forget(&memory, &args, &home, &config),
         MemoryCommand::Export(args) => stats_and_export::export(&memory, &args),

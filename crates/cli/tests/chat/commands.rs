@@ -289,11 +289,12 @@ fn the_chat_says_that_proposals_wait_and_decides_about_them() {
             0 => "The migration of the billing database",
             _ => "Our lunch",
         };
-        let more = ["slow", "careful", "weekend", "rollback", "walk"].map(|word| {
-            let words = vec![word; 12];
-            words.join(" and ")
-        });
-        let text = format!("{subject} number {n} went like this: {}.", more.join(", "));
+        let words = [
+            "slow", "careful", "weekend", "rollback", "index", "walk", "green",
+        ];
+        let more = (0..60).map(|at| words[(n * 5 + at * at * 3 + at / 7) % words.len()]);
+        let more: Vec<&str> = more.collect();
+        let text = format!("{subject} number {n} went like this: {}.", more.join(" "));
         let line = json!({"session": "s", "turn": n, "role": "user", "text": text});
         format!("{line}\n")
     };
