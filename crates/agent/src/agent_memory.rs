@@ -34,7 +34,8 @@ pub struct AgentMemoryOptions {
     pub recall_timeout: Option<Duration>,
     /// The maximum number of tokens of the recalled text.
     pub max_recall_tokens: u32,
-    /// How long a session must be idle before lessons are distilled from it; `None` disables this.
+    /// How long a session must be idle before its project is distilled, if that is due; `None`
+    /// disables this.
     pub distill_idle_time: Option<Duration>,
     /// The project of the sessions.
     pub project: AgentProject,
@@ -176,8 +177,8 @@ impl AgentMemory {
         self.0.memory.run_blocking(prepare).await
     }
 
-    /// Starts a background task that writes the shorter levels, and distills lessons once the
-    /// session has been idle for a while.
+    /// Starts a background task that writes the shorter levels, and distills the project once the
+    /// session has been idle for a while, if that is due.
     fn spawn_background_work(&self, session: &str) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
@@ -203,19 +204,9 @@ impl AgentMemory {
             let waiting = Arc::downgrade(&inner);
             drop(inner);
             tokio::time::sleep(idle_time).await;
-            let Some(inner) = waiting.upgrade() else {
-                return;
-            };
-            loop {
-                match inner
-                    .memory
-                    .distill(&id, inner.small_model.as_deref())
-                    .await
-                {
-                    Ok(distilled) if distilled.remaining_turns > 0 => {}
-                    // Done, failed, or another process distills the same session.
-                    _ => return,
-                }
+            if let Some(inner) = waiting.upgrade() {
+                // A task of its own, so that the next turn does not abort a request that is paid.
+                tokio::spawn(distill_if_due(inner, id));
             }
         });
         if let Some(earlier) = self.lock_background_task().replace(task.abort_handle()) {
@@ -426,6 +417,22 @@ impl HistoryStrategy for AgentMemory {
                 .flat_map(|step| step.request_items.iter().cloned()),
         );
         items
+    }
+}
+
+/// Distills the project of a session if that is due.
+async fn distill_if_due(inner: Arc<AgentMemoryInner>, session: String) {
+    let id = session.clone();
+    let state = inner
+        .memory
+        .run_blocking(move |memory| memory.distill_state(&id));
+    if !matches!(state.await, Ok(Some(state)) if state.is_due()) {
+        return;
+    }
+    let model = inner.small_model.as_deref();
+    // It ends when all is done, when it fails, or if another process distills the same project.
+    while matches!(inner.memory.distill(&session, model).await, Ok(done) if done.remaining_turns > 0)
+    {
     }
 }
 

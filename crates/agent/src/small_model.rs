@@ -2,7 +2,9 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_memory::{BatchSmallModel, SmallModel, SmallModelBatchStatus, SmallModelError};
+use selvedge_memory::{
+    BatchSmallModel, SmallModel, SmallModelAnswer, SmallModelBatchStatus, SmallModelError,
+};
 use selvedge_models::{BatchClient, BatchState, Model, ModelClient, ModelError, Prompt};
 use selvedge_protocol::{ConversationItem, MessageRole};
 
@@ -44,15 +46,30 @@ impl SmallModelClient {
 
 impl SmallModel for SmallModelClient {
     fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        async move { Ok(self.ask_counted(prompt).await?.text) }.boxed()
+    }
+
+    fn ask_counted<'a>(
+        &'a self,
+        prompt: &'a str,
+    ) -> BoxFuture<'a, Result<SmallModelAnswer, SmallModelError>> {
         async move {
             let prompt = single_message_prompt(prompt);
             let answered =
                 crate::sub_agents::ask_for_text(&self.client, &prompt, &self.model).await;
-            answered
-                .map(|(text, _)| text)
-                .map_err(|error| SmallModelError(error.message))
+            let (text, usage) = answered.map_err(|error| SmallModelError(error.message))?;
+            let prices = self.model.prices.as_ref();
+            Ok(SmallModelAnswer {
+                text,
+                usage,
+                cost: prices.map(|prices| prices.cost(&usage)),
+            })
         }
         .boxed()
+    }
+
+    fn context_tokens(&self) -> u32 {
+        u32::try_from(self.model.context_window).unwrap_or(u32::MAX)
     }
 
     fn batch_model(&self) -> Option<&dyn BatchSmallModel> {

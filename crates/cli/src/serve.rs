@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::CliStatus;
+use crate::distill_schedule::distill_in_server;
 use crate::log::reopen_log;
 use crate::output::{print_line, print_text};
 use crate::problem::Problem;
@@ -23,7 +24,6 @@ use crate::run::runtime;
 use crate::runs::open_user_journal;
 use crate::serve_args::{LoginArgs, ServeArgs, ServeCommand};
 use crate::serve_host::JournalHost;
-use crate::serve_memory::distill_idle_sessions;
 use crate::serve_tokens::{store_problem, tokens};
 use crate::setup::{begin_retention_if_due, load_user_configuration};
 
@@ -184,7 +184,7 @@ async fn serve_until_stopped(
         tokio::spawn(reload_on_hangup),
         tokio::spawn(async move { unused.drop_unused_workspaces().await }),
         tokio::spawn(apply_retention_daily(home.to_owned(), journal_settings)),
-        tokio::spawn(distill_idle_sessions(host)),
+        tokio::spawn(distill_in_server(host)),
     ];
     let drain_timeout = Duration::from_millis(settings.drain_timeout_ms.into());
     let mut second_signal = stop_signals.clone();

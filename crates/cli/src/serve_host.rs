@@ -30,7 +30,6 @@ use crate::serve::path_folder_in;
 use crate::serve_documents::{call_tool, check_document, check_inside};
 use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
 use crate::serve_failed_turn::fail_turn;
-use crate::serve_memory::IdleSessions;
 use crate::serve_memory_views::{gradient, lessons_of, review_lesson, turn_levels};
 use crate::serve_recovery::{continue_item_ids, reconcile_events};
 use crate::served_runner::ServedTurn;
@@ -57,8 +56,6 @@ pub(crate) struct JournalHost {
     workspaces: WorkspaceCache,
     /// The user's configuration, as it was when it had no errors.
     user_config: Mutex<Config>,
-    /// The sessions whose turns are not distilled yet.
-    idle_sessions: IdleSessions,
 }
 
 impl JournalHost {
@@ -75,7 +72,6 @@ impl JournalHost {
             requests,
             reader,
             user_config: Mutex::new(user_config),
-            idle_sessions: IdleSessions::default(),
         }
     }
 
@@ -132,9 +128,9 @@ impl JournalHost {
         Ok(SessionStore::get(&*self.journal, session).await?.directory)
     }
 
-    /// Returns the sessions whose turns are not distilled yet.
-    pub(crate) fn idle_sessions(&self) -> &IdleSessions {
-        &self.idle_sessions
+    /// Returns the configuration of the user.
+    pub(crate) fn user_configuration(&self) -> Config {
+        lock(&self.user_config).clone()
     }
 
     /// Returns the configuration of a folder. Files of a project count if it is trusted.
@@ -264,9 +260,7 @@ impl SessionHost for JournalHost {
         let Some(claimed) = claimed else {
             return Ok(HostedStep::Busy);
         };
-        self.idle_sessions.begin_turn(session);
         let ended = self.run_claimed(open, &claimed, turn).await;
-        self.idle_sessions.end_turn(session);
         // Turns in many folders would otherwise keep the files of all of them open.
         self.workspaces.drop_unused().await;
         ended.map(|()| HostedStep::Ended)
@@ -424,7 +418,6 @@ impl SessionHost for JournalHost {
             delete_session(&memory, journal, id)
         })
         .await?;
-        self.idle_sessions.begin_turn(session);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use selvedge_text::count_noun;
 
 use crate::board::truncate_to_tokens;
 use crate::cleaning::{clean_text, collapse_whitespace, split_sentences};
-use crate::lesson_rules::{ObservedTurn, find_preferences};
+use crate::lesson_rules::{ObservedTurn, find_preferences, has_phrase};
 use crate::lessons::{Lesson, LessonKind, lessons_in_use};
 use crate::projects::{own_project, readable_sessions};
 use crate::sectioned_text::SectionedText;
@@ -147,7 +147,13 @@ impl Memory {
                     }
                 }
             }
-            let observed = ObservedTurn { number, pieces };
+            let observed = ObservedTurn {
+                session: session.id,
+                number,
+                at_ms: turn.at_ms,
+                names: Vec::new(),
+                pieces,
+            };
             for draft in find_preferences(std::slice::from_ref(&observed)) {
                 entries.add(|entries| &mut entries.preferences, &draft.content, &source);
             }
@@ -234,17 +240,6 @@ fn spoken_texts(pieces: &[TurnPiece]) -> impl Iterator<Item = (SpeakerRole, &str
     })
 }
 
-/// Returns whether a sentence has one of the phrases, which are separated by `|`, at the beginning
-/// of a word.
-fn has_phrase(sentence: &str, phrases: &str) -> bool {
-    let lower = sentence.to_lowercase();
-    phrases.split('|').any(|phrase| {
-        lower
-            .find(phrase)
-            .is_some_and(|at| at == 0 || !lower.as_bytes()[at - 1].is_ascii_alphanumeric())
-    })
-}
-
 /// Renders a brief within its limit. Empty if there is nothing to say.
 fn render_brief(lessons: &[Lesson], entries: BriefEntries, max_tokens: u32) -> String {
     const OPENING: &str = "<project_brief>\nFrom earlier sessions of this project, as of the \
@@ -265,13 +260,24 @@ fn render_brief(lessons: &[Lesson], entries: BriefEntries, max_tokens: u32) -> S
     };
     let new = entries.preferences.iter().filter(|line| !is_learned(line));
     let preferences: Vec<String> = learned.iter().chain(new).cloned().collect();
-    let conventions = contents(|kind| matches!(kind, LessonKind::Lesson | LessonKind::Problem));
+    let is_rule = |kind| {
+        use LessonKind::{Convention, Lesson, Problem, Stack};
+        matches!(kind, Convention | Lesson | Problem | Stack)
+    };
+    let conventions: Vec<String> = contents(is_rule).collect();
+    // A decision of the latest turns may have become a convention since.
+    let mut decisions = entries.decisions;
+    decisions.retain(|line| {
+        !conventions
+            .iter()
+            .any(|known| line.starts_with(known.as_str()))
+    });
     let layers = lessons
         .iter()
         .filter(|lesson| lesson.kind == LessonKind::Layer);
     let layers: Vec<String> = layers.map(|layer| layer.title.clone()).collect();
     let is_empty = preferences.is_empty()
-        && entries.decisions.is_empty()
+        && decisions.is_empty()
         && entries.open_ends.is_empty()
         && entries.sessions.is_empty()
         && lessons.is_empty();
@@ -286,7 +292,7 @@ fn render_brief(lessons: &[Lesson], entries: BriefEntries, max_tokens: u32) -> S
         for_decisions,
         for_open_ends,
     ] = SECTION_SHARES.map(|share| max_tokens * share / 100);
-    brief.add("Decisions:", entries.decisions, for_decisions);
+    brief.add("Decisions:", decisions, for_decisions);
     brief.add("Preferences:", preferences, for_preferences);
     brief.add(
         "Conventions and solved problems:",

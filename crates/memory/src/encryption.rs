@@ -9,15 +9,18 @@ use selvedge_database::params;
 use crate::{Memory, MemoryError};
 
 /// The encrypted columns of each table.
-const ENCRYPTED_COLUMNS: [(&str, &str); 12] = [
+const ENCRYPTED_COLUMNS: [(&str, &str); 15] = [
     ("memory_turns", "key speaker raw"),
     ("memory_levels", "smoothed compressed tiny"),
     ("memory_parts", "label"),
     ("memory_speakers", "name"),
     ("memory_eras", "text"),
     ("memory_gradients", "text"),
-    ("memory_lessons", "title topics keywords content"),
-    ("memory_topics", "name"),
+    ("memory_lessons", "title topics keywords content note"),
+    ("memory_topics", "name category"),
+    ("memory_topic_weeks", "name"),
+    ("memory_areas", "name note"),
+    ("memory_requests", "answer"),
     ("memory_board", "text"),
     ("memory_briefs", "text"),
     ("memory_documents", "title"),

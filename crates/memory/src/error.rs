@@ -29,6 +29,18 @@ pub enum MemoryError {
     /// No lesson has this id.
     #[error("there is no lesson `{0}`")]
     LessonNotFound(String),
+    /// No layer has this id.
+    #[error("there is no layer `{0}`")]
+    LayerNotFound(String),
+    /// The project has a layer with this title.
+    #[error("there is already a layer with the title `{0}`")]
+    LayerExists(String),
+    /// The text is too short or too long for a layer.
+    #[error("a layer has 500 to 5000 tokens, and this text has {tokens}")]
+    LayerSize {
+        /// The size of the text, in tokens.
+        tokens: u32,
+    },
     /// No project has this root.
     #[error("there is no project at `{0}`")]
     ProjectNotFound(String),

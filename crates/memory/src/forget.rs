@@ -5,8 +5,12 @@ use std::collections::BTreeSet;
 
 use selvedge_database::{Connection, params};
 
+use crate::distill_requests::forget_requests;
+use crate::distill_unit::unit_key;
+use crate::lesson_learning::forget_contradictions;
 use crate::level_writer::read_level_text;
 use crate::store::{MemorySessionRow, load_turn, query_rows, require_session, turn_id};
+use crate::topic_clusters::OTHER_AREA;
 use crate::turn_metrics::{MetricsRowCache, TurnMetrics};
 use crate::words::for_each_term;
 use crate::{ANNOUNCEMENT_TURNS, Level, Memory, MemoryError, eras, postings, turn_pieces};
@@ -37,12 +41,17 @@ impl Memory {
                 connection.execute(&sql, params![id << 32, (id + 1) << 32])?;
             }
             delete_quotes(connection, id, None)?;
+            forget_requests(connection, id)?;
+            forget_contradictions(connection, id, None)?;
             let by_session =
-                "parts speakers postings eras gradients board documents topics encoders batches";
+                "parts speakers postings eras gradients board documents topics topic_weeks encoders";
             for table in by_session.split(' ') {
                 let sql = format!("DELETE FROM memory_{table} WHERE session = ?1");
                 connection.execute(&sql, params![id])?;
             }
+            forget_area_names(connection)?;
+            let sql = "DELETE FROM memory_runs WHERE unit = ?1";
+            connection.execute(sql, params![unit_key("", id)])?;
             connection.execute("DELETE FROM memory_sessions WHERE id = ?1", params![id])?;
             Ok(ForgottenCounts { turns, lessons })
         })?;
@@ -92,11 +101,10 @@ impl Memory {
                 params![found.id],
             )?;
             forget_topics(connection, found.id, &terms)?;
-            // A pending batch contains the turn: its answers are not fetched.
-            connection.execute(
-                "DELETE FROM memory_batches WHERE session = ?1",
-                params![found.id],
-            )?;
+            forget_area_names(connection)?;
+            // A recorded request contains the turn: nothing is learned from its answer.
+            forget_requests(connection, found.id)?;
+            forget_contradictions(connection, found.id, Some(number))?;
             // Announcements made in the turn, and announcements that quote it.
             connection.execute(
                 "DELETE FROM memory_board WHERE session = ?1
@@ -129,7 +137,7 @@ impl Memory {
 }
 
 /// Deletes what other sessions keep of a turn, or of all turns of a session: announcements that
-/// quote it, and the briefs, which may quote it.
+/// quote it, and the briefs and descriptions of areas, which may quote it.
 fn delete_quotes(
     connection: &Connection,
     session: i64,
@@ -138,6 +146,15 @@ fn delete_quotes(
     let sql = "DELETE FROM memory_board WHERE source = ?1 AND (?2 IS NULL OR turn = ?2)";
     connection.execute(sql, params![session, turn])?;
     connection.execute("DELETE FROM memory_briefs", params![])?;
+    connection.execute("DELETE FROM memory_areas", params![])?;
+    Ok(())
+}
+
+/// Resets the areas that are named after a topic that is forgotten.
+fn forget_area_names(connection: &Connection) -> Result<(), MemoryError> {
+    let sql = "UPDATE memory_topics SET category = encrypt(?1)
+         WHERE category NOT IN (SELECT name FROM memory_topics)";
+    connection.execute(sql, params![OTHER_AREA])?;
     Ok(())
 }
 
@@ -202,8 +219,10 @@ fn forget_topics(
         let mut is_in_turn = false;
         for_each_term(&name, |term| is_in_turn |= terms.contains(term));
         if is_in_turn {
-            let sql = "DELETE FROM memory_topics WHERE session = ?1 AND name = encrypt(?2)";
-            connection.execute(sql, params![session, name])?;
+            for table in ["memory_topics", "memory_topic_weeks"] {
+                let sql = format!("DELETE FROM {table} WHERE session = ?1 AND name = encrypt(?2)");
+                connection.execute(&sql, params![session, name])?;
+            }
         }
     }
     Ok(())

@@ -1,20 +1,38 @@
-//! Learns from turns by rules, without a model: topics, preferences of the user, and errors with
-//! their fixes.
+//! Learns from turns by rules, without a model: preferences of the user, decisions, errors with
+//! their fixes, errors without one, and the programs that are used.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
 
 use crate::cleaning::{
     clean_text, find_key_line, format_arguments, is_notable, split_sentences, truncate_words,
 };
-use crate::lessons::{LessonDraft, LessonKind, LessonStatus};
+use crate::lesson_learning::{LessonDraft, SourceTurn};
 use crate::turn_metrics::SpeakerRole;
 use crate::turn_pieces::TurnPiece;
-use crate::words::{for_each_term, for_each_word, is_stop_word};
+use crate::words::{for_each_word, is_stop_word};
+use crate::{LessonKind, LessonStatus};
 
 /// A turn to learn from, with secrets redacted.
 pub(crate) struct ObservedTurn {
+    /// The row of its session.
+    pub(crate) session: i64,
     pub(crate) number: u32,
+    /// When it was, in milliseconds since 1970.
+    pub(crate) at_ms: i64,
+    /// Files and symbols that it is about, the most important first.
+    pub(crate) names: Vec<String>,
     pub(crate) pieces: Vec<TurnPiece>,
+}
+
+impl ObservedTurn {
+    pub(crate) fn source(&self) -> SourceTurn {
+        SourceTurn {
+            session: self.session,
+            number: self.number,
+        }
+    }
 }
 
 /// Phrases that mark a preference of the user.
@@ -22,13 +40,34 @@ const PREFERENCE_PHRASES: &str = "\
     i prefer|i'd prefer|always |never |from now on|please use|please don't|please always|\
     don't ever|i like|i don't like|i hate|i love|i want you to|remember that|remember to|\
     my name is|call me |we use |we never|we always|our convention|make sure to|in this project";
-/// A longer sentence is not a preference.
-const MAX_PREFERENCE_BYTES: usize = 240;
+/// Phrases that mark a decision.
+const DECISION_PHRASES: &str = "\
+    we decided|i decided|decided to|decided on|decided against|decision:|we agreed|agreed to|\
+    agreed on|let's go with|going with|settled on|we chose|we will use|we'll use";
+/// A longer sentence is neither a preference nor a decision.
+const MAX_STATEMENT_BYTES: usize = 240;
+/// Turns in which a call must fail, without success since, to count as a problem without a fix.
+const MIN_UNSOLVED_TURNS: usize = 3;
+/// Turns that must use a program before it counts as one of the project.
+const MIN_PROGRAM_TURNS: usize = 3;
+/// Programs that say nothing about a project.
+const COMMON_PROGRAMS: &str = "awk bash cat cd chmod cp curl cut date diff du echo env false file \
+    find grep head kill less ln ls mkdir mv ps pwd rg rm sed sh sleep sort stat tail tee test touch \
+    tr true uniq wc which xargs";
 /// Keywords of a lesson.
 const MAX_KEYWORDS: usize = 8;
 
 /// Finds the sentences in which the user states a preference.
 pub(crate) fn find_preferences(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
+    find_statements(turns, LessonKind::Preference)
+}
+
+/// Finds the sentences in which the user states a decision, and no preference.
+pub(crate) fn find_decisions(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
+    find_statements(turns, LessonKind::Convention)
+}
+
+fn find_statements(turns: &[ObservedTurn], wanted: LessonKind) -> Vec<LessonDraft> {
     let mut drafts = Vec::new();
     for turn in turns {
         for piece in &turn.pieces {
@@ -39,25 +78,18 @@ pub(crate) fn find_preferences(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
                 continue;
             }
             for sentence in split_sentences(&clean_text(text)) {
-                let lower = sentence.to_lowercase();
-                let is_preference = PREFERENCE_PHRASES.split('|').any(|phrase| {
-                    lower.find(phrase).is_some_and(|at| {
-                        at == 0 || !lower.as_bytes()[at - 1].is_ascii_alphanumeric()
-                    })
-                });
-                if is_preference
-                    && !sentence.ends_with('?')
-                    && sentence.len() <= MAX_PREFERENCE_BYTES
-                {
-                    let (kind, status) = (LessonKind::Preference, LessonStatus::Used);
-                    let content = sentence.to_owned();
-                    drafts.push(new_draft(
-                        kind,
-                        status,
-                        sentence,
-                        content,
-                        vec![turn.number],
-                    ));
+                let kind = if has_phrase(sentence, PREFERENCE_PHRASES) {
+                    LessonKind::Preference
+                } else if has_phrase(sentence, DECISION_PHRASES) {
+                    LessonKind::Convention
+                } else {
+                    continue;
+                };
+                let is_short = sentence.len() <= MAX_STATEMENT_BYTES;
+                if kind == wanted && is_short && !sentence.ends_with('?') {
+                    let (status, content) = (LessonStatus::Used, sentence.to_owned());
+                    let turns = vec![turn.source()];
+                    drafts.push(new_draft(kind, status, sentence, content, turns));
                 }
             }
         }
@@ -65,7 +97,19 @@ pub(crate) fn find_preferences(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
     drafts
 }
 
-/// Finds calls that failed and later succeeded, with the calls in between that may have fixed them.
+/// Returns whether a sentence has one of the phrases, which are separated by `|`, at the beginning
+/// of a word.
+pub(crate) fn has_phrase(sentence: &str, phrases: &str) -> bool {
+    let lower = sentence.to_lowercase();
+    phrases.split('|').any(|phrase| {
+        lower
+            .find(phrase)
+            .is_some_and(|at| at == 0 || !lower.as_bytes()[at - 1].is_ascii_alphanumeric())
+    })
+}
+
+/// Finds calls that failed and later succeeded, with the calls in between that may have fixed them,
+/// and calls that kept failing. The turns are those of one session.
 pub(crate) fn find_fixes(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
     let mut failures: BTreeMap<String, OpenFailure> = BTreeMap::new();
     let mut drafts = Vec::new();
@@ -87,16 +131,19 @@ pub(crate) fn find_fixes(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
                     error: find_key_line(output),
                     ..OpenFailure::default()
                 });
-                failure.turns.push(turn.number);
+                failure.turns.push(turn.source());
+                failure.failed_turns += 1;
             } else if let Some(failure) = failures.remove(&call) {
-                drafts.extend(failure.into_fix(&call, turn.number));
+                drafts.extend(failure.into_fix(&call, turn.source()));
             } else {
                 for failure in failures.values_mut() {
-                    failure.add_step(&call, turn.number);
+                    failure.add_step(&call, turn.source());
                 }
             }
         }
     }
+    let unsolved = failures.into_iter();
+    drafts.extend(unsolved.filter_map(|(call, failure)| failure.into_gap(&call)));
     drafts
 }
 
@@ -104,13 +151,15 @@ pub(crate) fn find_fixes(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
 #[derive(Default)]
 struct OpenFailure {
     error: String,
+    /// How often it failed.
+    failed_turns: usize,
     steps: Vec<String>,
-    turns: Vec<u32>,
+    turns: Vec<SourceTurn>,
 }
 
 impl OpenFailure {
     /// Notes a successful call after the failure. Only the first six are kept.
-    fn add_step(&mut self, call: &str, turn: u32) {
+    fn add_step(&mut self, call: &str, turn: SourceTurn) {
         if self.steps.len() < 6 {
             self.steps.push(call.to_owned());
             self.turns.push(turn);
@@ -119,7 +168,7 @@ impl OpenFailure {
 
     /// Drafts a lesson from the failure and its fix, when the call has succeeded. Returns `None` if
     /// nothing was done in between.
-    fn into_fix(mut self, call: &str, turn: u32) -> Option<LessonDraft> {
+    fn into_fix(mut self, call: &str, turn: SourceTurn) -> Option<LessonDraft> {
         if self.steps.is_empty() {
             return None;
         }
@@ -139,6 +188,87 @@ impl OpenFailure {
             identity: signature(&format!("{call} {error}")),
             ..new_draft(kind, status, &title, content, self.turns)
         })
+    }
+}
+
+impl OpenFailure {
+    /// Drafts a gap from a call that failed in several turns and never succeeded since.
+    fn into_gap(mut self, call: &str) -> Option<LessonDraft> {
+        self.turns.dedup();
+        if self.failed_turns < MIN_UNSOLVED_TURNS {
+            return None;
+        }
+        let error = truncate_words(&self.error, 200).into_owned();
+        let content = format!("{call} keeps failing, and no fix is known: {error}");
+        let title = format!("No fix known for {}", truncate_words(call, 60));
+        let (kind, status) = (LessonKind::Gap, LessonStatus::Proposed);
+        Some(LessonDraft {
+            identity: signature(&format!("{call} {error}")),
+            ..new_draft(kind, status, &title, content, self.turns)
+        })
+    }
+}
+
+/// Finds the programs that several turns ran, with an example of each.
+pub(crate) fn find_programs(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
+    let mut programs: BTreeMap<String, (String, Vec<SourceTurn>)> = BTreeMap::new();
+    for turn in turns {
+        for command in turn.pieces.iter().flat_map(commands_of) {
+            let words = command.split_whitespace();
+            let mut words = words.skip_while(|word| word.contains('='));
+            let name = words.next().unwrap_or_default();
+            let name = name.rsplit('/').next().unwrap_or_default();
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
+            let is_common = COMMON_PROGRAMS
+                .split_whitespace()
+                .any(|common| common == name);
+            if name.len() < 2 || is_common || !name.chars().all(is_plain) {
+                continue;
+            }
+            let first = || (truncate_words(&command, 80).into_owned(), Vec::new());
+            let (_, sources) = programs.entry(name.to_owned()).or_insert_with(first);
+            if sources.last() != Some(&turn.source()) {
+                sources.push(turn.source());
+            }
+        }
+    }
+    let used = programs.into_iter();
+    let used = used.filter(|(_, (_, turns))| turns.len() >= MIN_PROGRAM_TURNS);
+    used.map(|(name, (example, turns))| {
+        let content = format!("The project uses `{name}`, for example `{example}`.");
+        let (kind, status) = (LessonKind::Stack, LessonStatus::Used);
+        LessonDraft {
+            identity: name.clone(),
+            keywords: vec![name.clone()],
+            topics: vec![name.clone()],
+            ..new_draft(kind, status, &name, content, turns)
+        }
+    })
+    .collect()
+}
+
+/// Returns the commands that a piece ran, as lines.
+fn commands_of(piece: &TurnPiece) -> Vec<String> {
+    let line = |args: &Value| {
+        let command = args.get("command").or_else(|| args.get("cmd"))?;
+        match command {
+            Value::String(line) => Some(line.clone()),
+            Value::Array(words) => {
+                let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+                Some(words.join(" "))
+            }
+            _ => None,
+        }
+    };
+    match piece {
+        TurnPiece::Call { args, .. } => {
+            let args = serde_json::from_str::<Value>(args).ok();
+            args.and_then(|args| line(&args)).into_iter().collect()
+        }
+        TurnPiece::Output { calls, .. } => {
+            calls.iter().filter_map(|call| line(&call.args)).collect()
+        }
+        TurnPiece::Message { .. } | TurnPiece::Reasoning(_) => Vec::new(),
     }
 }
 
@@ -172,7 +302,7 @@ fn new_draft(
     status: LessonStatus,
     title: &str,
     content: String,
-    turns: Vec<u32>,
+    turns: Vec<SourceTurn>,
 ) -> LessonDraft {
     let keywords = extract_keywords(&content);
     LessonDraft {
@@ -202,96 +332,16 @@ pub(crate) fn extract_keywords(text: &str) -> Vec<String> {
     words
 }
 
-/// Finds the topics of a group of turns: words that at least three turns mention, but at most 30 %
-/// of them. Returns each topic with its number of turns.
-pub(crate) fn find_topics(turns: &[ObservedTurn]) -> BTreeMap<String, u32> {
-    let mut counts: BTreeMap<String, (u32, BTreeMap<String, u32>)> = BTreeMap::new();
-    for turn in turns {
-        let mut seen = BTreeSet::new();
-        for piece in &turn.pieces {
-            let TurnPiece::Message { text, .. } = piece else {
-                continue;
-            };
-            for_each_word(&clean_text(text), |word| {
-                if word.len() < 4
-                    || is_stop_word(word)
-                    || COMMON_WORDS.split(' ').any(|common| common == word)
-                    || word.starts_with(|c: char| c.is_ascii_digit())
-                {
-                    return;
-                }
-                for_each_term(word, |term| {
-                    let entry = counts.entry(term.to_owned()).or_default();
-                    *entry.1.entry(word.to_owned()).or_default() += 1;
-                    if seen.insert(term.to_owned()) {
-                        entry.0 += 1;
-                    }
-                });
-            });
-        }
-    }
-    let max_turns = (turns.len() as u32 * 3 / 10).max(3);
-    let topics = counts
-        .into_values()
-        .filter(|(turns, _)| (3..=max_turns).contains(turns))
-        .filter_map(|(turns, spellings)| {
-            // The name of a topic is its most frequent spelling.
-            let name = spellings.into_iter().max_by_key(|(_, times)| *times)?.0;
-            Some((name, turns))
-        });
-    let mut topics: Vec<(String, u32)> = topics.collect();
-    topics.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-    topics.truncate(MAX_TOPICS);
-    topics.into_iter().collect()
-}
-
-/// Topics of one group of turns.
-const MAX_TOPICS: usize = 24;
-/// Frequent words of conversations that are not topics. (Stop words are in `words`.)
-const COMMON_WORDS: &str = "\
-    back been come could doing done even every feel find first from getting give going good \
-    great have help here it's keep kind know last like little long look looking lot love made \
-    make many maybe mean much need never next nice part people really right said same should \
-    since some something soon still such sure take tell than thank thanks that them then there \
-    these they thing things think this thought time today told took true used using very want \
-    wanted well were what when will with work would yeah year yesterday your";
-
-/// Returns the area a topic belongs to, or `general`.
-pub(crate) fn topic_category(topic: &str) -> &'static str {
-    const AREAS: [(&str, &str); 7] = [
-        ("auth", "auth login token password oauth session permission"),
-        ("tests", "test spec assert coverage fixture mock"),
-        (
-            "build",
-            "build compil cargo webpack docker deploy release pipeline",
-        ),
-        (
-            "data",
-            "database sql query schema migration table index cache",
-        ),
-        (
-            "api",
-            "api endpoint request response server client route http",
-        ),
-        (
-            "ui",
-            "button page layout style react component screen theme",
-        ),
-        ("docs", "docs readme document guide comment"),
-    ];
-    let found = AREAS
-        .iter()
-        .find(|(_, stems)| stems.split(' ').any(|stem| topic.contains(stem)));
-    found.map_or("general", |(area, _)| area)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn message(number: u32, role: &str, text: &str) -> ObservedTurn {
         ObservedTurn {
+            session: 1,
             number,
+            at_ms: 0,
+            names: Vec::new(),
             pieces: vec![TurnPiece::Message {
                 role: role.into(),
                 text: text.into(),
@@ -323,7 +373,7 @@ mod tests {
                 "We use pnpm in this project."
             ]
         );
-        assert_eq!(found[1].turns, [3]);
+        assert_eq!(found[1].turns, [turns[2].source()]);
     }
 
     #[test]
@@ -351,8 +401,8 @@ mod tests {
             called("npm test", "12 passing", false),
         ];
         let found = find_fixes(&[ObservedTurn {
-            number: 4,
             pieces: pieces.concat(),
+            ..message(4, "user", "")
         }]);
         assert_eq!(found.len(), 1);
         assert!(
@@ -363,32 +413,9 @@ mod tests {
             found[0].content
         );
         let again = find_fixes(&[ObservedTurn {
-            number: 9,
             pieces: pieces.concat(),
+            ..message(9, "user", "")
         }]);
         assert_eq!(found[0].identity, again[0].identity);
-    }
-
-    #[test]
-    fn topics_are_repeated_words_that_are_not_everywhere() {
-        let mut turns: Vec<ObservedTurn> = (0..20)
-            .map(|n| message(n + 1, "user", "everywhere nothing"))
-            .collect();
-        for n in [2, 5, 9, 12] {
-            turns[n] = message(
-                n as u32 + 1,
-                "user",
-                "the migration of the database, everywhere",
-            );
-        }
-        let found = find_topics(&turns);
-        assert!(
-            found.contains_key("migration") && !found.contains_key("everywhere"),
-            "{found:?}"
-        );
-        assert_eq!(
-            (topic_category("database"), topic_category("gardening")),
-            ("data", "general")
-        );
     }
 }

@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use selvedge_database::{Connection, DatabaseValue, FromColumn, ToParameter, ValueRef, params};
+use selvedge_database::{Connection, FromColumn, ToParameter, ValueRef, params};
 use selvedge_protocol::MemoryScope;
 use serde::Serialize;
 
+use crate::lesson_learning::remove_lesson;
 use crate::projects::{ReadableSessions, own_project, readable_sessions};
-use crate::store::{execute, now_ms, query_first, query_rows};
+use crate::store::{execute, now_ms, query_rows};
 use crate::words::{for_each_term, query_terms};
-use crate::{Memory, MemoryAccess, MemoryError, tokens};
+use crate::{Memory, MemoryAccess, MemoryError};
 
 /// A lesson learned from past turns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -32,8 +33,13 @@ pub struct Lesson {
     pub keywords: Vec<String>,
     /// The text for the model.
     pub content: String,
+    /// The size of `content`, in tokens.
+    pub tokens: u32,
     /// The turns it was learned from: `session/T-50`.
     pub source_turns: Vec<String>,
+    /// What contradicts it: the later statement, and its turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// How much it counts in ranking, from 0 to 1, when it was last learned. It decays with time.
     pub weight: f64,
     /// When it was last learned or reviewed, in milliseconds since 1970.
@@ -86,6 +92,12 @@ text_enum! {
         Preference = "preference",
         /// A recurring error and its fix.
         Problem = "problem",
+        /// How things are done in the project, such as a decision.
+        Convention = "convention",
+        /// A technology that the project uses.
+        Stack = "stack",
+        /// Something that is missing in memory. It is a proposal to write about it.
+        Gap = "gap",
         /// A longer reference text about a topic.
         Layer = "layer",
     }
@@ -111,33 +123,13 @@ text_enum! {
         Declined = "declined",
         /// A problem that was solved once. It becomes `Used` when it is solved again.
         Seen = "seen",
+        /// A later turn says otherwise. It is kept, and used again if it is learned again.
+        Contradicted = "contradicted",
     }
 }
 
-/// A lesson to be stored.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LessonDraft {
-    pub(crate) kind: LessonKind,
-    pub(crate) status: LessonStatus,
-    pub(crate) title: String,
-    pub(crate) topics: Vec<String>,
-    pub(crate) keywords: Vec<String>,
-    pub(crate) content: String,
-    pub(crate) turns: Vec<u32>,
-    /// A text that is equal for two drafts of the same lesson. The id is a hash of it.
-    pub(crate) identity: String,
-}
-
-/// The weight of a new lesson.
-const INITIAL_WEIGHT: f64 = 0.5;
-/// What a lesson's weight gains each time it is learned again.
-const REPEAT_WEIGHT_GAIN: f64 = 0.15;
 /// The time after which the weight of a lesson has halved, unless it is learned again.
 const WEIGHT_HALF_LIFE_MS: f64 = 180.0 * 24.0 * 3600.0 * 1000.0;
-/// Lessons with a lower weight are deleted.
-const MIN_LESSON_WEIGHT: f64 = 0.05;
-/// Two lessons are the same if they share this fraction of all their keywords.
-const MIN_KEYWORD_OVERLAP: f64 = 0.8;
 /// How many lessons a search considers, the highest weight first.
 const MAX_LESSONS_SEARCHED: u32 = 2000;
 
@@ -251,6 +243,10 @@ pub(crate) fn lessons_in_use(
         name.is_some_and(|name| names.iter().any(|known| known == name))
     };
     lessons.retain(|lesson| {
+        if lesson.kind == LessonKind::Gap {
+            // A gap tells a person what to write, and a model nothing.
+            return false;
+        }
         let sources = &lesson.source_turns;
         let in_scope = match (&lesson.project, &session) {
             (None, _) => true,
@@ -329,7 +325,7 @@ fn lesson_terms(lesson: &Lesson) -> BTreeSet<String> {
 }
 
 /// Returns a weight after its decay since `updated_ms`.
-fn decayed_weight(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
+pub(crate) fn decayed_weight(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
     weight * 0.5_f64.powf((now_ms - updated_ms).max(0) as f64 / WEIGHT_HALF_LIFE_MS)
 }
 
@@ -353,7 +349,8 @@ pub(crate) fn read_lessons(
     limit: u32,
 ) -> Result<Vec<Lesson>, MemoryError> {
     let sql = "SELECT id, kind, status, decrypt(title), decrypt(topics), decrypt(keywords),
-         decrypt(content), weight, updated_ms, coalesce(project, '') FROM memory_lessons
+         decrypt(content), weight, updated_ms, coalesce(project, ''), tokens,
+         decrypt(note) FROM memory_lessons
          WHERE (?1 IS NULL OR status = ?1)
              AND (?2 IS NULL OR coalesce(project, '') IN ('', ?2))
          ORDER BY weight DESC, updated_ms DESC, id LIMIT ?3";
@@ -361,22 +358,23 @@ pub(crate) fn read_lessons(
         let words = text.split('\n').filter(|word| !word.is_empty());
         words.map(str::to_owned).collect()
     };
-    let mut lessons: Vec<Lesson> =
-        query_rows(connection, sql, params![status, project, limit], |row| {
-            Ok(Lesson {
-                lesson_id: row.get(0)?,
-                kind: row.get(1)?,
-                status: row.get(2)?,
-                project: Some(row.get(9)?).filter(|project: &String| !project.is_empty()),
-                title: row.get(3)?,
-                topic: list(row.get(4)?),
-                keywords: list(row.get(5)?),
-                content: row.get(6)?,
-                source_turns: Vec::new(),
-                weight: row.get(7)?,
-                last_updated: row.get(8)?,
-            })
-        })?;
+    let mut lessons: Vec<Lesson> = query_rows(connection, sql, params![status, project, limit], |row| {
+        Ok(Lesson {
+            lesson_id: row.get(0)?,
+            kind: row.get(1)?,
+            status: row.get(2)?,
+            project: Some(row.get(9)?).filter(|project: &String| !project.is_empty()),
+            title: row.get(3)?,
+            topic: list(row.get(4)?),
+            keywords: list(row.get(5)?),
+            content: row.get(6)?,
+            tokens: row.get(10)?,
+            note: row.get(11)?,
+            source_turns: Vec::new(),
+            weight: row.get(7)?,
+            last_updated: row.get(8)?,
+        })
+    })?;
     let sql = "SELECT name || '/T-' || CAST(turn AS TEXT) FROM memory_sources
          JOIN memory_sessions ON id = session WHERE lesson = ?1 ORDER BY session, turn";
     for lesson in &mut lessons {
@@ -384,132 +382,4 @@ pub(crate) fn read_lessons(
         lesson.source_turns = query_rows(connection, sql, id, |row| row.get(0))?;
     }
     Ok(lessons)
-}
-
-/// Stores a draft as a new lesson, or raises the weight of the lesson that says the same. A problem
-/// that is solved a second time is used from then on.
-pub(crate) fn learn_lesson(
-    connection: &Connection,
-    session: i64,
-    draft: &LessonDraft,
-) -> Result<(), MemoryError> {
-    let sql = "SELECT coalesce(project, '') FROM memory_sessions WHERE id = ?1";
-    let project: Option<String> = query_first(connection, sql, params![session], |row| row.get(0))?;
-    let project = project.unwrap_or_default();
-    let id = match find_same_lesson(connection, &project, draft)? {
-        Some(id) => {
-            let sql = "UPDATE memory_lessons SET updated_ms = ?3,
-                 weight = CASE WHEN weight + ?2 > 1.0 THEN 1.0 ELSE weight + ?2 END,
-                 status = CASE status WHEN 'seen' THEN 'used' ELSE status END WHERE id = ?1";
-            execute(connection, sql, params![id, REPEAT_WEIGHT_GAIN, now_ms()])?;
-            id
-        }
-        None => {
-            let id = lesson_id(connection, &project, draft);
-            let LessonDraft {
-                kind,
-                status,
-                title,
-                content,
-                ..
-            } = draft;
-            let (topics, keywords) = (draft.topics.join("\n"), draft.keywords.join("\n"));
-            let (size, now) = (tokens::count(content), now_ms());
-            execute(
-                connection,
-                "INSERT INTO memory_lessons (id, kind, status, title, topics, keywords, content,
-                    tokens, weight, updated_ms, project)
-                 VALUES (?1, ?2, ?3, encrypt(?4), encrypt(?5), encrypt(?6), encrypt(?7), ?8, ?9,
-                    ?10, ?11)",
-                params![
-                    id,
-                    kind,
-                    status,
-                    title,
-                    topics,
-                    keywords,
-                    content,
-                    size,
-                    INITIAL_WEIGHT,
-                    now,
-                    project
-                ],
-            )?;
-            id
-        }
-    };
-    for turn in &draft.turns {
-        let sql = "INSERT INTO memory_sources (lesson, session, turn) VALUES (?1, ?2, ?3)
-            ON CONFLICT DO NOTHING";
-        execute(connection, sql, params![id, session, turn])?;
-    }
-    Ok(())
-}
-
-/// Returns the id of the stored lesson that says the same in this project: one with the same id, or
-/// with nearly the same keywords.
-fn find_same_lesson(
-    connection: &Connection,
-    project: &str,
-    draft: &LessonDraft,
-) -> Result<Option<String>, MemoryError> {
-    let id = lesson_id(connection, project, draft);
-    let mut by_id = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
-    if by_id.exists(params![id])? {
-        return Ok(Some(id));
-    }
-    let words: BTreeSet<&str> = draft.keywords.iter().map(String::as_str).collect();
-    if words.len() < 3 {
-        return Ok(None);
-    }
-    let sql = "SELECT id, decrypt(keywords) FROM memory_lessons
-         WHERE kind = ?1 AND coalesce(project, '') = ?2";
-    let mut read = connection.prepare_cached(sql)?;
-    let mut rows = read.query(params![draft.kind, project])?;
-    while let Some(row) = rows.next()? {
-        let other: String = row.get(1)?;
-        let other: BTreeSet<&str> = other.split('\n').collect();
-        let shared = words.intersection(&other).count() as f64;
-        if shared / words.union(&other).count().max(1) as f64 >= MIN_KEYWORD_OVERLAP {
-            return Ok(Some(row.get(0)?));
-        }
-    }
-    Ok(None)
-}
-
-/// Deletes lessons whose weight has decayed, and returns how many. Proposed and declined ones stay.
-pub(crate) fn prune_lessons(connection: &Connection) -> Result<u32, MemoryError> {
-    let now = now_ms();
-    let sql = "SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')";
-    let mut expired: Vec<(String, f64, i64)> =
-        query_rows(connection, sql, params![], |row| row.try_into())?;
-    expired
-        .retain(|(_, weight, updated)| decayed_weight(*weight, *updated, now) < MIN_LESSON_WEIGHT);
-    let mut removed = 0;
-    for (id, ..) in expired {
-        removed += remove_lesson(connection, &id)?;
-    }
-    Ok(removed as u32)
-}
-
-fn remove_lesson(connection: &Connection, lesson: &str) -> Result<usize, MemoryError> {
-    let sql = "DELETE FROM memory_sources WHERE lesson = ?1";
-    execute(connection, sql, params![lesson])?;
-    let sql = "DELETE FROM memory_lessons WHERE id = ?1";
-    execute(connection, sql, params![lesson])
-}
-
-/// Returns the id of a draft: a hash of its project, kind and identity. In an encrypted memory the
-/// hash is taken of a keyed digest, so that the id reveals nothing.
-fn lesson_id(connection: &Connection, project: &str, draft: &LessonDraft) -> String {
-    let identity = format!("{project}{}{}", draft.kind.as_str(), draft.identity);
-    let digest = match connection.keyed_digest(&identity) {
-        DatabaseValue::Blob(digest) => digest,
-        _ => identity.into_bytes(),
-    };
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in digest {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("les_{hash:016x}")
 }

@@ -1,16 +1,56 @@
 //! The interface of the optional small model: it answers prompts, at once or through a batch API.
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
+use selvedge_protocol::Usage;
 
 /// The reason why a small model did not answer, as one line of text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SmallModelError(pub String);
 
+/// The context of a model that does not tell its size, in tokens.
+const DEFAULT_CONTEXT_TOKENS: u32 = 32_000;
+
+/// An answer of a small model, and what it cost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SmallModelAnswer {
+    /// The text of the answer.
+    pub text: String,
+    /// The tokens used; zero if they are not known.
+    pub usage: Usage,
+    /// The cost in the currency of the prices; `None` if the prices are not known.
+    pub cost: Option<f64>,
+}
+
+impl SmallModelAnswer {
+    /// An answer of which only the text is known.
+    pub fn without_usage(text: String) -> Self {
+        Self {
+            text,
+            usage: Usage::default(),
+            cost: None,
+        }
+    }
+}
+
 /// A model that answers short prompts. The caller of this crate implements it.
 pub trait SmallModel: Send + Sync {
     /// Answers a prompt.
     fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>>;
+
+    /// Answers a prompt, and counts what the answer cost.
+    fn ask_counted<'a>(
+        &'a self,
+        prompt: &'a str,
+    ) -> BoxFuture<'a, Result<SmallModelAnswer, SmallModelError>> {
+        let answer = self.ask(prompt);
+        async move { answer.await.map(SmallModelAnswer::without_usage) }.boxed()
+    }
+
+    /// Returns the size of the model's context, in tokens.
+    fn context_tokens(&self) -> u32 {
+        DEFAULT_CONTEXT_TOKENS
+    }
 
     /// Answers many prompts. The answers are in the order of the prompts.
     fn ask_all<'a>(

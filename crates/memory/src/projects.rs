@@ -111,6 +111,14 @@ impl Memory {
         self.read(|reader| find_project(&reader.connection, root))
     }
 
+    /// Returns the id of the project with this root, which is created if there is none.
+    pub fn open_project(&self, root: &str) -> Result<String, MemoryError> {
+        match self.find_project(root)? {
+            Some(project) => Ok(project),
+            None => self.write(|connection| project_at(connection, root)),
+        }
+    }
+
     /// Assigns the sessions that were stored before there were projects, and the lessons learned
     /// from them. `place_of` returns the place of a session; `None` if it has no folder, such as
     /// an imported conversation. Returns the number of sessions.
@@ -206,6 +214,12 @@ impl Memory {
             for table in ["memory_projects", "memory_sessions", "memory_lessons"] {
                 let sql = format!("UPDATE {table} SET project = ?2 WHERE project = ?1");
                 connection.execute(&sql, params![from, into])?;
+            }
+            let sql = "UPDATE memory_requests SET unit = ?2 WHERE unit = ?1";
+            connection.execute(sql, params![from, into])?;
+            for table in ["memory_runs", "memory_areas"] {
+                let sql = format!("DELETE FROM {table} WHERE unit = ?1");
+                connection.execute(&sql, params![from])?;
             }
             Ok(into)
         })

@@ -9,6 +9,7 @@ pub(crate) const MEMORY_TABLES: ComponentSchema = ComponentSchema {
         include_str!("schema.sql"),
         include_str!("projects.sql"),
         include_str!("turn_records.sql"),
+        include_str!("offline.sql"),
     ],
 };
 

@@ -43,8 +43,6 @@ pub(crate) struct MemorySessionRow {
     pub(crate) turn_count: u32,
     /// The last turn whose lower levels are written.
     pub(crate) levels_written_to: u32,
-    /// The last turn that was distilled.
-    pub(crate) distilled_to: u32,
 }
 
 /// A turn as it was stored.
@@ -343,13 +341,12 @@ pub(crate) fn find_session(
     connection: &Connection,
     name: &str,
 ) -> Result<Option<MemorySessionRow>, MemoryError> {
-    let sql = "SELECT id, turns, written, distilled FROM memory_sessions WHERE name = ?1";
+    let sql = "SELECT id, turns, written FROM memory_sessions WHERE name = ?1";
     query_first(connection, sql, params![name], |row| {
         Ok(MemorySessionRow {
             id: row.get(0)?,
             turn_count: row.get(1)?,
             levels_written_to: row.get(2)?,
-            distilled_to: row.get(3)?,
         })
     })
 }

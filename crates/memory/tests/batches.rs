@@ -164,6 +164,8 @@ async fn a_batch_is_submitted_once_and_fetched_by_a_later_process() {
         1
     );
     let prompt = provider.submitted.lock().unwrap()[1].concat();
+    let (before, prompt) = prompt.split_once("# New turns").unwrap();
+    assert!(before.contains("T-700"), "the latest turns are context");
     assert!(
         prompt.contains("T-701") && !prompt.contains("T-700"),
         "{prompt}"

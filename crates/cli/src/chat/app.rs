@@ -218,6 +218,7 @@ impl Chat {
         let mut input = spawn_input_reader(self.input_gate.clone());
         let mut stop = StopSignals::listen()?;
         self.prepare_servers();
+        self.announce_proposals();
         let mut painted: Option<Instant> = None;
         let mut dirty = true;
         while !self.quitting {

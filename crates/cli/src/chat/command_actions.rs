@@ -53,6 +53,8 @@ impl Chat {
             SlashCommand::Mcp => self.check_servers(),
             SlashCommand::Reasoning => self.show_reasoning(),
             SlashCommand::Recalled => self.show_recalled(),
+            SlashCommand::Memory(None) => self.show_proposals(),
+            SlashCommand::Memory(Some((decision, id))) => self.review_proposal(&id, decision),
             SlashCommand::Help => self.show_help(),
             SlashCommand::Quit => self.quitting = true,
             SlashCommand::Status => self.show_status(),

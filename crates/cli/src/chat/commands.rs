@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use schemars::JsonSchema;
+use selvedge_memory::ProposalDecision;
 use selvedge_protocol::{ApprovalPolicy, ScriptMode};
 use serde::de::DeserializeOwned;
 
@@ -20,6 +21,7 @@ pub(crate) enum SlashCommand {
     Mcp,
     Reasoning,
     Recalled,
+    Memory(Option<(ProposalDecision, String)>),
     Status,
     Clear,
     Init,
@@ -34,7 +36,7 @@ pub(crate) enum SlashCommand {
 }
 
 /// The usage of each command and its help line. `docs/terminal.md` is generated from this table.
-pub(crate) const SLASH_COMMANDS: [(&str, &str); 22] = [
+pub(crate) const SLASH_COMMANDS: [(&str, &str); 23] = [
     ("/model [NAME]", "Show the model, or switch to NAME"),
     (
         "/approvals [POLICY]",
@@ -55,6 +57,10 @@ pub(crate) const SLASH_COMMANDS: [(&str, &str); 22] = [
     ("/mcp", "Show the MCP servers and their state"),
     ("/reasoning", "Show the model's last reasoning"),
     ("/recalled", "Show what memory recalled for the last turn"),
+    (
+        "/memory [accept ID]",
+        "Show what memory proposes; accept ID or decline ID decides",
+    ),
     ("/status", "Show the model, the session and the permissions"),
     ("/clear", "Start a new session on an empty screen"),
     ("/init", "Let the model write AGENTS.md for this project"),
@@ -206,6 +212,9 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
         .iter()
         .find(|(usage, _)| command_name(usage) == name);
     let usage = usage.map(|(usage, _)| *usage);
+    if name == "/memory" {
+        return parse_memory_command(argument.as_deref(), words.next(), words.next());
+    }
     if words.next().is_some() || (argument.is_some() && usage == Some(name)) {
         let usage = usage.unwrap_or(name);
         let message = format!("too many arguments for {name}");
@@ -246,6 +255,25 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
     })
 }
 
+/// Parses the arguments of `/memory`.
+fn parse_memory_command(
+    verb: Option<&str>,
+    id: Option<&str>,
+    more: Option<&str>,
+) -> Result<SlashCommand, (String, String)> {
+    let decision = match (verb, id, more) {
+        (None, ..) => return Ok(SlashCommand::Memory(None)),
+        (Some("accept"), Some(_), None) => ProposalDecision::Accept,
+        (Some("decline"), Some(_), None) => ProposalDecision::Decline,
+        _ => {
+            let message = "`/memory` takes no argument, `accept ID` or `decline ID`".to_owned();
+            return Err((message, "type /memory to list the ids".to_owned()));
+        }
+    };
+    let id = id.unwrap_or_default().to_owned();
+    Ok(SlashCommand::Memory(Some((decision, id))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,6 +288,14 @@ mod tests {
             parse_command("/approvals never"),
             Ok(SlashCommand::Approvals(Some(ApprovalPolicy::Never)))
         );
+        assert_eq!(
+            parse_command("/memory decline les_1"),
+            Ok(SlashCommand::Memory(Some((
+                ProposalDecision::Decline,
+                "les_1".into()
+            ))))
+        );
+        assert!(parse_command("/memory accept").is_err());
         assert!(
             is_command("/diff") && is_command("/nonsense") && !is_command("/etc/passwd is odd")
         );

@@ -24,6 +24,7 @@ mod keys;
 mod markdown;
 mod other_programs;
 mod pending_question;
+mod proposals;
 mod recent_turns;
 mod rows;
 mod screen;
@@ -105,6 +106,7 @@ fn run_chat(
     // Does not wait for a tool that is blocked in a system call.
     runtime.shutdown_background();
     chat.setup.flush_journal_and_apply_retention()?;
+    crate::distill_schedule::distill_after_command(&chat.setup);
     ended?;
     if let Some(id) = chat.continuable_session() {
         crate::output::print_line(&format!("selvedge continue {id}"))?;

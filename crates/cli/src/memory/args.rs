@@ -15,12 +15,17 @@ pub(crate) enum MemoryCommand {
     Show(MemoryShowArgs),
     /// Print one turn at a given level
     Turn(MemoryTurnArgs),
-    /// Learn from new turns: topics, preferences, errors and their fixes
+    /// Learn from new turns: topics, lessons, preferences, conventions, problems and their fixes
     Distill(MemoryDistillArgs),
     /// List the lessons learned
     Lessons(MemoryLessonsArgs),
     /// List proposed lessons, and accept or decline them
     Review(MemoryReviewArgs),
+    /// Show the topics of this project over time, as a small chart
+    Topics(MemoryTopicsArgs),
+    /// Write reference texts about topics by hand, and list them
+    #[command(subcommand)]
+    Layer(MemoryLayerCommand),
     /// Show the brief of the project with which a new session of this folder starts
     Brief(MemoryBriefArgs),
     /// Show what memory would recall for a message, stage by stage
@@ -28,6 +33,10 @@ pub(crate) enum MemoryCommand {
     /// List projects, and repair them after folders were moved
     #[command(subcommand)]
     Project(MemoryProjectCommand),
+    /// Plan again which turns a prompt contains at which level
+    Replan(MemoryReplanArgs),
+    /// Rebuild the index of words and the vectors
+    Reindex(MemoryReindexArgs),
     /// Show the sessions and how much each level shortens them
     Stats(MemoryStatsArgs),
     /// Forget a session, a turn or a lesson, everywhere
@@ -129,9 +138,21 @@ pub(crate) struct MemoryTurnArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MemoryDistillArgs {
-    /// Distill only this session [default: all]
+    /// Distill only the project of this session [default: all]
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
+
+    /// Read new turns now, also if it is not due (the default)
+    #[arg(long, conflicts_with = "due")]
+    pub(crate) now: bool,
+
+    /// Read new turns only of projects whose last run was 12 hours ago or more
+    #[arg(long)]
+    pub(crate) due: bool,
+
+    /// Show the last run of each project, what it used, and when the next one is due
+    #[arg(long, conflicts_with_all = ["now", "due", "wait"])]
+    pub(crate) status: bool,
 
     /// Wait for the results of the provider's batch
     #[arg(long)]
@@ -170,6 +191,115 @@ pub(crate) struct MemoryReviewArgs {
     /// Use this lesson only in the project in which it was learned
     #[arg(long, value_name = "LESSON")]
     pub(crate) project: Vec<String>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryTopicsArgs {
+    /// Show the topics of this session [default: those of the project of this folder]
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+
+    /// Show the topics of all projects and sessions
+    #[arg(long, conflicts_with = "session")]
+    pub(crate) all: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryReplanArgs {
+    /// Plan only this session [default: all]
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryReindexArgs {
+    /// Rebuild only this session [default: all]
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MemoryLayerCommand {
+    /// Add a text of 500 to 5,000 tokens, which is used from now on
+    Add(MemoryLayerAddArgs),
+    /// Change the text, the title, the topics or the scope of a layer
+    Edit(MemoryLayerEditArgs),
+    /// Remove a layer
+    Remove(MemoryLayerRemoveArgs),
+    /// List the layers of this project and of the user
+    List(MemoryLayerListArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryLayerAddArgs {
+    /// The file with the text; `-` for standard input
+    pub(crate) file: PathBuf,
+
+    /// A topic that the text is about; can be repeated
+    #[arg(long = "topic", value_name = "TOPIC")]
+    pub(crate) topics: Vec<String>,
+
+    /// The title [default: the first heading, or the name of the file]
+    #[arg(long, value_name = "TITLE")]
+    pub(crate) title: Option<String>,
+
+    /// Use it in all projects, instead of the project of this folder
+    #[arg(long)]
+    pub(crate) user: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryLayerEditArgs {
+    /// The id of the layer
+    pub(crate) layer: String,
+
+    /// The file with the new text; `-` for standard input
+    pub(crate) file: Option<PathBuf>,
+
+    /// A topic that the text is about; replaces the earlier topics, can be repeated
+    #[arg(long = "topic", value_name = "TOPIC")]
+    pub(crate) topics: Vec<String>,
+
+    /// The new title
+    #[arg(long, value_name = "TITLE")]
+    pub(crate) title: Option<String>,
+
+    /// Use it in all projects
+    #[arg(long, conflicts_with = "project")]
+    pub(crate) user: bool,
+
+    /// Use it in the project of this folder only
+    #[arg(long)]
+    pub(crate) project: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryLayerRemoveArgs {
+    /// The id of the layer
+    pub(crate) layer: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryLayerListArgs {
+    /// List the layers of all projects
+    #[arg(long)]
+    pub(crate) all: bool,
 
     /// Print the result as JSON
     #[arg(long)]

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::args::{MemoryBriefArgs, MemoryExplainArgs};
 use crate::CliStatus;
-use crate::memory_setup::{project_place, small_model_for_command};
+use crate::memory_setup::small_model_for_command;
 use crate::output::{print_json_text, print_line, print_text};
 
 /// Characters of a candidate's text in the list.
@@ -106,9 +106,7 @@ fn folder_access(memory: &Memory, config: &Config, session: Option<&str>) -> Res
     if session.is_some() {
         return Ok(access);
     }
-    let here = std::env::current_dir()?;
-    let here = here.canonicalize().unwrap_or(here);
-    let project = memory.find_project(&project_place(&here).root)?;
+    let project = super::project_of_this_folder(memory)?;
     Ok(MemoryAccess { project, ..access })
 }
 

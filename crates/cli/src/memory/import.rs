@@ -79,7 +79,7 @@ pub(super) fn write_levels(memory: &Memory) -> Result<()> {
 }
 
 /// Writes the missing vectors of a session, if the memory has an encoder.
-fn write_vectors(memory: &Memory, session: &str) -> Result<()> {
+pub(super) fn write_vectors(memory: &Memory, session: &str) -> Result<()> {
     let bar = progress_bar(None, "writing vectors of {msg} {spinner} {pos}", session);
     loop {
         match memory.write_vectors(session)? {

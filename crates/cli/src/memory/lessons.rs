@@ -1,91 +1,11 @@
-//! `selvedge memory distill`, `lessons` and `review`.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! `selvedge memory lessons` and `review`.
 
 use anyhow::Result;
-use selvedge_config::Config;
-use selvedge_memory::{
-    DistillReport, Lesson, LessonScope, LessonStatus, Memory, MemoryError, ProposalDecision,
-};
-use selvedge_text::count_noun;
-use serde_json::json;
+use selvedge_memory::{Lesson, LessonScope, LessonStatus, Memory, ProposalDecision};
 
-use super::args::{MemoryDistillArgs, MemoryLessonsArgs, MemoryReviewArgs};
-use super::import::progress_bar;
+use super::args::{MemoryLessonsArgs, MemoryReviewArgs};
 use crate::CliStatus;
-use crate::output::{print_json_text, print_line, print_text};
-
-/// First interval between two checks of a provider's batch. It doubles up to [`MAX_POLL_INTERVAL`].
-const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest interval between two checks. Most batches take an hour.
-const MAX_POLL_INTERVAL: Duration = Duration::from_secs(60);
-
-pub(super) fn distill(
-    memory: &Arc<Memory>,
-    args: &MemoryDistillArgs,
-    config: &Config,
-) -> Result<CliStatus> {
-    let sessions = match &args.session {
-        Some(session) => vec![session.clone()],
-        None => memory.session_names()?,
-    };
-    let runtime = crate::run::runtime()?;
-    let small = runtime.block_on(crate::memory_setup::small_model(config, None))?;
-    let mut total = DistillReport::default();
-    for session in sessions {
-        let (mut bar_shown, mut interval) = (None, MIN_POLL_INTERVAL);
-        loop {
-            let distilled = match runtime.block_on(memory.distill(&session, small.as_deref())) {
-                // Another process distills this session.
-                Err(MemoryError::DistillLocked(_)) if args.session.is_none() => break,
-                distilled => distilled?,
-            };
-            let bar = bar_shown.get_or_insert_with(|| {
-                let turns = u64::from(distilled.distilled_turns + distilled.remaining_turns);
-                let template = "{msg} {wide_bar} {pos}/{len} {eta}";
-                progress_bar(Some(turns), template, &session)
-            });
-            bar.inc(u64::from(distilled.distilled_turns));
-            if distilled.submitted_turns > 0 && args.wait {
-                std::thread::sleep(interval);
-                interval = (interval * 2).min(MAX_POLL_INTERVAL);
-                continue;
-            }
-            total.submitted_turns += distilled.submitted_turns;
-            total.distilled_turns += distilled.distilled_turns;
-            total.learned += distilled.learned;
-            total.dropped += distilled.dropped;
-            if distilled.remaining_turns == 0 {
-                bar.finish_and_clear();
-                break;
-            }
-        }
-    }
-    if args.json {
-        let report = json!({
-            "turns": total.distilled_turns, "learned": total.learned, "dropped": total.dropped,
-            "handed_over": total.submitted_turns,
-        });
-        print_json_text(&report.to_string())?;
-    } else {
-        let DistillReport {
-            distilled_turns: turns,
-            learned,
-            dropped,
-            submitted_turns: handed_over,
-            ..
-        } = total;
-        let (read, learned) = (count_noun(turns, "turn"), count_noun(learned, "lesson"));
-        eprint_line!("read {read}, learned {learned}, dropped {dropped}");
-        if handed_over > 0 {
-            let submitted = count_noun(handed_over, "turn");
-            eprint_line!("note: submitted {submitted} in a provider's batch");
-            eprint_line!("hint: run `selvedge memory distill` again later, or pass --wait");
-        }
-    }
-    Ok(CliStatus::Success)
-}
+use crate::output::{print_line, print_text};
 
 pub(super) fn lessons(memory: &Memory, args: &MemoryLessonsArgs) -> Result<CliStatus> {
     let lessons = match &args.about {
@@ -166,8 +86,12 @@ fn lesson_line(lesson: &Lesson) -> String {
         Some(_) => "project",
         None => "user",
     };
+    let note = match &lesson.note {
+        Some(note) => format!("  contradicted by: {note}"),
+        None => String::new(),
+    };
     format!(
-        "{}  {:<10} {:<8} {scope:<7} {:.2}  {}{source}",
+        "{}  {:<10} {:<12} {scope:<7} {:.2}  {}{source}{note}",
         lesson.lesson_id,
         lesson.kind.as_str(),
         lesson.status.as_str(),

@@ -2,9 +2,12 @@
 
 pub(crate) mod args;
 mod brief_and_explain;
+mod distill;
 mod forget;
 mod import;
+mod layer;
 mod lessons;
+mod maintenance;
 mod project;
 mod search;
 mod show;
@@ -33,15 +36,25 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
         MemoryCommand::Search(args) => search::search(&memory, &args),
         MemoryCommand::Show(args) => show::show(&memory, &args, configured_gradient(&config)),
         MemoryCommand::Turn(args) => turn::turn(&memory, &args),
-        MemoryCommand::Distill(args) => lessons::distill(&memory, &args, &config),
+        MemoryCommand::Distill(args) => adopt_sessions(&memory, &home, &config)
+            .and_then(|()| distill::distill(&memory, &args, &config)),
         MemoryCommand::Lessons(args) => lessons::lessons(&memory, &args),
         MemoryCommand::Review(args) => lessons::review(&memory, &args),
+        MemoryCommand::Layer(command) => {
+            adopt_sessions(&memory, &home, &config).and_then(|()| layer::layer(&memory, &command))
+        }
         MemoryCommand::Brief(args) => adopt_sessions(&memory, &home, &config)
             .and_then(|()| brief_and_explain::brief(&memory, &args, &config)),
         MemoryCommand::Explain(args) => adopt_sessions(&memory, &home, &config)
             .and_then(|()| brief_and_explain::explain(&memory, &args, &config)),
         MemoryCommand::Project(command) => adopt_sessions(&memory, &home, &config)
             .and_then(|()| project::project(&memory, &command)),
+        MemoryCommand::Topics(args) => adopt_sessions(&memory, &home, &config)
+            .and_then(|()| maintenance::topics(&memory, &args)),
+        MemoryCommand::Replan(args) => {
+            maintenance::replan(&memory, &args, configured_gradient(&config))
+        }
+        MemoryCommand::Reindex(args) => maintenance::reindex(&memory, &args),
         MemoryCommand::Stats(args) => stats_and_export::stats(&memory, &args),
         MemoryCommand::Forget(args) => forget::forget(&memory, &args, &home, &config),
         MemoryCommand::Export(args) => stats_and_export::export(&memory, &args),
@@ -69,6 +82,13 @@ pub(crate) fn delete_session_with_question(session: String, yes: bool) -> Result
     }))
 }
 
+/// Returns the id of the project of this folder; `None` if memory knows none.
+fn project_of_this_folder(memory: &Memory) -> Result<Option<String>> {
+    let here = std::env::current_dir()?;
+    let here = here.canonicalize().unwrap_or(here);
+    Ok(memory.find_project(&crate::memory_setup::project_place(&here).root)?)
+}
+
 fn configured_gradient(config: &Config) -> GradientOptions {
     GradientOptions {
         budget: config.memory.history_tokens,
@@ -87,6 +107,13 @@ pub(crate) fn memory_problem(error: &MemoryError) -> Problem {
             "fix the line and import the file again; the lines before it are already imported"
         }
         MemoryError::LessonNotFound(_) => "run `selvedge memory lessons` to list the lessons",
+        MemoryError::LayerNotFound(_) => "run `selvedge memory layer list` to list the layers",
+        MemoryError::LayerExists(_) => {
+            "pass --title TITLE, or change the layer with `selvedge memory layer edit`"
+        }
+        MemoryError::LayerSize { .. } => {
+            "shorten the text, or split it into several layers; a shorter one belongs in AGENTS.md"
+        }
         MemoryError::ProjectNotFound(_) => {
             "run `selvedge memory project list` to list the projects"
         }

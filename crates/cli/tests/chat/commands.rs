@@ -29,6 +29,7 @@ selvedge
   /mcp                 Show the MCP servers and their state
   /reasoning           Show the model's last reasoning
   /recalled            Show what memory recalled for the last turn
+  /memory [accept ID]  Show what memory proposes; accept ID or decline ID decides
   /status              Show the model, the session and the permissions
   /clear               Start a new session on an empty screen
   /init                Let the model write AGENTS.md for this project
@@ -84,7 +85,7 @@ fn commands_are_offered_and_completed() {
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.type_text("/");
-    terminal.wait_for("1 of 22");
+    terminal.wait_for("1 of 23");
     terminal.type_text("app");
     terminal.wait_for("▸ /approvals");
     terminal.type_text("\t");
@@ -279,4 +280,56 @@ fn the_mode_command_decides_whether_the_scripts_of_the_next_turns_run() {
     terminal.wait_for("it ran");
     terminal.send("/mode maybe");
     terminal.wait_for("hint: use one of disabled, dry-run, enabled");
+}
+
+#[test]
+fn the_chat_says_that_proposals_wait_and_decides_about_them() {
+    let fixture = ChatFixture::new(polite);
+    let turn = |n: usize| {
+        let subject = match n % 7 {
+            0 => "The migration of the billing database",
+            _ => "Our lunch",
+        };
+        let words = [
+            "slow", "careful", "weekend", "rollback", "index", "walk", "green",
+        ];
+        let more = (0..60).map(|at| words[(n * 5 + at * at * 3 + at / 7) % words.len()]);
+        let more: Vec<&str> = more.collect();
+        let text = format!("{subject} number {n} went like this: {}.", more.join(" "));
+        let line = json!({"session": "s", "turn": n, "role": "user", "text": text});
+        format!("{line}\n")
+    };
+    let lines: String = (0..150).map(turn).collect();
+    std::fs::write(fixture.work().join("chat.jsonl"), lines).unwrap();
+    for args in [
+        &["memory", "import", "chat.jsonl"][..],
+        &["memory", "distill"],
+    ] {
+        let done = fixture.run(args);
+        assert!(done.status.success(), "{done:?}");
+    }
+    let listed = fixture.run(&["memory", "review", "--json"]);
+    let proposals: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let proposals = proposals.as_array().unwrap();
+    let layers = |id: &str| {
+        let listed = fixture.run(&["memory", "layer", "list", "--all", "--json"]);
+        let layers: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+        let mut layers = layers.as_array().unwrap().clone().into_iter();
+        layers.find(|layer| layer["lessonId"] == id)
+    };
+    let layer = proposals
+        .iter()
+        .find(|proposal| proposal["kind"] == "layer");
+    let id = layer.unwrap()["lessonId"].as_str().unwrap().to_owned();
+    assert_eq!(layers(&id).unwrap()["status"], "proposed");
+    let mut terminal = fixture.open(&[], 100, 60, &[]);
+    terminal.wait_for(READY);
+    terminal.wait_for("to review: /memory");
+    terminal.send("/memory");
+    terminal.wait_for("type /memory accept ID, or /memory decline ID");
+    terminal.send(&format!("/memory accept {id}"));
+    terminal.wait_for("it is used from now on");
+    assert_eq!(layers(&id).unwrap()["status"], "used");
+    terminal.send("/memory accept les_nothing");
+    terminal.wait_for("error: there is no lesson `les_nothing`");
 }

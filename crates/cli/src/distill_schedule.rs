@@ -1,0 +1,100 @@
+//! Starts the distilling of projects that are due: at the end of a command, as a process of its own,
+//! and in the agent server.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use selvedge_config::Config;
+use selvedge_memory::{DistillState, Memory, MemoryError};
+
+use crate::memory_setup::small_model;
+use crate::serve_host::JournalHost;
+use crate::setup::CliSetup;
+
+/// How often the server looks for projects that are due.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Starts a process that distills the projects that are due, and does not wait for it. Does nothing
+/// if none is due, or if `memory.distill_idle_minutes` is 0.
+pub(crate) fn distill_after_command(setup: &CliSetup) {
+    let Some(memory) = setup.memory.as_ref().filter(|_| is_enabled(&setup.config)) else {
+        return;
+    };
+    let started = has_due_project(memory).and_then(|due| match due {
+        true => start_detached(),
+        false => Ok(()),
+    });
+    if let Err(error) = started {
+        let error = format!("{error:#}");
+        tracing::warn!(target: "selvedge::memory", error, "lessons are not distilled");
+    }
+}
+
+fn is_enabled(config: &Config) -> bool {
+    config.memory.distill_idle_minutes > 0
+}
+
+fn has_due_project(memory: &Memory) -> Result<bool> {
+    Ok(memory.distill_states()?.iter().any(DistillState::is_due))
+}
+
+/// Starts `selvedge memory distill --due` in a process group of its own, so that it goes on when the
+/// terminal is closed or interrupted.
+fn start_detached() -> Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(["memory", "distill", "--due"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command.spawn()?;
+    Ok(())
+}
+
+/// Distills the projects that are due, until it is aborted.
+pub(crate) async fn distill_in_server(host: Arc<JournalHost>) {
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        if let Err(error) = distill_due_projects(&host).await {
+            let error = format!("{error:#}");
+            tracing::warn!(target: "selvedge::memory", error, "lessons are not distilled");
+        }
+    }
+}
+
+async fn distill_due_projects(host: &Arc<JournalHost>) -> Result<()> {
+    let memory = host.memory()?;
+    let states = memory
+        .run_blocking(|memory| memory.distill_states())
+        .await?;
+    for state in states.iter().filter(|state| state.is_due()) {
+        let config = configuration_of(host, &state.session).await;
+        if !is_enabled(&config) {
+            continue;
+        }
+        let model = small_model(&config, None).await?;
+        loop {
+            match memory.distill(&state.session, model.as_deref()).await {
+                Ok(distilled) if distilled.remaining_turns > 0 => {}
+                Ok(_) | Err(MemoryError::DistillLocked(_)) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the configuration of the folder of a session, or that of the user for a session without
+/// a folder.
+async fn configuration_of(host: &Arc<JournalHost>, session: &str) -> Config {
+    let of_folder = match host.session_directory(session).await {
+        Ok(directory) => host.configuration(Path::new(&directory)).ok(),
+        Err(_) => None,
+    };
+    of_folder.map_or_else(|| host.user_configuration(), |found| found.config)
+}

@@ -1,0 +1,248 @@
+//! Decides what distilling does next: which turns a request is about, and how it is sent, repeated
+//! or fetched from a provider's batch.
+
+use std::sync::Arc;
+
+use crate::distill_requests::{DistillRequest, RequestState};
+use crate::distill_unit::{DistillUnit, TurnSpan};
+use crate::model::{BatchSmallModel, SmallModel, SmallModelAnswer, SmallModelBatchStatus};
+use crate::{Memory, MemoryError};
+
+/// Turns distilled by rules in one transaction.
+const TURNS_PER_TRANSACTION: u32 = 200;
+/// Turns about which one request may be.
+const MAX_REQUEST_TURNS: u32 = 2_000;
+/// Turns submitted in one provider batch.
+const MAX_BATCH_TURNS: u32 = 5_000;
+/// Prompts of one provider batch.
+const MAX_BATCH_PROMPTS: usize = 500;
+
+/// What a call of [`Memory::distill`] does next.
+pub(crate) enum NextStep {
+    /// Learn from requests whose answers are recorded, or that failed.
+    Learn(Vec<DistillRequest>),
+    /// Wait for the provider's batch with so many turns.
+    Wait(u32),
+    /// All turns are distilled.
+    Done,
+}
+
+impl Memory {
+    /// Returns what is to be done next, and asks the model for it.
+    pub(crate) async fn next_step(
+        self: &Arc<Self>,
+        unit: &Arc<DistillUnit>,
+        model: Option<&dyn SmallModel>,
+    ) -> Result<NextStep, MemoryError> {
+        let open = self
+            .with_unit(unit, |memory, unit| memory.recorded_requests(unit))
+            .await?;
+        let first = open.iter().take_while(|it| it.state != RequestState::Sent);
+        let ready: Vec<DistillRequest> = first.cloned().collect();
+        if !ready.is_empty() {
+            return Ok(NextStep::Learn(ready));
+        }
+        if let Some((batch, _)) = open.first().and_then(|request| request.batch.clone()) {
+            let is_in_batch = |request: &DistillRequest| {
+                request.batch.as_ref().is_some_and(|(id, _)| *id == batch)
+            };
+            let in_batch: Vec<DistillRequest> = open.into_iter().take_while(is_in_batch).collect();
+            return self.continue_batch(unit, model, &batch, in_batch).await;
+        }
+        if !open.is_empty() {
+            return self.repeat_requests(unit, model, open).await;
+        }
+        if unit.remaining_turns() == 0 {
+            return Ok(NextStep::Done);
+        }
+        match model {
+            None => Ok(NextStep::Learn(vec![by_rules(unit)])),
+            Some(model) => self.ask_about_new_turns(unit, model).await,
+        }
+    }
+
+    /// Composes and records requests about the next turns, and sends them.
+    async fn ask_about_new_turns(
+        self: &Arc<Self>,
+        unit: &Arc<DistillUnit>,
+        model: &dyn SmallModel,
+    ) -> Result<NextStep, MemoryError> {
+        let (max_turns, max_prompts) = match model.batch_model() {
+            Some(_) => (MAX_BATCH_TURNS, MAX_BATCH_PROMPTS),
+            None => (MAX_REQUEST_TURNS, 1),
+        };
+        let context = model.context_tokens();
+        let compose = move |memory: &Arc<Self>, unit: &DistillUnit| {
+            let spans = unit.next_spans(&[], max_turns);
+            let mut prompts = memory.compose_prompts(unit, &spans, context, max_prompts)?;
+            // The last one is empty if only forgotten turns are left: rules skip them.
+            prompts.retain(|(text, _)| !text.is_empty());
+            let (texts, spans): (Vec<String>, Vec<_>) = prompts.into_iter().unzip();
+            Ok((texts, memory.record_requests(unit, &spans)?))
+        };
+        let (texts, requests) = self.with_unit(unit, compose).await?;
+        if requests.is_empty() {
+            // All of these turns were forgotten.
+            return Ok(NextStep::Learn(vec![by_rules(unit)]));
+        }
+        self.send(unit, model, texts, requests).await
+    }
+
+    /// Sends recorded requests: as a batch if the model has one, else the first of them.
+    async fn send(
+        self: &Arc<Self>,
+        unit: &Arc<DistillUnit>,
+        model: &dyn SmallModel,
+        texts: Vec<String>,
+        requests: Vec<DistillRequest>,
+    ) -> Result<NextStep, MemoryError> {
+        if let Some(batch_model) = model.batch_model() {
+            let submitted = batch_model.submit(&texts).await;
+            if let Some(batch) = submitted.map_err(MemoryError::ProviderBatch)? {
+                let turns = requests.iter().map(span_turns).sum();
+                let record =
+                    move |memory: &Arc<Self>, _: &_| memory.record_batch(&requests, &batch);
+                self.with_unit(unit, record).await?;
+                return Ok(NextStep::Wait(turns));
+            }
+        }
+        // One after the other, so that an interrupted process has at most one open request.
+        for (text, request) in texts.into_iter().zip(requests) {
+            let answer = match text.is_empty() {
+                true => None,
+                false => model.ask_counted(&text).await.ok(),
+            };
+            self.with_unit(unit, move |memory, unit| {
+                memory.record_answer(unit, request.id, answer.as_ref())
+            })
+            .await?;
+        }
+        self.answered_requests(unit).await
+    }
+
+    /// Returns the requests whose answers are recorded, to learn from them.
+    async fn answered_requests(
+        self: &Arc<Self>,
+        unit: &Arc<DistillUnit>,
+    ) -> Result<NextStep, MemoryError> {
+        let all = self
+            .with_unit(unit, |memory, unit| memory.recorded_requests(unit))
+            .await?;
+        let ready = all
+            .into_iter()
+            .take_while(|it| it.state != RequestState::Sent);
+        Ok(NextStep::Learn(ready.collect()))
+    }
+
+    /// Sends requests again that were interrupted. Those that were sent too often count as failed.
+    async fn repeat_requests(
+        self: &Arc<Self>,
+        unit: &Arc<DistillUnit>,
+        model: Option<&dyn SmallModel>,
+        open: Vec<DistillRequest>,
+    ) -> Result<NextStep, MemoryError> {
+        let model = model.filter(|_| open.iter().all(DistillRequest::may_repeat));
+        let Some(model) = model else {
+            return self.give_up(unit, open).await;
+        };
+        let context = model.context_tokens();
+        let compose = move |memory: &Arc<Self>, unit: &DistillUnit| {
+            let mut texts = Vec::new();
+            for request in &open {
+                let spans = &request.spans;
+                let prompts = memory.compose_prompts(unit, spans, context, usize::MAX)?;
+                // If what is known has grown, the turns may need a part of the prompt more: the
+                // first part is sent, and the whole is learned from.
+                texts.push(
+                    prompts
+                        .into_iter()
+                        .next()
+                        .map_or(String::new(), |(text, _)| text),
+                );
+            }
+            memory.record_attempt(&open)?;
+            Ok((texts, open))
+        };
+        let (texts, requests) = self.with_unit(unit, compose).await?;
+        self.send(unit, model, texts, requests).await
+    }
+
+    /// Records that requests have no answer, so that rules read their turns.
+    async fn give_up(
+        self: &Arc<Self>,
+        unit: &Arc<DistillUnit>,
+        requests: Vec<DistillRequest>,
+    ) -> Result<NextStep, MemoryError> {
+        let record = move |memory: &Arc<Self>, unit: &DistillUnit| {
+            for request in &requests {
+                memory.record_answer(unit, request.id, None)?;
+            }
+            Ok(())
+        };
+        self.with_unit(unit, record).await?;
+        self.answered_requests(unit).await
+    }
+
+    /// Fetches the answers of a provider's batch.
+    async fn continue_batch(
+        self: &Arc<Self>,
+        unit: &Arc<DistillUnit>,
+        model: Option<&dyn SmallModel>,
+        batch: &str,
+        requests: Vec<DistillRequest>,
+    ) -> Result<NextStep, MemoryError> {
+        let batch_model: Option<&dyn BatchSmallModel> = model.and_then(|it| it.batch_model());
+        let Some(batch_model) = batch_model else {
+            return self.give_up(unit, requests).await;
+        };
+        let places = requests.iter().map(DistillRequest::place);
+        let prompts = places.max().map_or(0, |last| last + 1);
+        let status = batch_model.poll(batch, prompts).await;
+        let answers = match status.map_err(MemoryError::ProviderBatch)? {
+            SmallModelBatchStatus::Running => {
+                return Ok(NextStep::Wait(requests.iter().map(span_turns).sum()));
+            }
+            SmallModelBatchStatus::Failed => {
+                let may_repeat = requests.iter().all(DistillRequest::may_submit_again);
+                let model = model.filter(|_| may_repeat);
+                return self.repeat_requests(unit, model, requests).await;
+            }
+            SmallModelBatchStatus::Completed(answers) => answers,
+        };
+        let record = move |memory: &Arc<Self>, unit: &DistillUnit| {
+            for request in &requests {
+                let answer = answers.get(request.place()).cloned().and_then(Result::ok);
+                let answer = answer.map(SmallModelAnswer::without_usage);
+                memory.record_answer(unit, request.id, answer.as_ref())?;
+            }
+            Ok(())
+        };
+        self.with_unit(unit, record).await?;
+        self.answered_requests(unit).await
+    }
+
+    /// Runs work on the blocking thread pool.
+    async fn with_unit<T: Send + 'static>(
+        self: &Arc<Self>,
+        unit: &Arc<DistillUnit>,
+        work: impl FnOnce(&Arc<Self>, &DistillUnit) -> Result<T, MemoryError> + Send + 'static,
+    ) -> Result<T, MemoryError> {
+        let unit = unit.clone();
+        self.run_blocking(move |memory| work(memory, &unit)).await
+    }
+}
+
+/// Returns a request that was never sent, about the next turns: rules read them.
+fn by_rules(unit: &DistillUnit) -> DistillRequest {
+    DistillRequest {
+        id: 0,
+        spans: unit.next_spans(&[], TURNS_PER_TRANSACTION),
+        attempt: 0,
+        batch: None,
+        state: RequestState::Failed,
+    }
+}
+
+fn span_turns(request: &DistillRequest) -> u32 {
+    request.spans.iter().map(TurnSpan::turns).sum()
+}
