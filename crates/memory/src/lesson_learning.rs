@@ -104,7 +104,7 @@ pub(crate) fn learn_lesson(
     Ok(id)
 }
 
-/// Marks the preferences and conventions that a draft takes back.
+/// Marks the preferences and conventions of the project that a draft takes back.
 fn contradict_earlier(
     connection: &Connection,
     project: &str,
@@ -112,7 +112,7 @@ fn contradict_earlier(
 ) -> Result<(), MemoryError> {
     let sql = "SELECT id, decrypt(content) FROM memory_lessons
          WHERE kind IN ('preference', 'convention') AND status = 'used'
-         AND coalesce(project, '') IN ('', ?1)";
+         AND coalesce(project, '') = ?1";
     let stored: Vec<(String, String)> =
         query_rows(connection, sql, params![project], |row| row.try_into())?;
     let Some(turn) = draft.turns.first() else {
