@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use selvedge_agent::{AgentError, ChildSessions, Session, TurnActivity, TurnOptions, request_stop};
 use selvedge_config::{Config, UserFile};
 use selvedge_journal::{Journal, JournalError, Redactor, RunFilter};
-use selvedge_memory::{Level, Memory, MemoryError, MemoryHit, MemoryQuery};
+use selvedge_memory::Memory;
 use selvedge_protocol::{ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore};
 use selvedge_script::is_script_name;
 use selvedge_server::{
-    ClientTool, HostError, HostErrorKind, HostedCheck, HostedGradient, HostedItems, HostedLesson,
-    HostedMemoryHit, HostedReplay, HostedRun, HostedStep, HostedTurn, HostedTurnLevel,
-    LessonReview, SessionHost, SessionPlace,
+    ClientTool, EditLesson, HostError, HostErrorKind, HostedCheck, HostedGradient, HostedItems,
+    HostedLesson, HostedMemoryHit, HostedReplay, HostedRun, HostedStep, HostedTopics, HostedTurn,
+    HostedTurnLevel, LessonReview, SessionHost, SessionPlace,
 };
 use selvedge_tools::camel_case;
 use serde_json::{Value, json};
@@ -30,7 +30,9 @@ use crate::serve_documents::{call_tool, check_document, check_inside};
 use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
 use crate::serve_failed_turn::fail_turn;
 use crate::serve_memory::IdleSessions;
-use crate::serve_memory_views::{gradient, lessons_of, review_lesson, turn_levels};
+use crate::serve_memory_views::{
+    edit_lesson, gradient, lessons_of, review_lesson, search, topics_of, turn_levels,
+};
 use crate::serve_recovery::{continue_item_ids, reconcile_events};
 use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
@@ -155,6 +157,12 @@ impl JournalHost {
         let shared = self.workspaces.memory();
         let memory = shared.get(&home, &config, &self.journal);
         memory.map_err(|error| failed(&error))
+    }
+
+    /// Returns the ids of the sessions of some workspaces. Imported conversations belong to none.
+    async fn sessions_in(&self, workspaces: &[String]) -> Result<Vec<String>, HostError> {
+        let sessions = self.journal.session_ids_in(workspaces.to_vec()).await;
+        sessions.map_err(|error| journal_failure(&error))
     }
 
     /// Runs the turn of a claimed message, and stores how it ended.
@@ -353,9 +361,16 @@ impl SessionHost for JournalHost {
     }
 
     async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError> {
-        let sessions = self.journal.session_ids_in(workspaces.to_vec()).await;
-        let sessions = sessions.map_err(|error| journal_failure(&error))?;
+        let sessions = self.sessions_in(workspaces).await?;
         lessons_of(self.memory()?, sessions.into_iter().collect()).await
+    }
+
+    async fn edit_lesson(&self, lesson: &str, edit: EditLesson) -> Result<(), HostError> {
+        edit_lesson(self.memory()?, lesson, edit).await
+    }
+
+    async fn topics(&self, workspaces: &[String]) -> Result<HostedTopics, HostError> {
+        topics_of(self.memory()?, self.sessions_in(workspaces).await?).await
     }
 
     async fn review_lesson(&self, lesson: &str, review: LessonReview) -> Result<(), HostError> {
@@ -527,31 +542,8 @@ impl SessionHost for JournalHost {
         query: &str,
         limit: usize,
     ) -> Result<Vec<HostedMemoryHit>, HostError> {
-        let (memory, query) = (self.memory()?, query.to_owned());
-        // Imported conversations belong to no workspace.
-        let sessions = self.journal.session_ids_in(workspaces.to_vec()).await;
-        let sessions = sessions.map_err(|error| journal_failure(&error))?;
-        let search = move || {
-            let query = MemoryQuery {
-                max_turns: limit,
-                sessions: Some(&sessions),
-                ..MemoryQuery::new(&query)
-            };
-            let read = |hit: MemoryHit| {
-                // Other levels are redacted; the raw one is not.
-                let text = memory.turn_at_level(&hit.session, hit.number, Level::Smoothed)?;
-                Ok(HostedMemoryHit {
-                    session: hit.session,
-                    turn: hit.number,
-                    score: hit.score,
-                    text: String::from_utf8_lossy(&text).into_owned(),
-                })
-            };
-            let hits = memory.search(&query)?.into_iter().map(read);
-            hits.collect::<Result<Vec<_>, MemoryError>>()
-        };
-        let hits = tokio::task::spawn_blocking(search).await;
-        hits.map_err(HostError::failed)?.map_err(HostError::failed)
+        let sessions = self.sessions_in(workspaces).await?;
+        search(self.memory()?, sessions, query, limit).await
     }
 
     async fn run(&self, id: &str) -> Result<HostedRun, HostError> {

@@ -29,6 +29,9 @@ pub enum MemoryError {
     /// No lesson has this id.
     #[error("there is no lesson `{0}`")]
     LessonNotFound(String),
+    /// The new text of a lesson cannot be stored.
+    #[error("the lesson cannot be changed: {0}")]
+    InvalidLesson(String),
     /// No project has this root.
     #[error("there is no project at `{0}`")]
     ProjectNotFound(String),

@@ -13,7 +13,8 @@ use utoipa::ToSchema;
 use crate::client_tools::{ClientTool, SessionClientTools};
 use crate::feed::EventFlush;
 use crate::hosted_memory::{
-    HostedGradient, HostedLesson, HostedReplay, HostedTurnLevel, LessonReview,
+    EditLesson, HostedGradient, HostedLesson, HostedReplay, HostedTopics, HostedTurnLevel,
+    LessonReview,
 };
 use crate::turn_permits::TurnPermit;
 
@@ -112,6 +113,10 @@ pub trait SessionHost: Send + Sync {
     async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError>;
     /// Decides about a lesson.
     async fn review_lesson(&self, lesson: &str, review: LessonReview) -> Result<(), HostError>;
+    /// Changes the text of a lesson, or where it is used.
+    async fn edit_lesson(&self, lesson: &str, edit: EditLesson) -> Result<(), HostError>;
+    /// Returns the topics of sessions in these workspaces over time.
+    async fn topics(&self, workspaces: &[String]) -> Result<HostedTopics, HostError>;
     /// Checks that the sandbox, commands, MCP servers and the model of a workspace work.
     async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError>;
 }

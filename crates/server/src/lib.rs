@@ -57,7 +57,8 @@ pub use host::{
     HostedRun, HostedStep, HostedTurn, SessionHost, SessionPlace, SessionWaker,
 };
 pub use hosted_memory::{
-    HostedBand, HostedGradient, HostedLesson, HostedReplay, HostedTurnLevel, LessonReview,
+    EditLesson, HostedBand, HostedGradient, HostedLesson, HostedLessonScope, HostedReplay,
+    HostedTopic, HostedTopics, HostedTurnLevel, LessonReview,
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};

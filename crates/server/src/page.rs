@@ -52,6 +52,7 @@ page_files! {
     "documents.js"
     "health.js"
     "item.js"
+    "lessons.js"
     "list-view.js"
     "login.js"
     "memory.js"
@@ -61,6 +62,7 @@ page_files! {
     "script-item.js"
     "session.js"
     "sessions.js"
+    "topics.js"
     "transcript.js"
     "transcript-model.js"
 }

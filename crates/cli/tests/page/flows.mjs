@@ -312,6 +312,60 @@ await run({
     await page.waitForSelector('tr:has-text("Turns that run")');
   },
 
+  /** Review, edit and accept what was learned, and see the topics over time. */
+  async review_memory() {
+    const page = await open();
+    await ask('memory session');
+    await show(page, 'memory/lessons');
+    // What waits for a decision is shown first.
+    await page.waitForSelector('button[aria-pressed=true]:has-text("To review (1)")');
+    const card = page.locator('article.card');
+    await card.locator('.tag', { hasText: 'layer' }).waitFor();
+    // The layer is changed with the keyboard alone; Escape discards the change.
+    await card.locator('button', { hasText: 'Edit' }).focus();
+    await page.keyboard.press('Enter');
+    await page.keyboard.type('Discarded');
+    await page.keyboard.press('Escape');
+    equal(await page.evaluate(() => document.activeElement.textContent), 'Edit', 'focus');
+    await page.keyboard.press('Enter');
+    await page.keyboard.press('Control+A');
+    await page.keyboard.type('Steps of the migration');
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('Control+A');
+    await page.keyboard.press('Delete');
+    await page.keyboard.type(' ');
+    await page.click('text=Save');
+    await card.locator('text=its text is empty').waitFor();
+    await card.locator('textarea').fill('Run the **steps** in order.');
+    await page.click('text=Save');
+    await card.locator('h3', { hasText: 'Steps of the migration' }).waitFor();
+    await card.locator('strong', { hasText: 'steps' }).waitFor();
+    await card.locator('button', { hasText: 'Accept' }).click();
+    await page.waitForSelector('button:has-text("To review (0)")');
+    await page.click('button:has-text("All (")');
+    const other = page.locator('article.card', { hasText: 'German' }).first();
+    const marks = other.locator('.facts');
+    const before = (await marks.textContent()).includes('all projects');
+    const [label, mark] = before
+      ? ['Use in its project only', 'its project']
+      : ['Use in all projects', 'all projects'];
+    await other.locator('button', { hasText: label }).click();
+    await marks.locator('.tag', { hasText: mark }).waitFor();
+    await other.locator('button', { hasText: 'Decline' }).click();
+    await marks.locator('.tag', { hasText: 'declined' }).waitFor();
+    const lessons = await ask('lessons');
+    const layer = lessons.find(({ kind }) => kind === 'layer');
+    equal(
+      [layer.title, layer.content, layer.status],
+      ['Steps of the migration', 'Run the **steps** in order.', 'used'],
+      'the layer',
+    );
+    await page.click('text=Topics');
+    const row = page.locator('tr', { hasText: 'migration' });
+    equal(await row.locator('.number').textContent(), '12', 'turns that mention a topic');
+    equal(await row.locator('.chart-bar').count(), 30, 'parts of the time');
+  },
+
   /** Writes the pictures of the documentation. */
   async screenshots() {
     const folder = process.env.SELVEDGE_SCREENSHOTS;
@@ -342,6 +396,7 @@ await run({
     const session = await ask('session follow');
     await ask('go');
     const asked = await ask('session please');
+    await ask('memory session');
     const views = [
       'sessions',
       `sessions/${session}`,
@@ -353,6 +408,7 @@ await run({
       'memory',
       `memory/${session}`,
       'memory/lessons',
+      'memory/topics',
       'health',
     ];
     const sizes = [

@@ -17,6 +17,8 @@ use crate::support::api::{ApiClient, ApiServer, create_token};
 const LONG_LINE: usize = 200_000;
 /// Past turns of a long session; each has two items.
 const LONG_SESSION_TURNS: usize = 1000;
+/// Past turns of a session from which lessons are learned.
+const MEMORY_SESSION_TURNS: usize = 45;
 
 /// Where `scripts/setup-browser` put Playwright, and Chromium; `None` with a note if one is
 /// missing. In CI that is a failure.
@@ -182,6 +184,8 @@ impl PageTest {
                 Value::Null
             }
             "long session" => self.long_session(),
+            "memory session" => self.memory_session(),
+            "lessons" => self.client.get("/api/v1/memory/lessons").body["lessons"].clone(),
             asked => match asked.strip_prefix("session ") {
                 Some(prompt) => {
                     let _ = std::fs::remove_file(folder.join("go"));
@@ -195,15 +199,11 @@ impl PageTest {
         }
     }
 
-    /// Creates a session with many items.
-    fn long_session(&self) -> Value {
-        let turns = (1..=LONG_SESSION_TURNS).flat_map(|turn| {
-            let answer = format!(
-                "Answer **{turn}**\n\n{}",
-                "A paragraph.\n\n".repeat(4 * (turn % 7))
-            );
+    /// Creates a session with the given questions and answers, and returns its id.
+    fn session_with_history(&self, turns: impl IntoIterator<Item = [String; 2]>) -> Value {
+        let turns = turns.into_iter().flat_map(|[question, answer]| {
             [
-                json!({"role": "user", "content": format!("Question {turn}")}),
+                json!({"role": "user", "content": question}),
                 json!({"role": "assistant", "content": answer}),
             ]
         });
@@ -212,7 +212,38 @@ impl PageTest {
         let request = json!({"model": "default", "messages": messages});
         let answer = self.client.post("/v1/chat/completions", request);
         assert_eq!(answer.status, 200, "{answer:?}");
-        let session = answer.body["metadata"]["session"].clone();
+        answer.body["metadata"]["session"].clone()
+    }
+
+    /// Creates a session from which a preference, a layer and topics are learned.
+    fn memory_session(&self) -> Value {
+        let turns = (0..MEMORY_SESSION_TURNS).map(|turn| {
+            let steps: String = (0..25)
+                .map(|step| format!("Column c{turn}_{step} moves to table t{step}. "))
+                .collect();
+            match turn {
+                0 => "From now on always answer in German.".to_owned(),
+                1..=12 => format!("The migration number {turn} is next. {steps}"),
+                turn => format!("Question {turn}"),
+            }
+        });
+        let session = self.session_with_history(turns.map(|text| [text, "Done.".to_owned()]));
+        let args = ["memory", "distill"];
+        let output = self.fixture.workspace.command(&args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        session
+    }
+
+    /// Creates a session with many items.
+    fn long_session(&self) -> Value {
+        let turns = (1..=LONG_SESSION_TURNS).map(|turn| {
+            let paragraphs = "A paragraph.\n\n".repeat(4 * (turn % 7));
+            [
+                format!("Question {turn}"),
+                format!("Answer **{turn}**\n\n{paragraphs}"),
+            ]
+        });
+        let session = self.session_with_history(turns);
         let total = 2 * LONG_SESSION_TURNS + 2;
         json!({"session": session, "total": total})
     }
@@ -276,6 +307,7 @@ flows! {
     a_hostile_transcript_runs_nothing_and_breaks_nothing = "hostile";
     a_long_transcript_has_few_elements = "long_transcript";
     the_other_views_work = "other_views";
+    a_person_reviews_and_edits_what_was_learned = "review_memory";
     the_page_is_accessible_and_fits_every_screen = "accessible";
 }
 
@@ -411,4 +443,62 @@ fn the_memory_of_a_session_has_bands_and_levels() {
         json!({"decision": "accept"}),
     );
     assert_eq!(refused.status, 403, "{refused:?}");
+}
+
+#[test]
+fn lessons_are_edited_and_topics_are_counted_over_time() {
+    let test = PageTest::start();
+    test.memory_session();
+    let client = &test.client;
+    let lessons = client.get("/api/v1/memory/lessons").body["lessons"].clone();
+    let of_kind = |kind: &str| {
+        let mut all = lessons.as_array().unwrap().iter();
+        let found = all.find(|lesson| lesson["kind"] == kind);
+        found
+            .unwrap_or_else(|| panic!("no {kind}: {lessons}"))
+            .clone()
+    };
+    assert_eq!(of_kind("layer")["status"], "proposed");
+    let preference = of_kind("preference");
+    let path = format!(
+        "/api/v1/memory/lessons/{}",
+        preference["id"].as_str().unwrap()
+    );
+    let patch = |body: Value| client.request(&format!("PATCH {path}"), &[], &body.to_string());
+    let edit = json!({"title": "Language", "content": "Answer in Swedish.", "topics": ["chat"]});
+    assert_eq!(patch(edit).status, 204);
+    for scope in ["user", "project"] {
+        assert_eq!(patch(json!({"scope": scope})).status, 204);
+        let lessons = client.get("/api/v1/memory/lessons").body["lessons"].clone();
+        let lessons = lessons.as_array().unwrap();
+        let edited = lessons.iter().find(|lesson| lesson["title"] == "Language");
+        let edited = edited.unwrap_or_else(|| panic!("{lessons:?}"));
+        assert_eq!(
+            (&edited["content"], &edited["topics"], &edited["scope"]),
+            (
+                &json!("Answer in Swedish."),
+                &json!(["chat"]),
+                &json!(scope)
+            )
+        );
+    }
+    let empty = patch(json!({"content": " "}));
+    assert_eq!(empty.status, 400, "{empty:?}");
+    assert_eq!(patch(json!({"weight": 1})).status, 400);
+    let scope = ["plain", "--scope", "memory"];
+    let plain = create_token(&test.fixture.workspace, &scope);
+    let plain = test.server.as_ref().unwrap().client(&plain);
+    let refused = plain.request(&format!("PATCH {path}"), &[], "{\"title\":\"x\"}");
+    assert_eq!(refused.status, 403, "{refused:?}");
+    let topics = client.get("/api/v1/memory/topics").body;
+    let mut all = topics["topics"].as_array().unwrap().iter();
+    let migration = all.find(|topic| topic["name"] == "migration");
+    let counts = migration.unwrap_or_else(|| panic!("{topics}"))["turns"].clone();
+    let counts = counts.as_array().unwrap().iter().filter_map(Value::as_u64);
+    assert_eq!(counts.sum::<u64>(), 12, "{topics}");
+    let (_, secret) = test.fixture.other_workspace("far");
+    let far = test.server.as_ref().unwrap().client(&secret);
+    assert_eq!(far.get("/api/v1/memory/topics").body["topics"], json!([]));
+    let hidden = far.request(&format!("PATCH {path}"), &[], "{\"title\":\"x\"}");
+    assert_eq!(hidden.status, 404, "{hidden:?}");
 }
