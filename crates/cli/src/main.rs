@@ -63,6 +63,7 @@ mod serve_documents;
 mod serve_errors;
 mod serve_failed_turn;
 mod serve_host;
+mod serve_mcp_status;
 mod serve_memory;
 mod serve_memory_views;
 mod serve_recovery;

@@ -15,8 +15,8 @@ use selvedge_protocol::{ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, Ses
 use selvedge_script::is_script_name;
 use selvedge_server::{
     ClientTool, EditLesson, HostError, HostErrorKind, HostedCheck, HostedGradient, HostedItems,
-    HostedLesson, HostedMemoryHit, HostedReplay, HostedRun, HostedStep, HostedTopics, HostedTurn,
-    HostedTurnLevel, LessonReview, SessionHost, SessionPlace,
+    HostedLesson, HostedMcpServer, HostedMemoryHit, HostedReplay, HostedRun, HostedStep,
+    HostedTopics, HostedTurn, HostedTurnLevel, LessonReview, SessionHost, SessionPlace,
 };
 use selvedge_tools::camel_case;
 use serde_json::{Value, json};
@@ -29,6 +29,7 @@ use crate::runs::{replay_for_server, run_json};
 use crate::serve_documents::{call_tool, check_document, check_inside};
 use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
 use crate::serve_failed_turn::fail_turn;
+use crate::serve_mcp_status::mcp_servers;
 use crate::serve_memory::IdleSessions;
 use crate::serve_memory_views::{
     edit_lesson, gradient, lessons_of, review_lesson, search, topics_of, turn_levels,
@@ -375,6 +376,11 @@ impl SessionHost for JournalHost {
 
     async fn review_lesson(&self, lesson: &str, review: LessonReview) -> Result<(), HostError> {
         review_lesson(self.memory()?, lesson, review).await
+    }
+
+    async fn mcp_servers(&self, workspace: &str) -> Result<Vec<HostedMcpServer>, HostError> {
+        let servers = mcp_servers(&self.workspaces, workspace).await;
+        servers.map_err(|error| failed(&error))
     }
 
     async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError> {

@@ -1,7 +1,7 @@
 // Topics of the sessions over time, as small charts.
 
 import { get } from '/page/api.js';
-import { emptyNote, fill, h } from '/page/dom.js';
+import { emptyNote, fill, h, table } from '/page/dom.js';
 import { dateTime, plural, visible } from '/page/format.js';
 
 /** Lists the topics in an element. */
@@ -26,41 +26,22 @@ export async function showTopics(content, signal) {
       { class: 'dim' },
       `How many turns mention a topic, from ${dateTime(from)} to ${dateTime(to)}.`,
     ),
-    h(
-      'div',
-      { class: 'table-box', tabindex: 0, role: 'region', 'aria-label': 'Topics' },
-      h(
-        'table',
-        null,
-        h(
-          'thead',
-          null,
-          h(
-            'tr',
-            null,
-            ['Topic', 'Area', 'Turns', 'Over time'].map((name) => h('th', { scope: 'col' }, name)),
-          ),
-        ),
-        h(
-          'tbody',
-          null,
-          topics.map((topic) => topicRow(topic, most, from, to)),
-        ),
-      ),
+    table(
+      'Topics',
+      ['Topic', 'Area', 'Turns', 'Over time'],
+      topics.map((topic) => topicRow(topic, most, from, to)),
     ),
   );
 }
 
 function topicRow({ name, category, turns }, most, from, to) {
   const sum = turns.reduce((all, count) => all + count, 0);
-  return h(
-    'tr',
-    null,
-    h('th', { scope: 'row', dir: 'auto' }, visible(name)),
-    h('td', null, category),
-    h('td', { class: 'number' }, String(sum)),
-    h('td', null, chart(turns, most, from, to)),
-  );
+  return [
+    h('span', { dir: 'auto' }, visible(name)),
+    category,
+    h('span', { class: 'number' }, String(sum)),
+    chart(turns, most, from, to),
+  ];
 }
 
 /** A bar for each part of the time. */

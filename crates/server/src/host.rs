@@ -117,6 +117,8 @@ pub trait SessionHost: Send + Sync {
     async fn edit_lesson(&self, lesson: &str, edit: EditLesson) -> Result<(), HostError>;
     /// Returns the topics of sessions in these workspaces over time.
     async fn topics(&self, workspaces: &[String]) -> Result<HostedTopics, HostError>;
+    /// Returns the MCP servers of a workspace, and starts none.
+    async fn mcp_servers(&self, workspace: &str) -> Result<Vec<HostedMcpServer>, HostError>;
     /// Checks that the sandbox, commands, MCP servers and the model of a workspace work.
     async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError>;
 }
@@ -219,6 +221,22 @@ pub enum HostedCheckState {
     Warning,
     /// It does not work.
     Failed,
+}
+
+/// An MCP server of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HostedMcpServer {
+    /// Its name in the configuration.
+    pub name: String,
+    /// `not started`, `starting`, `ready`, `failed` or `disabled`.
+    #[schema(example = "ready")]
+    pub state: String,
+    /// Number of its tools, as far as they are known.
+    pub tools: u64,
+    /// Why it failed or is disabled.
+    pub error: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
 }
 
 /// Where a session works.

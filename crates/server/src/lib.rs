@@ -43,6 +43,7 @@ mod secrets;
 mod server;
 mod session_routes;
 mod state;
+mod status_routes;
 mod token_watch;
 mod turn_permits;
 mod turn_routes;
@@ -53,8 +54,8 @@ mod workspace_routes;
 pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
 pub use host::{
-    HostError, HostErrorKind, HostedCheck, HostedCheckState, HostedItems, HostedMemoryHit,
-    HostedRun, HostedStep, HostedTurn, SessionHost, SessionPlace, SessionWaker,
+    HostError, HostErrorKind, HostedCheck, HostedCheckState, HostedItems, HostedMcpServer,
+    HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost, SessionPlace, SessionWaker,
 };
 pub use hosted_memory::{
     EditLesson, HostedBand, HostedGradient, HostedLesson, HostedLessonScope, HostedReplay,

@@ -312,6 +312,40 @@ await run({
     await page.waitForSelector('tr:has-text("Turns that run")');
   },
 
+  /** Health shows MCP servers, what waits in the queue, and which turns failed. */
+  async health() {
+    const page = await open();
+    await ask('session use a server');
+    await ask('wait for the answer');
+    const failed = await ask('session break');
+    await ask('wait for the answer');
+    const waiting = await ask('session wait');
+    await show(page, `sessions/${waiting}`);
+    await page.waitForSelector('.call:has-text("running")');
+    await send(page, 'and <b>then</b>');
+    await page.waitForSelector('.queued');
+    await show(page, 'health');
+    const part = (name) => page.locator(`[data-part=${name}]`);
+    const server = part('servers').locator('tr', { hasText: 'broken' });
+    await server.locator('.state', { hasText: 'failed' }).waitFor();
+    await server.locator('.bad').waitFor();
+    await part('servers').locator('tr', { hasText: 'unused' }).locator('text=disabled').waitFor();
+    await part('queue').locator('text=1 turn runs, 1 message waits').waitFor();
+    await part('queue').locator('tr', { hasText: 'and <b>then</b>' }).waitFor();
+    const error = part('errors').locator('tr', { hasText: 'a broken request' });
+    equal(
+      await error.locator('a').getAttribute('href'),
+      `#/sessions/${failed}`,
+      'the session of an error',
+    );
+    await page.waitForSelector('tr:has-text("sandbox") >> text=passed');
+    await page.waitForSelector('tr:has-text("Turns that run")');
+    // The queue is read again: the turn that is stopped becomes an error.
+    await ask('stop');
+    await part('errors').locator('text=interrupted').waitFor();
+    await part('queue').locator('text=0 turns run, 0 messages wait').waitFor();
+  },
+
   /** Review, edit and accept what was learned, and see the topics over time. */
   async review_memory() {
     const page = await open();

@@ -111,6 +111,8 @@ fn obeys(asked: &Asked) -> Reply {
             "await tools.writeFile({ path: 'a.txt', content: 'a' });\n\
              await tools.writeFile({ path: '/etc/selvedge-test', content: 'a' });",
         ),
+        "use a server" => script("return (await tools.search('x')).length"),
+        "break" => Reply::Fail(400, "a broken request".to_owned()),
         "hostile" => vec![text(HOSTILE)].into(),
         "long line" => script(
             "const { stdout } = await tools.exec({ command: ['sh', '-c', \
@@ -133,7 +135,9 @@ struct PageTest {
 impl PageTest {
     fn start() -> Self {
         // The model reads the last message as a whole, which must not quote earlier ones.
-        let config = "memory.recall = false\n[workspace]\ndocuments = [\"issues/**/*.md\"]";
+        let config = "memory.recall = false\n[workspace]\ndocuments = [\"issues/**/*.md\"]\n\
+            [mcp_servers.broken]\ncommand = \"selvedge-no-such-program\"\n\
+            [mcp_servers.unused]\ncommand = \"true\"\nenabled = false";
         let fixture = ServeFixture::with_config(config, obeys);
         let folder = fixture.workspace.work();
         std::fs::create_dir_all(folder.join("doomed")).unwrap();
@@ -185,6 +189,10 @@ impl PageTest {
             }
             "long session" => self.long_session(),
             "memory session" => self.memory_session(),
+            "stop" => {
+                let path = format!("/api/v1/sessions/{}/stop", self.session);
+                self.client.post(&path, json!({"children": false})).body
+            }
             "lessons" => self.client.get("/api/v1/memory/lessons").body["lessons"].clone(),
             asked => match asked.strip_prefix("session ") {
                 Some(prompt) => {
@@ -307,6 +315,7 @@ flows! {
     a_hostile_transcript_runs_nothing_and_breaks_nothing = "hostile";
     a_long_transcript_has_few_elements = "long_transcript";
     the_other_views_work = "other_views";
+    health_shows_servers_the_queue_and_errors = "health";
     a_person_reviews_and_edits_what_was_learned = "review_memory";
     the_page_is_accessible_and_fits_every_screen = "accessible";
 }
