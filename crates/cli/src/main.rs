@@ -67,6 +67,7 @@ mod serve_mcp_status;
 mod serve_memory;
 mod serve_memory_views;
 mod serve_recovery;
+mod serve_resume;
 mod serve_tokens;
 mod served_runner;
 mod servers;

@@ -16,7 +16,8 @@ use selvedge_script::is_script_name;
 use selvedge_server::{
     ClientTool, EditLesson, HostError, HostErrorKind, HostedCheck, HostedGradient, HostedItems,
     HostedLesson, HostedMcpServer, HostedMemoryHit, HostedReplay, HostedRun, HostedStep,
-    HostedTopics, HostedTurn, HostedTurnLevel, LessonReview, SessionHost, SessionPlace,
+    HostedTool, HostedTopics, HostedTurn, HostedTurnLevel, LessonReview, ResumedRun, RunResume,
+    SessionHost, SessionPlace,
 };
 use selvedge_tools::camel_case;
 use serde_json::{Value, json};
@@ -35,6 +36,7 @@ use crate::serve_memory_views::{
     edit_lesson, gradient, lessons_of, review_lesson, search, topics_of, turn_levels,
 };
 use crate::serve_recovery::{continue_item_ids, reconcile_events};
+use crate::serve_resume::{resume_run, script_tools};
 use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
@@ -344,6 +346,17 @@ impl SessionHost for JournalHost {
         let replayed = tokio::task::spawn_blocking(replay).await;
         let replayed = replayed.map_err(HostError::failed)?;
         replayed.map_err(|error| invalid(&error, &folder))
+    }
+
+    async fn script_tools(&self, workspace: &str) -> Result<Vec<HostedTool>, HostError> {
+        script_tools(&self.workspaces, workspace).map_err(|error| failed(&error))
+    }
+
+    async fn resume_run(&self, resume: RunResume) -> Result<ResumedRun, HostError> {
+        let folder = self.session_directory(&resume.session).await;
+        let folder = folder.map_err(|error| failed(&error))?;
+        let resumed = resume_run(&self.workspaces, &self.journal, resume).await;
+        resumed.map_err(|error| invalid(&error, &folder))
     }
 
     async fn memory_gradient(&self, session: &str) -> Result<HostedGradient, HostError> {

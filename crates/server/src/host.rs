@@ -1,5 +1,6 @@
 //! [`SessionHost`]: what the server needs from the program that assembles agents.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -101,6 +102,10 @@ pub trait SessionHost: Send + Sync {
         id: &str,
         failed_call: Option<&str>,
     ) -> Result<HostedReplay, HostError>;
+    /// Returns the tools that scripts of a workspace can call.
+    async fn script_tools(&self, workspace: &str) -> Result<Vec<HostedTool>, HostError>;
+    /// Prepares a script that resumes a run of a session. Fails if the run has not ended.
+    async fn resume_run(&self, resume: RunResume) -> Result<ResumedRun, HostError>;
     /// Returns how a prompt contains the turns of a session.
     async fn memory_gradient(&self, session: &str) -> Result<HostedGradient, HostError>;
     /// Returns a turn at all levels, the most detailed first.
@@ -196,6 +201,52 @@ pub struct HostedRun {
     pub directory: String,
     /// The run as `selvedge runs --json` prints it, with secrets redacted.
     pub body: Value,
+}
+
+/// A tool that scripts can call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HostedTool {
+    /// How scripts call it, such as `tools.readFile`.
+    pub name: String,
+    /// Its types on one line.
+    pub signature: String,
+    /// What it does, in one sentence.
+    pub about: String,
+    /// The fields of its arguments.
+    pub fields: Vec<HostedToolField>,
+}
+
+/// A field of the arguments of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HostedToolField {
+    /// Name of the field.
+    pub name: String,
+    /// Whether a call must have it.
+    pub required: bool,
+    /// What it means.
+    pub about: Option<String>,
+}
+
+/// A script that resumes a run.
+pub struct RunResume {
+    /// Id of the run.
+    pub run: String,
+    /// Id of its session.
+    pub session: String,
+    /// The script, which may differ from that of the run.
+    pub source: String,
+    /// Decides about approvals.
+    pub approver: Arc<dyn Approver>,
+    /// Cancels the script.
+    pub cancel: CancellationToken,
+}
+
+/// A script that is ready to resume a run.
+pub struct ResumedRun {
+    /// Id of the new run. The journal has it from its first call on, or when it has ended.
+    pub id: String,
+    /// Runs the script to its end.
+    pub work: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 /// Result of one check of the machine.

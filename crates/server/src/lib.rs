@@ -36,6 +36,7 @@ mod render;
 mod render_routes;
 mod replay_routes;
 mod responses;
+mod resume_routes;
 mod router;
 mod run_routes;
 mod running_answer;
@@ -55,7 +56,8 @@ pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
 pub use host::{
     HostError, HostErrorKind, HostedCheck, HostedCheckState, HostedItems, HostedMcpServer,
-    HostedMemoryHit, HostedRun, HostedStep, HostedTurn, SessionHost, SessionPlace, SessionWaker,
+    HostedMemoryHit, HostedRun, HostedStep, HostedTool, HostedToolField, HostedTurn, ResumedRun,
+    RunResume, SessionHost, SessionPlace, SessionWaker,
 };
 pub use hosted_memory::{
     EditLesson, HostedBand, HostedGradient, HostedLesson, HostedLessonScope, HostedReplay,

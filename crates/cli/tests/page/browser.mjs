@@ -68,6 +68,12 @@ export async function show(page, hash) {
   await page.goto(`${base}/#/${hash}`);
 }
 
+/** Sends a message to the shown session. */
+export async function send(page, text) {
+  await page.fill('.composer textarea', text);
+  await page.press('.composer textarea', 'Enter');
+}
+
 /** Waits until the turn of a session with this number has ended, and its items are shown. */
 export async function turnEnded(page, turn) {
   await page.waitForSelector(`sv-session[data-turn="${turn}"]`);

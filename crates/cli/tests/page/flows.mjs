@@ -8,17 +8,16 @@ import {
   equal,
   open,
   run,
+  send,
   show,
   shownItems,
   turnEnded,
 } from './browser.mjs';
-
-async function send(page, text) {
-  await page.fill('.composer textarea', text);
-  await page.press('.composer textarea', 'Enter');
-}
+import { viewFlows } from './views.mjs';
 
 await run({
+  ...viewFlows,
+
   /** Log in, create a session with the dialog, and follow its script. */
   async create_and_follow() {
     const page = await open({ login: false });
@@ -310,94 +309,6 @@ await run({
     await show(page, 'health');
     await page.waitForSelector('tr:has-text("sandbox") >> text=passed');
     await page.waitForSelector('tr:has-text("Turns that run")');
-  },
-
-  /** Health shows MCP servers, what waits in the queue, and which turns failed. */
-  async health() {
-    const page = await open();
-    await ask('session use a server');
-    await ask('wait for the answer');
-    const failed = await ask('session break');
-    await ask('wait for the answer');
-    const waiting = await ask('session wait');
-    await show(page, `sessions/${waiting}`);
-    await page.waitForSelector('.call:has-text("running")');
-    await send(page, 'and <b>then</b>');
-    await page.waitForSelector('.queued');
-    await show(page, 'health');
-    const part = (name) => page.locator(`[data-part=${name}]`);
-    const server = part('servers').locator('tr', { hasText: 'broken' });
-    await server.locator('.state', { hasText: 'failed' }).waitFor();
-    await server.locator('.bad').waitFor();
-    await part('servers').locator('tr', { hasText: 'unused' }).locator('text=disabled').waitFor();
-    await part('queue').locator('text=1 turn runs, 1 message waits').waitFor();
-    await part('queue').locator('tr', { hasText: 'and <b>then</b>' }).waitFor();
-    const error = part('errors').locator('tr', { hasText: 'a broken request' });
-    equal(
-      await error.locator('a').getAttribute('href'),
-      `#/sessions/${failed}`,
-      'the session of an error',
-    );
-    await page.waitForSelector('tr:has-text("sandbox") >> text=passed');
-    await page.waitForSelector('tr:has-text("Turns that run")');
-    // The queue is read again: the turn that is stopped becomes an error.
-    await ask('stop');
-    await part('errors').locator('text=interrupted').waitFor();
-    await part('queue').locator('text=0 turns run, 0 messages wait').waitFor();
-  },
-
-  /** Review, edit and accept what was learned, and see the topics over time. */
-  async review_memory() {
-    const page = await open();
-    await ask('memory session');
-    await show(page, 'memory/lessons');
-    // What waits for a decision is shown first.
-    await page.waitForSelector('button[aria-pressed=true]:has-text("To review (1)")');
-    const card = page.locator('article.card');
-    await card.locator('.tag', { hasText: 'layer' }).waitFor();
-    // The layer is changed with the keyboard alone; Escape discards the change.
-    await card.locator('button', { hasText: 'Edit' }).focus();
-    await page.keyboard.press('Enter');
-    await page.keyboard.type('Discarded');
-    await page.keyboard.press('Escape');
-    equal(await page.evaluate(() => document.activeElement.textContent), 'Edit', 'focus');
-    await page.keyboard.press('Enter');
-    await page.keyboard.press('Control+A');
-    await page.keyboard.type('Steps of the migration');
-    await page.keyboard.press('Tab');
-    await page.keyboard.press('Control+A');
-    await page.keyboard.press('Delete');
-    await page.keyboard.type(' ');
-    await page.click('text=Save');
-    await card.locator('text=its text is empty').waitFor();
-    await card.locator('textarea').fill('Run the **steps** in order.');
-    await page.click('text=Save');
-    await card.locator('h3', { hasText: 'Steps of the migration' }).waitFor();
-    await card.locator('strong', { hasText: 'steps' }).waitFor();
-    await card.locator('button', { hasText: 'Accept' }).click();
-    await page.waitForSelector('button:has-text("To review (0)")');
-    await page.click('button:has-text("All (")');
-    const other = page.locator('article.card', { hasText: 'German' }).first();
-    const marks = other.locator('.facts');
-    const before = (await marks.textContent()).includes('all projects');
-    const [label, mark] = before
-      ? ['Use in its project only', 'its project']
-      : ['Use in all projects', 'all projects'];
-    await other.locator('button', { hasText: label }).click();
-    await marks.locator('.tag', { hasText: mark }).waitFor();
-    await other.locator('button', { hasText: 'Decline' }).click();
-    await marks.locator('.tag', { hasText: 'declined' }).waitFor();
-    const lessons = await ask('lessons');
-    const layer = lessons.find(({ kind }) => kind === 'layer');
-    equal(
-      [layer.title, layer.content, layer.status],
-      ['Steps of the migration', 'Run the **steps** in order.', 'used'],
-      'the layer',
-    );
-    await page.click('text=Topics');
-    const row = page.locator('tr', { hasText: 'migration' });
-    equal(await row.locator('.number').textContent(), '12', 'turns that mention a topic');
-    equal(await row.locator('.chart-bar').count(), 30, 'parts of the time');
   },
 
   /** Writes the pictures of the documentation. */

@@ -113,6 +113,10 @@ fn obeys(asked: &Asked) -> Reply {
         ),
         "use a server" => script("return (await tools.search('x')).length"),
         "break" => Reply::Fail(400, "a broken request".to_owned()),
+        "queue" => script(
+            "const wait = () => tools.exec({ command: ['sleep', '0.2'] });\n\
+             await Promise.all(Array.from({ length: 12 }, wait));",
+        ),
         "hostile" => vec![text(HOSTILE)].into(),
         "long line" => script(
             "const { stdout } = await tools.exec({ command: ['sh', '-c', \
@@ -124,16 +128,16 @@ fn obeys(asked: &Asked) -> Reply {
 }
 
 /// A server, and what flows ask of it.
-struct PageTest {
-    fixture: ServeFixture,
-    server: Option<ApiServer>,
-    client: ApiClient,
+pub struct PageTest {
+    pub fixture: ServeFixture,
+    pub server: Option<ApiServer>,
+    pub client: ApiClient,
     /// The session that a flow created last.
     session: String,
 }
 
 impl PageTest {
-    fn start() -> Self {
+    pub fn start() -> Self {
         // The model reads the last message as a whole, which must not quote earlier ones.
         let config = "memory.recall = false\n[workspace]\ndocuments = [\"issues/**/*.md\"]\n\
             [mcp_servers.broken]\ncommand = \"selvedge-no-such-program\"\n\
@@ -174,6 +178,7 @@ impl PageTest {
                 std::fs::write(folder.join("go"), "").unwrap();
                 Value::Null
             }
+            "file b.txt" => json!(std::fs::read_to_string(folder.join("b.txt")).ok()),
             "doomed exists" => json!(folder.join("doomed").exists()),
             "document" => json!(std::fs::read_to_string(folder.join("issues/1.md")).unwrap()),
             "wait for the answer" => self.client.answer(&self.session, 1),
@@ -224,7 +229,7 @@ impl PageTest {
     }
 
     /// Creates a session from which a preference, a layer and topics are learned.
-    fn memory_session(&self) -> Value {
+    pub fn memory_session(&self) -> Value {
         let turns = (0..MEMORY_SESSION_TURNS).map(|turn| {
             let steps: String = (0..25)
                 .map(|step| format!("Column c{turn}_{step} moves to table t{step}. "))
@@ -316,6 +321,8 @@ flows! {
     a_long_transcript_has_few_elements = "long_transcript";
     the_other_views_work = "other_views";
     health_shows_servers_the_queue_and_errors = "health";
+    a_person_edits_a_script_and_resumes_its_run = "edit_and_resume";
+    the_timeline_shows_how_long_calls_waited = "waiting_times";
     a_person_reviews_and_edits_what_was_learned = "review_memory";
     the_page_is_accessible_and_fits_every_screen = "accessible";
 }
@@ -452,62 +459,4 @@ fn the_memory_of_a_session_has_bands_and_levels() {
         json!({"decision": "accept"}),
     );
     assert_eq!(refused.status, 403, "{refused:?}");
-}
-
-#[test]
-fn lessons_are_edited_and_topics_are_counted_over_time() {
-    let test = PageTest::start();
-    test.memory_session();
-    let client = &test.client;
-    let lessons = client.get("/api/v1/memory/lessons").body["lessons"].clone();
-    let of_kind = |kind: &str| {
-        let mut all = lessons.as_array().unwrap().iter();
-        let found = all.find(|lesson| lesson["kind"] == kind);
-        found
-            .unwrap_or_else(|| panic!("no {kind}: {lessons}"))
-            .clone()
-    };
-    assert_eq!(of_kind("layer")["status"], "proposed");
-    let preference = of_kind("preference");
-    let path = format!(
-        "/api/v1/memory/lessons/{}",
-        preference["id"].as_str().unwrap()
-    );
-    let patch = |body: Value| client.request(&format!("PATCH {path}"), &[], &body.to_string());
-    let edit = json!({"title": "Language", "content": "Answer in Swedish.", "topics": ["chat"]});
-    assert_eq!(patch(edit).status, 204);
-    for scope in ["user", "project"] {
-        assert_eq!(patch(json!({"scope": scope})).status, 204);
-        let lessons = client.get("/api/v1/memory/lessons").body["lessons"].clone();
-        let lessons = lessons.as_array().unwrap();
-        let edited = lessons.iter().find(|lesson| lesson["title"] == "Language");
-        let edited = edited.unwrap_or_else(|| panic!("{lessons:?}"));
-        assert_eq!(
-            (&edited["content"], &edited["topics"], &edited["scope"]),
-            (
-                &json!("Answer in Swedish."),
-                &json!(["chat"]),
-                &json!(scope)
-            )
-        );
-    }
-    let empty = patch(json!({"content": " "}));
-    assert_eq!(empty.status, 400, "{empty:?}");
-    assert_eq!(patch(json!({"weight": 1})).status, 400);
-    let scope = ["plain", "--scope", "memory"];
-    let plain = create_token(&test.fixture.workspace, &scope);
-    let plain = test.server.as_ref().unwrap().client(&plain);
-    let refused = plain.request(&format!("PATCH {path}"), &[], "{\"title\":\"x\"}");
-    assert_eq!(refused.status, 403, "{refused:?}");
-    let topics = client.get("/api/v1/memory/topics").body;
-    let mut all = topics["topics"].as_array().unwrap().iter();
-    let migration = all.find(|topic| topic["name"] == "migration");
-    let counts = migration.unwrap_or_else(|| panic!("{topics}"))["turns"].clone();
-    let counts = counts.as_array().unwrap().iter().filter_map(Value::as_u64);
-    assert_eq!(counts.sum::<u64>(), 12, "{topics}");
-    let (_, secret) = test.fixture.other_workspace("far");
-    let far = test.server.as_ref().unwrap().client(&secret);
-    assert_eq!(far.get("/api/v1/memory/topics").body["topics"], json!([]));
-    let hidden = far.request(&format!("PATCH {path}"), &[], "{\"title\":\"x\"}");
-    assert_eq!(hidden.status, 404, "{hidden:?}");
 }
