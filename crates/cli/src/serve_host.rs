@@ -27,7 +27,7 @@ use crate::doctor::check_for_server;
 use crate::memory::delete_session;
 use crate::problem::Problem;
 use crate::runs::{replay_for_server, run_json};
-use crate::serve_documents::{call_tool, check_document, check_inside};
+use crate::serve_documents::{call_tool, check_document, check_inside, document_source};
 use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
 use crate::serve_failed_turn::fail_turn;
 use crate::serve_mcp_status::mcp_servers;
@@ -529,6 +529,12 @@ impl SessionHost for JournalHost {
             }
             .without_server_paths(&workspace.display().to_string(), &path)),
         }
+    }
+
+    async fn document_source(&self, workspace: &str, path: &str) -> Result<String, HostError> {
+        let shared = self.workspaces.get(Path::new(workspace), None);
+        let shared = shared.map_err(|error| failed(&error))?;
+        document_source(shared, path).await
     }
 
     async fn runs(

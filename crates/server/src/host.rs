@@ -78,6 +78,8 @@ pub trait SessionHost: Send + Sync {
     /// approval is denied.
     async fn call_tool(&self, workspace: &str, tool: &str, args: Value)
     -> Result<Value, HostError>;
+    /// Returns the file of a document as it is, with its front matter.
+    async fn document_source(&self, workspace: &str, path: &str) -> Result<String, HostError>;
     /// Returns runs of some workspaces, the newest first; those before the run `after` if it names
     /// one.
     async fn runs(

@@ -146,7 +146,8 @@ impl PageTest {
         let folder = fixture.workspace.work();
         std::fs::create_dir_all(folder.join("doomed")).unwrap();
         std::fs::create_dir_all(folder.join("issues")).unwrap();
-        let issue = "---\nkind: issue\nstatus: open\ntitle: Login accepts empty passwords\n---\n\
+        let issue = "---\nkind: issue\nstatus: open\ntitle: Login accepts empty passwords\n\
+            # Who looks at it\nowner:   'ann'   # not bob\nlabels: [b,   a]\n---\n\
             `check` returns true.\n";
         std::fs::write(folder.join("issues/1.md"), issue).unwrap();
         for (name, program) in PROGRAMS {
