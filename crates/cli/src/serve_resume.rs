@@ -22,7 +22,7 @@ use crate::workspace_parts::WorkspaceCache;
 const EXCLUDED_TOOLS: [&str; 3] = ["channels", "recall", "sessions"];
 
 fn is_offered(spec: &ToolSpec) -> bool {
-    let namespace = spec.name.split('.').next().unwrap_or_default();
+    let namespace = spec.js_name.split('.').next().unwrap_or_default();
     !EXCLUDED_TOOLS.contains(&namespace)
 }
 

@@ -27,7 +27,7 @@ export const viewFlows = {
     await page.keyboard.type('pa');
     await keys('ArrowDown', 'Enter');
     await page.keyboard.type("'b.txt', ");
-    await page.waitForSelector('[role=option]:has-text("content (required)")');
+    await page.waitForSelector('[role=option]:has-text("content")');
     equal(await page.locator('[role=option]', { hasText: 'path' }).count(), 0, 'used fields');
     await keys('Escape');
     await page.waitForSelector('[role=listbox]', { state: 'hidden' });
@@ -90,7 +90,7 @@ export const viewFlows = {
     const part = (name) => page.locator(`[data-part=${name}]`);
     const server = part('servers').locator('tr', { hasText: 'broken' });
     await server.locator('.state', { hasText: 'failed' }).waitFor();
-    await server.locator('.bad').waitFor();
+    await server.locator('p.bad', { hasText: 'was not found' }).waitFor();
     await part('servers').locator('tr', { hasText: 'unused' }).locator('text=disabled').waitFor();
     await part('queue').locator('text=1 turn runs, 1 message waits').waitFor();
     await part('queue').locator('tr', { hasText: 'and <b>then</b>' }).waitFor();

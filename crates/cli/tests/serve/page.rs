@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use selvedge_agent::Session;
+use selvedge_journal::Journal;
 use serde_json::{Value, json};
 
 use crate::answer_encoding::{block, text, think};
@@ -17,6 +19,8 @@ use crate::support::api::{ApiClient, ApiServer, create_token};
 const LONG_LINE: usize = 200_000;
 /// Past turns of a long session; each has two items.
 const LONG_SESSION_TURNS: usize = 1000;
+/// Past turns of a session with 10,000 items.
+const HUGE_SESSION_TURNS: usize = 5000;
 /// Past turns of a session from which lessons are learned.
 const MEMORY_SESSION_TURNS: usize = 45;
 
@@ -70,6 +74,12 @@ const HOSTILE: &str = "<script>window.hacked = 1</script>\n\n<img src=x onerror=
     ```html\n<script>window.hacked = 5</script>\n</pre><img src=x onerror='window.hacked = 6'>\n```\n\n\
     | a |\n|---|\n| <form action=//evil.example><input></form> |\n\nthe end\n";
 
+/// An answer in Arabic and Hebrew, with English and code in between.
+const RIGHT_TO_LEFT: &str = "مرحبا بالعالم، شغّل `cargo test` ثم أرسل النتيجة.\n\n\
+    - שלום עולם, run `make`\n- an English item\n\n\
+    > اقتباس\n\n| عمود | b |\n|---|---|\n| قيمة | 2 |\n\n\
+    ```ts\nconst text = 'سلام';\n```\n";
+
 /// A model that does what the last message says.
 fn obeys(asked: &Asked) -> Reply {
     let messages = asked.body["messages"].as_array().unwrap();
@@ -100,6 +110,15 @@ fn obeys(asked: &Asked) -> Reply {
         },
         "interrupted" => script("return 'phase one'"),
         "wait" => script("await tools.exec({ command: ['sleep', '600'] });"),
+        "tick" => script(
+            "await tools.exec({ command: ['sh', '-c', \
+             'while true; do echo tick >> ticks; sleep 0.05; done'] });",
+        ),
+        "change course" => {
+            let knows_turn = asked.body.to_string().contains(">> ticks");
+            vec![text(&format!("The course was changed: {knows_turn}"))].into()
+        }
+        "rtl" => vec![text(RIGHT_TO_LEFT)].into(),
         "half" => Reply::Hang(vec![text("The first half of an answer")]),
         "please" => script(
             "// Delete the old build.\ntry {\n  \
@@ -125,6 +144,15 @@ fn obeys(asked: &Asked) -> Reply {
         last if last.contains("a long line") => vec![text(&"x".repeat(LONG_LINE))].into(),
         last => vec![text(&format!("You said {last}"))].into(),
     }
+}
+
+/// A question and its answer, of which some are long.
+fn past_turn(turn: usize) -> [String; 2] {
+    let paragraphs = "A paragraph.\n\n".repeat(4 * (turn % 7));
+    [
+        format!("Question {turn}"),
+        format!("Answer **{turn}**\n\n{paragraphs}"),
+    ]
 }
 
 /// A server, and what flows ask of it.
@@ -194,6 +222,11 @@ impl PageTest {
                 Value::Null
             }
             "long session" => self.long_session(),
+            "huge session" => self.huge_session(),
+            "ticks" => {
+                let ticks = std::fs::read_to_string(folder.join("ticks"));
+                json!(ticks.unwrap_or_default().lines().count())
+            }
             "memory session" => self.memory_session(),
             "stop" => {
                 let path = format!("/api/v1/sessions/{}/stop", self.session);
@@ -233,11 +266,11 @@ impl PageTest {
     pub fn memory_session(&self) -> Value {
         let turns = (0..MEMORY_SESSION_TURNS).map(|turn| {
             let steps: String = (0..25)
-                .map(|step| format!("Column c{turn}_{step} moves to table t{step}. "))
+                .map(|step| format!("Col c{turn}_{step} to tab t{step}. "))
                 .collect();
             match turn {
                 0 => "From now on always answer in German.".to_owned(),
-                1..=12 => format!("The migration number {turn} is next. {steps}"),
+                1..=12 => format!("The migration {turn} is next. {steps}"),
                 turn => format!("Question {turn}"),
             }
         });
@@ -248,16 +281,27 @@ impl PageTest {
         session
     }
 
+    /// Creates a session with 10,000 items. A client can send at most 1,000 past turns, so they are
+    /// written to the journal.
+    fn huge_session(&self) -> Value {
+        let session = self.client.session(json!({"title": "Huge"}));
+        let journal = Journal::open(&self.fixture.workspace.home()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(async {
+            let mut open = Session::open(&journal, &session).await.unwrap();
+            for turn in 1..=HUGE_SESSION_TURNS {
+                let [question, answer] = past_turn(turn);
+                open.add_past_turn(&question, &answer).await.unwrap();
+            }
+        });
+        json!({"session": session, "total": 2 * HUGE_SESSION_TURNS})
+    }
+
     /// Creates a session with many items.
     fn long_session(&self) -> Value {
-        let turns = (1..=LONG_SESSION_TURNS).map(|turn| {
-            let paragraphs = "A paragraph.\n\n".repeat(4 * (turn % 7));
-            [
-                format!("Question {turn}"),
-                format!("Answer **{turn}**\n\n{paragraphs}"),
-            ]
-        });
-        let session = self.session_with_history(turns);
+        let session = self.session_with_history((1..=LONG_SESSION_TURNS).map(past_turn));
         let total = 2 * LONG_SESSION_TURNS + 2;
         json!({"session": session, "total": total})
     }
@@ -265,17 +309,24 @@ impl PageTest {
 
 /// Runs a flow of `page/flows.mjs` against a server of its own.
 fn run_flow(name: &str) {
+    run_program("flows.mjs", name);
+}
+
+/// Runs a program of `page/` with an argument against a server of its own.
+fn run_program(program: &str, name: &str) {
     let Some((folder, chromium)) = browser() else {
         return;
     };
     let mut test = PageTest::start();
-    let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/flows.mjs");
+    let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page");
+    let lighthouse = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lighthouse");
     let screenshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
     let mut node = Command::new("node")
-        .arg(flows)
+        .arg(flows.join(program))
         .arg(name)
         .env("SELVEDGE_BROWSER_FOLDER", folder)
         .env("SELVEDGE_CHROMIUM", chromium)
+        .env("SELVEDGE_LIGHTHOUSE", lighthouse)
         .env("SELVEDGE_PAGE_URL", test.url())
         .env("SELVEDGE_SCREENSHOTS", screenshots)
         .stdin(Stdio::piped())
@@ -314,6 +365,8 @@ macro_rules! flows {
 flows! {
     a_person_creates_a_session_and_follows_its_script = "create_and_follow";
     a_person_stops_and_steers_a_turn = "stop_and_steer";
+    a_person_steers_a_running_turn = "steer";
+    right_to_left_text_has_its_direction = "right_to_left";
     a_person_approves_and_denies_calls = "approve_and_deny";
     a_reload_in_the_middle_shows_each_item_once = "reload_in_the_middle";
     the_page_follows_a_killed_and_restarted_server = "kill_and_restart";
@@ -332,6 +385,12 @@ flows! {
 #[ignore = "writes the pictures of docs/page.md: run `make screenshots`"]
 fn screenshots() {
     run_flow("screenshots");
+}
+
+#[test]
+#[ignore = "needs Lighthouse: run `make lighthouse`"]
+fn lighthouse() {
+    run_program("lighthouse.mjs", "");
 }
 
 #[test]

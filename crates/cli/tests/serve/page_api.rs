@@ -142,7 +142,7 @@ fn tools_are_listed_with_the_fields_of_their_arguments() {
     let fields = write["fields"].as_array().unwrap().iter();
     let required = fields.filter(|field| field["required"] == true);
     let required: Vec<&Value> = required.map(|field| &field["name"]).collect();
-    assert_eq!(required, ["content", "path"], "{write}");
+    assert_eq!(required, ["path"], "{write}");
     assert!(
         !tools
             .iter()
@@ -181,15 +181,16 @@ fn the_status_has_servers_the_queue_and_errors_of_the_token_only() {
     assert_eq!(status["errors"][0]["turn"], 1);
     let error = status["errors"][0]["message"].as_str().unwrap();
     assert!(error.contains("a broken request"), "{error}");
-    let servers = status["mcp_servers"].as_array().unwrap().iter();
-    let servers: Vec<_> = servers
-        .map(|server| (&server["name"], &server["state"]))
-        .collect();
-    let expected = [
-        (&json!("broken"), &json!("not started")),
-        (&json!("unused"), &json!("disabled")),
-    ];
-    assert_eq!(servers, expected, "{status}");
+    let states = |status: &Value| -> Vec<String> {
+        let servers = status["mcp_servers"].as_array().unwrap().iter();
+        let text = |server: &Value| format!("{} {}", server["name"], server["state"]);
+        servers.map(text).collect()
+    };
+    let unused = r#""unused" "disabled""#;
+    let expected = [r#""broken" "failed""#, unused];
+    assert_eq!(states(&status), expected, "{status}");
+    let error = status["mcp_servers"][0]["error"].as_str().unwrap();
+    assert!(error.contains("was not found"), "{status}");
     let (_, secret) = test.fixture.other_workspace("far");
     let far = test.server.as_ref().unwrap().client(&secret);
     let other = far.get("/api/v1/status").body;
@@ -197,4 +198,6 @@ fn the_status_has_servers_the_queue_and_errors_of_the_token_only() {
         (&other["queue"], &other["errors"]),
         (&json!([]), &json!([]))
     );
+    let expected = [r#""broken" "not started""#, unused];
+    assert_eq!(states(&other), expected, "{other}");
 }
