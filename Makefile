@@ -12,6 +12,7 @@
 # make fuzz         fuzz detector, compiler, sandbox and decoders for five minutes
 # make docs         write the generated parts of docs/ and the README
 # make screenshots  write the pictures of docs/page.md
+# make lighthouse   measure the page with Lighthouse: at least 95 in each category
 # make lint         check formatting, clippy and rustdoc without warnings
 # make check        compile what no test compiles: features otlp and pocket, fuzz targets
 # make deny         check licences, duplicate packages, sources, advisories (deny.toml) and build scripts
@@ -21,7 +22,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-otlp test-pocket test-llama bench bench-sessions bench-memory bench-tokens attack fuzz docs screenshots lint check deny dist setup
+.PHONY: demo test test-otlp test-pocket test-llama bench bench-sessions bench-memory bench-tokens attack fuzz docs screenshots lighthouse lint check deny dist setup
 
 setup:
 	@scripts/setup
@@ -56,6 +57,11 @@ screenshots: setup
 	@scripts/setup-browser
 	@mkdir -p docs/images
 	scripts/with-compiler $(CARGO) test --workspace --test serve page::screenshots -- --ignored --exact
+
+lighthouse: setup
+	@scripts/setup-browser
+	@scripts/setup-lighthouse
+	scripts/with-compiler $(CARGO) test --workspace --test serve page::lighthouse -- --ignored --exact --nocapture
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -388,6 +388,7 @@ mod tests {
                 read_only: false,
                 line: None,
                 prior_call: None,
+                queued_ms: None,
             };
             journal.record_call_start(start).await.unwrap();
             let record = CallRecord {
@@ -482,6 +483,7 @@ mod tests {
             started_ns: None,
             prior_call: None,
             resume_as,
+            queued_ms: None,
         };
         let output = |resume_as| recorded_output("trn_1", &call(resume_as));
         assert!(output(ResumeAs::Undecided).is_some_and(|output| output.failed));

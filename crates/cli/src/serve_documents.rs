@@ -18,7 +18,9 @@ use tokio_util::sync::CancellationToken;
 use crate::args::ScriptLimitArgs;
 use crate::instructions::is_instructions_file;
 use crate::problem::Problem;
+use crate::serve_errors::WithoutServerPaths;
 use crate::setup::CliSetup;
+use crate::workspace_parts::WorkspaceParts;
 
 /// Fails if a path leads out of the workspace, also through a link. Scripts may read other files,
 /// but a token is for its workspaces only.
@@ -75,6 +77,32 @@ pub(crate) fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result
         kind: HostErrorKind::Denied,
         message: format!("`{path}` is not a document of the workspace"),
         hint: Some("`workspace.documents` in config.toml selects the documents".to_owned()),
+    })
+}
+
+/// Returns the file of a document as it is. Reads it as `workspace.read` does, never through a
+/// link.
+pub(crate) async fn document_source(
+    shared: Arc<WorkspaceParts>,
+    path: &str,
+) -> Result<String, HostError> {
+    let folder = shared.setup.directory.clone();
+    check_inside(&folder, path)?;
+    check_document(&shared.setup, "workspace.read", path)?;
+    let sent = path.to_owned();
+    let read = move || {
+        let toolbox = &shared.setup.toolbox;
+        toolbox.documents.read_text(&toolbox.workspace, &sent)
+    };
+    let text = tokio::task::spawn_blocking(read).await;
+    let text = text.map_err(HostError::failed)?;
+    text.map_err(|error| {
+        let error = HostError {
+            kind: HostErrorKind::Invalid,
+            message: error.message,
+            hint: error.suggestions.into_iter().next(),
+        };
+        error.without_server_paths(&folder.display().to_string(), path)
     })
 }
 

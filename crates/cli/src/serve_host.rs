@@ -10,13 +10,14 @@ use async_trait::async_trait;
 use selvedge_agent::{AgentError, ChildSessions, Session, TurnActivity, TurnOptions, request_stop};
 use selvedge_config::{Config, UserFile};
 use selvedge_journal::{Journal, JournalError, Redactor, RunFilter};
-use selvedge_memory::{Level, Memory, MemoryError, MemoryHit, MemoryQuery};
+use selvedge_memory::Memory;
 use selvedge_protocol::{ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore};
 use selvedge_script::is_script_name;
 use selvedge_server::{
-    ClientTool, HostError, HostErrorKind, HostedCheck, HostedGradient, HostedItems, HostedLesson,
-    HostedMemoryHit, HostedReplay, HostedRun, HostedStep, HostedTurn, HostedTurnLevel,
-    LessonReview, SessionHost, SessionPlace,
+    ClientTool, EditLesson, HostError, HostErrorKind, HostedCheck, HostedGradient, HostedItems,
+    HostedLesson, HostedMcpServer, HostedMemoryHit, HostedReplay, HostedRun, HostedStep,
+    HostedTool, HostedTopics, HostedTurn, HostedTurnLevel, LessonReview, ResumedRun, RunResume,
+    SessionHost, SessionPlace,
 };
 use selvedge_tools::camel_case;
 use serde_json::{Value, json};
@@ -27,11 +28,15 @@ use crate::memory::delete_session;
 use crate::problem::Problem;
 use crate::runs::{replay_for_server, run_json};
 use crate::serve::path_folder_in;
-use crate::serve_documents::{call_tool, check_document, check_inside};
+use crate::serve_documents::{call_tool, check_document, check_inside, document_source};
 use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
 use crate::serve_failed_turn::fail_turn;
-use crate::serve_memory_views::{gradient, lessons_of, review_lesson, turn_levels};
+use crate::serve_mcp_status::mcp_servers;
+use crate::serve_memory_views::{
+    edit_lesson, gradient, lessons_of, review_lesson, search, topics_of, turn_levels,
+};
 use crate::serve_recovery::{continue_item_ids, reconcile_events};
+use crate::serve_resume::{resume_run, script_tools};
 use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
@@ -152,6 +157,12 @@ impl JournalHost {
         let shared = self.workspaces.memory();
         let memory = shared.get(&home, &config, &self.journal);
         memory.map_err(|error| failed(&error))
+    }
+
+    /// Returns the ids of the sessions of some workspaces. Imported conversations belong to none.
+    async fn sessions_in(&self, workspaces: &[String]) -> Result<Vec<String>, HostError> {
+        let sessions = self.journal.session_ids_in(workspaces.to_vec()).await;
+        sessions.map_err(|error| journal_failure(&error))
     }
 
     /// Runs the turn of a claimed message, and stores how it ended.
@@ -337,6 +348,17 @@ impl SessionHost for JournalHost {
         replayed.map_err(|error| invalid(&error, &folder))
     }
 
+    async fn script_tools(&self, workspace: &str) -> Result<Vec<HostedTool>, HostError> {
+        script_tools(&self.workspaces, workspace).map_err(|error| failed(&error))
+    }
+
+    async fn resume_run(&self, resume: RunResume) -> Result<ResumedRun, HostError> {
+        let folder = self.session_directory(&resume.session).await;
+        let folder = folder.map_err(|error| failed(&error))?;
+        let resumed = resume_run(&self.workspaces, &self.journal, resume).await;
+        resumed.map_err(|error| invalid(&error, &folder))
+    }
+
     async fn memory_gradient(&self, session: &str) -> Result<HostedGradient, HostError> {
         let directory = SessionStore::get(&*self.reader, session).await;
         let directory = directory.map_err(HostError::failed)?.directory;
@@ -353,13 +375,25 @@ impl SessionHost for JournalHost {
     }
 
     async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError> {
-        let sessions = self.journal.session_ids_in(workspaces.to_vec()).await;
-        let sessions = sessions.map_err(|error| journal_failure(&error))?;
+        let sessions = self.sessions_in(workspaces).await?;
         lessons_of(self.memory()?, sessions.into_iter().collect()).await
+    }
+
+    async fn edit_lesson(&self, lesson: &str, edit: EditLesson) -> Result<(), HostError> {
+        edit_lesson(self.memory()?, lesson, edit).await
+    }
+
+    async fn topics(&self, workspaces: &[String]) -> Result<HostedTopics, HostError> {
+        topics_of(self.memory()?, self.sessions_in(workspaces).await?).await
     }
 
     async fn review_lesson(&self, lesson: &str, review: LessonReview) -> Result<(), HostError> {
         review_lesson(self.memory()?, lesson, review).await
+    }
+
+    async fn mcp_servers(&self, workspace: &str) -> Result<Vec<HostedMcpServer>, HostError> {
+        let servers = mcp_servers(&self.workspaces, workspace).await;
+        servers.map_err(|error| failed(&error))
     }
 
     async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError> {
@@ -496,6 +530,12 @@ impl SessionHost for JournalHost {
         }
     }
 
+    async fn document_source(&self, workspace: &str, path: &str) -> Result<String, HostError> {
+        let shared = self.workspaces.get(Path::new(workspace), None);
+        let shared = shared.map_err(|error| failed(&error))?;
+        document_source(shared, path).await
+    }
+
     async fn runs(
         &self,
         workspaces: &[String],
@@ -526,31 +566,8 @@ impl SessionHost for JournalHost {
         query: &str,
         limit: usize,
     ) -> Result<Vec<HostedMemoryHit>, HostError> {
-        let (memory, query) = (self.memory()?, query.to_owned());
-        // Imported conversations belong to no workspace.
-        let sessions = self.journal.session_ids_in(workspaces.to_vec()).await;
-        let sessions = sessions.map_err(|error| journal_failure(&error))?;
-        let search = move || {
-            let query = MemoryQuery {
-                max_turns: limit,
-                sessions: Some(&sessions),
-                ..MemoryQuery::new(&query)
-            };
-            let read = |hit: MemoryHit| {
-                // Other levels are redacted; the raw one is not.
-                let text = memory.turn_at_level(&hit.session, hit.number, Level::Smoothed)?;
-                Ok(HostedMemoryHit {
-                    session: hit.session,
-                    turn: hit.number,
-                    score: hit.score,
-                    text: String::from_utf8_lossy(&text).into_owned(),
-                })
-            };
-            let hits = memory.search(&query)?.into_iter().map(read);
-            hits.collect::<Result<Vec<_>, MemoryError>>()
-        };
-        let hits = tokio::task::spawn_blocking(search).await;
-        hits.map_err(HostError::failed)?.map_err(HostError::failed)
+        let sessions = self.sessions_in(workspaces).await?;
+        search(self.memory()?, sessions, query, limit).await
     }
 
     async fn run(&self, id: &str) -> Result<HostedRun, HostError> {

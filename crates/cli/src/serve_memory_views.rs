@@ -1,18 +1,23 @@
 //! What clients of the agent server see of the memory: the gradient of a session, a turn at each
-//! level, and lessons.
+//! level, lessons, topics, and what a search finds.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use selvedge_config::MemorySettings;
 use selvedge_memory::{
-    AssembledHistory, GradientOptions, Lesson, Level, Memory, MemoryError, PlanStorage,
-    ProposalDecision,
+    AssembledHistory, GradientOptions, Lesson, LessonEdit, LessonScope, Level, Memory, MemoryError,
+    MemoryHit, MemoryQuery, PlanStorage, ProposalDecision, TopicOverTime,
 };
 use selvedge_server::{
-    HostError, HostErrorKind, HostedBand, HostedGradient, HostedLesson, HostedTurnLevel,
-    LessonReview,
+    EditLesson, HostError, HostErrorKind, HostedBand, HostedGradient, HostedLesson,
+    HostedLessonScope, HostedMemoryHit, HostedTopic, HostedTopics, HostedTurnLevel, LessonReview,
 };
+
+/// Most topics of a request.
+const MAX_TOPICS: usize = 20;
+/// Parts of the time in which the turns of a topic are counted.
+const TIME_PARTS: usize = 30;
 
 /// Returns how a prompt contains the turns of a session.
 pub(crate) async fn gradient(
@@ -66,20 +71,49 @@ pub(crate) async fn turn_levels(
     .await
 }
 
-/// Returns the lessons that were learned only from these sessions.
+/// Returns the lessons that were learned only from these sessions, and those that a person wrote
+/// for a project of one of them.
 pub(crate) async fn lessons_of(
     memory: Arc<Memory>,
     sessions: HashSet<String>,
 ) -> Result<Vec<HostedLesson>, HostError> {
-    let lessons = read(memory, |memory| memory.lessons(None)).await?;
-    let is_known = |source: &String| {
-        let session = source.rsplit_once('/').map(|(session, _)| session);
-        session.is_some_and(|session| sessions.contains(session))
-    };
-    let is_shown = |lesson: &Lesson| {
-        !lesson.source_turns.is_empty() && lesson.source_turns.iter().all(is_known)
-    };
-    Ok(lessons.into_iter().filter(is_shown).map(view).collect())
+    read(memory, move |memory| {
+        let mut projects: Option<HashSet<String>> = None;
+        let mut shown = Vec::new();
+        for lesson in memory.lessons(None)? {
+            let is_shown = match (lesson.source_turns.as_slice(), &lesson.project) {
+                ([], None) => false,
+                ([], Some(project)) => {
+                    let known = match projects.take() {
+                        Some(known) => known,
+                        None => projects_of(memory, &sessions)?,
+                    };
+                    projects.insert(known).contains(project)
+                }
+                (sources, _) => sources.iter().all(|source| {
+                    let session = source.rsplit_once('/').map(|(session, _)| session);
+                    session.is_some_and(|session| sessions.contains(session))
+                }),
+            };
+            if is_shown {
+                shown.push(view(lesson));
+            }
+        }
+        Ok(shown)
+    })
+    .await
+}
+
+/// Returns the projects of sessions.
+fn projects_of(
+    memory: &Memory,
+    sessions: &HashSet<String>,
+) -> Result<HashSet<String>, MemoryError> {
+    let mut projects = HashSet::new();
+    for session in sessions {
+        projects.extend(memory.project_of(session)?);
+    }
+    Ok(projects)
 }
 
 fn view(lesson: Lesson) -> HostedLesson {
@@ -90,6 +124,10 @@ fn view(lesson: Lesson) -> HostedLesson {
         title: lesson.title,
         topics: lesson.topic,
         content: lesson.content,
+        scope: match lesson.project {
+            Some(_) => HostedLessonScope::Project,
+            None => HostedLessonScope::User,
+        },
         sources: lesson.source_turns,
         weight: lesson.weight,
         updated_ms: lesson.last_updated,
@@ -111,6 +149,83 @@ pub(crate) async fn review_lesson(
     .await
 }
 
+/// Changes the text of a lesson, or where it is used.
+pub(crate) async fn edit_lesson(
+    memory: Arc<Memory>,
+    lesson: &str,
+    edit: EditLesson,
+) -> Result<(), HostError> {
+    let lesson = lesson.to_owned();
+    read(memory, move |memory| {
+        let text = LessonEdit {
+            title: edit.title,
+            content: edit.content,
+            topics: edit.topics,
+        };
+        if text != LessonEdit::default() {
+            memory.edit_lesson(&lesson, &text)?;
+        }
+        match edit.scope {
+            None => Ok(()),
+            Some(HostedLessonScope::User) => memory.set_lesson_scope(&lesson, LessonScope::User),
+            Some(HostedLessonScope::Project) => {
+                memory.set_lesson_scope(&lesson, LessonScope::Project)
+            }
+        }
+    })
+    .await
+}
+
+/// Returns the topics of sessions over time.
+pub(crate) async fn topics_of(
+    memory: Arc<Memory>,
+    sessions: Vec<String>,
+) -> Result<HostedTopics, HostError> {
+    let history = read(memory, move |memory| {
+        memory.topic_history(&sessions, MAX_TOPICS, TIME_PARTS)
+    })
+    .await?;
+    let view = |topic: TopicOverTime| HostedTopic {
+        name: topic.name,
+        category: topic.category,
+        turns: topic.turns,
+    };
+    Ok(HostedTopics {
+        first_ms: history.first_ms,
+        last_ms: history.last_ms,
+        topics: history.topics.into_iter().map(view).collect(),
+    })
+}
+
+/// Returns the turns of sessions that match, the best first.
+pub(crate) async fn search(
+    memory: Arc<Memory>,
+    sessions: Vec<String>,
+    query: &str,
+    limit: usize,
+) -> Result<Vec<HostedMemoryHit>, HostError> {
+    let query = query.to_owned();
+    read(memory, move |memory| {
+        let query = MemoryQuery {
+            max_turns: limit,
+            sessions: Some(&sessions),
+            ..MemoryQuery::new(&query)
+        };
+        let view = |hit: MemoryHit| {
+            // Other levels are redacted; the raw one is not.
+            let text = memory.turn_at_level(&hit.session, hit.number, Level::Smoothed)?;
+            Ok(HostedMemoryHit {
+                session: hit.session,
+                turn: hit.number,
+                score: hit.score,
+                text: String::from_utf8_lossy(&text).into_owned(),
+            })
+        };
+        memory.search(&query)?.into_iter().map(view).collect()
+    })
+    .await
+}
+
 /// Uses the memory on a thread that may block.
 async fn read<T: Send + 'static>(
     memory: Arc<Memory>,
@@ -123,6 +238,9 @@ async fn read<T: Send + 'static>(
             MemoryError::SessionNotFound(_)
             | MemoryError::TurnNotFound { .. }
             | MemoryError::LessonNotFound(_) => HostErrorKind::NotFound,
+            MemoryError::InvalidLesson(_) | MemoryError::LessonWithoutProject(_) => {
+                HostErrorKind::Invalid
+            }
             _ => HostErrorKind::Failed,
         },
         message: error.to_string(),

@@ -392,7 +392,7 @@ async fn session_worktree(session: &SessionInfo) -> Result<Option<PathBuf>> {
 
 /// Sets up the tools of a turn with at most these permissions, from what the turns of its workspace
 /// share. They work in the worktree of the session if it has one.
-fn setup_for_session(
+pub(crate) fn setup_for_session(
     shared: &WorkspaceParts,
     worktree: Option<PathBuf>,
     permissions: &[&TurnPermissions],

@@ -161,6 +161,11 @@ impl WorkspaceParts {
         self.connections.get_or_try_init(connect).await
     }
 
+    /// Returns the clients, if a turn has made them.
+    pub(crate) fn open_connections(&self) -> Option<&WorkspaceConnections> {
+        self.connections.get()
+    }
+
     /// Ends the processes of MCP servers.
     pub(crate) async fn stop(&self) {
         if let Some(connections) = self.connections.get() {
@@ -276,6 +281,15 @@ impl WorkspaceCache {
         workspaces.current.insert(key, parts.clone());
         workspaces.retire_oldest(self.max_workspaces);
         Ok(parts)
+    }
+
+    /// Returns the parts of a folder that turns have used, with any environment. They do not count
+    /// as used because of this.
+    pub(crate) fn in_use(&self, directory: &Path) -> Vec<Arc<WorkspaceParts>> {
+        let workspaces = self.lock();
+        let parts = workspaces.current.iter();
+        let parts = parts.filter(|((folder, _), _)| folder == directory);
+        parts.map(|(_, parts)| parts.clone()).collect()
     }
 
     /// Lets new turns get parts from the configuration as it is now.

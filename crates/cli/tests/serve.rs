@@ -37,6 +37,8 @@ mod machine_faults;
 mod openai;
 #[path = "serve/page.rs"]
 mod page;
+#[path = "serve/page_api.rs"]
+mod page_api;
 #[path = "serve/recovery.rs"]
 mod recovery;
 #[path = "serve/resources.rs"]

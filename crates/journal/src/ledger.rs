@@ -304,6 +304,7 @@ impl Ledger for Journal {
         let args = serde_json::to_vec(start.args).map_err(JournalError::from)?;
         let (read_only, line) = (start.read_only, start.line);
         let prior_call = start.prior_call.map(str::to_owned);
+        let queued_ms = start.queued_ms;
         let (began_ms, started_ns) = (now_ms(), next_ns());
         let insert = move |journal: &Self, connection: &Connection| {
             journal.check_owner_and_delete_suspension(connection, &run)?;
@@ -312,10 +313,11 @@ impl Ledger for Journal {
                 connection,
                 "INSERT INTO calls
                      (run, id, tool, args, digest, read_only, line, state, started_ms, started_ns,
-                     prior_call)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'started', ?8, ?9, ?10)",
+                     prior_call, queued_ms)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'started', ?8, ?9, ?10, ?11)",
                 params![
-                    run, id, tool, args, digest, read_only, line, began_ms, started_ns, prior_call
+                    run, id, tool, args, digest, read_only, line, began_ms, started_ns, prior_call,
+                    queued_ms
                 ],
             )
         };

@@ -43,7 +43,9 @@ pub use error::JournalError;
 pub use forget::{RewriteItemsFn, SessionForgetReport};
 pub use journal::{Journal, JournalOptions};
 pub use retention::RetentionReport;
-pub use runs::{RunFilter, RunSummary, StoredCall, StoredCallState, StoredRun, StoredRunState};
+pub use runs::{
+    RunFilter, RunSummary, StoredApproval, StoredCall, StoredCallState, StoredRun, StoredRunState,
+};
 pub use schema::{ComponentSchema, MEMORY_SCHEMA_VERSION};
 pub use script_values::SessionValueStore;
 pub use selvedge_protocol::{Durability, Retention};

@@ -56,6 +56,8 @@ pub struct StoredRun {
     pub recording: Option<Vec<u8>>,
     /// The approval requests that a suspended run waits for.
     pub open_approvals: Vec<ApprovalRequest>,
+    /// All approval requests of the run, the oldest first.
+    pub approvals: Vec<StoredApproval>,
 }
 
 impl RunSummary {
@@ -107,6 +109,20 @@ pub struct StoredCall {
     pub prior_call: Option<String>,
     /// What the call means to a run that resumes this run.
     pub resume_as: ResumeAs,
+    /// How long the call waited for a free slot before it started, in milliseconds; `None` if it
+    /// did not wait.
+    pub queued_ms: Option<f64>,
+}
+
+/// An approval request of a run, and how long it waited for its decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StoredApproval {
+    /// The ids of the calls that waited.
+    pub calls: Vec<String>,
+    /// When approval was requested, in milliseconds since 1970.
+    pub asked_ms: i64,
+    /// When the request was decided or closed, in milliseconds since 1970; `None` if it is open.
+    pub answered_ms: Option<i64>,
 }
 
 impl StoredCall {
@@ -296,6 +312,7 @@ impl Journal {
             saved_config,
             recording,
             open_approvals,
+            approvals: read_approvals(connection, &self.payloads, id)?,
         })
     }
 
@@ -379,6 +396,28 @@ fn read_run_summary(
     })
 }
 
+fn read_approvals(
+    connection: &Connection,
+    payloads: &Payloads,
+    run: &str,
+) -> Result<Vec<StoredApproval>, JournalError> {
+    let sql = "SELECT request, asked_ms, answered_ms FROM approvals
+               WHERE run = ?1 ORDER BY asked_ms, id";
+    let mut read = connection.prepare_cached(sql)?;
+    let mut rows = read.query(params![run])?;
+    let mut approvals = Vec::new();
+    while let Some(row) = rows.next()? {
+        let request: ApprovalRequest = payloads.require_json(connection, row.get_ref(0)?)?;
+        let calls = request.calls.into_iter().map(|call| call.call_id);
+        approvals.push(StoredApproval {
+            calls: calls.collect(),
+            asked_ms: row.get(1)?,
+            answered_ms: row.get(2)?,
+        });
+    }
+    Ok(approvals)
+}
+
 fn read_open_approvals(
     connection: &Connection,
     payloads: &Payloads,
@@ -417,7 +456,7 @@ fn read_calls(
 ) -> Result<Vec<StoredCall>, JournalError> {
     let mut read = connection.prepare_cached(
         "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms,
-             duration_ms, shown, started_ns, prior_call, resume_as
+             duration_ms, shown, started_ns, prior_call, resume_as, queued_ms
          FROM calls WHERE run = ?1",
     )?;
     let mut rows = read.query(params![run])?;
@@ -446,6 +485,7 @@ fn read_calls(
             duration_ms: row.get(11)?,
             started_ns: row.get(13)?,
             prior_call: row.get(14)?,
+            queued_ms: row.get(16)?,
             resume_as: match resume_as {
                 Some(word) => serde_json::from_value(Value::from(word))?,
                 None if ended.is_none() => ResumeAs::without_end(read_only),

@@ -62,6 +62,8 @@ CREATE TABLE calls (
     -- What the call means to a run that resumes this run (`ResumeAs`); null until the call has
     -- ended. For a call that started a task, the calls of the task's own run decide.
     resume_as TEXT,
+    -- How long the call waited for a free slot before it started; null if it did not wait.
+    queued_ms REAL,
     PRIMARY KEY (run, id)
 ) WITHOUT ROWID;
 

@@ -6,16 +6,19 @@ use std::path::Path;
 use async_trait::async_trait;
 use selvedge_database::{Connection, OptionalRow, Row, ToParameter, params};
 use selvedge_protocol::{
-    ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, IdempotencyStore,
-    InboxMessage, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest, ServerStoreError,
-    SessionQueueStore, StoredReply, WaitingSession, new_id,
+    ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, FailedMessage,
+    IdempotencyStore, InboxMessage, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest,
+    ServerStoreError, SessionQueueStore, StoredReply, WaitingSession, new_id,
 };
 
-use crate::connection::{execute, query_column, query_first};
+use crate::connection::{execute, in_folders_condition, query_column, query_first};
 use crate::inbox::read_author;
 use crate::session_store::message_with_key;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
+
+/// How many sessions are searched for failed messages, the last used first.
+const SEARCHED_SESSIONS: u32 = 200;
 
 /// How long the answer to a request with an idempotency key is kept at least, in milliseconds,
 /// unless there are too many. Later it is removed with old runs.
@@ -264,6 +267,42 @@ impl SessionQueueStore for Journal {
             execute(connection, sql, params![session, token])
         };
         Ok(self.write_async(count).await?)
+    }
+
+    async fn failed_messages(
+        &self,
+        folders: &[String],
+        limit: u32,
+    ) -> Result<Vec<FailedMessage>, ServerStoreError> {
+        let folders = folders.to_vec();
+        let read = move |journal: &Self, connection: &Connection| {
+            let in_folders = in_folders_condition("directory", "?1");
+            let sql = format!(
+                "SELECT inbox.session, directory, title, turn, answer, ended_ms
+                 FROM (SELECT id, directory, title FROM sessions WHERE {in_folders}
+                    ORDER BY touched_ms DESC LIMIT ?2) AS used
+                 JOIN inbox ON inbox.session = used.id
+                 WHERE state = 'failed' AND ended_ms IS NOT NULL
+                 ORDER BY ended_ms DESC, inbox.session, number DESC LIMIT ?3"
+            );
+            let folders = serde_json::to_string(&folders)?;
+            let mut read = connection.prepare_cached(&sql)?;
+            let mut rows = read.query(params![folders, SEARCHED_SESSIONS, limit])?;
+            let mut failed = Vec::new();
+            while let Some(row) = rows.next()? {
+                let answer = journal.payloads.get(connection, row.get_ref(4)?)?;
+                failed.push(FailedMessage {
+                    session: row.get(0)?,
+                    directory: row.get(1)?,
+                    title: row.get(2)?,
+                    turn: row.get(3)?,
+                    error: String::from_utf8(answer.unwrap_or_default())?,
+                    ended_ms: row.get(5)?,
+                });
+            }
+            Ok(failed)
+        };
+        Ok(self.run_now_or_queue(read).await?)
     }
 
     async fn message_by_key(&self, key: &str) -> Result<Option<InboxMessage>, ServerStoreError> {

@@ -54,6 +54,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
             read_only: false,
             line: Some(1),
             prior_call: None,
+            queued_ms: None,
         })
         .wait()
         .unwrap();
@@ -575,6 +576,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         read_only: false,
         line: None,
         prior_call: None,
+        queued_ms: None,
     };
     let failed = record("tool_1", CallStatus::Failed);
     assert_eq!(first.claim_run("scr_a").wait(), taken);

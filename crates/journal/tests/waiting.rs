@@ -60,6 +60,7 @@ async fn start_call(journal: &Journal, id: &str) {
         read_only: false,
         line: None,
         prior_call: None,
+        queued_ms: None,
     };
     journal.record_call_start(start).await.unwrap();
 }

@@ -41,6 +41,9 @@ pub enum MemoryError {
         /// The size of the text, in tokens.
         tokens: u32,
     },
+    /// The new text of a lesson cannot be stored.
+    #[error("the lesson cannot be changed: {0}")]
+    InvalidLesson(String),
     /// No project has this root.
     #[error("there is no project at `{0}`")]
     ProjectNotFound(String),

@@ -358,23 +358,24 @@ pub(crate) fn read_lessons(
         let words = text.split('\n').filter(|word| !word.is_empty());
         words.map(str::to_owned).collect()
     };
-    let mut lessons: Vec<Lesson> = query_rows(connection, sql, params![status, project, limit], |row| {
-        Ok(Lesson {
-            lesson_id: row.get(0)?,
-            kind: row.get(1)?,
-            status: row.get(2)?,
-            project: Some(row.get(9)?).filter(|project: &String| !project.is_empty()),
-            title: row.get(3)?,
-            topic: list(row.get(4)?),
-            keywords: list(row.get(5)?),
-            content: row.get(6)?,
-            tokens: row.get(10)?,
-            note: row.get(11)?,
-            source_turns: Vec::new(),
-            weight: row.get(7)?,
-            last_updated: row.get(8)?,
-        })
-    })?;
+    let mut lessons: Vec<Lesson> =
+        query_rows(connection, sql, params![status, project, limit], |row| {
+            Ok(Lesson {
+                lesson_id: row.get(0)?,
+                kind: row.get(1)?,
+                status: row.get(2)?,
+                project: Some(row.get(9)?).filter(|project: &String| !project.is_empty()),
+                title: row.get(3)?,
+                topic: list(row.get(4)?),
+                keywords: list(row.get(5)?),
+                content: row.get(6)?,
+                tokens: row.get(10)?,
+                note: row.get(11)?,
+                source_turns: Vec::new(),
+                weight: row.get(7)?,
+                last_updated: row.get(8)?,
+            })
+        })?;
     let sql = "SELECT name || '/T-' || CAST(turn AS TEXT) FROM memory_sources
          JOIN memory_sessions ON id = session WHERE lesson = ?1 ORDER BY session, turn";
     for lesson in &mut lessons {

@@ -119,6 +119,8 @@ pub struct CallStart<'a> {
     pub line: Option<u32>,
     /// Id of the recorded call of the resumed run that this call repeats.
     pub prior_call: Option<&'a str>,
+    /// How long the call waited for a free slot, in milliseconds. `None` if it did not wait.
+    pub queued_ms: Option<f64>,
 }
 
 /// A call that ended or never started.

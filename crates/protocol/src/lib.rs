@@ -58,10 +58,11 @@ pub use limits::{
 pub use permissions::{TurnBudgets, TurnPermissions};
 pub use request_gate::{RequestDecision, RequestGate};
 pub use server_store::{
-    ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, IdempotencyStore,
-    LOGIN_TOKEN_PREFIX, MAX_EVENT_READ, MAX_EVENT_READ_BYTES, MAX_TOKEN_NAME_CHARS, NewApiToken,
-    NextMessage, RemovedMessage, RepeatedRequest, ServerStoreError, SessionEvent,
-    SessionEventStore, SessionQueueStore, StoredReply, TokenScope, WaitingSession, is_token_name,
+    ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, FailedMessage,
+    IdempotencyStore, LOGIN_TOKEN_PREFIX, MAX_EVENT_READ, MAX_EVENT_READ_BYTES,
+    MAX_TOKEN_NAME_CHARS, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest,
+    ServerStoreError, SessionEvent, SessionEventStore, SessionQueueStore, StoredReply, TokenScope,
+    WaitingSession, is_token_name,
 };
 pub use session_store::{
     ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_INBOX_MESSAGE_BYTES,

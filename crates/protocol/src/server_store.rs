@@ -313,6 +313,23 @@ pub struct NextMessage {
     pub payer: Option<String>,
 }
 
+/// A message whose turn failed or was stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedMessage {
+    /// Id of the session.
+    pub session: String,
+    /// Folder that the session works in.
+    pub directory: String,
+    /// Title of the session.
+    pub title: Option<String>,
+    /// Number of the turn; `None` if it did not begin.
+    pub turn: Option<u32>,
+    /// Why the turn failed.
+    pub error: String,
+    /// When the turn ended, in milliseconds since 1970.
+    pub ended_ms: i64,
+}
+
 /// What happened to a message that was to be removed from the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovedMessage {
@@ -337,6 +354,13 @@ pub trait SessionQueueStore: Send + Sync {
     async fn session_count(&self, token: &str) -> Result<u32, ServerStoreError>;
     /// Counts a session among those that clients with a token of this name created.
     async fn count_session(&self, session: &str, token: &str) -> Result<(), ServerStoreError>;
+    /// Returns up to `limit` messages whose turns failed, of the sessions in some folders that were
+    /// used last, the newest first.
+    async fn failed_messages(
+        &self,
+        folders: &[String],
+        limit: u32,
+    ) -> Result<Vec<FailedMessage>, ServerStoreError>;
     /// Returns the message that was sent with an idempotency key.
     async fn message_by_key(&self, key: &str) -> Result<Option<InboxMessage>, ServerStoreError>;
     /// Removes a message from the queue, unless its turn has begun.

@@ -97,6 +97,11 @@ export function put(path, body) {
   return request('PUT', path, { body });
 }
 
+/** Changes the given fields. */
+export function patch(path, body) {
+  return request('PATCH', path, { body });
+}
+
 export function remove(path) {
   return request('DELETE', path);
 }

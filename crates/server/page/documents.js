@@ -186,11 +186,16 @@ customElements.define(
       });
       const note = h('div', { role: 'status' });
       const preview = h('div', { class: 'preview' });
+      let lineEnd = '\n';
       if (path) {
         try {
-          const document = await get(`/documents${query({ workspace, path })}`, this.stop.signal);
-          content.value = sourceOf(document);
-          fill(preview, rich('markdown', document.markdownContent ?? ''));
+          // The file as it is: what the editor does not change stays as it was.
+          const file = query({ workspace, path, source: true });
+          const document = await get(`/documents${file}`, this.stop.signal);
+          content.value = document.content;
+          // A text field has no other line ends.
+          if (document.content.includes('\r\n')) lineEnd = '\r\n';
+          fill(preview, rich('markdown', bodyOf(document.content)));
         } catch (error) {
           fill(note, errorNote(error));
         }
@@ -200,9 +205,10 @@ customElements.define(
       const save = async (event) => {
         event.preventDefault();
         try {
-          await put('/documents', { workspace, path: name.value.trim(), content: content.value });
+          const text = content.value.replaceAll('\n', lineEnd);
+          await put('/documents', { workspace, path: name.value.trim(), content: text });
           fill(note, h('p', { class: 'notice' }, 'Saved.'));
-          fill(preview, rich('markdown', content.value.replace(/^---\n[\s\S]*?\n---\n/, '')));
+          fill(preview, rich('markdown', bodyOf(content.value)));
         } catch (error) {
           fill(note, errorNote(error));
         }
@@ -244,14 +250,7 @@ customElements.define(
   },
 );
 
-/** The file of a document: its front matter and its text. */
-function sourceOf(document) {
-  if (typeof document.content === 'string') return document.content;
-  const { path, markdownContent, problem, ...fields } = document;
-  const lines = Object.entries(fields).map(
-    ([name, value]) =>
-      `${name}: ${typeof value === 'string' && /^[\w ./-]+$/.test(value) ? value : JSON.stringify(value)}`,
-  );
-  const front = lines.length ? `---\n${lines.join('\n')}\n---\n` : '';
-  return `${front}${markdownContent ?? ''}`;
+/** The text of a document after its front matter. */
+function bodyOf(content) {
+  return content.replace(/^---\r?\n(?:[\s\S]*?\r?\n)?---[ \t]*(?:\r?\n|$)/, '');
 }

@@ -64,6 +64,37 @@ export function field(label, control, hint) {
 }
 let fields = 0;
 
+/**
+ * A table that scrolls by itself if it is too wide. The first cell of a row is its heading;
+ * `columns` are the headings of the columns, or null.
+ */
+export function table(label, columns, rows) {
+  const head = columns
+    ? h(
+        'thead',
+        null,
+        h(
+          'tr',
+          null,
+          columns.map((name) => h('th', { scope: 'col' }, name)),
+        ),
+      )
+    : null;
+  const body = rows.map(([first, ...rest]) =>
+    h(
+      'tr',
+      null,
+      h('th', { scope: 'row' }, first),
+      rest.map((cell) => h('td', null, cell)),
+    ),
+  );
+  return h(
+    'div',
+    { class: 'table-box', tabindex: 0, role: 'region', 'aria-label': label },
+    h('table', null, head, h('tbody', null, body)),
+  );
+}
+
 /** What a view shows instead of content. */
 export function emptyNote(title, ...more) {
   return h(

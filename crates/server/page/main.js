@@ -2,25 +2,23 @@
 
 import { apiEvents } from '/page/api.js';
 import { approvals } from '/page/approval-store.js';
-import { fill, h } from '/page/dom.js';
+import { errorNote, fill, h } from '/page/dom.js';
 import '/page/approvals.js';
-import '/page/channels.js';
-import '/page/documents.js';
-import '/page/health.js';
 import '/page/login.js';
-import '/page/memory.js';
-import '/page/runs.js';
 import '/page/sessions.js';
 
-/** Views with their elements. `#/name/rest` opens a view; it gets the rest as `path`. */
+/**
+ * Views with their elements, and the modules of those that are loaded when they are opened.
+ * `#/name/rest` opens a view; it gets the rest as `path`.
+ */
 const VIEWS = [
   ['sessions', 'Sessions', 'sv-sessions'],
   ['approvals', 'Approvals', 'sv-approvals'],
-  ['runs', 'Runs', 'sv-runs'],
-  ['channels', 'Channels', 'sv-channels'],
-  ['documents', 'Documents', 'sv-documents'],
-  ['memory', 'Memory', 'sv-memory'],
-  ['health', 'Health', 'sv-health'],
+  ['runs', 'Runs', 'sv-runs', '/page/runs.js'],
+  ['channels', 'Channels', 'sv-channels', '/page/channels.js'],
+  ['documents', 'Documents', 'sv-documents', '/page/documents.js'],
+  ['memory', 'Memory', 'sv-memory', '/page/memory.js'],
+  ['health', 'Health', 'sv-health', '/page/health.js'],
 ];
 
 const main = document.getElementById('main');
@@ -34,20 +32,34 @@ const links = VIEWS.map(([name, label]) =>
 );
 fill(nav, links);
 
-function route() {
+/** How often a view was opened, to find out whether another one was opened meanwhile. */
+let routed = 0;
+
+async function route() {
   if (!isLoggedIn) return;
+  const own = ++routed;
   const [name, ...rest] = location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
   const index = Math.max(
     0,
     VIEWS.findIndex(([view]) => view === name),
   );
-  const [, label, tag] = VIEWS[index];
+  const [, label, tag, module] = VIEWS[index];
   links.forEach((link, at) => {
     if (at === index) {
       link.setAttribute('aria-current', 'page');
       link.scrollIntoView({ block: 'nearest', inline: 'nearest' });
     } else link.removeAttribute('aria-current');
   });
+  title(label);
+  try {
+    if (module) await import(module);
+  } catch {
+    const message = `the view ${label} cannot be loaded`;
+    const hint = 'check that `selvedge serve` runs, and load the page again';
+    if (own === routed) main.replaceChildren(errorNote({ message, hint }));
+    return;
+  }
+  if (own !== routed || !isLoggedIn) return;
   const shown = main.firstElementChild;
   if (shown?.localName === tag && shown.show) {
     shown.show(rest);
@@ -56,7 +68,6 @@ function route() {
     view.path = rest;
     main.replaceChildren(view);
   }
-  title(label);
 }
 
 let viewTitle = '';

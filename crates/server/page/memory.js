@@ -1,10 +1,12 @@
-// The memory: search in the remembered turns of all sessions, lessons, and how a prompt contains
-// the turns of one session.
+// The memory: search in the remembered turns of all sessions, lessons, topics, and how a prompt
+// contains the turns of one session.
 
-import { get, post, query, remove } from '/page/api.js';
+import { get, query } from '/page/api.js';
 import { button, emptyNote, errorNote, fill, h } from '/page/dom.js';
-import { count, dateTime, plural, visible } from '/page/format.js';
-import { plain, rich } from '/page/render.js';
+import { count, plural } from '/page/format.js';
+import { showLessons } from '/page/lessons.js';
+import { plain } from '/page/render.js';
+import { showTopics } from '/page/topics.js';
 
 /** Levels of turns, the most detailed first, with what they contain. */
 const LEVELS = [
@@ -61,12 +63,15 @@ customElements.define(
             { class: 'tabs', 'aria-label': 'Parts of the memory' },
             tab('#/memory', 'Search', !name),
             tab('#/memory/lessons', 'Lessons', name === 'lessons'),
+            tab('#/memory/topics', 'Topics', name === 'topics'),
             isSession ? tab(`#/memory/${name}`, 'Session', true) : null,
           ),
           content,
         ),
       );
-      if (name === 'lessons') this.showLessons(content);
+      const { signal } = this.stop;
+      if (name === 'lessons') this.attempt(content, () => showLessons(content, signal));
+      else if (name === 'topics') this.attempt(content, () => showTopics(content, signal));
       else if (isSession) this.showSession(content, name, Number(turn) || null);
       else this.showSearch(content);
     }
@@ -141,85 +146,6 @@ customElements.define(
             plain(turn.text, { dir: 'auto' }),
           ),
         ),
-      );
-    }
-
-    async showLessons(content) {
-      fill(
-        content,
-        h(
-          'p',
-          { class: 'dim' },
-          'What was learned from your sessions. Lessons in use are part of later prompts.',
-        ),
-      );
-      const list = h('div', { class: 'approvals' });
-      content.append(list);
-      const found = await this.attempt(list, () => get('/memory/lessons', this.stop.signal));
-      if (!found) return;
-      fill(
-        list,
-        found.lessons.length
-          ? found.lessons.map((lesson) => this.lessonCard(lesson, content))
-          : emptyNote(
-              'There are no lessons yet.',
-              'They are distilled from turns after a session was idle for some time.',
-            ),
-      );
-    }
-
-    lessonCard(lesson, content) {
-      const note = h('div');
-      const act = (label, action, kind = '') =>
-        button(
-          label,
-          async () => {
-            const done = await this.attempt(note, async () => {
-              await action();
-              return true;
-            });
-            if (done) this.showLessons(content);
-          },
-          kind,
-          { 'aria-label': `${label}: ${lesson.title}` },
-        );
-      const decide = (decision) => () =>
-        post(`/memory/lessons/${lesson.id}`, { decision }, { once: false });
-      return h(
-        'article',
-        { class: 'card', 'aria-label': lesson.title },
-        h('h3', { dir: 'auto' }, visible(lesson.title)),
-        h(
-          'p',
-          { class: 'facts' },
-          h('span', { class: 'tag' }, lesson.kind),
-          h('span', { class: 'tag' }, lesson.status),
-          h('span', null, `weight ${lesson.weight.toFixed(2)}`),
-          h('span', null, dateTime(lesson.updated_ms)),
-          lesson.topics.map((topic) => h('span', { class: 'tag' }, visible(topic))),
-        ),
-        rich('markdown', lesson.content),
-        h(
-          'details',
-          null,
-          h('summary', null, `Learned from ${plural(lesson.sources.length, 'turn')}`),
-          h(
-            'ul',
-            { class: 'plain' },
-            lesson.sources.map((source) => {
-              const [session, turn] = source.split('/T-');
-              return h('li', null, h('a', { href: `#/memory/${session}/${turn}` }, source));
-            }),
-          ),
-        ),
-        h(
-          'div',
-          { class: 'actions' },
-          lesson.status === 'used' ? null : act('Accept', decide('accept'), 'primary'),
-          lesson.status === 'declined' ? null : act('Decline', decide('decline')),
-          act('Delete', () => remove(`/memory/lessons/${lesson.id}`), 'danger'),
-        ),
-        note,
       );
     }
 

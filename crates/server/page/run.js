@@ -1,9 +1,10 @@
 // One run: why it failed, its timeline with a lane per concurrent call, its calls and its script.
 
-import { get, post } from '/page/api.js';
+import { get, post, query } from '/page/api.js';
 import { button, errorNote, fill, h } from '/page/dom.js';
 import { dateTime, duration, plural } from '/page/format.js';
 import { rich } from '/page/render.js';
+import { scriptEditor } from '/page/script-editor.js';
 import {
   callDetails,
   errorParts,
@@ -11,62 +12,14 @@ import {
   stateLabel,
   summaryOf,
 } from '/page/script-item.js';
+import { timeline, waitTexts } from '/page/timeline.js';
 
-/** Height of a lane, in pixels. */
-const LANE_HEIGHT = 26;
 /** How often a run that has not ended is read. */
 const POLL_MS = 1500;
-
-/** Puts each call into the first lane that is free when it starts. */
-function lanesOf(calls) {
-  const ends = [];
-  return calls.map((call) => {
-    const start = call.started_ns ? call.started_ns / 1e6 : call.started_ms;
-    const end = start + Math.max(call.duration_ms ?? 0, 0);
-    let lane = ends.findIndex((until) => until <= start);
-    if (lane < 0) lane = ends.length;
-    ends[lane] = end;
-    return { call, start, end, lane };
-  });
-}
-
-function timeline(run, calls, select) {
-  const placed = lanesOf([...calls].sort((a, b) => a.started_ms - b.started_ms));
-  const from = Math.min(run.started_ms, ...placed.map(({ start }) => start));
-  const to = Math.max(run.ended_ms ?? Date.now(), from + 1, ...placed.map(({ end }) => end));
-  const percent = (time) => (100 * time) / (to - from);
-  const lanes = Math.max(1, ...placed.map(({ lane }) => lane + 1));
-  const picture = h('div', { class: 'lanes' });
-  picture.style.height = `${lanes * LANE_HEIGHT}px`;
-  for (const { call, start, end, lane } of placed) {
-    const isGood = call.state === 'done' && !(call.value?.exitCode > 0);
-    const label = `${call.tool}: ${duration(call.duration_ms)}, ${isGood ? 'done' : 'failed'}`;
-    const bar = button('', () => select(call.id), isGood ? 'bar' : 'bar bad', {
-      'aria-label': label,
-      title: label,
-    });
-    bar.style.left = `${percent(start - from)}%`;
-    bar.style.width = `max(6px, ${percent(end - start)}%)`;
-    bar.style.top = `${lane * LANE_HEIGHT + 2}px`;
-    picture.append(bar);
-  }
-  return h(
-    'figure',
-    { class: 'timeline' },
-    picture,
-    h(
-      'figcaption',
-      { class: 'dim' },
-      h('span', null, '0'),
-      h(
-        'span',
-        null,
-        lanes > 1 ? `${lanes} lanes: up to ${lanes} calls at once` : 'one call at a time',
-      ),
-      h('span', null, duration(to - from)),
-    ),
-  );
-}
+/** How long a run may be missing: a resumed one is stored with its first call or at its end. */
+const START_LIMIT_MS = 60_000;
+/** When runs were resumed from this page, by the id of the new run. */
+const resumed = new Map();
 
 customElements.define(
   'sv-run',
@@ -90,7 +43,12 @@ customElements.define(
         this.shown = key;
         if (!run.run.ended_ms) setTimeout(() => !signal.aborted && this.read(), POLL_MS);
       } catch (error) {
-        if (!signal.aborted) fill(this, errorNote(error));
+        if (signal.aborted) return;
+        const isStarting = Date.now() - (resumed.get(this.run) ?? 0) < START_LIMIT_MS;
+        if (error.status === 404 && isStarting) {
+          fill(this, h('p', { class: 'panel', role: 'status' }, 'The script starts …'));
+          setTimeout(() => !signal.aborted && this.read(), POLL_MS / 3);
+        } else fill(this, errorNote(error));
       }
     }
 
@@ -147,9 +105,13 @@ customElements.define(
                   { class: 'dim' },
                   'Runs the script again with the recorded results. Nothing is changed.',
                 ),
+                run.session && run.id.startsWith('scr_')
+                  ? button('Edit and resume', () => this.openEditor(run, source ?? ''))
+                  : null,
               )
             : null,
           (this.replayed = h('div', { 'aria-live': 'polite' })),
+          (this.editor = h('div')),
           h('h3', null, 'Script'),
           rich('code', source ?? '', 'ts'),
         ),
@@ -184,6 +146,56 @@ customElements.define(
       this.replayed.scrollIntoView({ block: 'nearest' });
     }
 
+    /** Shows an editor with the script. Its calls that have ended return their recorded results. */
+    async openEditor(run, source) {
+      const note = h('div');
+      const { signal } = this.stop;
+      let tools = [];
+      try {
+        ({ tools } = await get(`/tools${query({ workspace: run.directory })}`, signal));
+      } catch (error) {
+        // The editor works without completion.
+        fill(note, errorNote(error));
+      }
+      const editor = scriptEditor(source, tools);
+      const submit = h('button', { type: 'submit', class: 'primary' }, 'Resume');
+      const resume = async (event) => {
+        event.preventDefault();
+        submit.disabled = true;
+        try {
+          const { id } = await post(`/runs/${run.id}/resume`, { source: editor.source });
+          resumed.set(id, Date.now());
+          location.hash = `#/runs/${id}`;
+        } catch (error) {
+          submit.disabled = false;
+          fill(note, errorNote(error));
+        }
+      };
+      fill(
+        this.editor,
+        h(
+          'form',
+          { class: 'card', 'aria-label': 'Edit and resume', onsubmit: resume },
+          h('h3', null, 'Edit and resume'),
+          h(
+            'p',
+            { class: 'dim' },
+            'Calls that have ended return their recorded results if they are the same. All others run now, and may ask for approval.',
+          ),
+          editor.element,
+          note,
+          h(
+            'div',
+            { class: 'actions' },
+            submit,
+            button('Cancel', () => fill(this.editor)),
+          ),
+        ),
+      );
+      this.editor.scrollIntoView({ block: 'nearest' });
+      editor.focus();
+    }
+
     callRow(call, run) {
       const body = h('div', { class: 'call-body' });
       const exit = call.value?.exitCode;
@@ -206,6 +218,7 @@ customElements.define(
               `at ${duration(Math.max(0, call.started_ms - run.started_ms))}`,
             ),
             call.reused ? h('span', { class: 'tag' }, 'reused') : null,
+            waitTexts(call).map((text) => h('span', { class: 'tag' }, text)),
             h('span', { class: 'dim' }, duration(call.duration_ms)),
             stateLabel(
               isFailed && call.state === 'done' ? 'failed' : call.state,

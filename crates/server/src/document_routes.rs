@@ -68,6 +68,8 @@ pub(crate) struct ReadDocument {
     workspace: Option<String>,
     /// Path of the document, relative to the workspace.
     path: String,
+    /// Return the file as it is, in `content`, instead of its fields and its text.
+    source: Option<bool>,
 }
 
 /// Read a document
@@ -81,6 +83,11 @@ async fn read_document(
     ApiQuery(query): ApiQuery<ReadDocument>,
 ) -> Result<Json<Value>, ApiError> {
     let workspace = state.workspace(&caller, query.workspace.as_deref())?;
+    if query.source == Some(true) {
+        let source = state.host.document_source(&workspace, &query.path);
+        let content = source.await?;
+        return Ok(Json(json!({"path": query.path, "content": content})));
+    }
     let args = json!({"path": query.path});
     let document = state
         .host

@@ -1,5 +1,6 @@
 //! [`SessionHost`]: what the server needs from the program that assembles agents.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -13,7 +14,8 @@ use utoipa::ToSchema;
 use crate::client_tools::{ClientTool, SessionClientTools};
 use crate::feed::EventFlush;
 use crate::hosted_memory::{
-    HostedGradient, HostedLesson, HostedReplay, HostedTurnLevel, LessonReview,
+    EditLesson, HostedGradient, HostedLesson, HostedReplay, HostedTopics, HostedTurnLevel,
+    LessonReview,
 };
 use crate::turn_permits::TurnPermit;
 
@@ -78,6 +80,8 @@ pub trait SessionHost: Send + Sync {
     /// approval is denied.
     async fn call_tool(&self, workspace: &str, tool: &str, args: Value)
     -> Result<Value, HostError>;
+    /// Returns the file of a document as it is, with its front matter.
+    async fn document_source(&self, workspace: &str, path: &str) -> Result<String, HostError>;
     /// Returns runs of some workspaces, the newest first; those before the run `after` if it names
     /// one.
     async fn runs(
@@ -102,6 +106,10 @@ pub trait SessionHost: Send + Sync {
         id: &str,
         failed_call: Option<&str>,
     ) -> Result<HostedReplay, HostError>;
+    /// Returns the tools that scripts of a workspace can call.
+    async fn script_tools(&self, workspace: &str) -> Result<Vec<HostedTool>, HostError>;
+    /// Prepares a script that resumes a run of a session. Fails if the run has not ended.
+    async fn resume_run(&self, resume: RunResume) -> Result<ResumedRun, HostError>;
     /// Returns how a prompt contains the turns of a session.
     async fn memory_gradient(&self, session: &str) -> Result<HostedGradient, HostError>;
     /// Returns a turn at all levels, the most detailed first.
@@ -114,6 +122,12 @@ pub trait SessionHost: Send + Sync {
     async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError>;
     /// Decides about a lesson.
     async fn review_lesson(&self, lesson: &str, review: LessonReview) -> Result<(), HostError>;
+    /// Changes the text of a lesson, or where it is used.
+    async fn edit_lesson(&self, lesson: &str, edit: EditLesson) -> Result<(), HostError>;
+    /// Returns the topics of sessions in these workspaces over time.
+    async fn topics(&self, workspaces: &[String]) -> Result<HostedTopics, HostError>;
+    /// Returns the MCP servers of a workspace, and starts none.
+    async fn mcp_servers(&self, workspace: &str) -> Result<Vec<HostedMcpServer>, HostError>;
     /// Checks that the sandbox, commands, MCP servers and the model of a workspace work.
     async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError>;
 }
@@ -193,6 +207,52 @@ pub struct HostedRun {
     pub body: Value,
 }
 
+/// A tool that scripts can call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HostedTool {
+    /// How scripts call it, such as `tools.readFile`.
+    pub name: String,
+    /// Its types on one line.
+    pub signature: String,
+    /// What it does, in one sentence.
+    pub about: String,
+    /// The fields of its arguments.
+    pub fields: Vec<HostedToolField>,
+}
+
+/// A field of the arguments of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HostedToolField {
+    /// Name of the field.
+    pub name: String,
+    /// Whether a call must have it.
+    pub required: bool,
+    /// What it means.
+    pub about: Option<String>,
+}
+
+/// A script that resumes a run.
+pub struct RunResume {
+    /// Id of the run.
+    pub run: String,
+    /// Id of its session.
+    pub session: String,
+    /// The script, which may differ from that of the run.
+    pub source: String,
+    /// Decides about approvals.
+    pub approver: Arc<dyn Approver>,
+    /// Cancels the script.
+    pub cancel: CancellationToken,
+}
+
+/// A script that is ready to resume a run.
+pub struct ResumedRun {
+    /// Id of the new run. The journal has it from its first call on, or when it has ended.
+    pub id: String,
+    /// Runs the script to its end.
+    pub work: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
 /// Result of one check of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostedCheck {
@@ -216,6 +276,22 @@ pub enum HostedCheckState {
     Warning,
     /// It does not work.
     Failed,
+}
+
+/// An MCP server of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HostedMcpServer {
+    /// Its name in the configuration.
+    pub name: String,
+    /// `not started`, `starting`, `ready`, `failed` or `disabled`.
+    #[schema(example = "ready")]
+    pub state: String,
+    /// Number of its tools, as far as they are known.
+    pub tools: u64,
+    /// Why it failed or is disabled.
+    pub error: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
 }
 
 /// Where a session works.

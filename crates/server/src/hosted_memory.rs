@@ -1,7 +1,7 @@
 //! What a [`SessionHost`](crate::SessionHost) tells about the memory and about replays, as clients
 //! get it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -57,12 +57,60 @@ pub struct HostedLesson {
     pub topics: Vec<String>,
     /// The text for the model.
     pub content: String,
+    /// Whether it is used in all projects or in one.
+    pub scope: HostedLessonScope,
     /// The turns it was learned from: `session/T-50`.
     pub sources: Vec<String>,
     /// How much it counts, from 0 to 1.
     pub weight: f64,
     /// When it was last learned or reviewed, in milliseconds since 1970.
     pub updated_ms: i64,
+}
+
+/// Where a lesson is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HostedLessonScope {
+    /// In all projects of the user.
+    User,
+    /// In the project in which it was learned.
+    Project,
+}
+
+/// What to change in a lesson. A field that is missing stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EditLesson {
+    /// The title, one line.
+    pub title: Option<String>,
+    /// The text for the model.
+    pub content: Option<String>,
+    /// The topics it belongs to.
+    pub topics: Option<Vec<String>>,
+    /// Where it is used.
+    pub scope: Option<HostedLessonScope>,
+}
+
+/// Topics of sessions, and how many turns mentioned them over time.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct HostedTopics {
+    /// When the oldest turn was stored, in milliseconds since 1970.
+    pub first_ms: i64,
+    /// When the newest turn was stored, in milliseconds since 1970.
+    pub last_ms: i64,
+    /// The topics, the most prominent first.
+    pub topics: Vec<HostedTopic>,
+}
+
+/// A topic over time.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct HostedTopic {
+    /// Name of the topic.
+    pub name: String,
+    /// The area it belongs to, such as `tests`.
+    pub category: String,
+    /// How many turns mention it in each of the equal parts of the time, the oldest first.
+    pub turns: Vec<u32>,
 }
 
 /// What is decided about a lesson.

@@ -1,4 +1,5 @@
-//! Routes of what the memory keeps: the gradient of a session, a turn at each level, and lessons.
+//! Routes of what the memory keeps: the gradient of a session, a turn at each level, lessons and
+//! topics.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +12,9 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, Caller};
-use crate::hosted_memory::{HostedGradient, HostedLesson, HostedTurnLevel, LessonReview};
+use crate::hosted_memory::{
+    EditLesson, HostedGradient, HostedLesson, HostedTopics, HostedTurnLevel, LessonReview,
+};
 use crate::state::{ApiState, SharedState};
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
@@ -19,7 +22,8 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
         .routes(routes!(get_gradient))
         .routes(routes!(get_turn_levels))
         .routes(routes!(list_lessons))
-        .routes(routes!(review_lesson, forget_lesson))
+        .routes(routes!(review_lesson, edit_lesson, forget_lesson))
+        .routes(routes!(list_topics))
 }
 
 /// Show how a prompt contains the turns of a session: the gradient
@@ -120,6 +124,26 @@ async fn review_lesson(
     decide(&state, &caller, &id, review).await
 }
 
+/// Change the text of a lesson, or where it is used
+///
+/// Needs the scopes `memory` and `approvals`.
+#[utoipa::path(
+    patch, path = "/memory/lessons/{lesson}", tag = "memory",
+    params(("lesson" = String, Path)),
+    request_body = EditLesson,
+    responses((status = 204), (status = "4XX", body = ErrorBody)),
+)]
+async fn edit_lesson(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiPath(id): ApiPath<String>,
+    ApiJson(request): ApiJson<EditLesson>,
+) -> Result<StatusCode, ApiError> {
+    require_lesson(&state, &caller, &id).await?;
+    state.host.edit_lesson(&id, request).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// Delete a lesson
 ///
 /// Needs the scopes `memory` and `approvals`.
@@ -143,11 +167,29 @@ async fn decide(
     id: &str,
     review: LessonReview,
 ) -> Result<StatusCode, ApiError> {
-    caller.require(TokenScope::Approvals)?;
-    let lessons = state.host.lessons(&caller.token.workspaces).await?;
-    if !lessons.iter().any(|lesson| lesson.id == id) {
-        return Err(ApiError::not_found(format!("lesson `{id}`")));
-    }
+    require_lesson(state, caller, id).await?;
     state.host.review_lesson(id, review).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Fails unless the caller can list a lesson and decide about it.
+async fn require_lesson(state: &ApiState, caller: &Caller, id: &str) -> Result<(), ApiError> {
+    caller.require(TokenScope::Approvals)?;
+    let lessons = state.host.lessons(&caller.token.workspaces).await?;
+    match lessons.iter().any(|lesson| lesson.id == id) {
+        true => Ok(()),
+        false => Err(ApiError::not_found(format!("lesson `{id}`"))),
+    }
+}
+
+/// Show the topics of sessions in the workspaces of the token over time
+#[utoipa::path(
+    get, path = "/memory/topics", tag = "memory",
+    responses((status = 200, body = HostedTopics), (status = "4XX", body = ErrorBody)),
+)]
+async fn list_topics(
+    State(state): State<SharedState>,
+    caller: Caller,
+) -> Result<Json<HostedTopics>, ApiError> {
+    Ok(Json(state.host.topics(&caller.token.workspaces).await?))
 }

@@ -36,6 +36,7 @@ mod render;
 mod render_routes;
 mod replay_routes;
 mod responses;
+mod resume_routes;
 mod router;
 mod run_routes;
 mod running_answer;
@@ -43,6 +44,7 @@ mod secrets;
 mod server;
 mod session_routes;
 mod state;
+mod status_routes;
 mod token_watch;
 mod turn_permits;
 mod turn_routes;
@@ -53,11 +55,13 @@ mod workspace_routes;
 pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
 pub use host::{
-    HostError, HostErrorKind, HostedCheck, HostedCheckState, HostedItems, HostedMemoryHit,
-    HostedRun, HostedStep, HostedTurn, SessionHost, SessionPlace, SessionWaker,
+    HostError, HostErrorKind, HostedCheck, HostedCheckState, HostedItems, HostedMcpServer,
+    HostedMemoryHit, HostedRun, HostedStep, HostedTool, HostedToolField, HostedTurn, ResumedRun,
+    RunResume, SessionHost, SessionPlace, SessionWaker,
 };
 pub use hosted_memory::{
-    HostedBand, HostedGradient, HostedLesson, HostedReplay, HostedTurnLevel, LessonReview,
+    EditLesson, HostedBand, HostedGradient, HostedLesson, HostedLessonScope, HostedReplay,
+    HostedTopic, HostedTopics, HostedTurnLevel, LessonReview,
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};

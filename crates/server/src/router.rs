@@ -40,7 +40,9 @@ fn documented_routes() -> (Router<SharedState>, String) {
         .merge(crate::run_routes::routes())
         .merge(crate::turn_routes::routes())
         .merge(crate::replay_routes::routes())
-        .merge(crate::check_routes::routes());
+        .merge(crate::resume_routes::routes())
+        .merge(crate::check_routes::routes())
+        .merge(crate::status_routes::routes());
     let memory = OpenApiRouter::new()
         .merge(crate::memory_routes::routes())
         .merge(crate::lesson_routes::routes());

@@ -77,6 +77,11 @@ impl WorkspaceDocuments {
         }
     }
 
+    /// Returns the whole text of a document, with its front matter.
+    pub fn read_text(&self, workspace: &Workspace, path: &str) -> Result<String, ToolError> {
+        Ok(crate::workspace_read::read_text(workspace, self, path)?.text)
+    }
+
     /// Opens a file for `workspace.read`.
     pub(crate) fn open(&self, workspace: &Workspace, path: &Path) -> Result<File, ToolError> {
         match self.reach {

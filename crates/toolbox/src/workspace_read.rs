@@ -54,6 +54,39 @@ fn read(
     path: &str,
     call: &CallContext,
 ) -> Result<DocumentOutput, ToolError> {
+    let DocumentText {
+        shown,
+        opened,
+        text,
+    } = read_text(workspace, documents, path)?;
+    let total_lines = text.lines().count() as u64;
+    note_read(
+        call,
+        opened,
+        &FileRead {
+            lines: (total_lines > 0).then_some((1, total_lines)),
+            total_lines,
+            lossy: false,
+            has_cut_line: false,
+        },
+    );
+    Ok((&WorkspaceDocument::from_text(&shown, &text)).into())
+}
+
+/// The text of a document, as the file has it.
+pub(crate) struct DocumentText {
+    /// The path relative to the workspace.
+    shown: String,
+    opened: OpenedFile,
+    pub(crate) text: String,
+}
+
+/// Reads the whole text of a document.
+pub(crate) fn read_text(
+    workspace: &Workspace,
+    documents: &WorkspaceDocuments,
+    path: &str,
+) -> Result<DocumentText, ToolError> {
     let absolute = workspace.absolute(path, None);
     let shown = workspace.display_path(&absolute);
     let file = documents.open(workspace, &absolute).map_err(|error| {
@@ -77,18 +110,11 @@ fn read(
     let text = String::from_utf8(bytes).map_err(|_| {
         ToolError::new(format!("{shown} is not UTF-8 text")).suggest("read it with tools.readFile")
     })?;
-    let total_lines = text.lines().count() as u64;
-    note_read(
-        call,
+    Ok(DocumentText {
+        shown,
         opened,
-        &FileRead {
-            lines: (total_lines > 0).then_some((1, total_lines)),
-            total_lines,
-            lossy: false,
-            has_cut_line: false,
-        },
-    );
-    Ok((&WorkspaceDocument::from_text(&shown, &text)).into())
+        text,
+    })
 }
 
 /// Suggests documents with a similar path.

@@ -25,6 +25,10 @@ use crate::{
     ArgumentError, CallContext, CallWarnings, PolicyVerdict, Risk, Scope, ToolOutput, apply_policy,
 };
 
+/// Shortest time in the queue that is recorded, in milliseconds. A call with a free slot also takes
+/// some microseconds.
+const MIN_QUEUED_MS: f64 = 1.0;
+
 /// A request to call a tool.
 #[derive(Debug)]
 pub struct CallRequest {
@@ -462,11 +466,13 @@ impl Orchestrator {
             idempotency_key,
         } = prepared;
         let name = tool.spec.name.clone();
+        let queued = Instant::now();
         let permit = tokio::select! {
             biased;
             () = request.cancel.cancelled() => None,
             permit = scope.call_slots.acquire() => permit.ok(),
         };
+        let queued_ms = Some(elapsed_ms(queued)).filter(|ms| *ms >= MIN_QUEUED_MS);
         let stopped = |request: &CallRequest, name: String, digest: String| {
             let failure = CallFailure::new(
                 ErrorCode::ToolAbortedError,
@@ -489,6 +495,7 @@ impl Orchestrator {
             read_only,
             line: request.line,
             prior_call: prior_call.as_deref(),
+            queued_ms,
         };
         let recorded = match &self.ledger {
             Some(ledger) => tokio::select! {

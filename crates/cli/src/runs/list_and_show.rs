@@ -158,10 +158,11 @@ fn next_steps(run: &StoredRun) -> Vec<String> {
 
 /// Returns a run with its calls as JSON, with secrets redacted.
 pub(crate) fn run_json(run: &StoredRun, redactor: &Redactor) -> serde_json::Value {
-    let calls = run
-        .calls
-        .iter()
-        .map(|call| redactor.redact_value(&json!(call)));
+    let calls = run.calls.iter().map(|call| {
+        let mut shown = redactor.redact_value(&json!(call));
+        shown["waits"] = waits_of(run, call).into();
+        shown
+    });
     let calls: Vec<_> = calls.collect();
     let error = run.output.as_ref().and_then(|output| output.error.as_ref());
     json!({
@@ -172,6 +173,22 @@ pub(crate) fn run_json(run: &StoredRun, redactor: &Redactor) -> serde_json::Valu
         "questions": run.open_approvals,
         "advice": next_steps(run),
     })
+}
+
+/// Returns when a call waited before it started: for approval, and for a free slot. An open wait
+/// has no end.
+fn waits_of(run: &StoredRun, call: &StoredCall) -> Vec<serde_json::Value> {
+    let approvals = run.approvals.iter();
+    let approvals = approvals.filter(|approval| approval.calls.contains(&call.id));
+    let approvals = approvals.map(|approval| {
+        let (from, to) = (approval.asked_ms, approval.answered_ms);
+        json!({"kind": "approval", "from_ms": from, "to_ms": to})
+    });
+    let queued = call.queued_ms.map(|queued| {
+        let from = call.started_ms - queued as i64;
+        json!({"kind": "queue", "from_ms": from, "to_ms": call.started_ms})
+    });
+    approvals.chain(queued).collect()
 }
 
 /// Draws a bar per call that shows when it ran.

@@ -1,27 +1,21 @@
-// A browser with the page, and the other side of the test. A flow asks the Rust test for something
-// with `ask`, which writes a line and waits for the answer.
+// A browser with the page. A flow asks the Rust test for something with `ask`.
 
 import { createRequire } from 'node:module';
-import { createInterface } from 'node:readline';
 import { readFileSync } from 'node:fs';
+
+import { ask } from './ask.mjs';
+
+export { ask };
 
 const folder = process.env.SELVEDGE_BROWSER_FOLDER;
 const require = createRequire(`${folder}/`);
 const { chromium } = require('playwright-core');
-const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 
 /** How long a step may take, in milliseconds. */
 const STEP_TIMEOUT_MS = 60_000;
 
 export const base = process.env.SELVEDGE_PAGE_URL;
 export const axeSource = () => readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
-
-/** Sends a request to the test, and returns its answer. */
-export async function ask(request) {
-  process.stdout.write(`ask ${JSON.stringify(request)}\n`);
-  const { value } = await lines.next();
-  return JSON.parse(value);
-}
 
 export function check(condition, what) {
   if (!condition) throw new Error(`not true: ${what}`);
@@ -66,6 +60,12 @@ export async function open({ login = true, ...options } = {}) {
 /** Opens a view by its address after `#/`. */
 export async function show(page, hash) {
   await page.goto(`${base}/#/${hash}`);
+}
+
+/** Sends a message to the shown session. */
+export async function send(page, text) {
+  await page.fill('.composer textarea', text);
+  await page.press('.composer textarea', 'Enter');
 }
 
 /** Waits until the turn of a session with this number has ended, and its items are shown. */

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use selvedge_agent::Session;
+use selvedge_journal::Journal;
 use serde_json::{Value, json};
 
 use crate::answer_encoding::{block, text, think};
@@ -17,6 +19,10 @@ use crate::support::api::{ApiClient, ApiServer, create_token};
 const LONG_LINE: usize = 200_000;
 /// Past turns of a long session; each has two items.
 const LONG_SESSION_TURNS: usize = 1000;
+/// Past turns of a session with 10,000 items.
+const HUGE_SESSION_TURNS: usize = 5000;
+/// Past turns of a session from which lessons are learned.
+const MEMORY_SESSION_TURNS: usize = 45;
 
 /// Where `scripts/setup-browser` put Playwright, and Chromium; `None` with a note if one is
 /// missing. In CI that is a failure.
@@ -68,6 +74,12 @@ const HOSTILE: &str = "<script>window.hacked = 1</script>\n\n<img src=x onerror=
     ```html\n<script>window.hacked = 5</script>\n</pre><img src=x onerror='window.hacked = 6'>\n```\n\n\
     | a |\n|---|\n| <form action=//evil.example><input></form> |\n\nthe end\n";
 
+/// An answer in Arabic and Hebrew, with English and code in between.
+const RIGHT_TO_LEFT: &str = "مرحبا بالعالم، شغّل `cargo test` ثم أرسل النتيجة.\n\n\
+    - שלום עולם, run `make`\n- an English item\n\n\
+    > اقتباس\n\n| عمود | b |\n|---|---|\n| قيمة | 2 |\n\n\
+    ```ts\nconst text = 'سلام';\n```\n";
+
 /// A model that does what the last message says.
 fn obeys(asked: &Asked) -> Reply {
     let messages = asked.body["messages"].as_array().unwrap();
@@ -98,6 +110,15 @@ fn obeys(asked: &Asked) -> Reply {
         },
         "interrupted" => script("return 'phase one'"),
         "wait" => script("await tools.exec({ command: ['sleep', '600'] });"),
+        "tick" => script(
+            "await tools.exec({ command: ['sh', '-c', \
+             'while true; do echo tick >> ticks; sleep 0.05; done'] });",
+        ),
+        "change course" => {
+            let knows_turn = asked.body.to_string().contains(">> ticks");
+            vec![text(&format!("The course was changed: {knows_turn}"))].into()
+        }
+        "rtl" => vec![text(RIGHT_TO_LEFT)].into(),
         "half" => Reply::Hang(vec![text("The first half of an answer")]),
         "please" => script(
             "// Delete the old build.\ntry {\n  \
@@ -109,6 +130,12 @@ fn obeys(asked: &Asked) -> Reply {
             "await tools.writeFile({ path: 'a.txt', content: 'a' });\n\
              await tools.writeFile({ path: '/etc/selvedge-test', content: 'a' });",
         ),
+        "use a server" => script("return (await tools.search('x')).length"),
+        "break" => Reply::Fail(400, "a broken request".to_owned()),
+        "queue" => script(
+            "const wait = () => tools.exec({ command: ['sleep', '0.2'] });\n\
+             await Promise.all(Array.from({ length: 12 }, wait));",
+        ),
         "hostile" => vec![text(HOSTILE)].into(),
         "long line" => script(
             "const { stdout } = await tools.exec({ command: ['sh', '-c', \
@@ -119,24 +146,36 @@ fn obeys(asked: &Asked) -> Reply {
     }
 }
 
+/// A question and its answer, of which some are long.
+fn past_turn(turn: usize) -> [String; 2] {
+    let paragraphs = "A paragraph.\n\n".repeat(4 * (turn % 7));
+    [
+        format!("Question {turn}"),
+        format!("Answer **{turn}**\n\n{paragraphs}"),
+    ]
+}
+
 /// A server, and what flows ask of it.
-struct PageTest {
-    fixture: ServeFixture,
-    server: Option<ApiServer>,
-    client: ApiClient,
+pub struct PageTest {
+    pub fixture: ServeFixture,
+    pub server: Option<ApiServer>,
+    pub client: ApiClient,
     /// The session that a flow created last.
     session: String,
 }
 
 impl PageTest {
-    fn start() -> Self {
+    pub fn start() -> Self {
         // The model reads the last message as a whole, which must not quote earlier ones.
-        let config = "memory.recall = false\n[workspace]\ndocuments = [\"issues/**/*.md\"]";
+        let config = "memory.recall = false\n[workspace]\ndocuments = [\"issues/**/*.md\"]\n\
+            [mcp_servers.broken]\ncommand = \"selvedge-no-such-program\"\n\
+            [mcp_servers.unused]\ncommand = \"true\"\nenabled = false";
         let fixture = ServeFixture::with_config(config, obeys);
         let folder = fixture.workspace.work();
         std::fs::create_dir_all(folder.join("doomed")).unwrap();
         std::fs::create_dir_all(folder.join("issues")).unwrap();
-        let issue = "---\nkind: issue\nstatus: open\ntitle: Login accepts empty passwords\n---\n\
+        let issue = "---\nkind: issue\nstatus: open\ntitle: Login accepts empty passwords\n\
+            # Who looks at it\nowner:   'ann'   # not bob\nlabels: [b,   a]\n---\n\
             `check` returns true.\n";
         std::fs::write(folder.join("issues/1.md"), issue).unwrap();
         for (name, program) in PROGRAMS {
@@ -168,6 +207,7 @@ impl PageTest {
                 std::fs::write(folder.join("go"), "").unwrap();
                 Value::Null
             }
+            "file b.txt" => json!(std::fs::read_to_string(folder.join("b.txt")).ok()),
             "doomed exists" => json!(folder.join("doomed").exists()),
             "document" => json!(std::fs::read_to_string(folder.join("issues/1.md")).unwrap()),
             "wait for the answer" => self.client.answer(&self.session, 1),
@@ -182,6 +222,17 @@ impl PageTest {
                 Value::Null
             }
             "long session" => self.long_session(),
+            "huge session" => self.huge_session(),
+            "ticks" => {
+                let ticks = std::fs::read_to_string(folder.join("ticks"));
+                json!(ticks.unwrap_or_default().lines().count())
+            }
+            "memory session" => self.memory_session(),
+            "stop" => {
+                let path = format!("/api/v1/sessions/{}/stop", self.session);
+                self.client.post(&path, json!({"children": false})).body
+            }
+            "lessons" => self.client.get("/api/v1/memory/lessons").body["lessons"].clone(),
             asked => match asked.strip_prefix("session ") {
                 Some(prompt) => {
                     let _ = std::fs::remove_file(folder.join("go"));
@@ -195,15 +246,11 @@ impl PageTest {
         }
     }
 
-    /// Creates a session with many items.
-    fn long_session(&self) -> Value {
-        let turns = (1..=LONG_SESSION_TURNS).flat_map(|turn| {
-            let answer = format!(
-                "Answer **{turn}**\n\n{}",
-                "A paragraph.\n\n".repeat(4 * (turn % 7))
-            );
+    /// Creates a session with the given questions and answers, and returns its id.
+    fn session_with_history(&self, turns: impl IntoIterator<Item = [String; 2]>) -> Value {
+        let turns = turns.into_iter().flat_map(|[question, answer]| {
             [
-                json!({"role": "user", "content": format!("Question {turn}")}),
+                json!({"role": "user", "content": question}),
                 json!({"role": "assistant", "content": answer}),
             ]
         });
@@ -212,7 +259,49 @@ impl PageTest {
         let request = json!({"model": "default", "messages": messages});
         let answer = self.client.post("/v1/chat/completions", request);
         assert_eq!(answer.status, 200, "{answer:?}");
-        let session = answer.body["metadata"]["session"].clone();
+        answer.body["metadata"]["session"].clone()
+    }
+
+    /// Creates a session from which a preference, a layer and topics are learned.
+    pub fn memory_session(&self) -> Value {
+        let turns = (0..MEMORY_SESSION_TURNS).map(|turn| {
+            let steps: String = (0..25)
+                .map(|step| format!("Col c{turn}_{step} to tab t{step}. "))
+                .collect();
+            match turn {
+                0 => "From now on always answer in German.".to_owned(),
+                1..=12 => format!("The migration {turn} is next. {steps}"),
+                turn => format!("Question {turn}"),
+            }
+        });
+        let session = self.session_with_history(turns.map(|text| [text, "Done.".to_owned()]));
+        let args = ["memory", "distill"];
+        let output = self.fixture.workspace.command(&args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        session
+    }
+
+    /// Creates a session with 10,000 items. A client can send at most 1,000 past turns, so they are
+    /// written to the journal.
+    fn huge_session(&self) -> Value {
+        let session = self.client.session(json!({"title": "Huge"}));
+        let journal = Journal::open(&self.fixture.workspace.home()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.unwrap().block_on(async {
+            let mut open = Session::open(&journal, &session).await.unwrap();
+            for turn in 1..=HUGE_SESSION_TURNS {
+                let [question, answer] = past_turn(turn);
+                open.add_past_turn(&question, &answer).await.unwrap();
+            }
+        });
+        json!({"session": session, "total": 2 * HUGE_SESSION_TURNS})
+    }
+
+    /// Creates a session with many items.
+    fn long_session(&self) -> Value {
+        let session = self.session_with_history((1..=LONG_SESSION_TURNS).map(past_turn));
         let total = 2 * LONG_SESSION_TURNS + 2;
         json!({"session": session, "total": total})
     }
@@ -220,17 +309,24 @@ impl PageTest {
 
 /// Runs a flow of `page/flows.mjs` against a server of its own.
 fn run_flow(name: &str) {
+    run_program("flows.mjs", name);
+}
+
+/// Runs a program of `page/` with an argument against a server of its own.
+fn run_program(program: &str, name: &str) {
     let Some((folder, chromium)) = browser() else {
         return;
     };
     let mut test = PageTest::start();
-    let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page/flows.mjs");
+    let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page");
+    let lighthouse = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lighthouse");
     let screenshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
     let mut node = Command::new("node")
-        .arg(flows)
+        .arg(flows.join(program))
         .arg(name)
         .env("SELVEDGE_BROWSER_FOLDER", folder)
         .env("SELVEDGE_CHROMIUM", chromium)
+        .env("SELVEDGE_LIGHTHOUSE", lighthouse)
         .env("SELVEDGE_PAGE_URL", test.url())
         .env("SELVEDGE_SCREENSHOTS", screenshots)
         .stdin(Stdio::piped())
@@ -269,6 +365,8 @@ macro_rules! flows {
 flows! {
     a_person_creates_a_session_and_follows_its_script = "create_and_follow";
     a_person_stops_and_steers_a_turn = "stop_and_steer";
+    a_person_steers_a_running_turn = "steer";
+    right_to_left_text_has_its_direction = "right_to_left";
     a_person_approves_and_denies_calls = "approve_and_deny";
     a_reload_in_the_middle_shows_each_item_once = "reload_in_the_middle";
     the_page_follows_a_killed_and_restarted_server = "kill_and_restart";
@@ -276,6 +374,10 @@ flows! {
     a_hostile_transcript_runs_nothing_and_breaks_nothing = "hostile";
     a_long_transcript_has_few_elements = "long_transcript";
     the_other_views_work = "other_views";
+    health_shows_servers_the_queue_and_errors = "health";
+    a_person_edits_a_script_and_resumes_its_run = "edit_and_resume";
+    the_timeline_shows_how_long_calls_waited = "waiting_times";
+    a_person_reviews_and_edits_what_was_learned = "review_memory";
     the_page_is_accessible_and_fits_every_screen = "accessible";
 }
 
@@ -283,6 +385,12 @@ flows! {
 #[ignore = "writes the pictures of docs/page.md: run `make screenshots`"]
 fn screenshots() {
     run_flow("screenshots");
+}
+
+#[test]
+#[ignore = "needs Lighthouse: run `make lighthouse`"]
+fn lighthouse() {
+    run_program("lighthouse.mjs", "");
 }
 
 #[test]

@@ -1,0 +1,164 @@
+// What people do in the views besides the transcript: runs, health and memory.
+
+import { ask, check, equal, open, send, show, turnEnded } from './browser.mjs';
+
+export const viewFlows = {
+  /** Edit the script of a failed run with the keyboard and with completion, and resume the run. */
+  async edit_and_resume() {
+    const page = await open();
+    await show(page, `sessions/${await ask('session fail')}`);
+    await turnEnded(page, 1);
+    await page.click('.item.script >> text=run');
+    await page.locator('button', { hasText: 'Edit and resume' }).focus();
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('textarea[aria-label=Script]:focus');
+    const keys = async (...names) => {
+      for (const name of names) await page.keyboard.press(name);
+    };
+    // The call that has ended stays; the one that failed is written anew.
+    await keys('Control+End', 'Shift+Home', 'Delete');
+    await page.keyboard.type('await tools.wr');
+    await page.waitForSelector('[role=option]:has-text("tools.writeFile")');
+    await keys('ArrowDown');
+    await page.waitForSelector('.about:has-text("content")');
+    await keys('Enter');
+    await page.keyboard.type('{ ');
+    await page.waitForSelector('[role=option]:has-text("path (required)")');
+    await page.keyboard.type('pa');
+    await keys('ArrowDown', 'Enter');
+    await page.keyboard.type("'b.txt', ");
+    await page.waitForSelector('[role=option]:has-text("content")');
+    equal(await page.locator('[role=option]', { hasText: 'path' }).count(), 0, 'used fields');
+    await keys('Escape');
+    await page.waitForSelector('[role=listbox]', { state: 'hidden' });
+    await keys('Control+Space', 'ArrowDown', 'Enter');
+    await page.keyboard.type("'b' });");
+    await keys('Enter');
+    await page.keyboard.type("return 'resumed';");
+    equal(
+      await page.inputValue('textarea[aria-label=Script]'),
+      "await tools.writeFile({ path: 'a.txt', content: 'a' });\n" +
+        "await tools.writeFile({ path: 'b.txt', content: 'b' });\nreturn 'resumed';",
+      'the edited script',
+    );
+    await keys('Tab', 'Enter');
+    await page.waitForSelector('sv-run .state:has-text("completed")');
+    equal(await page.locator('.call .tag', { hasText: 'reused' }).count(), 1, 'reused calls');
+    await page.waitForSelector('text=Resumes scr_');
+    equal(await ask('file b.txt'), 'b', 'the file');
+  },
+
+  /** The timeline shows how long calls waited for approval and for a free slot. */
+  async waiting_times() {
+    const page = await open();
+    await show(page, `sessions/${await ask('session please')}`);
+    await page.waitForSelector('.approval');
+    await page.waitForTimeout(1200);
+    await page.focus('.approval');
+    await page.keyboard.press('1');
+    await page.keyboard.press('Enter');
+    await turnEnded(page, 1);
+    await page.click('.item.script >> text=run');
+    await page.waitForSelector('.call .tag:has-text("for approval")');
+    const [wait, bar] = await page.$$eval('.lanes > *', (parts) =>
+      parts.map((part) => [part.className, part.getBoundingClientRect()]),
+    );
+    equal([wait[0], bar[0]], ['wait approval', 'bar'], 'parts of the lane');
+    check(wait[1].width > bar[1].width, 'the wait is longer than the call');
+    check(wait[1].top === bar[1].top, 'the wait is in the lane of the call');
+    await page.waitForSelector('.legend:has-text("waits for approval")');
+    await show(page, `sessions/${await ask('session queue')}`);
+    await turnEnded(page, 1);
+    await page.click('.item.script >> text=run');
+    await page.waitForSelector('.call .tag:has-text("for a free slot")');
+    check((await page.locator('.wait.queue').count()) > 5, 'calls that waited for a slot');
+  },
+
+  /** Health shows MCP servers, what waits in the queue, and which turns failed. */
+  async health() {
+    const page = await open();
+    await ask('session use a server');
+    await ask('wait for the answer');
+    const failed = await ask('session break');
+    await ask('wait for the answer');
+    const waiting = await ask('session wait');
+    await show(page, `sessions/${waiting}`);
+    await page.waitForSelector('.call:has-text("running")');
+    await send(page, 'and <b>then</b>');
+    await page.waitForSelector('.queued');
+    await show(page, 'health');
+    const part = (name) => page.locator(`[data-part=${name}]`);
+    const server = part('servers').locator('tr', { hasText: 'broken' });
+    await server.locator('.state', { hasText: 'failed' }).waitFor();
+    await server.locator('p.bad', { hasText: 'was not found' }).waitFor();
+    await part('servers').locator('tr', { hasText: 'unused' }).locator('text=disabled').waitFor();
+    await part('queue').locator('text=1 turn runs, 1 message waits').waitFor();
+    await part('queue').locator('tr', { hasText: 'and <b>then</b>' }).waitFor();
+    const error = part('errors').locator('tr', { hasText: 'a broken request' });
+    equal(
+      await error.locator('a').getAttribute('href'),
+      `#/sessions/${failed}`,
+      'the session of an error',
+    );
+    await page.waitForSelector('tr:has-text("sandbox") >> text=passed');
+    await page.waitForSelector('tr:has-text("Turns that run")');
+    // The queue is read again: the turn that is stopped becomes an error.
+    await ask('stop');
+    await part('errors').locator('text=interrupted').waitFor();
+    await part('queue').locator('text=0 turns run, 0 messages wait').waitFor();
+  },
+
+  /** Review, edit and accept what was learned, and see the topics over time. */
+  async review_memory() {
+    const page = await open();
+    await ask('memory session');
+    await show(page, 'memory/lessons');
+    // What waits for a decision is shown first.
+    await page.waitForSelector('button[aria-pressed=true]:has-text("To review (1)")');
+    const card = page.locator('article.card');
+    await card.locator('.tag', { hasText: 'layer' }).waitFor();
+    // The layer is changed with the keyboard alone; Escape discards the change.
+    await card.locator('button', { hasText: 'Edit' }).focus();
+    await page.keyboard.press('Enter');
+    await page.keyboard.type('Discarded');
+    await page.keyboard.press('Escape');
+    equal(await page.evaluate(() => document.activeElement.textContent), 'Edit', 'focus');
+    await page.keyboard.press('Enter');
+    await page.keyboard.press('Control+A');
+    await page.keyboard.type('Steps of the migration');
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('Control+A');
+    await page.keyboard.press('Delete');
+    await page.keyboard.type(' ');
+    await page.click('text=Save');
+    await card.locator('text=its text is empty').waitFor();
+    await card.locator('textarea').fill('Run the **steps** in order.');
+    await page.click('text=Save');
+    await card.locator('h3', { hasText: 'Steps of the migration' }).waitFor();
+    await card.locator('strong', { hasText: 'steps' }).waitFor();
+    await card.locator('button', { hasText: 'Accept' }).click();
+    await page.waitForSelector('button:has-text("To review (0)")');
+    await page.click('button:has-text("All (")');
+    const other = page.locator('article.card', { hasText: 'German' }).first();
+    const marks = other.locator('.facts');
+    const before = (await marks.textContent()).includes('all projects');
+    const [label, mark] = before
+      ? ['Use in its project only', 'its project']
+      : ['Use in all projects', 'all projects'];
+    await other.locator('button', { hasText: label }).click();
+    await marks.locator('.tag', { hasText: mark }).waitFor();
+    await other.locator('button', { hasText: 'Decline' }).click();
+    await marks.locator('.tag', { hasText: 'declined' }).waitFor();
+    const lessons = await ask('lessons');
+    const layer = lessons.find(({ kind }) => kind === 'layer');
+    equal(
+      [layer.title, layer.content, layer.status],
+      ['Steps of the migration', 'Run the **steps** in order.', 'used'],
+      'the layer',
+    );
+    await page.click('text=Topics');
+    const row = page.locator('tr', { hasText: 'migration' });
+    equal(await row.locator('.number').textContent(), '12', 'turns that mention a topic');
+    equal(await row.locator('.chart-bar').count(), 30, 'parts of the time');
+  },
+};

@@ -1,0 +1,208 @@
+// Lessons and reference layers of the memory: review them, change their text, choose where they
+// are used.
+
+import { get, patch, post, remove } from '/page/api.js';
+import { button, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
+import { dateTime, plural, visible } from '/page/format.js';
+import { rich } from '/page/render.js';
+
+/** Which lessons are shown: a label, and whether a lesson belongs to it. */
+const FILTERS = [
+  ['All', () => true],
+  ['To review', ({ status }) => status === 'proposed'],
+  ['Layers', ({ kind }) => kind === 'layer'],
+  ['Lessons', ({ kind }) => kind !== 'layer'],
+];
+/** Lines of the editor of a text, at least and at most. */
+const EDITOR_LINES = [5, 24];
+
+/** Lists the lessons in an element. */
+export async function showLessons(content, signal) {
+  const list = h('div', { class: 'approvals' });
+  const filters = h('div', { class: 'filters', role: 'group', 'aria-label': 'Which lessons' });
+  fill(
+    content,
+    h(
+      'p',
+      { class: 'dim' },
+      'What was learned from your sessions. Lessons in use are part of later prompts. A layer is a longer text about a topic; it is used after you accept it.',
+    ),
+    filters,
+    list,
+  );
+  let { lessons } = await get('/memory/lessons', signal);
+  const proposed = lessons.filter(FILTERS[1][1]).length;
+  let selected = proposed ? 1 : 0;
+
+  /** Reads the lessons again. The focus stays at the lesson that was changed, if it is shown. */
+  async function reload(changed) {
+    ({ lessons } = await get('/memory/lessons', signal));
+    show();
+    const card = list.querySelector(`[data-lesson="${CSS.escape(changed)}"]`);
+    (card?.querySelector('.actions button') ?? filters.children[selected]).focus();
+  }
+
+  function show() {
+    fill(
+      filters,
+      FILTERS.map(([label, belongs], at) =>
+        button(
+          `${label} (${lessons.filter(belongs).length})`,
+          () => {
+            selected = at;
+            show();
+            filters.children[at].focus();
+          },
+          '',
+          { 'aria-pressed': String(at === selected) },
+        ),
+      ),
+    );
+    const shown = lessons.filter(FILTERS[selected][1]);
+    fill(
+      list,
+      shown.map((lesson) => lessonCard(lesson, reload)),
+      shown.length ? null : noLessons(lessons.length),
+    );
+  }
+  show();
+}
+
+function noLessons(all) {
+  if (all) return emptyNote('No lesson belongs to this list.');
+  return emptyNote(
+    'There are no lessons yet.',
+    'They are distilled from turns after a session was idle for some time.',
+  );
+}
+
+/** A lesson with what can be done about it. `reload` shows all lessons as they are then. */
+function lessonCard(lesson, reload) {
+  const note = h('div');
+  const card = h('article', {
+    class: 'card',
+    'aria-label': lesson.title,
+    'data-lesson': lesson.id,
+  });
+  const path = `/memory/lessons/${lesson.id}`;
+
+  /** Runs an action, and shows the result or the failure. */
+  async function attempt(action) {
+    try {
+      await action();
+      await reload(lesson.id);
+    } catch (error) {
+      fill(note, errorNote(error));
+    }
+  }
+  const act = (label, action, kind = '') =>
+    button(label, () => attempt(action), kind, { 'aria-label': `${label}: ${lesson.title}` });
+  const decide = (decision) => () => post(path, { decision }, { once: false });
+
+  function show() {
+    const edit = button('Edit', () => openEditor(), '', { 'aria-label': `Edit: ${lesson.title}` });
+    const isEverywhere = lesson.scope === 'user';
+    fill(
+      card,
+      h('h3', { dir: 'auto' }, visible(lesson.title)),
+      facts(lesson),
+      rich('markdown', lesson.content),
+      sources(lesson.sources),
+      h(
+        'div',
+        { class: 'actions' },
+        lesson.status === 'used' ? null : act('Accept', decide('accept'), 'primary'),
+        lesson.status === 'declined' ? null : act('Decline', decide('decline')),
+        edit,
+        isEverywhere
+          ? act('Use in its project only', () => patch(path, { scope: 'project' }))
+          : act('Use in all projects', () => patch(path, { scope: 'user' })),
+        act('Delete', () => remove(path), 'danger'),
+      ),
+      note,
+    );
+    return edit;
+  }
+
+  function openEditor() {
+    const title = h('input', { type: 'text', dir: 'auto', value: lesson.title, required: true });
+    const topics = h('input', { type: 'text', dir: 'auto', value: lesson.topics.join(', ') });
+    const lines = lesson.content.split('\n').length + 2;
+    const text = h('textarea', {
+      class: 'editor',
+      dir: 'auto',
+      rows: Math.min(Math.max(lines, EDITOR_LINES[0]), EDITOR_LINES[1]),
+      required: true,
+    });
+    text.value = lesson.content;
+    const save = (event) => {
+      event.preventDefault();
+      const names = topics.value.split(',').map((name) => name.trim());
+      const change = {
+        title: title.value,
+        content: text.value,
+        topics: names.filter((name) => name),
+      };
+      attempt(() => patch(path, change));
+    };
+    const cancel = () => show().focus();
+    fill(note);
+    fill(
+      card,
+      h(
+        'form',
+        {
+          'aria-label': `Edit ${lesson.title}`,
+          onsubmit: save,
+          onkeydown: (event) => {
+            if (event.key === 'Escape') cancel();
+          },
+        },
+        field('Title', title),
+        field('Text', text, 'Markdown. The model reads it as it is.'),
+        field('Topics', topics, 'Separated by commas.'),
+        h(
+          'div',
+          { class: 'actions' },
+          h('button', { type: 'submit', class: 'primary' }, 'Save'),
+          button('Cancel', cancel),
+        ),
+      ),
+      note,
+    );
+    title.focus();
+  }
+
+  show();
+  return card;
+}
+
+function facts(lesson) {
+  return h(
+    'p',
+    { class: 'facts' },
+    h('span', { class: 'tag' }, lesson.kind),
+    h('span', { class: 'tag' }, lesson.status),
+    h('span', { class: 'tag' }, lesson.scope === 'user' ? 'all projects' : 'its project'),
+    h('span', null, `weight ${lesson.weight.toFixed(2)}`),
+    h('span', null, dateTime(lesson.updated_ms)),
+    lesson.topics.map((topic) => h('span', { class: 'tag' }, visible(topic))),
+  );
+}
+
+function sources(turns) {
+  if (!turns.length) return h('p', { class: 'dim' }, 'Written by a person.');
+  return h(
+    'details',
+    null,
+    h('summary', null, `Learned from ${plural(turns.length, 'turn')}`),
+    h(
+      'ul',
+      { class: 'plain' },
+      turns.map((source) => {
+        const [session, turn] = source.split('/T-');
+        return h('li', null, h('a', { href: `#/memory/${session}/${turn}` }, source));
+      }),
+    ),
+  );
+}
