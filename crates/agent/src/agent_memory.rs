@@ -233,6 +233,17 @@ impl AgentMemory {
         let id = session.to_owned();
         let brief = async {
             let stored = memory.run_blocking(move |memory| memory.brief(&id));
+            let place = project.place.clone().filter(|_| project.folders.is_some());
+            if let Some(place) = place {
+                // A session of another program may have the brief of more folders.
+                let id = session.to_owned();
+                let is_own = move |memory: &Arc<Memory>| {
+                    Ok(memory.project_of(&id)? == memory.find_project(&place.root)?)
+                };
+                if !memory.run_blocking(is_own).await? {
+                    return Ok(String::new());
+                }
+            }
             if let Some(stored) = stored.await? {
                 return Ok(stored);
             }

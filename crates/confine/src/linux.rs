@@ -165,7 +165,9 @@ fn create_placeholders(
         .iter()
         .filter_map(|path| outermost_missing(path, &confinement.writable));
     let protected = confinement.protected.iter().map(|path| {
-        let has_folder = path.parent().is_some_and(Path::exists);
+        // The folder may be the placeholder of another command.
+        let is_real = |folder: &Path| folder.exists() && !is_placeholder(folder);
+        let has_folder = path.parent().is_some_and(is_real);
         let missing = (!has_folder).then(|| outermost_missing(path, &confinement.writable));
         missing.flatten().unwrap_or_else(|| path.clone())
     });
@@ -185,7 +187,8 @@ fn create_placeholders(
         let folder = placeholders.lock_folder_of(&path, locks);
         match folder.map_err(cannot_lock)?.create_or_share(&path) {
             Ok(()) => {}
-            // If this process cannot create the folder, the command cannot either.
+            // If this process cannot create the folder, the command cannot either, unless it
+            // changes the mode of the folder above.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -193,6 +196,7 @@ fn create_placeholders(
                 ) =>
             {
                 if !path.exists() {
+                    ready.protected.extend(path.parent().map(Path::to_owned));
                     continue;
                 }
             }

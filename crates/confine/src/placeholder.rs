@@ -3,7 +3,8 @@
 //! A read-only mount needs a mount point. A workspace without `.git` therefore gets an empty `.git`
 //! while a command runs. Concurrent commands share the placeholders of a folder: each holds a shared
 //! lock, and the last one removes them under an exclusive lock. The lock is a file that commands
-//! cannot open. A lock on the placeholder itself could be held by a command in another folder.
+//! cannot open: a lock on the placeholder itself could be held by a command in another folder. The
+//! placeholders are locked, too, for processes with other lock files, in folders such as `/tmp`.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -17,8 +18,11 @@ use std::time::Duration;
 /// The mode that marks an empty folder as a placeholder. It is unusual for other folders.
 const PLACEHOLDER_MODE: u32 = 0o555;
 
-/// Checks of an unfinished placeholder, one per millisecond, before it counts as a real folder.
-/// Creating one takes microseconds.
+/// How a placeholder is opened: a link is not followed.
+const PLACEHOLDER_FLAGS: libc::c_int = libc::O_NOFOLLOW | libc::O_DIRECTORY;
+
+/// Checks of an unfinished or locked placeholder, one per millisecond, before it counts as a real
+/// folder, or is used without a lock. Creating and removing one takes microseconds.
 const MAX_UNFINISHED_CHECKS: u32 = 100;
 
 /// Attempts to get a lock, one per millisecond. A removal takes microseconds.
@@ -36,8 +40,8 @@ pub(crate) struct Placeholders {
 pub(crate) struct LockedFolder {
     lock: File,
     lock_path: PathBuf,
-    /// The placeholders that the command uses.
-    paths: Vec<PathBuf>,
+    /// The placeholders that the command uses. They are locked unless another program prevents it.
+    placeholders: Vec<(PathBuf, File)>,
 }
 
 /// The state of a path at one moment.
@@ -54,7 +58,8 @@ enum PathState {
 
 impl Placeholders {
     /// Locks the folder of a path against the removal of placeholders. `locks` is the folder for
-    /// the lock. Where it cannot be written, the lock is in the temporary folder.
+    /// the lock. If it does not exist or this user must not write it, the lock is in the temporary
+    /// folder.
     pub(crate) fn lock_folder_of(
         &mut self,
         path: &Path,
@@ -69,10 +74,21 @@ impl Placeholders {
         let mut hasher = DefaultHasher::new();
         entry.key().hash(&mut hasher);
         let name = format!("placeholders-{:016x}", hasher.finish());
-        let private = locks.and_then(|locks| LockedFolder::lock(locks, &name).ok());
+        let private = locks.map(|locks| LockedFolder::lock(locks, &name));
         let locked = match private {
-            Some(locked) => locked,
-            None => {
+            Some(Ok(locked)) => locked,
+            // Commands can open files there, so a failure that they may cause does not lead to it.
+            Some(Err(error))
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound
+                        | io::ErrorKind::PermissionDenied
+                        | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                return Err(error);
+            }
+            _ => {
                 // SAFETY: the function only returns a number.
                 let user = unsafe { libc::geteuid() };
                 let shared = std::env::temp_dir().join(format!("selvedge-locks-{user}"));
@@ -85,9 +101,16 @@ impl Placeholders {
     /// Returns descriptors that hold the locks, for the init process, which may outlive this
     /// process.
     pub(crate) fn lock_fds(&self) -> io::Result<Vec<OwnedFd>> {
-        let locks = self.folders.values();
-        let clone = |folder: &LockedFolder| folder.lock.try_clone().map(OwnedFd::from);
-        locks.map(clone).collect()
+        let locks = self.folders.values().flat_map(|folder| {
+            let placeholders = folder
+                .placeholders
+                .iter()
+                .map(|(_, placeholder)| placeholder);
+            std::iter::once(&folder.lock).chain(placeholders)
+        });
+        locks
+            .map(|lock| lock.try_clone().map(OwnedFd::from))
+            .collect()
     }
 }
 
@@ -95,10 +118,39 @@ impl LockedFolder {
     /// Creates a placeholder, or shares an existing one. A real file or folder, or a folder of
     /// another user, is protected as it is, and never removed.
     pub(crate) fn create_or_share(&mut self, path: &Path) -> io::Result<()> {
-        if create_if_missing(path)? {
-            self.paths.push(path.to_owned());
+        let mut locked = 0;
+        for _ in 0..MAX_LOCK_ATTEMPTS {
+            if !create_if_missing(path)? {
+                return Ok(());
+            }
+            let mut options = OpenOptions::new();
+            options.read(true).custom_flags(PLACEHOLDER_FLAGS);
+            let placeholder = match options.open(path) {
+                Ok(placeholder) => placeholder,
+                // A process with another lock file has just removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            match placeholder.try_lock_shared() {
+                Ok(()) => {}
+                // It is being removed, or another program holds the lock.
+                Err(TryLockError::WouldBlock) if locked < MAX_UNFINISHED_CHECKS => {
+                    locked += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            if is_current(&placeholder, path) && is_placeholder(path) {
+                self.placeholders.push((path.to_owned(), placeholder));
+                return Ok(());
+            }
         }
-        Ok(())
+        Err(io::Error::other(format!(
+            "{} is created and removed repeatedly by other processes",
+            path.display()
+        )))
     }
 
     fn lock(locks: &Path, name: &str) -> io::Result<Self> {
@@ -120,7 +172,7 @@ impl LockedFolder {
                     return Ok(Self {
                         lock,
                         lock_path,
-                        paths: Vec::new(),
+                        placeholders: Vec::new(),
                     });
                 }
                 Ok(()) => {}
@@ -139,8 +191,11 @@ impl Drop for LockedFolder {
     fn drop(&mut self) {
         // If another command still holds the lock, that command removes the placeholders later.
         if self.lock.try_lock().is_ok() {
-            for path in self.paths.iter().filter(|path| is_placeholder(path)) {
-                let _ = std::fs::remove_dir(path);
+            for (path, placeholder) in &self.placeholders {
+                let is_unused = placeholder.try_lock().is_ok() && is_current(placeholder, path);
+                if is_unused && is_placeholder(path) {
+                    let _ = std::fs::remove_dir(path);
+                }
             }
             let _ = std::fs::remove_file(&self.lock_path);
         }
@@ -156,15 +211,18 @@ fn is_current(file: &File, path: &Path) -> bool {
 
 /// Creates a placeholder unless something exists. Returns whether the path is a placeholder.
 fn create_if_missing(path: &Path) -> io::Result<bool> {
-    for _ in 0..MAX_UNFINISHED_CHECKS {
+    let mut unfinished = 0;
+    loop {
         match DirBuilder::new().mode(PLACEHOLDER_MODE).create(path) {
             Ok(()) => {
                 // The umask may have cleared bits of the mode.
                 let mut options = OpenOptions::new();
-                options
-                    .read(true)
-                    .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY);
-                let folder = options.open(path)?;
+                options.read(true).custom_flags(PLACEHOLDER_FLAGS);
+                let folder = match options.open(path) {
+                    Ok(folder) => folder,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(error),
+                };
                 folder.set_permissions(Permissions::from_mode(PLACEHOLDER_MODE))?;
                 return Ok(true);
             }
@@ -176,10 +234,13 @@ fn create_if_missing(path: &Path) -> io::Result<bool> {
             PathState::Real => return Ok(false),
             PathState::Missing => {}
             // Another process has created the folder and is about to set its mode.
-            PathState::Unfinished => std::thread::sleep(Duration::from_millis(1)),
+            PathState::Unfinished if unfinished < MAX_UNFINISHED_CHECKS => {
+                unfinished += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            PathState::Unfinished => return Ok(false),
         }
     }
-    Ok(false)
 }
 
 /// Returns whether a path is a placeholder folder.
@@ -223,20 +284,25 @@ mod tests {
 
     fn count(placeholders: &Placeholders) -> usize {
         let folders = placeholders.folders.values();
-        folders.map(|folder| folder.paths.len()).sum()
+        folders.map(|folder| folder.placeholders.len()).sum()
     }
 
     #[test]
-    fn a_lock_on_a_placeholder_has_no_effect() {
+    fn a_placeholder_that_another_program_locks_is_neither_replaced_nor_removed_too_early() {
         let (folder, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = folder.path().join(".git");
         let first = create_or_share(&path, locks.path());
         // As a command in another folder can.
+        first.folders.values().for_each(|folder| {
+            let (_, placeholder) = &folder.placeholders[0];
+            placeholder.unlock().unwrap();
+        });
         let lock = File::open(&path).unwrap();
         lock.lock().unwrap();
         let second = create_or_share(&path, locks.path());
         assert_eq!((count(&first), count(&second)), (1, 1));
         assert!(is_current(&lock, &path), "it is shared, not replaced");
+        lock.unlock().unwrap();
         drop(first);
         assert!(is_current(&lock, &path), "it is removed while it is used");
         drop(second);
@@ -246,6 +312,25 @@ mod tests {
             0,
             "a lock is left"
         );
+    }
+
+    #[test]
+    fn processes_with_different_lock_files_share_placeholders() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".git");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let locks = tempfile::tempdir().unwrap();
+                    for round in 0..1000 {
+                        let placeholders = create_or_share(&path, locks.path());
+                        assert_eq!(count(&placeholders), 1, "round {round}");
+                        assert!(is_placeholder(&path), "round {round}");
+                    }
+                });
+            }
+        });
+        assert!(!path.exists());
     }
 
     #[test]

@@ -921,6 +921,26 @@ fn a_placeholder_is_shared_and_contains_no_other_placeholder() {
     );
 }
 
+/// The placeholder of the folder above, which another command uses, is not a real folder.
+#[test]
+fn a_path_below_the_placeholder_of_another_command_is_protected() {
+    let folders = test_folders();
+    let mode = ConfinementMode::Confined(Confinement {
+        writable: vec![folders.work.clone()],
+        protected: vec![folders.work.join("deploy/key")],
+        ..Confinement::default()
+    });
+    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &folders.work, &mode);
+    let mut up = [0; 3];
+    reader.read_exact(&mut up).unwrap();
+    let attempts = "chmod 755 deploy; echo x > deploy/key; rmdir deploy; mkdir -p deploy/key";
+    let ran = sh(attempts, &folders.work, &mode);
+    assert!(!folders.work.join("deploy/key").exists(), "{}", ran.out);
+    child.kill();
+    drop(child);
+    assert!(!folders.work.join("deploy").exists(), "{}", ran.out);
+}
+
 #[test]
 fn a_placeholder_exists_until_the_last_command_that_uses_it_ends() {
     let folders = test_folders();

@@ -104,7 +104,8 @@ fn topics_of(
     connection: &Connection,
     session: &MemorySessionRow,
 ) -> Result<Vec<(String, String, f64)>, MemoryError> {
-    let sql = "SELECT decrypt(name), decrypt(category), weight FROM memory_topics WHERE session = ?1";
+    let sql =
+        "SELECT decrypt(name), decrypt(category), weight FROM memory_topics WHERE session = ?1";
     query_rows(connection, sql, params![session.id], |row| row.try_into())
 }
 

@@ -1,9 +1,10 @@
 //! List prices of well-known models, in US dollars per million tokens.
 //!
-//! Read on 2026-11-18 from `platform.claude.com/docs/en/about-claude/pricing`, and from reports of
-//! `developers.openai.com/api/docs/pricing` (standard tier). Surcharges for long prompts and
-//! regions and discounts for batches are not included. The configuration overrides the table. A
-//! model whose price could not be confirmed has no row: its cost is unknown.
+//! As of 2026-11-18. Claude: `platform.claude.com/docs/en/about-claude/pricing`. OpenAI: reports of
+//! `developers.openai.com/api/docs/pricing` (standard tier), not the page itself; the prices of
+//! cached input of models before gpt-5 are older. Surcharges for long prompts and regions and
+//! discounts for batches are not included. The configuration overrides the table. A model without
+//! a row has an unknown cost.
 
 use selvedge_protocol::Prices;
 

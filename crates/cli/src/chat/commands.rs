@@ -59,7 +59,7 @@ pub(crate) const SLASH_COMMANDS: [(&str, &str); 23] = [
     ("/recalled", "Show what memory recalled for the last turn"),
     (
         "/memory [accept ID]",
-        "Show what memory proposes; accept ID or decline ID decides",
+        "Show what memory proposes, or decide about it",
     ),
     ("/status", "Show the model, the session and the permissions"),
     ("/clear", "Start a new session on an empty screen"),

@@ -29,7 +29,7 @@ selvedge
   /mcp                 Show the MCP servers and their state
   /reasoning           Show the model's last reasoning
   /recalled            Show what memory recalled for the last turn
-  /memory [accept ID]  Show what memory proposes; accept ID or decline ID decides
+  /memory [accept ID]  Show what memory proposes, or decide about it
   /status              Show the model, the session and the permissions
   /clear               Start a new session on an empty screen
   /init                Let the model write AGENTS.md for this project

@@ -7,7 +7,7 @@ use super::{READY, block, last, polite, text};
 fn ctrl_z_returns_to_the_shell_and_fg_to_the_chat() {
     let fixture = ChatFixture::new(polite);
     let mut terminal = fixture.open_shell();
-    terminal.wait_for("shell> ");
+    terminal.wait_for("shell>");
     terminal.type_text(&format!("{}\r", env!("CARGO_BIN_EXE_selvedge")));
     terminal.wait_for(READY);
     terminal.type_text("half a message");
@@ -16,7 +16,7 @@ fn ctrl_z_returns_to_the_shell_and_fg_to_the_chat() {
     terminal.wait_for("Stopped");
     // The shell has its terminal back: it echoes what is typed, and ends lines.
     terminal.type_text("echo one$((1 + 1))three\r");
-    terminal.wait_for("\none2three\nshell> ");
+    terminal.wait_for("\none2three\nshell>");
     terminal.type_text("fg\r");
     terminal.wait_for("› half a message");
     terminal.type_text(" is sent\r");

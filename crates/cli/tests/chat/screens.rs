@@ -130,7 +130,7 @@ fn the_list_of_commands() {
         },
         |terminal| {
             terminal.send("/help");
-            terminal.wait_for("Edit as in a shell");
+            terminal.wait_for("Edit as");
             terminal.wait_for(READY);
         },
     );

@@ -87,7 +87,10 @@ fn an_image_file_is_sent_to_every_api() {
     let listed = out(&fixture.run(&["sessions", "list"]));
     let id = listed.split_whitespace().next().unwrap().to_owned();
     let shown = out(&fixture.run(&["sessions", "show", &id]));
-    assert!(shown.contains("> What is this?\n[1 image]\n"), "{shown}");
+    assert!(
+        shown.contains("> What is this?\n      [1 image]\n"),
+        "{shown}"
+    );
     // The session can be continued.
     let output = fixture.run(&[
         "exec",

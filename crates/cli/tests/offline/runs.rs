@@ -82,7 +82,8 @@ fn a_model_finds_topics_lessons_contradictions_gaps_and_layers() {
     );
     // Every lesson keeps its source turns.
     let lessons = lessons_of_kind(&fixture, "lesson");
-    assert_eq!(lessons[0]["sourceTurns"][0], "left/T-1", "{lessons:?}");
+    let mut sources = lessons.iter().map(|lesson| &lesson["sourceTurns"][0]);
+    assert!(sources.any(|source| source == "left/T-1"), "{lessons:?}");
     for kind in ["convention", "stack", "gap", "layer"] {
         assert!(!lessons_of_kind(&fixture, kind).is_empty(), "{kind}");
     }

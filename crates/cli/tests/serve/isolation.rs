@@ -11,19 +11,21 @@ use crate::server::{Asked, Reply};
 use crate::support::TEST_TIMEOUT;
 use crate::support::api::{ALL_SCOPES, ApiClient, ApiServer, create_token};
 
-/// A model that runs the script after `RUN:` in its last message, and then repeats the result.
-pub fn runs_scripts(asked: &Asked) -> Reply {
+/// Returns the text of the last message, without what memory added.
+fn last_text(asked: &Asked) -> String {
     let messages = asked.body["messages"].as_array().unwrap();
     let content = &messages.last().unwrap()["content"];
-    let last = match content.as_str() {
-        Some(text) => text.to_owned(),
-        None => content[0]["text"].as_str().unwrap_or_default().to_owned(),
-    };
-    // Memory may have added something.
-    let last = last.split("\n\n<recalled>").next().unwrap_or_default();
+    let text = content.as_str().or(content[0]["text"].as_str());
+    let text = text.unwrap_or_default();
+    text.split("\n\n<recalled>").next().unwrap().to_owned()
+}
+
+/// A model that runs the script after `RUN:` in its last message, and then repeats the result.
+pub fn runs_scripts(asked: &Asked) -> Reply {
+    let last = last_text(asked);
     match last.split_once("RUN:") {
         Some((_, code)) => vec![text(&block(code))].into(),
-        None => vec![text(last)].into(),
+        None => vec![text(&last)].into(),
     }
 }
 
@@ -437,10 +439,12 @@ fn memory_of_a_session_stays_within_its_workspace_also_with_the_scope_all() {
 #[test]
 fn nothing_is_learned_from_requests_of_agents() {
     let memory = "memory.scope = \"project\"\nmemory.recall_timeout_ms = 30000";
-    let fixture = ServeFixture::with_config(memory, |asked| match runs_scripts(asked) {
-        // It does not repeat what was decided.
-        _ if !asked.raw.contains("RUN:") => vec![text("Noted.")].into(),
-        script => script,
+    // It does not repeat what was decided.
+    let fixture = ServeFixture::with_config(memory, |asked| match last_text(asked) {
+        request if request.contains("decided") && !request.contains("RUN:") => {
+            vec![text("Noted.")].into()
+        }
+        _ => runs_scripts(asked),
     });
     let (_server, client) = fixture.start();
     let brief = |question: &str| {

@@ -271,10 +271,10 @@ fn every_route_needs_a_valid_token() {
         let headers = [("Authorization", "")];
         let unknown = things
             .client
-            .request(&format!("PATCH {path}"), &headers, "");
-        assert_eq!(unknown.status, 401, "PATCH {path}: {unknown:?}");
-        let unknown = things.client.request(&format!("PATCH {path}"), &[], "");
-        assert_eq!(unknown.status, 405, "PATCH {path}: {unknown:?}");
+            .request(&format!("PROPFIND {path}"), &headers, "");
+        assert_eq!(unknown.status, 401, "PROPFIND {path}: {unknown:?}");
+        let unknown = things.client.request(&format!("PROPFIND {path}"), &[], "");
+        assert_eq!(unknown.status, 405, "PROPFIND {path}: {unknown:?}");
     }
     public.sort();
     let mut expected = PUBLIC.map(str::to_owned);
