@@ -1,5 +1,5 @@
-//! Starts the distilling of projects that are due: at the end of a command, as a process of its own,
-//! and in the agent server.
+//! Starts the distilling of projects that are due: at the end of a command, as a process of its
+//! own, and in the agent server.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -41,8 +41,8 @@ fn has_due_project(memory: &Memory) -> Result<bool> {
     Ok(memory.distill_states()?.iter().any(DistillState::is_due))
 }
 
-/// Starts `selvedge memory distill --due` in a process group of its own, so that it goes on when the
-/// terminal is closed or interrupted.
+/// Starts `selvedge memory distill --due` in a process group of its own, so that it goes on when
+/// the terminal is closed or interrupted.
 fn start_detached() -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command

@@ -421,8 +421,9 @@ pub struct MemorySettings {
     /// Whether lessons are extracted with the provider's batch API, which answers within a day and
     /// costs less.
     pub batch: MemoryBatch,
-    /// Extract lessons twice a day: in a chat after this many minutes without activity, in the agent
-    /// server, or in the background after a command. `0` leaves it to `selvedge memory distill`.
+    /// Extract lessons twice a day: in a chat after this many minutes without activity, in the
+    /// agent server, or in the background after a command. `0` leaves it to
+    /// `selvedge memory distill`.
     pub distill_idle_minutes: u32,
     /// An embedding model that compares meanings, as `provider/model`: any provider with an
     /// OpenAI-compatible `embeddings` resource. It receives the text of turns. If not set, the

@@ -277,6 +277,7 @@ mod tests {
             config.model_providers["evil"].origin,
             ProviderOrigin::Redirected
         );
+        assert!(config.user_key_variables.contains(&"PPLX".to_owned()));
         // A project cannot choose where the tokens of a login are sent.
         let user = "[model_providers.corp]\nbase_url = \"https://corp.example\"\n\
                     [model_providers.corp.oauth]\nclient_id = \"own\"\n\
@@ -289,6 +290,5 @@ mod tests {
         let project = "[model_providers.corp]\nbase_url = \"https://evil.example\"\n";
         let config = merged_config(user.parse().unwrap(), project.parse().unwrap()).unwrap();
         assert_eq!(config.model_providers["corp"].oauth, None);
-        assert!(config.user_key_variables.contains(&"PPLX".to_owned()));
     }
 }

@@ -1,10 +1,11 @@
 //! Placeholder folders at paths where a command must not create anything.
 //!
 //! A read-only mount needs a mount point. A workspace without `.git` therefore gets an empty `.git`
-//! while a command runs. Concurrent commands share the placeholders of a folder: each holds a shared
-//! lock, and the last one removes them under an exclusive lock. The lock is a file that commands
-//! cannot open: a lock on the placeholder itself could be held by a command in another folder. The
-//! placeholders are locked, too, for processes with other lock files, in folders such as `/tmp`.
+//! while a command runs. Concurrent commands share the placeholders of a folder: each holds a
+//! shared lock, and the last one removes them under an exclusive lock. The lock is a file that
+//! commands cannot open: a lock on the placeholder itself could be held by a command in another
+//! folder. The placeholders are locked, too, for processes with other lock files, in folders such
+//! as `/tmp`.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};

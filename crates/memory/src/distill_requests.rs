@@ -35,7 +35,7 @@ pub(crate) struct DistillRequest {
 pub(crate) enum RequestState {
     /// It was sent, or is about to be.
     Sent,
-    /// The answer.
+    /// The answer is stored, and nothing was learned from it yet.
     Answered(String),
     /// There is no answer: rules read the turns.
     Failed,
@@ -59,8 +59,9 @@ impl DistillRequest {
 }
 
 impl Memory {
-    /// Returns the recorded requests of a unit in the order of their turns. Those that are no longer
-    /// about the next turns, because turns were distilled or forgotten meanwhile, are deleted.
+    /// Returns the recorded requests of a unit in the order of their turns. Those that are no
+    /// longer about the next turns, because turns were distilled or forgotten meanwhile, are
+    /// deleted.
     pub(crate) fn recorded_requests(
         &self,
         unit: &DistillUnit,

@@ -44,7 +44,8 @@ impl Memory {
             forget_requests(connection, id)?;
             forget_contradictions(connection, id, None)?;
             let by_session =
-                "parts speakers postings eras gradients board documents topics topic_weeks encoders";
+                "parts speakers postings eras gradients board documents topics topic_weeks \
+                 encoders";
             for table in by_session.split(' ') {
                 let sql = format!("DELETE FROM memory_{table} WHERE session = ?1");
                 connection.execute(&sql, params![id])?;

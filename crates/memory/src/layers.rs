@@ -30,7 +30,7 @@ pub struct NewLayer<'a> {
 /// What changes of a layer. `None` leaves a field as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LayerChange<'a> {
-    /// The title.
+    /// The title, which no other layer of the project has.
     pub title: Option<&'a str>,
     /// The topics, which replace the earlier ones.
     pub topics: Option<&'a [String]>,

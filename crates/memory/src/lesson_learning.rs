@@ -41,8 +41,8 @@ const MIN_LESSON_WEIGHT: f64 = 0.05;
 /// Two lessons are the same if they share this fraction of all their keywords.
 const MIN_KEYWORD_OVERLAP: f64 = 0.8;
 
-/// Stores a draft as a new lesson of a project ('' for all), or raises the weight of the lesson that
-/// says the same. A problem that is solved a second time is used from then on, and so is a
+/// Stores a draft as a new lesson of a project ('' for all), or raises the weight of the lesson
+/// that says the same. A problem that is solved a second time is used from then on, and so is a
 /// contradicted lesson that is learned again. Lessons that the draft takes back are contradicted.
 pub(crate) fn learn_lesson(
     connection: &Connection,
@@ -126,8 +126,8 @@ fn contradict_earlier(
     Ok(())
 }
 
-/// Marks a lesson as contradicted, and stores by what. It is kept, but no longer used. A layer, which
-/// a person wrote or accepted, stays in use. Returns whether there is such a lesson.
+/// Marks a lesson as contradicted, and stores by what. It is kept, but no longer used. A layer,
+/// which a person wrote or accepted, stays in use. Returns whether there is such a lesson.
 pub(crate) fn contradict_lesson(
     connection: &Connection,
     lesson: &str,

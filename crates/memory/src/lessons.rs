@@ -340,8 +340,8 @@ fn topic_weights(
     query_rows(connection, sql, params![project], |row| row.try_into())
 }
 
-/// Reads up to `limit` lessons with a status (all for `None`), of a project and of the user (all for
-/// `None`), the highest weight first.
+/// Reads up to `limit` lessons with a status (all for `None`), of a project and of the user (all
+/// for `None`), the highest weight first.
 pub(crate) fn read_lessons(
     connection: &Connection,
     status: Option<LessonStatus>,

@@ -179,7 +179,7 @@ mod tests {
         let topic = |topic: &&TopicOverTime| topic.name == "migration";
         let migration = history.topics.iter().find(topic).unwrap();
         assert_eq!(migration.turns, [2, 1], "{history:?}");
-        assert_eq!(migration.category, "data");
+        assert_eq!(migration.category, "migration");
         let one = memory.topic_history(&sessions, 1, 0).unwrap();
         assert_eq!(one.topics.len(), 1);
         let none = memory.topic_history(&["none".to_owned()], 20, 2).unwrap();

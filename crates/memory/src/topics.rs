@@ -200,7 +200,8 @@ pub(crate) fn weigh_found_topics(
     weighed.collect()
 }
 
-/// Weighs the topics of a model's answer as it says. A topic without a turn is one of the last turn.
+/// Weighs the topics of a model's answer as it says. A topic without a turn is one of the last
+/// turn.
 pub(crate) fn weigh_answered_topics(
     answered: Vec<AnsweredTopic>,
     turns: &[ObservedTurn],

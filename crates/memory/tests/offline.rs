@@ -127,7 +127,7 @@ async fn the_sessions_of_a_project_are_distilled_together() {
     assert_eq!((done.distilled_turns, model.asked()), (2, 1));
     let prompt = model.prompts.lock().unwrap()[0].clone();
     assert!(
-        prompt.contains("## session one") && prompt.contains("T-1: The harbour is closed."),
+        prompt.contains("## session one") && prompt.contains("T-1: harbour closed"),
         "{prompt}"
     );
     assert!(!prompt.contains("Something else"), "{prompt}");

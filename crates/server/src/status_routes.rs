@@ -39,7 +39,7 @@ pub(crate) struct StatusReport {
     /// The MCP servers of the workspace.
     mcp_servers: Vec<HostedMcpServer>,
     /// The messages that are not answered yet, by session, at most those of 50 sessions.
-    queue: Vec<OpenMessage>,
+    queue: Vec<WaitingMessage>,
     /// Most turns at once that a token pays for. Further ones wait.
     max_running_turns: usize,
     /// The turns that failed last, the newest first. Those that were stopped are among them.
@@ -48,7 +48,7 @@ pub(crate) struct StatusReport {
 
 /// A message whose turn runs or waits.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct OpenMessage {
+pub(crate) struct WaitingMessage {
     /// Id of the session.
     session: String,
     /// Title of the session.
@@ -60,13 +60,13 @@ pub(crate) struct OpenMessage {
     /// The beginning of the message.
     text: String,
     /// Whether its turn runs, and for what it waits otherwise.
-    state: OpenMessageState,
+    state: WaitingMessageState,
 }
 
 /// What an open message waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum OpenMessageState {
+pub(crate) enum WaitingMessageState {
     /// Its turn runs.
     Running,
     /// Its turn waits until another turn of the same sender ends, or starts at once.
@@ -131,7 +131,7 @@ async fn get_status(
 }
 
 /// Returns the messages of the caller's sessions that are not answered yet.
-async fn open_messages(state: &ApiState, caller: &Caller) -> Result<Vec<OpenMessage>, ApiError> {
+async fn open_messages(state: &ApiState, caller: &Caller) -> Result<Vec<WaitingMessage>, ApiError> {
     let waiting = state.stores.queues.waiting_sessions().await?.into_iter();
     let own = waiting.filter(|session| caller.token.works_in(&session.directory));
     let mut messages = Vec::new();
@@ -143,16 +143,16 @@ async fn open_messages(state: &ApiState, caller: &Caller) -> Result<Vec<OpenMess
         };
         let queue = state.stores.sessions.queue(&session.id).await?;
         for (position, message) in queue.into_iter().enumerate() {
-            messages.push(OpenMessage {
+            messages.push(WaitingMessage {
                 session: message.session,
                 title: info.title.clone(),
                 number: message.number,
                 author: message.author.id,
                 text: message.text.chars().take(MAX_MESSAGE_CHARS).collect(),
                 state: match (message.state, position) {
-                    (InboxState::Claimed, _) => OpenMessageState::Running,
-                    (_, 0) => OpenMessageState::WaitingToRun,
-                    _ => OpenMessageState::WaitingForTurn,
+                    (InboxState::Claimed, _) => WaitingMessageState::Running,
+                    (_, 0) => WaitingMessageState::WaitingToRun,
+                    _ => WaitingMessageState::WaitingForTurn,
                 },
             });
         }

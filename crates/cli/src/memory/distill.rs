@@ -1,4 +1,5 @@
-//! `selvedge memory distill`: learns from new turns, now or where it is due, and shows the schedule.
+//! `selvedge memory distill`: learns from new turns, now or where it is due, and shows the
+//! schedule.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

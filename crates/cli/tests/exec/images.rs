@@ -28,7 +28,7 @@ fn fixture() -> Fixture {
 fn sent_image(fixture: &Fixture) -> Value {
     let body = fixture.server.asked().last().unwrap().body.clone();
     let messages = body["messages"].as_array().or(body["input"].as_array());
-    let parts = messages.unwrap().iter().filter_map(|message| {
+    let mut parts = messages.unwrap().iter().filter_map(|message| {
         let mut parts = message["content"].as_array()?.iter();
         parts.find(|part| {
             part["type"]
@@ -36,7 +36,7 @@ fn sent_image(fixture: &Fixture) -> Value {
                 .is_some_and(|kind| kind.contains("image"))
         })
     });
-    parts.last().unwrap_or(&Value::Null).clone()
+    parts.next_back().unwrap_or(&Value::Null).clone()
 }
 
 fn base64_pixel() -> String {

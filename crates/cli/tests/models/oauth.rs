@@ -19,7 +19,7 @@ use super::{ModelsOutput, ModelsWorkspace, chat, command_output, read};
 struct AuthState {
     /// The number of the last tokens: `access-N`, like those before it, and `refresh-N` are valid.
     issued: u32,
-    /// How often a device is told to wait.
+    /// How often a device has to wait.
     pending_polls: u32,
     is_denied: bool,
     is_revoked: bool,

@@ -29,7 +29,7 @@ fn images_are_detected_by_content_and_scaled_down() {
     assert!(
         workspace
             .error("await tools.viewImage({path: 'src/lib.rs'})")
-            .contains("not an image")
+            .contains("is not a PNG, JPEG, GIF or WebP image")
     );
 
     // The result is also limited in bytes: an image with few pixels but much metadata, and an image
