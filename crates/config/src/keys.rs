@@ -64,6 +64,10 @@ pub struct Config {
     pub web: WebAccessSettings,
     /// MCP servers whose tools scripts can call, by name.
     pub mcp_servers: BTreeMap<String, McpServer>,
+    /// Where the journal and the memory are stored, if not in a file of `$SELVEDGE_HOME`:
+    /// `postgres://user:password@host/database`. The variable `SELVEDGE_STORE` has precedence. Only
+    /// the user's file counts.
+    pub store: Option<String>,
     /// What the journal keeps.
     pub journal: JournalSettings,
     /// What is remembered of conversations, and how much of it enters a prompt.
@@ -135,6 +139,10 @@ pub struct ServeSettings {
     /// Addresses of proxies, such as `10.0.0.1` or `10.0.0.0/8`, whose `X-Forwarded-For`,
     /// `X-Forwarded-Proto` and `X-Forwarded-Host` are believed.
     pub trusted_proxies: Vec<String>,
+    /// Folders whose sessions this server runs, if several servers share a database: those that it
+    /// sees like the others, on a shared file system. Without any, all workspaces whose folders
+    /// exist on this machine.
+    pub workspaces: Vec<String>,
     /// Largest body of a request, in bytes.
     #[schemars(range(min = 1024, max = 67_108_864))]
     pub max_request_bytes: u32,
@@ -153,6 +161,7 @@ impl Default for ServeSettings {
             max_sessions: 10_000,
             max_connections: 4096,
             trusted_proxies: Vec::new(),
+            workspaces: Vec::new(),
             max_request_bytes: 4 << 20,
             drain_timeout_ms: 10_000,
         }
@@ -490,6 +499,10 @@ pub struct JournalSettings {
     /// of tools and sessions, times and states stay readable, and so do earlier runs; the memory
     /// index holds digests instead of words.
     pub encrypt: bool,
+    /// The key `store` of the configuration. Not a key: loading the configuration sets it.
+    #[schemars(skip)]
+    #[serde(skip)]
+    pub store: Option<String>,
 }
 
 /// Settings of the sandbox mode `workspace-write`.

@@ -59,6 +59,7 @@ pub(crate) fn merged_config(user: toml::Table, project: toml::Table) -> Result<C
             _ => ProviderOrigin::User,
         };
     }
+    config.journal.store.clone_from(&config.store);
     config.user_key_variables = match project.is_empty() {
         true => Vec::new(),
         false => key_variables(&own),
@@ -68,6 +69,8 @@ pub(crate) fn merged_config(user: toml::Table, project: toml::Table) -> Result<C
 
 /// Merges a project's file into the user's, without credentials for what the project changes.
 pub(crate) fn merge_project(mut user: toml::Table, mut project: toml::Table) -> toml::Table {
+    // A project must not choose where everything is recorded.
+    project.remove("store");
     let servers = section_names(&project, "mcp_servers");
     for name in servers.iter().filter(|name| is_reconnected(&project, name)) {
         let sets = |key: &str| sets_key(&project, "mcp_servers", name, key);

@@ -209,9 +209,7 @@ fn write_rules(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
 
 fn lock_rules(home: &Path) -> io::Result<std::fs::File> {
     selvedge_files::create_private_folder(home)?;
-    let lock = std::fs::File::create(home.join("rules.lock"))?;
-    lock.lock()?;
-    Ok(lock)
+    selvedge_files::lock_file(&home.join("rules.lock"))
 }
 
 fn unwritable(home: &Path, error: io::Error) -> ConfigError {

@@ -8,7 +8,7 @@ use std::path::Path;
 use seccompiler::BpfProgram;
 
 use crate::filter::{self, NetworkBlock};
-use crate::mounts::{folders_between, is_in_any, outermost};
+use crate::mounts::{folders_between, is_closed_to_user, is_in_any, outermost};
 use crate::plan::{SpawnPlan, rlimits};
 use crate::{ChildCommand, ConfineError, Confinement, NetworkAccess, sockets};
 
@@ -90,7 +90,7 @@ pub(crate) fn bubblewrap_plan(
         }
     }
     for path in sockets::bound_socket_paths()? {
-        if is_in_any(&path, &confinement.hidden) {
+        if is_in_any(&path, &confinement.hidden) || is_closed_to_user(&path) {
             continue;
         }
         push(&[&"--ro-bind-try", &"/dev/null", &path]);

@@ -77,7 +77,7 @@ impl Child {
     }
 
     /// Waits for the command and returns how it ended. Blocks. Fails if the command was killed
-    /// through this value before it exited.
+    /// through this value or at the end of its lease before it exited.
     pub fn wait_exit(&mut self) -> io::Result<CommandExit> {
         let mut number = || {
             let mut bytes = [0; 4];
@@ -87,6 +87,12 @@ impl Child {
         let killed = |_| io::Error::other("the process was killed");
         let status = number().map_err(killed)?;
         let left_behind = number().map_err(killed)?;
+        #[cfg(target_os = "linux")]
+        if status == crate::init_process::LEASE_ENDED {
+            return Err(io::Error::other(
+                "the command was killed because this process could not reach its database",
+            ));
+        }
         // Only an init process in a network namespace of its own reports these.
         let (no_route, no_port) = (number().unwrap_or(-1), number().unwrap_or(-1));
         Ok(CommandExit {

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use crate::CommandLease;
+
 /// A program with its arguments, working folder, environment and streams. The child inherits
 /// nothing else.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub struct ChildCommand {
     /// have exited, even if this process exits before. A lock on the file tells other processes
     /// whether the command still runs.
     pub keep_open_fd: Option<OwnedFd>,
+    /// The lease at whose end the command and everything it started are killed.
+    pub lease: Option<&'static CommandLease>,
 }
 
 /// The standard streams of a command.

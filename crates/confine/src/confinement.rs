@@ -23,9 +23,11 @@ pub struct Confinement {
     pub protected: Vec<PathBuf>,
     /// Folders and files that cannot be read. They look empty.
     pub hidden: Vec<PathBuf>,
-    /// A folder for locks, which no command may be able to read: missing protected paths exist as
-    /// long as a command holds one. `None` for one in the temporary folder.
-    pub lock_folder: Option<PathBuf>,
+    /// Folders for locks, which no command may be able to read: missing protected paths exist as
+    /// long as a command holds one. The first that this user may write is used, else one of the
+    /// system. Processes of one user should have the same first folder, because they share the
+    /// protected paths.
+    pub lock_folders: Vec<PathBuf>,
     /// Whether the command can reach the network.
     pub network: NetworkAccess,
     /// Whether the command can create Unix sockets that have a path.

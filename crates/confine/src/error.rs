@@ -40,6 +40,9 @@ pub enum ConfineError {
     /// The command or the confinement is invalid.
     #[error("{0}")]
     Invalid(String),
+    /// The lease of the command has ended.
+    #[error("this process has no lease: it cannot reach its database")]
+    LeaseEnded,
     /// Another operation of the system failed.
     #[error("cannot {operation}: {error}")]
     System {

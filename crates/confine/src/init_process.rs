@@ -2,15 +2,17 @@
 //! last process of the command or the parent has exited.
 //!
 //! The init process shares the parent's memory instead of copying it: copying the page tables of a
-//! large process would take longer than everything else. It has its own stack, and its system
-//! calls take only values from the [`SpawnPlan`]. It does not allocate, lock, unwind, or use
-//! thread-local storage (see [`crate::syscall`]). After the command has started it does not read
-//! the parent's memory any more. The command cannot read that memory: the init process keeps its
-//! capabilities in the namespace, and the command has none.
+//! large process would take longer than everything else. It has its own stack, and its system calls
+//! take only values from the [`SpawnPlan`]. It does not allocate, lock, unwind, or use thread-local
+//! storage (see [`crate::syscall`]). After the command has started it reads only the
+//! [`CommandLease`] in the parent's memory, which is never freed. The command cannot read that
+//! memory: the init process keeps its capabilities in the namespace, and the command has none.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
 
+use crate::CommandLease;
+use crate::lease::now_ns;
 use crate::mounts::MountStep;
 use crate::network_counters::NetworkCounters;
 use crate::plan::{NamespacePlan, SpawnPlan};
@@ -39,6 +41,10 @@ pub(crate) type SetupReport = [i32; 3];
 /// The report of the command's exit: its wait status, 1 if processes of the command still run, and
 /// the [`NetworkCounters`]; -1 for both if the command has no network namespace.
 pub(crate) type ExitReport = [i32; 4];
+
+/// The wait status in the report of a command that was killed because its lease has ended. No
+/// process has this one.
+pub(crate) const LEASE_ENDED: i32 = i32::MIN;
 
 /// The pipe ends of the init process.
 #[derive(Clone, Copy)]
@@ -103,6 +109,7 @@ pub(crate) unsafe fn run_init(plan: &mut SpawnPlan, pipes: InitPipes, needed: &[
             // The parent has already exited.
             exit(0);
         }
+        let lease = plan.lease;
         let command = start_command(plan, pipes.setup);
         if command < 0 {
             fail(pipes.setup, SetupStage::Fork, 0, libc::EAGAIN);
@@ -119,7 +126,7 @@ pub(crate) unsafe fn run_init(plan: &mut SpawnPlan, pipes: InitPipes, needed: &[
             }
         }
         syscall!(SYS_close, pipes.setup);
-        supervise(command, pipes, own_namespaces)
+        supervise(command, pipes, own_namespaces, lease)
     }
 }
 
@@ -513,8 +520,13 @@ unsafe fn drop_capabilities() -> SyscallResult {
 }
 
 /// Reaps processes until none is left, and reports the exit of the command. Kills the remaining
-/// processes when the parent closes the liveness pipe. Never returns.
-unsafe fn supervise(command: libc::pid_t, pipes: InitPipes, namespaces: OwnNamespaces) -> ! {
+/// processes when the parent closes the liveness pipe, and when the lease ends. Never returns.
+unsafe fn supervise(
+    command: libc::pid_t,
+    pipes: InitPipes,
+    namespaces: OwnNamespaces,
+    lease: Option<&'static CommandLease>,
+) -> ! {
     // SAFETY: system calls on numbers and on values that live on this stack.
     unsafe {
         let InitPipes {
@@ -532,11 +544,12 @@ unsafe fn supervise(command: libc::pid_t, pipes: InitPipes, namespaces: OwnNames
             flags
         ) as RawFd;
         let mut exit_status = None;
+        let mut is_reported = false;
         loop {
             let left_behind = loop {
                 // Checked in each round, so that processes that fork and exit quickly cannot delay
                 // it.
-                if is_parent_gone(liveness_fd) {
+                if is_parent_gone(liveness_fd) || remaining_ns(lease) == Some(0) {
                     break true;
                 }
                 let mut status = 0i32;
@@ -556,6 +569,7 @@ unsafe fn supervise(command: libc::pid_t, pipes: InitPipes, namespaces: OwnNames
                 let end: ExitReport = [status, i32::from(left_behind), no_route, no_port];
                 syscall!(SYS_write, exit_fd, end.as_ptr(), size_of::<ExitReport>());
                 syscall!(SYS_close, exit_fd);
+                is_reported = true;
             }
             if !left_behind {
                 exit(0);
@@ -572,11 +586,22 @@ unsafe fn supervise(command: libc::pid_t, pipes: InitPipes, namespaces: OwnNames
                     revents: 0,
                 },
             ];
-            let polled = syscall!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), 0, 0, 0);
+            let left_ns = remaining_ns(lease);
+            let timeout = left_ns.map(|ns| [ns / NS_PER_SECOND, ns % NS_PER_SECOND]);
+            let timeout = timeout
+                .as_ref()
+                .map_or(std::ptr::null(), |time| time.as_ptr());
+            let polled = syscall!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, 0, 0);
             let mut buffer = [0u8; 512];
             while syscall!(SYS_read, sigchld_fd, buffer.as_mut_ptr(), buffer.len()) > 0 {}
+            let has_lease_ended = remaining_ns(lease) == Some(0);
+            if has_lease_ended && !is_reported {
+                let end: ExitReport = [LEASE_ENDED, 0, -1, -1];
+                syscall!(SYS_write, exit_fd, end.as_ptr(), size_of::<ExitReport>());
+            }
             // If polling fails, the processes cannot be supervised any more.
-            if fds[0].revents != 0 || (polled < 0 && polled != -(libc::EINTR as isize)) {
+            let is_broken = polled < 0 && polled != -(libc::EINTR as isize);
+            if fds[0].revents != 0 || has_lease_ended || is_broken {
                 if !namespaces.pid {
                     kill_descendants();
                 }
@@ -585,6 +610,14 @@ unsafe fn supervise(command: libc::pid_t, pipes: InitPipes, namespaces: OwnNames
             }
         }
     }
+}
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Returns how long the lease lasts, in nanoseconds; `None` if there is none.
+unsafe fn remaining_ns(lease: Option<&'static CommandLease>) -> Option<u64> {
+    // SAFETY: the function only makes a system call.
+    lease.map(|lease| lease.ends_ns().saturating_sub(unsafe { now_ns() }))
 }
 
 /// Reads the counters of the network namespace: packets without a route, and without a port.

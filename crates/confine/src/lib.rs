@@ -15,6 +15,7 @@ mod child;
 mod command;
 mod confinement;
 mod error;
+mod lease;
 
 #[cfg(target_os = "linux")]
 mod bubblewrap;
@@ -52,6 +53,7 @@ pub use child::{Child, CommandExit, ExitReason};
 pub use command::{ChildCommand, ChildStdio};
 pub use confinement::{Confinement, ConfinementMode, NetworkAccess, UnixSocketAccess};
 pub use error::ConfineError;
+pub use lease::CommandLease;
 pub use selvedge_protocol::{CommandLimits, WeakerConfinement};
 pub use support::{ConfinementBackend, ConfinementSupport, FeatureSupport};
 
@@ -62,6 +64,9 @@ pub fn spawn(
     mode: &ConfinementMode,
     support: &ConfinementSupport,
 ) -> Result<Child, ConfineError> {
+    if command.lease.is_some_and(CommandLease::has_ended) {
+        return Err(ConfineError::LeaseEnded);
+    }
     #[cfg(target_os = "linux")]
     return linux::spawn(command, mode, support);
     #[cfg(not(target_os = "linux"))]

@@ -9,7 +9,7 @@ use crate::bubblewrap;
 use crate::child::{Child, reap_exited};
 use crate::init_process::{self, InitPipes, SetupReport, SetupStage};
 use crate::mounts::{ProcMount, without_covered_paths};
-use crate::placeholder::{Placeholders, is_placeholder};
+use crate::placeholder::{Placeholders, is_own, is_placeholder};
 use crate::plan::SpawnPlan;
 use crate::stack::CloneStack;
 use crate::support::{ConfinementBackend, ConfinementSupport};
@@ -117,6 +117,7 @@ pub(crate) fn try_bubblewrap(program: &Path) -> Result<(), ConfineError> {
             stderr: null().map_err(open_error)?,
         },
         keep_open_fd: None,
+        lease: None,
     };
     let error_context = SpawnErrorContext {
         program: program.display().to_string(),
@@ -183,12 +184,11 @@ fn create_placeholders(
             ready.protected.push(path);
             continue;
         }
-        let locks = confinement.lock_folder.as_deref();
-        let folder = placeholders.lock_folder_of(&path, locks);
+        let folder = placeholders.lock_folder_of(&path, &confinement.lock_folders);
         match folder.map_err(cannot_lock)?.create_or_share(&path) {
             Ok(()) => {}
             // If this process cannot create the folder, the command cannot either, unless it
-            // changes the mode of the folder above.
+            // changes the mode of the folder above, which only its owner can.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -196,7 +196,9 @@ fn create_placeholders(
                 ) =>
             {
                 if !path.exists() {
-                    ready.protected.extend(path.parent().map(Path::to_owned));
+                    let is_own = |above: &&Path| above.metadata().is_ok_and(|it| is_own(&it));
+                    let above = path.parent().filter(is_own);
+                    ready.protected.extend(above.map(Path::to_owned));
                     continue;
                 }
             }
@@ -384,5 +386,56 @@ fn setup_error(
             operation: "start a process",
             error,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the protected paths of a workspace with a missing `.git`, of which this thread
+    /// cannot write the root.
+    fn protected_in(workspace: &Path) -> Vec<PathBuf> {
+        let locks = tempfile::tempdir().unwrap();
+        // Only root can do this.
+        let is_root = std::os::unix::fs::chown(locks.path(), Some(65534), None).is_ok();
+        if is_root {
+            // With another user id for files, the capabilities of root do not apply to them.
+            // SAFETY: the function changes only the id of this thread.
+            unsafe { libc::setfsuid(65534) };
+        }
+        let made = create_placeholders(&Confinement {
+            writable: vec![workspace.to_owned()],
+            protected: vec![workspace.join(".git-of-a-test")],
+            lock_folders: vec![locks.path().join("locks")],
+            ..Confinement::default()
+        });
+        if is_root {
+            // SAFETY: as above.
+            unsafe { libc::setfsuid(0) };
+        }
+        made.unwrap().0.protected
+    }
+
+    /// Its owner could change the mode of the root, and then create what is protected.
+    #[test]
+    fn an_own_workspace_whose_root_cannot_be_written_is_protected_as_a_whole() {
+        use std::os::unix::fs::PermissionsExt;
+        let workspace = tempfile::tempdir().unwrap();
+        let read_only = std::fs::Permissions::from_mode(0o555);
+        std::fs::set_permissions(workspace.path(), read_only).unwrap();
+        assert_eq!(protected_in(workspace.path()), [workspace.path()]);
+    }
+
+    #[test]
+    fn a_workspace_whose_root_belongs_to_another_user_stays_writable() {
+        let workspace = tempfile::tempdir().unwrap();
+        // Only root can give a folder away. For other users, `/usr` is the folder of another user.
+        let given = std::os::unix::fs::chown(workspace.path(), Some(1), None);
+        let other = match given {
+            Ok(()) => workspace.path(),
+            Err(_) => Path::new("/usr"),
+        };
+        assert_eq!(protected_in(other), [] as [PathBuf; 0]);
     }
 }

@@ -2,8 +2,10 @@
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::placeholder::is_own;
 use crate::{ConfineError, Confinement, sockets};
 
 /// Device nodes that stay usable. All other devices are blocked.
@@ -166,13 +168,23 @@ pub(crate) fn mount_steps(
         }
     }
     for path in sockets::bound_socket_paths()? {
-        if is_in_any(&path, &confinement.hidden) {
+        if is_in_any(&path, &confinement.hidden) || is_closed_to_user(&path) {
             continue;
         }
         pin_folders_between(&path, &writable, &mut steps)?;
         steps.push(cover_step(&path)?);
     }
     Ok(steps)
+}
+
+/// Returns whether a path is below a folder of another user that only its owner can enter. A
+/// command cannot reach it, not even one of root, and neither can a mount.
+pub(crate) fn is_closed_to_user(path: &Path) -> bool {
+    path.ancestors().skip(1).any(|folder| {
+        folder
+            .metadata()
+            .is_ok_and(|it| !is_own(&it) && it.mode() & 0o011 == 0)
+    })
 }
 
 /// Returns the steps that mount private terminals and private shared memory.
@@ -331,6 +343,22 @@ mod tests {
 
     fn paths(root: &Path, names: &[&str]) -> Vec<PathBuf> {
         names.iter().map(|name| root.join(name)).collect()
+    }
+
+    #[test]
+    fn only_a_private_folder_of_another_user_is_closed() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        assert!(!is_closed_to_user(&socket), "a folder of this user");
+        // Only root can give a folder away.
+        if chown(folder.path(), Some(1), None).is_ok() {
+            for (mode, is_closed) in [(0o700, true), (0o711, false), (0o750, false)] {
+                let mode = std::fs::Permissions::from_mode(mode);
+                std::fs::set_permissions(folder.path(), mode.clone()).unwrap();
+                assert_eq!(is_closed_to_user(&socket), is_closed, "{mode:?}");
+            }
+        }
     }
 
     #[test]

@@ -4,14 +4,17 @@
 //! while a command runs. Concurrent commands share the placeholders of a folder: each holds a
 //! shared lock, and the last one removes them under an exclusive lock. The lock is a file that
 //! commands cannot open: a lock on the placeholder itself could be held by a command in another
-//! folder. The placeholders are locked, too, for processes with other lock files, in folders such
-//! as `/tmp`.
+//! folder. The file lists the placeholders, because the last command may not use all of them. The
+//! placeholders are locked, too, for other users, who have other lock files, in folders such as
+//! `/tmp`.
 
 use std::collections::btree_map::{BTreeMap, Entry};
-use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,15 +22,18 @@ use std::time::Duration;
 /// The mode that marks an empty folder as a placeholder. It is unusual for other folders.
 const PLACEHOLDER_MODE: u32 = 0o555;
 
-/// How a placeholder is opened: a link is not followed.
-const PLACEHOLDER_FLAGS: libc::c_int = libc::O_NOFOLLOW | libc::O_DIRECTORY;
-
 /// Checks of an unfinished or locked placeholder, one per millisecond, before it counts as a real
 /// folder, or is used without a lock. Creating and removing one takes microseconds.
 const MAX_UNFINISHED_CHECKS: u32 = 100;
 
 /// Attempts to get a lock, one per millisecond. A removal takes microseconds.
 const MAX_LOCK_ATTEMPTS: u32 = 5_000;
+
+/// Ends each name in a lock file. No file name contains it.
+const NAME_END: u8 = 0;
+
+/// Largest list of names that is read from a lock file, in bytes.
+const MAX_LIST_BYTES: u64 = 1 << 16;
 
 /// The placeholders of a command. Dropping them removes those that no other command uses.
 #[derive(Debug, Default)]
@@ -39,6 +45,8 @@ pub(crate) struct Placeholders {
 /// A folder with placeholders.
 #[derive(Debug)]
 pub(crate) struct LockedFolder {
+    folder: PathBuf,
+    /// Lists the names of the placeholders of all commands in the folder.
     lock: File,
     lock_path: PathBuf,
     /// The placeholders that the command uses. They are locked unless another program prevents it.
@@ -58,13 +66,12 @@ enum PathState {
 }
 
 impl Placeholders {
-    /// Locks the folder of a path against the removal of placeholders. `locks` is the folder for
-    /// the lock. If it does not exist or this user must not write it, the lock is in the temporary
-    /// folder.
+    /// Locks the folder of a path against the removal of placeholders. The lock is in the first of
+    /// the folders `locks` that this user may write, or else in a folder of the system.
     pub(crate) fn lock_folder_of(
         &mut self,
         path: &Path,
-        locks: Option<&Path>,
+        locks: &[PathBuf],
     ) -> io::Result<&mut LockedFolder> {
         let folder = path.parent().unwrap_or(path);
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
@@ -72,30 +79,7 @@ impl Placeholders {
             Entry::Occupied(locked) => return Ok(locked.into_mut()),
             Entry::Vacant(entry) => entry,
         };
-        let mut hasher = DefaultHasher::new();
-        entry.key().hash(&mut hasher);
-        let name = format!("placeholders-{:016x}", hasher.finish());
-        let private = locks.map(|locks| LockedFolder::lock(locks, &name));
-        let locked = match private {
-            Some(Ok(locked)) => locked,
-            // Commands can open files there, so a failure that they may cause does not lead to it.
-            Some(Err(error))
-                if !matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound
-                        | io::ErrorKind::PermissionDenied
-                        | io::ErrorKind::ReadOnlyFilesystem
-                ) =>
-            {
-                return Err(error);
-            }
-            _ => {
-                // SAFETY: the function only returns a number.
-                let user = unsafe { libc::geteuid() };
-                let shared = std::env::temp_dir().join(format!("selvedge-locks-{user}"));
-                LockedFolder::lock(&shared, &name)?
-            }
-        };
+        let locked = LockedFolder::lock_in_first(entry.key(), locks, &system_lock_folders())?;
         Ok(entry.insert(locked))
     }
 
@@ -116,17 +100,15 @@ impl Placeholders {
 }
 
 impl LockedFolder {
-    /// Creates a placeholder, or shares an existing one. A real file or folder, or a folder of
-    /// another user, is protected as it is, and never removed.
+    /// Creates a placeholder, or shares an existing one, also of another user. A real file or
+    /// folder is protected as it is, and never removed.
     pub(crate) fn create_or_share(&mut self, path: &Path) -> io::Result<()> {
         let mut locked = 0;
         for _ in 0..MAX_LOCK_ATTEMPTS {
             if !create_if_missing(path)? {
                 return Ok(());
             }
-            let mut options = OpenOptions::new();
-            options.read(true).custom_flags(PLACEHOLDER_FLAGS);
-            let placeholder = match options.open(path) {
+            let placeholder = match open_placeholder(path) {
                 Ok(placeholder) => placeholder,
                 // A process with another lock file has just removed it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -145,7 +127,7 @@ impl LockedFolder {
             }
             if is_current(&placeholder, path) && is_placeholder(path) {
                 self.placeholders.push((path.to_owned(), placeholder));
-                return Ok(());
+                return self.list(path.file_name().unwrap_or_default());
             }
         }
         Err(io::Error::other(format!(
@@ -154,15 +136,48 @@ impl LockedFolder {
         )))
     }
 
-    fn lock(locks: &Path, name: &str) -> io::Result<Self> {
-        match DirBuilder::new().mode(0o700).create(locks) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+    /// Locks a folder, with a lock file in the first of these folders that this user may write.
+    /// Fails if other users can write that of the system: they could hold the lock.
+    fn lock_in_first(folder: &Path, locks: &[PathBuf], system: &[PathBuf]) -> io::Result<Self> {
+        let private = locks.iter().map(|locks| Self::lock(folder, locks));
+        let system = system
+            .iter()
+            .map(|locks| create_private(locks).and_then(|()| Self::lock(folder, locks)));
+        let mut last = io::Error::other("there is no folder for lock files");
+        for locked in private.chain(system) {
+            match locked {
+                // Commands may open files in the next folder, so a failure that they may cause
+                // does not lead to it.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound
+                            | io::ErrorKind::PermissionDenied
+                            | io::ErrorKind::ReadOnlyFilesystem
+                    ) =>
+                {
+                    last = error;
+                }
+                locked => return locked,
+            }
         }
+        Err(last)
+    }
+
+    /// Locks a folder. `locks` is the folder for the lock file.
+    fn lock(folder: &Path, locks: &Path) -> io::Result<Self> {
+        let mut hasher = DefaultHasher::new();
+        folder.hash(&mut hasher);
+        let name = format!("placeholders-{:016x}", hasher.finish());
+        if let Some(home) = locks.parent() {
+            create_folder(home)?;
+        }
+        create_folder(locks)?;
         let lock_path = locks.join(name);
         for _ in 0..MAX_LOCK_ATTEMPTS {
             let lock = OpenOptions::new()
-                .write(true)
+                .read(true)
+                .append(true)
                 .create(true)
                 .mode(0o600)
                 .custom_flags(libc::O_NOFOLLOW)
@@ -171,6 +186,7 @@ impl LockedFolder {
                 // The last command that used it may have removed the file meanwhile.
                 Ok(()) if is_current(&lock, &lock_path) => {
                     return Ok(Self {
+                        folder: folder.to_owned(),
                         lock,
                         lock_path,
                         placeholders: Vec::new(),
@@ -186,15 +202,54 @@ impl LockedFolder {
             lock_path.display()
         )))
     }
+
+    /// Returns the names of the placeholders of all commands in the folder.
+    fn listed(&self) -> io::Result<Vec<Vec<u8>>> {
+        let (mut lock, mut names) = (&self.lock, Vec::new());
+        lock.rewind()?;
+        lock.take(MAX_LIST_BYTES).read_to_end(&mut names)?;
+        let names = names.split_inclusive(|byte| *byte == NAME_END);
+        let complete = names.filter_map(|name| name.strip_suffix(&[NAME_END]));
+        Ok(complete.map(<[u8]>::to_vec).collect())
+    }
+
+    /// Adds a name to those of the lock file.
+    fn list(&self, name: &OsStr) -> io::Result<()> {
+        let name = name.as_bytes();
+        if self.listed()?.iter().any(|listed| listed == name) {
+            return Ok(());
+        }
+        (&self.lock).write_all(&[name, &[NAME_END]].concat())
+    }
+
+    /// Returns the listed placeholders that this command does not use.
+    fn unshared(&self) -> io::Result<Vec<(PathBuf, File)>> {
+        let names = self.listed()?;
+        let names = names.iter().map(|name| Path::new(OsStr::from_bytes(name)));
+        // The list may be in a folder that commands can write.
+        let names = names.filter(|name| name.file_name() == Some(name.as_os_str()));
+        let used = |name: &&Path| {
+            let mut used = self.placeholders.iter();
+            used.any(|(path, _)| path.file_name() == name.file_name())
+        };
+        let unshared = names.filter(|name| !used(name)).filter_map(|name| {
+            let path = self.folder.join(name);
+            open_placeholder(&path).ok().map(|file| (path, file))
+        });
+        Ok(unshared.collect())
+    }
 }
 
 impl Drop for LockedFolder {
     fn drop(&mut self) {
         // If another command still holds the lock, that command removes the placeholders later.
         if self.lock.try_lock().is_ok() {
-            for (path, placeholder) in &self.placeholders {
+            let unshared = self.unshared().unwrap_or_default();
+            for (path, placeholder) in self.placeholders.iter().chain(&unshared) {
                 let is_unused = placeholder.try_lock().is_ok() && is_current(placeholder, path);
-                if is_unused && is_placeholder(path) {
+                // Its user removes a placeholder with the next command in the folder.
+                let is_own = placeholder.metadata().is_ok_and(|it| is_own(&it));
+                if is_unused && is_own && is_placeholder(path) {
                     let _ = std::fs::remove_dir(path);
                 }
             }
@@ -203,9 +258,59 @@ impl Drop for LockedFolder {
     }
 }
 
+/// Returns the folders for lock files of users without a home folder that they may write.
+fn system_lock_folders() -> Vec<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime.filter(|folder| folder.is_absolute());
+    let temporary = format!("selvedge-locks-{}", effective_user());
+    let temporary = std::env::temp_dir().join(temporary);
+    let runtime = runtime.map(|folder| folder.join("selvedge-locks"));
+    runtime.into_iter().chain([temporary]).collect()
+}
+
+/// Creates a folder unless it exists. Fails if other users have access to it.
+fn create_private(folder: &Path) -> io::Result<()> {
+    create_folder(folder)?;
+    let metadata = std::fs::symlink_metadata(folder)?;
+    match metadata.is_dir() && is_own(&metadata) && metadata.mode() & 0o077 == 0 {
+        true => Ok(()),
+        false => Err(io::Error::other(format!(
+            "other users have access to {}",
+            folder.display()
+        ))),
+    }
+}
+
+/// Creates a folder that other users cannot access. One that exists stays as it is.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        created => created,
+    }
+}
+
+/// Opens a placeholder, and follows no link.
+fn open_placeholder(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY);
+    options.open(path)
+}
+
+/// Returns whether a file belongs to the user of this process.
+pub(crate) fn is_own(metadata: &Metadata) -> bool {
+    metadata.uid() == effective_user()
+}
+
+fn effective_user() -> u32 {
+    // SAFETY: the function only returns a number.
+    unsafe { libc::geteuid() }
+}
+
 /// Returns whether a path still refers to a file, and not to one that was created later.
 fn is_current(file: &File, path: &Path) -> bool {
-    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
     let current = std::fs::symlink_metadata(path).map(identity);
     matches!((file.metadata().map(identity), current), (Ok(own), Ok(current)) if own == current)
 }
@@ -217,9 +322,7 @@ fn create_if_missing(path: &Path) -> io::Result<bool> {
         match DirBuilder::new().mode(PLACEHOLDER_MODE).create(path) {
             Ok(()) => {
                 // The umask may have cleared bits of the mode.
-                let mut options = OpenOptions::new();
-                options.read(true).custom_flags(PLACEHOLDER_FLAGS);
-                let folder = match options.open(path) {
+                let folder = match open_placeholder(path) {
                     Ok(folder) => folder,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) => return Err(error),
@@ -253,9 +356,7 @@ fn path_state(path: &Path) -> io::Result<PathState> {
     let check = || -> io::Result<PathState> {
         let metadata = std::fs::symlink_metadata(path)?;
         let mode = metadata.mode() & 0o777;
-        // SAFETY: the function only returns a number.
-        let is_own = metadata.uid() == unsafe { libc::geteuid() };
-        if !metadata.is_dir() || mode & 0o222 != 0 || !is_own {
+        if !metadata.is_dir() || mode & 0o222 != 0 {
             return Ok(PathState::Real);
         }
         Ok(match std::fs::read_dir(path)?.next() {
@@ -278,7 +379,9 @@ mod tests {
 
     fn create_or_share(path: &Path, locks: &Path) -> Placeholders {
         let mut placeholders = Placeholders::default();
-        let folder = placeholders.lock_folder_of(path, Some(locks)).unwrap();
+        let folder = placeholders
+            .lock_folder_of(path, &[locks.to_owned()])
+            .unwrap();
         folder.create_or_share(path).unwrap();
         placeholders
     }
@@ -316,6 +419,68 @@ mod tests {
     }
 
     #[test]
+    fn the_last_command_removes_placeholders_that_only_earlier_commands_used() {
+        let (folder, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let [both, first_only] = [".git", ".envrc"].map(|name| folder.path().join(name));
+        let real = folder.path().join("real");
+        std::fs::create_dir(&real).unwrap();
+        let second = create_or_share(&both, locks.path());
+        let mut first = create_or_share(&both, locks.path());
+        for path in [&first_only, &real] {
+            let locks = [locks.path().to_owned()];
+            let locked = first.lock_folder_of(path, &locks).unwrap();
+            locked.create_or_share(path).unwrap();
+        }
+        drop(first);
+        assert!(both.exists(), "it is removed while it is used");
+        drop(second);
+        let left = std::fs::read_dir(folder.path()).unwrap();
+        let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["real"]);
+        assert_eq!(locks.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn names_in_a_lock_file_lead_to_no_other_folder() {
+        let (folder, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let other = tempfile::tempdir().unwrap();
+        let victim = other.path().join("empty");
+        let mut builder = DirBuilder::new();
+        builder.mode(PLACEHOLDER_MODE).create(&victim).unwrap();
+        let path = folder.path().join(".git");
+        let placeholders = create_or_share(&path, locks.path());
+        let locked = placeholders.folders.values().next().unwrap();
+        let up = format!("../{}/empty", other.path().file_name().unwrap().display());
+        for name in [victim.as_os_str(), OsStr::new(&up), OsStr::new("..")] {
+            locked.list(name).unwrap();
+        }
+        drop(placeholders);
+        assert!(victim.exists() && !path.exists());
+    }
+
+    #[test]
+    fn a_lock_folder_of_the_system_that_others_can_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let locks = folder.path().join("selvedge-locks-0");
+        let lock = || {
+            LockedFolder::lock_in_first(folder.path(), &[], std::slice::from_ref(&locks)).map(drop)
+        };
+        lock().unwrap();
+        let set_mode = |mode| std::fs::set_permissions(&locks, Permissions::from_mode(mode));
+        set_mode(0o777).unwrap();
+        let error = lock().unwrap_err().to_string();
+        assert!(error.starts_with("other users have access to "), "{error}");
+        set_mode(0o700).unwrap();
+        // Only root can give a folder to another user.
+        if std::os::unix::fs::chown(&locks, Some(1), None).is_ok() {
+            lock().unwrap_err();
+        }
+        std::fs::remove_dir(&locks).unwrap();
+        std::os::unix::fs::symlink(folder.path(), &locks).unwrap();
+        lock().unwrap_err();
+    }
+
+    #[test]
     fn processes_with_different_lock_files_share_placeholders() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".git");
@@ -334,20 +499,23 @@ mod tests {
         assert!(!path.exists());
     }
 
+    /// Two users share folders such as `/tmp`. The user who created a placeholder must not remove
+    /// it while a command of the other one relies on it.
     #[test]
-    fn a_folder_of_another_user_is_no_placeholder() {
+    fn a_placeholder_of_another_user_is_locked_and_left_to_that_user() {
         let (folder, locks) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = folder.path().join(".git");
-        DirBuilder::new()
-            .mode(PLACEHOLDER_MODE)
-            .create(&path)
-            .unwrap();
-        assert!(is_placeholder(&path));
-        // Only root can give a folder to another user.
-        if std::os::unix::fs::chown(&path, Some(1), None).is_ok() {
-            assert_eq!(count(&create_or_share(&path, locks.path())), 0);
-            assert!(path.is_dir(), "it is never removed");
-        }
+        let mut builder = DirBuilder::new();
+        builder.mode(PLACEHOLDER_MODE).create(&path).unwrap();
+        // Only root can give a folder away.
+        let is_given = std::os::unix::fs::chown(&path, Some(1), None).is_ok();
+        let placeholders = create_or_share(&path, locks.path());
+        assert_eq!(count(&placeholders), 1);
+        let of_its_user = open_placeholder(&path).unwrap();
+        assert!(of_its_user.try_lock().is_err(), "it is not locked");
+        drop(placeholders);
+        of_its_user.try_lock().unwrap();
+        assert!(!is_given || path.is_dir(), "another user removed it");
     }
 
     #[test]

@@ -10,7 +10,9 @@ use seccompiler::BpfProgram;
 use crate::filter::{self, NetworkBlock};
 use crate::mounts::{self, MountStep, ProcMount, c_string};
 use crate::stack::CloneStack;
-use crate::{ChildCommand, ChildStdio, ConfineError, Confinement, NetworkAccess, landlock};
+use crate::{
+    ChildCommand, ChildStdio, CommandLease, ConfineError, Confinement, NetworkAccess, landlock,
+};
 
 /// The prepared values for the init process and the command.
 pub(crate) struct SpawnPlan {
@@ -39,6 +41,8 @@ pub(crate) struct SpawnPlan {
     pub(crate) stack: CloneStack,
     /// Descriptors that the init process keeps open until it exits.
     pub(crate) keep_open_fds: Vec<OwnedFd>,
+    /// The lease at whose end the init process kills the command.
+    pub(crate) lease: Option<&'static CommandLease>,
     // Owns the descriptors in `stdio`.
     _stdio: ChildStdio,
 }
@@ -141,6 +145,7 @@ impl SpawnPlan {
             inherited_fds: Vec::new(),
             stack: CloneStack::new()?,
             keep_open_fds: command.keep_open_fd.into_iter().collect(),
+            lease: command.lease,
             _stdio: command.stdio,
         })
     }
@@ -175,6 +180,7 @@ impl SpawnPlan {
             env: Vec::new(),
             stdio: ChildStdio::Terminal(unused_pipe.into()),
             keep_open_fd: None,
+            lease: None,
         };
         let mut steps = vec![MountStep::MakeReadOnly];
         if proc == ProcMount::Private {

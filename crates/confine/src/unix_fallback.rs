@@ -115,6 +115,7 @@ mod tests {
                     stderr: writer.into(),
                 },
                 keep_open_fd: None,
+                lease: None,
             };
             (
                 spawn(

@@ -29,6 +29,7 @@ fn command(argv: &[&str], cwd: &Path, out: OwnedFd) -> ChildCommand {
             stderr: out,
         },
         keep_open_fd: None,
+        lease: None,
     }
 }
 
@@ -958,4 +959,25 @@ fn a_placeholder_exists_until_the_last_command_that_uses_it_ends() {
     child.kill();
     drop(child);
     assert!(!folders.work.join(".selvedge").exists());
+}
+
+#[test]
+fn a_socket_in_a_folder_of_another_user_does_not_prevent_commands() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let folders = test_folders();
+    let private = folders.root.join("private");
+    std::fs::create_dir(&private).unwrap();
+    let socket = private.join("s");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o700)).unwrap();
+    // Only root can give a folder to another user.
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    if !is_root {
+        return;
+    }
+    chown(&private, Some(65534), Some(65534)).unwrap();
+    let look = format!("ls {} && echo reached; echo ran", socket.display());
+    let result = sh(&look, &folders.work, &confined(&folders));
+    assert!(result.out.ends_with("ran\n"), "{}", result.out);
+    assert!(!result.out.contains("reached"), "{}", result.out);
 }

@@ -76,7 +76,7 @@ impl McpConnection {
         let not_started = |reason: String| failed(reason.into());
         let (service, process) = match &settings.transport {
             McpTransport::Stdio { command, cwd, .. } => {
-                let started = ServerProcess::spawn(&settings.transport, output_log);
+                let started = ServerProcess::spawn(settings, output_log);
                 let (mut process, read, write) = started.map_err(|error| {
                     let folder_exists = cwd.as_ref().is_none_or(|cwd| cwd.is_dir());
                     match error.kind() {

@@ -91,7 +91,8 @@ impl Login {
             server: self.server.clone(),
             reason: reason.to_owned(),
         };
-        let target = tokio::time::timeout(timeout, wait_for_login_callback(&self.listener)).await;
+        let returned = wait_for_login_callback(&self.listener, &self.authorization_url);
+        let target = tokio::time::timeout(timeout, returned).await;
         let target = target
             .map_err(|_| {
                 let seconds = timeout.as_secs();

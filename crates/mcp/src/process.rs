@@ -16,7 +16,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::AbortHandle;
 
 use crate::connection::lock;
-use crate::settings::McpTransport;
+use crate::settings::{McpTransport, ServerProgram, ServerSettings};
 
 /// Largest message of a server, in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -83,7 +83,7 @@ impl ServerProcess {
     /// Starts the program. Returns it with the stream to read messages from and the pipe to write
     /// messages to.
     pub(crate) fn spawn(
-        transport: &McpTransport,
+        settings: &ServerSettings,
         output_log: Arc<Mutex<ServerOutputLog>>,
     ) -> std::io::Result<(Self, DuplexStream, ChildStdin)> {
         let McpTransport::Stdio {
@@ -92,11 +92,15 @@ impl ServerProcess {
             env,
             env_vars,
             cwd,
-        } = transport
+        } = &settings.transport
         else {
             return Err(std::io::Error::other("not a local program"));
         };
-        let mut program = Command::new(command);
+        let mut program = match &settings.program {
+            ServerProgram::Named => Command::new(command),
+            ServerProgram::Found { path, .. } => Command::new(path),
+            ServerProgram::Missing => return Err(std::io::ErrorKind::NotFound.into()),
+        };
         program
             .args(args)
             .stdin(Stdio::piped())
@@ -107,6 +111,9 @@ impl ServerProcess {
         let inherited = INHERITED_VARIABLES.split_whitespace();
         let inherited = inherited.chain(env_vars.iter().map(String::as_str));
         program.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
+        if let ServerProgram::Found { search_path, .. } = &settings.program {
+            program.env("PATH", search_path);
+        }
         program.env(NESTED_ENV_VAR, "1").envs(env);
         if let Some(cwd) = cwd {
             program.current_dir(cwd);

@@ -1,6 +1,7 @@
 //! Settings of one MCP server: how to connect to it, and how its tools are offered.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub struct ServerSettings {
     pub options: McpServerOptions,
     /// Where the server is configured.
     pub origin: ServerOrigin,
+    /// The program of a local server.
+    pub program: ServerProgram,
     /// Error in the configuration of this server. If set, the server is never started.
     pub config_error: Option<ServerConfigError>,
 }
@@ -29,6 +32,23 @@ pub struct ServerConfigError {
     pub reason: String,
     /// What the user can do about it.
     pub hint: String,
+}
+
+/// The program of a local server, as it was found when the configuration was read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ServerProgram {
+    /// It was not searched: it is found when it is started.
+    #[default]
+    Named,
+    /// It was found.
+    Found {
+        /// Its full path.
+        path: PathBuf,
+        /// The value of `PATH` with which it runs.
+        search_path: OsString,
+    },
+    /// It was not found.
+    Missing,
 }
 
 /// Where a server is configured, which decides what its declarations can grant.
@@ -88,6 +108,7 @@ impl ServerSettings {
             transport,
             options: McpServerOptions::default(),
             origin: ServerOrigin::default(),
+            program: ServerProgram::default(),
             config_error: None,
         }
     }

@@ -218,6 +218,8 @@ pub enum LedgerError {
     },
     /// The disk or a quota is full. The message is one line.
     DiskFull(String),
+    /// The database cannot be reached, and nothing was recorded. The message is one line.
+    Unavailable(String),
     /// The storage failed. The message is one line.
     Failed(String),
 }
@@ -227,7 +229,9 @@ impl std::fmt::Display for LedgerError {
         match self {
             Self::ClaimedByOther => f.write_str("another process has claimed the run"),
             Self::AlreadyResumed { run, by } => write!(f, "{run} was resumed by {by}"),
-            Self::DiskFull(message) | Self::Failed(message) => f.write_str(message),
+            Self::DiskFull(message) | Self::Unavailable(message) | Self::Failed(message) => {
+                f.write_str(message)
+            }
         }
     }
 }

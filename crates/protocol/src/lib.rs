@@ -13,6 +13,7 @@ mod error;
 mod event;
 mod id;
 mod item;
+mod leases;
 mod ledger;
 mod limits;
 mod permissions;
@@ -20,6 +21,7 @@ mod request_gate;
 mod server_store;
 mod session_store;
 mod settings;
+mod shared_approvals;
 mod spec;
 mod turn;
 mod turn_changes;
@@ -47,6 +49,7 @@ pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus,
     ScriptToolCall, ScriptToolCallOutput,
 };
+pub use leases::{LeaseObserver, ServerLeaseStore};
 pub use ledger::{
     CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend, StartDetails,
     first_attempt_id, retry_call_id,
@@ -55,7 +58,7 @@ pub use limits::{
     LimitKind, LimitOverrides, LimitSurface, Limits, ReachedLimit, ScriptMode, ScriptModeSettings,
     TimeoutSource,
 };
-pub use permissions::{TurnBudgets, TurnPermissions};
+pub use permissions::{TurnBudgets, TurnPermissions, WorkspaceReach};
 pub use request_gate::{RequestDecision, RequestGate};
 pub use server_store::{
     ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, FailedMessage,
@@ -75,6 +78,7 @@ pub use settings::{
     McpApproval, McpSampling, McpServerOptions, MemoryScope, OAuthSettings, PatchFlavour, Prices,
     ReasoningStyle, Retention, RetryLimits, ShellFlavour, ToolPack, WeakerConfinement,
 };
+pub use shared_approvals::{ApprovalWithdrawal, SharedApproval, SharedApprovalStore};
 pub use spec::{ApprovalRequirement, CallReach, CallTimeout, ResultView, SPAWN_TOOL, ToolSpec};
 pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};
 pub use turn_changes::{

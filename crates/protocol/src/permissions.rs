@@ -21,14 +21,28 @@ pub struct TurnPermissions {
     /// Names of the only tools that the turn can use. `None` if the packs alone decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
-    /// Folder that the turn has to work in, or below.
+    /// Folder that the turn has to work in.
     pub workspace: String,
+    /// Whether it may work in folders below as well.
+    #[serde(default)]
+    pub reach: WorkspaceReach,
     /// Tokens that are left of the originator's budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
     /// The remaining money of the originator's budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cost: Option<f64>,
+}
+
+/// Which folders of a workspace a turn may work in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkspaceReach {
+    /// The workspace and the folders below it: those of a person.
+    #[default]
+    WithSubfolders,
+    /// The workspace only: a client of the agent server cannot use sessions in folders below.
+    FolderOnly,
 }
 
 /// Tells the remaining budgets of turns.
@@ -58,7 +72,10 @@ impl TurnPermissions {
 
     /// Returns whether a turn may work in this folder.
     pub fn allows_workspace(&self, directory: &str) -> bool {
-        Path::new(directory).starts_with(&self.workspace)
+        match self.reach {
+            WorkspaceReach::WithSubfolders => Path::new(directory).starts_with(&self.workspace),
+            WorkspaceReach::FolderOnly => directory == self.workspace,
+        }
     }
 
     /// Returns permissions that allow only what both allow. The workspace is that of `self`.
@@ -127,6 +144,7 @@ mod tests {
             tool_packs: vec!["mine".into()],
             tools: Some(vec!["exec".into(), "read_file".into()]),
             workspace: "/w/a".into(),
+            reach: WorkspaceReach::FolderOnly,
             max_tokens: Some(10),
             max_cost: None,
         };
@@ -137,10 +155,12 @@ mod tests {
             tool_packs: vec!["mine".into(), "research".into()],
             tools: Some(vec!["read_file".into(), "http".into()]),
             workspace: "/w".into(),
+            reach: WorkspaceReach::WithSubfolders,
             max_tokens: Some(5),
             max_cost: Some(0.5),
         };
-        assert!(two.allows_workspace("/w/a") && !one.allows_workspace("/w/ab"));
+        assert!(two.allows_workspace("/w/a") && !two.allows_workspace("/wa"));
+        assert!(one.allows_workspace("/w/a") && !one.allows_workspace("/w/a/b"));
         let both = one.restricted_by(&two);
         assert_eq!(both.sandbox, SandboxPolicy::ReadOnly);
         assert_eq!(both.approval, ApprovalPolicy::OnRequest);

@@ -9,7 +9,10 @@ use async_trait::async_trait;
 pub trait RequestGate: Send + Sync + std::fmt::Debug {
     /// Waits until the turn may send its next request, and returns whether it may.
     async fn before_request(&self) -> RequestDecision;
-    /// Adds the cost of a request, in the currency of the prices of models. It is stored by
+    /// Returns whether there is money left for a request, without waiting until the turn may send
+    /// one: it is one of the memory, during the turn or after it.
+    async fn money_left(&self) -> RequestDecision;
+    /// Adds the cost of a request, in US dollars. It is stored by
     /// [`RequestGate::settle`], or before the next request.
     fn add_cost(&self, cost: f64);
     /// Stores the costs that were added, so that other turns see them.

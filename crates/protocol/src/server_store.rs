@@ -103,7 +103,7 @@ pub struct ApiToken {
     pub expires_ms: Option<i64>,
     /// When the token was revoked, in milliseconds since 1970.
     pub revoked_ms: Option<i64>,
-    /// What its turns may cost in all, in the currency of the prices of models.
+    /// What its turns may cost in all, in US dollars.
     pub max_cost: Option<f64>,
     /// What its turns have cost.
     pub spent: f64,
@@ -189,6 +189,8 @@ pub enum ServerStoreError {
         /// The other one.
         outer: String,
     },
+    /// Another server has claimed the session since this one claimed it.
+    TakenOver(String),
     /// The storage failed.
     Storage(LedgerError),
 }
@@ -202,6 +204,9 @@ impl std::fmt::Display for ServerStoreError {
                 f,
                 "the workspace {inner} lies in {outer}, which is one as well"
             ),
+            Self::TakenOver(session) => {
+                write!(f, "session `{session}` was taken over by another server")
+            }
             Self::Storage(error) => write!(f, "cannot access the journal: {error}"),
         }
     }
@@ -218,7 +223,7 @@ impl ServerStoreError {
             Self::NestedWorkspaces { .. } => {
                 Some("see `selvedge serve token list`; revoke the tokens for one of the folders")
             }
-            Self::Storage(_) => None,
+            Self::TakenOver(_) | Self::Storage(_) => None,
         }
     }
 }
@@ -256,12 +261,18 @@ pub struct SessionEvent {
 /// process.
 #[async_trait]
 pub trait SessionEventStore: Send + Sync {
-    /// Appends events, all or none, and returns the number of the first one.
+    /// Appends events, all or none, and returns the number of the first one. Fails with
+    /// [`ServerStoreError::TakenOver`] if this process lost its claim on the session.
     async fn append_events(
         &self,
         session: &str,
         bodies: Vec<Value>,
     ) -> Result<u64, ServerStoreError>;
+    /// Waits until another process may have appended events of a session, and sets `seen`, which
+    /// begins with 0. It may miss some or never return, so that callers also poll.
+    async fn events_changed(&self, _session: &str, _seen: &mut u64) {
+        std::future::pending().await
+    }
     /// Returns up to `limit` events after a number, in order: at least one if there is one, and
     /// fewer if they have more than [`MAX_EVENT_READ_BYTES`].
     async fn events_after(
@@ -300,6 +311,10 @@ pub struct WaitingSession {
     pub author: MessageAuthor,
     /// Name of the token whose client led to that message.
     pub payer: Option<String>,
+    /// Id of the process that has claimed it.
+    pub owner: Option<String>,
+    /// Whether no other process has claimed it, or only one that is dead.
+    pub is_free: bool,
 }
 
 /// The oldest message of a session that is not answered.
@@ -313,13 +328,11 @@ pub struct NextMessage {
     pub payer: Option<String>,
 }
 
-/// A message whose turn failed or was stopped.
+/// A message whose turn failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedMessage {
     /// Id of the session.
     pub session: String,
-    /// Folder that the session works in.
-    pub directory: String,
     /// Title of the session.
     pub title: Option<String>,
     /// Number of the turn; `None` if it did not begin.
@@ -346,6 +359,11 @@ pub enum RemovedMessage {
 pub trait SessionQueueStore: Send + Sync {
     /// Returns the sessions with messages that are not answered.
     async fn waiting_sessions(&self) -> Result<Vec<WaitingSession>, ServerStoreError>;
+    /// Waits until another process may have queued a message, and sets `seen`, which begins with 0.
+    /// It may miss some or never return, so that callers also poll.
+    async fn queues_changed(&self, _seen: &mut u64) {
+        std::future::pending().await
+    }
     /// Returns the oldest message of a session that is not answered.
     async fn next_message(&self, session: &str) -> Result<Option<NextMessage>, ServerStoreError>;
     /// Returns the number of messages that are not answered and that a token pays for, by its name.
@@ -354,8 +372,8 @@ pub trait SessionQueueStore: Send + Sync {
     async fn session_count(&self, token: &str) -> Result<u32, ServerStoreError>;
     /// Counts a session among those that clients with a token of this name created.
     async fn count_session(&self, session: &str, token: &str) -> Result<(), ServerStoreError>;
-    /// Returns up to `limit` messages whose turns failed, of the sessions in some folders that were
-    /// used last, the newest first.
+    /// Returns up to `limit` messages whose turns failed, of the sessions that were used last and
+    /// work in one of these folders, not below. The newest comes first.
     async fn failed_messages(
         &self,
         folders: &[String],
@@ -428,6 +446,8 @@ pub struct ApprovalDecider {
     pub token: String,
     /// The decision, as it was sent.
     pub decision: String,
+    /// Why the calls are denied, for the model.
+    pub reason: Option<String>,
 }
 
 /// Whether a decision counts.

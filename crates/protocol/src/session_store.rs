@@ -113,7 +113,7 @@ pub struct NewSession {
 pub struct SessionInfo {
     /// Id of the session, `ses_…`.
     pub id: String,
-    /// Title, or the name that a person gave it.
+    /// Title, the name that a person gave it, or the first line of its first message.
     pub title: Option<String>,
     /// Name of its environment.
     pub environment: Option<String>,
@@ -166,6 +166,9 @@ pub enum SessionState {
     Idle,
     /// A running process has claimed it.
     Busy,
+    /// Messages wait for it, and no running server serves its folder. Only with a database that
+    /// several servers share.
+    Unserved,
 }
 
 /// Which sessions to list.
@@ -354,11 +357,21 @@ pub enum InboxState {
     Claimed,
     /// The turn has ended with an answer.
     Answered,
-    /// The turn failed or was interrupted.
+    /// The turn failed.
     Failed,
+    /// The turn was stopped, or the message was removed from the queue.
+    Stopped,
 }
 
 impl InboxState {
+    /// Returns whether the turn of the message has not ended.
+    pub fn is_open(self) -> bool {
+        match self {
+            Self::Queued | Self::Claimed => true,
+            Self::Answered | Self::Failed | Self::Stopped => false,
+        }
+    }
+
     /// Returns the name used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -366,6 +379,7 @@ impl InboxState {
             Self::Claimed => "claimed",
             Self::Answered => "answered",
             Self::Failed => "failed",
+            Self::Stopped => "stopped",
         }
     }
 }

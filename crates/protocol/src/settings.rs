@@ -152,7 +152,7 @@ pub enum PatchFlavour {
     Json,
 }
 
-/// Prices per million tokens, in any one currency.
+/// Prices per million tokens, in US dollars.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Prices {
     /// Input tokens that are not read from a cache.

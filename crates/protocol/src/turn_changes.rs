@@ -29,6 +29,8 @@ pub trait TurnChangeStore: Send + Sync {
         session: &str,
         turn: Option<u32>,
     ) -> Result<Option<(u32, TurnFileChanges)>, SessionError>;
+    /// Returns the turns whose changes are stored, in order, each with its number of files.
+    async fn changed_turns(&self, session: &str) -> Result<Vec<(u32, u32)>, SessionError>;
 }
 
 /// The files that a turn changed.

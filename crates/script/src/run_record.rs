@@ -64,6 +64,9 @@ impl<'a> RunRecord<'a> {
         let message = format!("the script was stopped before it had any effect: {error}");
         let hint = match error {
             LedgerError::DiskFull(_) => "free disk space, then run the script again",
+            LedgerError::Unavailable(_) => {
+                "run the script again when the database of the key `store` can be reached"
+            }
             _ => "check the permissions of the folder $SELVEDGE_HOME",
         };
         Err(

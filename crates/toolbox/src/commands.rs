@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use selvedge_confine::{
-    Child, ChildCommand, ChildStdio, ConfineError, Confinement, ConfinementMode,
+    Child, ChildCommand, ChildStdio, CommandLease, ConfineError, Confinement, ConfinementMode,
     ConfinementSupport, NetworkAccess, UnixSocketAccess, WeakerConfinement,
 };
 use selvedge_protocol::{
@@ -49,6 +49,7 @@ struct CommandRunnerInner {
     environment: EnvironmentBuilder,
     exited: ExitedCommands,
     keep_open_fd: OnceLock<OwnedFd>,
+    lease: OnceLock<&'static CommandLease>,
     repository: RepositoryCheck,
 }
 
@@ -125,6 +126,7 @@ impl CommandRunner {
                 environment,
                 exited: ExitedCommands::default(),
                 keep_open_fd: OnceLock::new(),
+                lease: OnceLock::new(),
                 repository: RepositoryCheck::default(),
             }),
         }
@@ -135,6 +137,13 @@ impl CommandRunner {
     pub fn keep_open_while_running(&self, file: OwnedFd) {
         // A process has one journal, so the first file is enough.
         let _ = self.inner.keep_open_fd.set(file);
+    }
+
+    /// Kills every command and everything it started at the end of a lease. Later calls have no
+    /// effect.
+    pub fn kill_at_end_of(&self, lease: &'static CommandLease) {
+        // A process has one journal, so the first lease is enough.
+        let _ = self.inner.lease.set(lease);
     }
 
     /// Returns the risk of a command: `Harmless` if it is read-only or a rule allows it,
@@ -257,6 +266,7 @@ impl CommandRunner {
                 stderr: null().ok()?.into(),
             },
             keep_open_fd: None,
+            lease: None,
         };
         let mode = self.confinement_mode(CommandAccess::ReadOnly);
         let mut child = selvedge_confine::spawn(command, &mode, self.support()).ok()?;
@@ -421,6 +431,7 @@ impl CommandRunner {
                 env,
                 stdio,
                 keep_open_fd,
+                lease: inner.lease.get().copied(),
             },
             &mode,
             self.support(),
@@ -489,7 +500,7 @@ impl CommandRunner {
             writable,
             protected,
             hidden: workspace.paths_to_hide(),
-            lock_folder: workspace.lock_folder(),
+            lock_folders: workspace.lock_folders(),
             network,
             unix_sockets: match access {
                 CommandAccess::Full => settings.unix_sockets,

@@ -2,7 +2,7 @@
 //! worktree, and reverts those of a turn.
 
 use std::io::{self, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use cap_std::fs::{MetadataExt, OpenOptions, OpenOptionsExt};
@@ -10,6 +10,7 @@ use selvedge_protocol::{FileSnapshot, FileSnapshotKind, SandboxPolicy};
 use thiserror::Error;
 
 use crate::commit::{FileWrite, commit};
+use crate::parent_folders::ParentFolders;
 use crate::target_file::{FileMode, LinkMode, TargetFile};
 use crate::workspace::{Workspace, WorkspacePaths};
 
@@ -48,10 +49,16 @@ pub fn replace_files(
     let _lock = workspace.lock_changes();
     let mut targets = Vec::with_capacity(replacements.len());
     let mut changed = Vec::new();
+    let parents = ParentFolders::open(workspace.root());
+    let mut parents = parents.map_err(|error| cannot_open(folder, &error))?;
     for replacement in replacements {
         let target = open_target(&workspace, &replacement.path)?;
         if snapshot_of(&target)? != replacement.expected {
             changed.push(replacement.path.clone());
+        }
+        if let (Some(_), None) = (&replacement.expected, &replacement.target) {
+            // A folder that was replaced meanwhile is not removed.
+            let _ = parents.add(&replacement.path, &target.dir);
         }
         targets.push(target);
     }
@@ -71,9 +78,7 @@ pub fn replace_files(
         })
         .collect();
     commit(&writes).map_err(|error| FileReplacementError::NotWritable(error.message))?;
-    for deleted in replacements.iter().filter(|one| one.target.is_none()) {
-        remove_empty_parents(workspace.root(), &deleted.path);
-    }
+    parents.remove_empty();
     Ok(())
 }
 
@@ -86,9 +91,7 @@ pub(crate) fn find_protected(
     replacements: &[FileReplacement],
 ) -> Result<Option<(PathBuf, String)>, FileReplacementError> {
     let workspace = Workspace::open_with_paths(root, SandboxPolicy::WorkspaceWrite, paths);
-    let workspace = workspace.map_err(|error| {
-        FileReplacementError::NotWritable(format!("cannot open {}: {error}", root.display()))
-    })?;
+    let workspace = workspace.map_err(|error| cannot_open(root, &error))?;
     let protected = workspace.protected_paths();
     Ok(replacements
         .iter()
@@ -116,9 +119,7 @@ pub(crate) fn read_snapshot(
 fn open_folder(folder: &Path) -> Result<Workspace, FileReplacementError> {
     // A person decided about the files, so no name is protected from the change.
     let workspace = Workspace::open(folder, SandboxPolicy::DangerFullAccess, &[]);
-    let workspace = workspace.map_err(|error| {
-        FileReplacementError::NotWritable(format!("cannot open {}: {error}", folder.display()))
-    })?;
+    let workspace = workspace.map_err(|error| cannot_open(folder, &error))?;
     match workspace.root() == folder {
         true => Ok(workspace),
         false => Err(FileReplacementError::NotWritable(format!(
@@ -126,6 +127,10 @@ fn open_folder(folder: &Path) -> Result<Workspace, FileReplacementError> {
             folder.display()
         ))),
     }
+}
+
+fn cannot_open(folder: &Path, error: &io::Error) -> FileReplacementError {
+    FileReplacementError::NotWritable(format!("cannot open {}: {error}", folder.display()))
 }
 
 /// Opens the folder of a file. Fails if a folder on the way is a link, or the path leaves the
@@ -174,17 +179,22 @@ fn snapshot_of(target: &TargetFile) -> Result<Option<FileSnapshot>, FileReplacem
     if !metadata.is_file() {
         return Err(failed(io::Error::other("it is no file")));
     }
-    if metadata.len() > MAX_FILE_BYTES {
-        return Err(failed(io::Error::other("it is larger than 64 MB")));
-    }
     // If the file was replaced meanwhile, a link is not followed and a pipe does not block.
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags.bits() as i32);
     let file = target.dir.open_with(&target.name, &options);
+    let file = file.map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
     let mut content = Vec::new();
-    file.and_then(|mut file| file.read_to_end(&mut content))
-        .map_err(failed)?;
+    let read = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content);
+    read.map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::other("it is no file")));
+    }
+    if content.len() as u64 > MAX_FILE_BYTES {
+        return Err(failed(io::Error::other("it is larger than 64 MB")));
+    }
     Ok(Some(FileSnapshot {
         kind: match metadata.mode() & 0o100 {
             0 => FileSnapshotKind::File,
@@ -213,16 +223,6 @@ fn file_mode(target: &TargetFile, kind: FileSnapshotKind) -> FileMode {
     }
 }
 
-/// Removes the folders above a deleted file that are empty now.
-fn remove_empty_parents(root: &Path, path: &Path) {
-    for parent in path.ancestors().skip(1) {
-        let is_root = parent.as_os_str().as_bytes().is_empty();
-        if is_root || std::fs::remove_dir(root.join(parent)).is_err() {
-            return;
-        }
-    }
-}
-
 fn count_files(count: usize) -> String {
     match count {
         1 => "1 file".to_owned(),
@@ -238,6 +238,8 @@ pub(crate) fn display_paths(paths: &[PathBuf]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     fn file(text: &str) -> Option<FileSnapshot> {
@@ -310,6 +312,65 @@ mod tests {
             2,
             "no temporary file or empty folder is left"
         );
+    }
+
+    /// Calls `act` until it returns false, while another thread exchanges two paths.
+    fn while_exchanging(one: &Path, other: &Path, mut act: impl FnMut() -> bool) {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let empty = Err(std::sync::mpsc::TryRecvError::Empty);
+                while stopped.try_recv() == empty {
+                    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+                }
+            });
+            while act() {}
+            drop(stop);
+        });
+    }
+
+    /// Another process exchanges the folder of a deleted file with a link all the time.
+    #[test]
+    fn no_folder_is_removed_through_a_link() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (folder, link) = (dir.path().join("g"), dir.path().join("link"));
+        let empty = outside.path().join("empty");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("kept"), "").unwrap();
+        std::fs::create_dir(&empty).unwrap();
+        std::os::unix::fs::symlink(outside.path(), &link).unwrap();
+        let real = cap_std::fs::Dir::from_std_file(File::open(&folder).unwrap());
+        let deletion = [replacement("g/empty/x", file("x"), None)];
+        let mut deleted = 0;
+        while_exchanging(&folder, &link, || {
+            real.create_dir_all("empty").unwrap();
+            real.write("empty/x", "x").unwrap();
+            deleted += u32::from(replace_files(dir.path(), &deletion).is_ok());
+            assert!(empty.exists(), "removed with deletion {deleted}");
+            deleted < 50
+        });
+    }
+
+    /// Another process exchanges a small file with a large one all the time.
+    #[test]
+    fn a_file_is_read_up_to_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let (small, large) = (dir.path().join("small"), dir.path().join("large"));
+        std::fs::write(&small, "x").unwrap();
+        let file = File::create(&large).unwrap();
+        file.set_len(MAX_FILE_BYTES + 1).unwrap();
+        let mut results = [0, 0];
+        while_exchanging(&small, &large, || {
+            let content = read_snapshot(dir.path(), Path::new("small"));
+            let read = content.map(|file| file.unwrap().content.len());
+            match read {
+                Ok(bytes) => assert_eq!(bytes, 1),
+                Err(ref error) => assert!(error.to_string().ends_with("larger than 64 MB")),
+            }
+            results[usize::from(read.is_err())] += 1;
+            results.iter().any(|count| *count < 5)
+        });
     }
 
     #[test]

@@ -52,6 +52,12 @@ const COMMIT_IDENTITY: [(&str, &str); 4] = [
     ("GIT_COMMITTER_EMAIL", "selvedge@localhost"),
 ];
 
+/// Returns the path of the git of the system.
+pub fn system_git() -> Option<&'static Path> {
+    let mut system = SYSTEM_GIT.iter().map(Path::new);
+    system.find(|path| path.is_file())
+}
+
 /// Returns what the system offers to confine git.
 pub(crate) fn confinement_support() -> &'static ConfinementSupport {
     static SUPPORT: OnceLock<ConfinementSupport> = OnceLock::new();
@@ -185,9 +191,10 @@ impl SafeGit {
         };
         let ((stdin, mut to_git), (stdout, stdout_end), (stderr, stderr_end)) =
             (pipe()?, pipe()?, pipe()?);
-        let mut system = SYSTEM_GIT.iter().map(Path::new);
-        let program = system.find(|path| path.is_file());
-        let program = program.unwrap_or(Path::new("git"));
+        let program = system_git().ok_or(ConfineError::System {
+            operation: "find git in a folder of the system",
+            error: std::io::ErrorKind::NotFound.into(),
+        })?;
         let args = args.iter().map(|arg| arg.as_ref().to_owned());
         let command = ChildCommand {
             argv: std::iter::once(program.into()).chain(args).collect(),
@@ -199,6 +206,7 @@ impl SafeGit {
                 stderr: stderr_end.into(),
             },
             keep_open_fd: None,
+            lease: None,
         };
         let mut child = selvedge_confine::spawn(command, &self.mode, confinement_support())?;
         let deadline = Instant::now() + self.time_limit;

@@ -11,7 +11,8 @@ use selvedge_protocol::{
     ApprovalPolicy, AuthorKind, CallReach, CallTimeout, InboxMessage, InboxState, MessageAuthor,
     NewInboxMessage, NewSession, Preview, PreviewContent, QueuedTurnRunner, ResultView,
     SandboxPolicy, SessionError, SessionFilter, SessionFolder, SessionInfo, SessionRunner,
-    SessionState, SessionStore, SessionWait, ToolSpec, TurnBudgets, TurnPermissions, new_id,
+    SessionState, SessionStore, SessionWait, ToolSpec, TurnBudgets, TurnPermissions,
+    WorkspaceReach, new_id,
 };
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, parse_args, typed_call};
 use serde::{Deserialize, Serialize};
@@ -268,7 +269,7 @@ impl Tool for SessionList {
             };
             let filter = SessionFilter {
                 workspaces,
-                include_subfolders: true,
+                include_subfolders: access.permissions.reach == WorkspaceReach::WithSubfolders,
                 title: args.title,
                 environment: args.env,
                 creator,
@@ -386,11 +387,17 @@ impl SessionSendOutput {
 
     fn answered(message: InboxMessage) -> Result<Self, ToolError> {
         let answer = message.answer.unwrap_or_default();
-        if message.state != InboxState::Answered {
-            return Err(ToolError::new(format!(
-                "the turn of {} failed: {answer}",
-                message.session
-            )));
+        let session = &message.session;
+        match message.state {
+            InboxState::Answered => {}
+            InboxState::Stopped => {
+                return Err(ToolError::new(format!("the turn of {session} was stopped")));
+            }
+            _ => {
+                return Err(ToolError::new(format!(
+                    "the turn of {session} failed: {answer}"
+                )));
+            }
         }
         Ok(Self {
             id: message.session,

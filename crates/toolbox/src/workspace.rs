@@ -25,8 +25,8 @@ pub struct Workspace {
 /// folder except in `private` and `writable`.
 #[derive(Debug, Clone, Default)]
 pub struct WorkspacePaths {
-    /// Paths that cannot be read, whatever the other rules say, such as `SELVEDGE_HOME`. The first
-    /// one is a folder for locks, too.
+    /// Paths that cannot be read, whatever the other rules say, such as `SELVEDGE_HOME`. The last
+    /// one that can be written contains locks, so it should be the same in all processes of a user.
     pub private: Vec<PathBuf>,
     /// Further folders that may be written.
     pub writable: Vec<PathBuf>,
@@ -54,7 +54,7 @@ struct WorkspaceInner {
     /// Paths that tools and commands cannot read.
     hidden: HiddenPaths,
     /// The folder for locks that commands cannot hold.
-    lock_folder: Option<PathBuf>,
+    lock_folders: Vec<PathBuf>,
     /// Held while files are changed, because calls run concurrently.
     change_lock: Mutex<()>,
 }
@@ -125,7 +125,10 @@ impl Workspace {
             inner: Arc::new(WorkspaceInner {
                 protected: ProtectedPaths::new(&root, &paths.protected, &paths.unprotected),
                 hidden: HiddenPaths::new(&root, &paths.private, &paths.hidden, &paths.visible),
-                lock_folder: paths.private.first().map(|folder| folder.join("locks")),
+                // The last private folder is the same for all processes of a user.
+                lock_folders: (paths.private.iter().rev())
+                    .map(|folder| folder.join("locks"))
+                    .collect(),
                 root,
                 policy,
                 writable,
@@ -212,7 +215,7 @@ impl Workspace {
     }
 
     /// Returns whether the sandbox lets commands write to a path.
-    pub(crate) fn is_writable_by_commands(&self, path: &Path) -> bool {
+    pub fn is_writable_by_commands(&self, path: &Path) -> bool {
         let is_below = |roots: &[PathBuf]| roots.iter().any(|root| path.starts_with(root));
         is_below(&self.command_writable_roots()) && !is_below(&self.protected_paths())
     }
@@ -227,16 +230,24 @@ impl Workspace {
     pub(crate) fn paths_to_hide(&self) -> Vec<PathBuf> {
         let is_writable = |path: &Path| self.writable_roots().any(|root| path.starts_with(root));
         let secrets = self.secret_paths();
+        // The start of the command may create it.
+        let has_locks = |path: &Path| {
+            let mut folders = self.inner.lock_folders.iter();
+            folders.any(|locks| locks.starts_with(path))
+        };
         // The profile of macOS names paths, whether they exist or not.
         let is_needed = |path: &&Path| {
-            cfg!(not(target_os = "linux")) || is_writable(path) || path.symlink_metadata().is_ok()
+            cfg!(not(target_os = "linux"))
+                || is_writable(path)
+                || has_locks(path)
+                || path.symlink_metadata().is_ok()
         };
         secrets.filter(is_needed).map(Path::to_owned).collect()
     }
 
-    /// Returns the folder for locks that commands cannot hold.
-    pub(crate) fn lock_folder(&self) -> Option<PathBuf> {
-        self.inner.lock_folder.clone()
+    /// Returns the folders for locks that commands cannot hold.
+    pub(crate) fn lock_folders(&self) -> Vec<PathBuf> {
+        self.inner.lock_folders.clone()
     }
 
     /// Makes a path absolute. It is relative to `base`, which is relative to the workspace.

@@ -410,3 +410,29 @@ fn git_does_not_read_hidden_files_of_a_worktree() {
         .collect();
     assert_eq!(left, ["ses_1"], "scratch folders are removed");
 }
+
+/// The folder's own files count as well: they are in memory until all files are written.
+#[test]
+fn files_that_are_too_large_in_all_are_not_applied() {
+    let fixture = WorktreeFixture::new();
+    let lines = "1\n2\n3\n4\n5\n6\n7\n8\n";
+    let names = ["one.txt", "two.txt"];
+    for name in names {
+        fixture.write(name, lines);
+    }
+    fixture.commit();
+    let (worktree, folder) = fixture.create();
+    let appended = format!("{}\n", "a".repeat(99)).repeat(400_000);
+    for name in names {
+        put(&folder, name, &lines.replace('1', "one"));
+        fixture.write(name, &format!("{lines}{appended}"));
+    }
+    let rules = WorktreeRules::default();
+    let error = worktree.apply(&rules).unwrap_err();
+    assert!(matches!(error, WorktreeError::TooLarge), "{error}");
+    assert!(fixture.read("one.txt").unwrap().starts_with("1\n"));
+    // One of them is small enough.
+    fixture.write("two.txt", lines);
+    worktree.apply(&rules).unwrap();
+    assert!(fixture.read("one.txt").unwrap().starts_with("one\n"));
+}

@@ -613,6 +613,16 @@ impl Orchestrator {
             };
             outcome.result = Err(CallFailure::record_failed(&message, &error));
         }
+        // Observers learn the arguments of a call that returned without running.
+        let details = outcome.start_details.as_ref();
+        if let Some(details) = details.filter(|_| outcome.record.reused) {
+            scope.events.emit(RuntimeEvent::CallStarted {
+                parent_id: scope.id.clone(),
+                call_id: outcome.record.id.clone(),
+                tool: outcome.record.tool.clone(),
+                args_summary: summarise_args(&details.args, &[]),
+            });
+        }
         scope.events.emit(RuntimeEvent::CallFinished {
             parent_id: scope.id.clone(),
             call: outcome.record.clone(),

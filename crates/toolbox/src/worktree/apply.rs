@@ -13,14 +13,14 @@ use crate::file_replacement::{FileReplacement, find_protected, read_snapshot, re
 use crate::safe_git::SafeGit;
 use crate::workspace::WorkspacePaths;
 
-/// Most bytes of all changed files, before and after. They are in memory at once.
+/// Most bytes of all files that are replaced, before and after. They are in memory at once.
 const MAX_APPLIED_BYTES: usize = 128 << 20;
 
-/// A file that the session changed: its states before and after.
+/// A file that the session changed, and what it was before and after; `None` if it did not exist.
 struct SessionChange {
     path: PathBuf,
-    base: Option<FileSnapshot>,
-    session: Option<FileSnapshot>,
+    base: Option<FileSnapshotKind>,
+    session: Option<FileSnapshotKind>,
 }
 
 impl SessionWorktree {
@@ -32,15 +32,23 @@ impl SessionWorktree {
         let snapshot = self.snapshot(rules)?;
         let mut replacements = Vec::new();
         let mut conflicts = Vec::new();
+        let mut total_bytes = 0;
         for change in self.changes(&snapshot)? {
             let current = read_snapshot(&self.repository, &change.path)?;
-            match merge(&snapshot, &change, current.as_ref())? {
+            match self.merge(&snapshot, &change, current.as_ref())? {
                 Some(target) if target == current => {}
-                Some(target) => replacements.push(FileReplacement {
-                    path: change.path,
-                    expected: current,
-                    target,
-                }),
+                Some(target) => {
+                    let states = [&current, &target].into_iter().flatten();
+                    total_bytes += states.map(|state| state.content.len()).sum::<usize>();
+                    if total_bytes > MAX_APPLIED_BYTES {
+                        return Err(WorktreeError::TooLarge);
+                    }
+                    replacements.push(FileReplacement {
+                        path: change.path,
+                        expected: current,
+                        target,
+                    });
+                }
                 None => conflicts.push(change.path),
             }
         }
@@ -98,30 +106,16 @@ impl SessionWorktree {
         ])?;
         let mut parts = listed.split(|byte| *byte == 0);
         let mut changes = Vec::new();
-        let mut total_bytes = 0;
         // Each change is `:OLDMODE NEWMODE OLDID NEWID STATUS` and the path.
         while let (Some(header), Some(path)) = (parts.next(), parts.next()) {
             let path = Path::new(OsStr::from_bytes(path));
             let header = String::from_utf8_lossy(header);
             let mut fields = header.trim_start_matches(':').split(' ');
             let (old, new) = (fields.next(), fields.next());
-            let session = match file_kind(new, path)? {
-                None => None,
-                Some(_) => read_snapshot(&self.path, path)?,
-            };
-            let base = match file_kind(old, path)? {
-                None => None,
-                Some(kind) => Some(self.base_file(&snapshot.git, kind, path)?),
-            };
-            let states = [&base, &session].into_iter().flatten();
-            total_bytes += states.map(|state| state.content.len()).sum::<usize>();
-            if total_bytes > MAX_APPLIED_BYTES {
-                return Err(WorktreeError::TooLarge);
-            }
             changes.push(SessionChange {
                 path: path.to_owned(),
-                base,
-                session,
+                base: file_kind(old, path)?,
+                session: file_kind(new, path)?,
             });
         }
         Ok(changes)
@@ -144,38 +138,47 @@ impl SessionWorktree {
         let content = git.bytes(&["cat-file".into(), how.into(), object])?;
         Ok(FileSnapshot { kind, content })
     }
-}
 
-/// Merges the change of the session with the current file. Returns what the file becomes, or `None`
-/// if both changed it in different ways.
-#[expect(
-    clippy::option_option,
-    reason = "a conflict, or a file that may be absent"
-)]
-fn merge(
-    snapshot: &WorktreeSnapshot,
-    change: &SessionChange,
-    current: Option<&FileSnapshot>,
-) -> Result<Option<Option<FileSnapshot>>, WorktreeError> {
-    let (base, session) = (change.base.as_ref(), change.session.as_ref());
-    if current == base || current == session {
-        return Ok(Some(session.cloned()));
+    /// Merges the change of the session with the current file. Returns what the file becomes, or
+    /// `None` if both changed it in different ways.
+    #[expect(
+        clippy::option_option,
+        reason = "a conflict, or a file that may be absent"
+    )]
+    fn merge(
+        &self,
+        snapshot: &WorktreeSnapshot,
+        change: &SessionChange,
+        current: Option<&FileSnapshot>,
+    ) -> Result<Option<Option<FileSnapshot>>, WorktreeError> {
+        let session = match change.session {
+            None => None,
+            Some(_) => read_snapshot(&self.path, &change.path)?,
+        };
+        let base = match change.base {
+            None => None,
+            Some(kind) => Some(self.base_file(&snapshot.git, kind, &change.path)?),
+        };
+        if current == base.as_ref() || current == session.as_ref() {
+            return Ok(Some(session));
+        }
+        let (Some(base), Some(session), Some(current)) = (base, session, current) else {
+            return Ok(None);
+        };
+        let versions = [current, &base, &session];
+        let is_text = |file: &&FileSnapshot| {
+            file.kind != FileSnapshotKind::Link && !file.content.contains(&0)
+        };
+        if !versions.iter().all(is_text) {
+            return Ok(None);
+        }
+        let content = merge_texts(snapshot, versions)?;
+        let kind = match session.kind == base.kind {
+            true => current.kind,
+            false => session.kind,
+        };
+        Ok(content.map(|content| Some(FileSnapshot { kind, content })))
     }
-    let (Some(base), Some(session), Some(current)) = (base, session, current) else {
-        return Ok(None);
-    };
-    let versions = [current, base, session];
-    let is_text =
-        |file: &&FileSnapshot| file.kind != FileSnapshotKind::Link && !file.content.contains(&0);
-    if !versions.iter().all(is_text) {
-        return Ok(None);
-    }
-    let content = merge_texts(snapshot, versions)?;
-    let kind = match session.kind == base.kind {
-        true => current.kind,
-        false => session.kind,
-    };
-    Ok(content.map(|content| Some(FileSnapshot { kind, content })))
 }
 
 /// Merges the current text, the base and the text of the session. `None` is a conflict.

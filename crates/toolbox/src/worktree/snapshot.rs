@@ -8,7 +8,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use selvedge_confine::{Confinement, ConfinementMode, NetworkAccess};
+use selvedge_confine::{
+    ConfineError, Confinement, ConfinementBackend, ConfinementMode, NetworkAccess,
+};
 use selvedge_protocol::SandboxPolicy;
 
 use super::{SessionWorktree, WorktreeError, WorktreeRules, path_of_line};
@@ -64,7 +66,8 @@ impl SessionWorktree {
         if rules.policy == SandboxPolicy::DangerFullAccess {
             hidden.retain(|path| !path.starts_with(&self.path));
         }
-        let mode = confinement_mode(rules, &hidden, &scratch.path);
+        let backend = confinement_support().strongest_backend(rules.accepted_weaker);
+        let mode = confinement_mode(rules, &backend, &hidden, &scratch.path);
         let git = SafeGit::open_with(&self.path, mode, &variables)?;
         let hidden = hidden
             .iter()
@@ -111,8 +114,12 @@ impl WorktreeSnapshot {
 
 /// Returns how git is confined while it reads the files of a worktree. It is not on a system that
 /// cannot confine commands, if those of the session are not confined either.
-fn confinement_mode(rules: &WorktreeRules, hidden: &[PathBuf], scratch: &Path) -> ConfinementMode {
-    let backend = confinement_support().strongest_backend(rules.accepted_weaker);
+fn confinement_mode(
+    rules: &WorktreeRules,
+    backend: &Result<ConfinementBackend, ConfineError>,
+    hidden: &[PathBuf],
+    scratch: &Path,
+) -> ConfinementMode {
     match rules.policy == SandboxPolicy::DangerFullAccess && backend.is_err() {
         true => ConfinementMode::Unconfined,
         false => ConfinementMode::Confined(Confinement {
@@ -211,17 +218,27 @@ mod tests {
 
     /// An environment may give the session fewer rights than the configuration.
     #[test]
-    fn git_is_confined_with_full_access_too() {
-        for policy in [
-            SandboxPolicy::DangerFullAccess,
-            SandboxPolicy::WorkspaceWrite,
+    fn git_is_confined_with_full_access_too_if_the_system_can() {
+        let namespaces = || Ok(ConfinementBackend::Namespaces);
+        let none = || {
+            Err(ConfineError::Unsupported {
+                reason: "no namespaces".to_owned(),
+            })
+        };
+        for (policy, backend, is_confined) in [
+            (SandboxPolicy::DangerFullAccess, namespaces(), true),
+            (SandboxPolicy::WorkspaceWrite, namespaces(), true),
+            (SandboxPolicy::DangerFullAccess, none(), false),
+            // Git does not start then.
+            (SandboxPolicy::WorkspaceWrite, none(), true),
         ] {
             let rules = WorktreeRules {
                 policy,
                 ..WorktreeRules::default()
             };
-            let mode = confinement_mode(&rules, &[], Path::new("/tmp/scratch"));
-            assert!(matches!(mode, ConfinementMode::Confined(_)), "{policy:?}");
+            let mode = confinement_mode(&rules, &backend, &[], Path::new("/tmp/scratch"));
+            let is_seen = matches!(mode, ConfinementMode::Confined(_));
+            assert_eq!(is_seen, is_confined, "{policy:?} {backend:?}");
         }
     }
 }
