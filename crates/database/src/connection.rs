@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::postgres::{NamedLockMode, PostgresConnection};
 use crate::statement::StatementKind;
 use crate::{
-    ColumnCodec, DatabaseError, DatabaseValue, Params, Row, Statement, ValueRef, WriteTransaction,
-    sqlite,
+    ColumnCodec, DatabaseError, DatabaseValue, Params, PostgresUrl, Row, Statement, ValueRef,
+    WriteTransaction, sqlite,
 };
 
 /// A connection to a database.
@@ -17,6 +18,7 @@ pub struct Connection {
 
 pub(crate) enum Backend {
     Sqlite(rusqlite::Connection),
+    Postgres(Box<PostgresConnection>),
 }
 
 impl Connection {
@@ -33,6 +35,12 @@ impl Connection {
             Backend::Sqlite(connection) => {
                 let statement = connection.prepare_cached(sql)?;
                 Ok(Statement(StatementKind::Sqlite(statement)))
+            }
+            Backend::Postgres(connection) => {
+                let statement = connection.prepare(sql)?;
+                Ok(Statement(StatementKind::Postgres(
+                    self, connection, statement,
+                )))
             }
         }
     }
@@ -56,10 +64,16 @@ impl Connection {
     pub fn execute_batch(&self, sql: &str) -> Result<(), DatabaseError> {
         match &self.backend {
             Backend::Sqlite(connection) => Ok(connection.execute_batch(sql)?),
+            Backend::Postgres(connection) => connection.execute_batch(sql),
         }
     }
 
     /// Begins a transaction that may write.
+    ///
+    /// SQLite lets one transaction write at a time. In PostgreSQL, transactions write at the same
+    /// time and see what others have committed. A transaction that writes something because of what
+    /// it read must lock it before: a row with [`Connection::row_lock`], and anything else with
+    /// [`Connection::lock_name`].
     pub fn begin_write(&self) -> Result<WriteTransaction<'_>, DatabaseError> {
         WriteTransaction::begin(self)
     }
@@ -68,18 +82,91 @@ impl Connection {
     pub fn begin_snapshot(&self) -> Result<(), DatabaseError> {
         match &self.backend {
             Backend::Sqlite(_) => self.run("BEGIN"),
+            Backend::Postgres(connection) => {
+                connection.begin_snapshot();
+                Ok(())
+            }
         }
     }
 
     /// Ends a transaction that only reads.
     pub fn end_snapshot(&self) -> Result<(), DatabaseError> {
-        self.run("COMMIT")
+        match &self.backend {
+            Backend::Sqlite(_) => self.run("COMMIT"),
+            Backend::Postgres(connection) => connection.end_snapshot(),
+        }
+    }
+
+    pub(crate) fn begin_transaction(&self) -> Result<(), DatabaseError> {
+        match &self.backend {
+            Backend::Sqlite(_) => self.run("BEGIN IMMEDIATE"),
+            Backend::Postgres(connection) => {
+                connection.begin_write();
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn commit_transaction(&self) -> Result<(), DatabaseError> {
+        match &self.backend {
+            Backend::Sqlite(_) => self.run("COMMIT"),
+            Backend::Postgres(connection) => connection.commit(),
+        }
+    }
+
+    pub(crate) fn rollback_transaction(&self) -> Result<(), DatabaseError> {
+        match &self.backend {
+            Backend::Sqlite(_) => self.run("ROLLBACK"),
+            Backend::Postgres(connection) => connection.rollback(),
+        }
+    }
+
+    /// Returns the end of a `SELECT` in a transaction that may write: the rows that it returns
+    /// cannot be changed or locked by other transactions until the end of this one.
+    pub fn row_lock(&self) -> &'static str {
+        match &self.backend {
+            // The transaction has locked the whole file.
+            Backend::Sqlite(_) => "",
+            Backend::Postgres(_) => " FOR UPDATE",
+        }
+    }
+
+    /// Locks a name for this transaction, until it ends. The lock is taken with the next statement.
+    pub fn lock_name(&self, name: &str, mode: NamedLockMode) {
+        match &self.backend {
+            // The transaction has locked the whole file.
+            Backend::Sqlite(_) => {}
+            Backend::Postgres(connection) => connection.lock_name(name, mode),
+        }
+    }
+
+    /// Sends a notice about a topic to all listeners when the transaction is committed. A file of
+    /// SQLite has no notices.
+    pub fn notify(&self, topic: &str) {
+        match &self.backend {
+            Backend::Sqlite(_) => {}
+            Backend::Postgres(connection) => connection.notify(topic),
+        }
+    }
+
+    /// Returns the address of the database; `None` if it is a file.
+    pub fn address(&self) -> Option<&PostgresUrl> {
+        match &self.backend {
+            Backend::Sqlite(_) => None,
+            Backend::Postgres(connection) => Some(connection.url()),
+        }
+    }
+
+    /// Returns whether statements go to another process, so that each of them takes time.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.backend, Backend::Postgres(_))
     }
 
     /// Returns whether a transaction is open.
     pub fn is_in_transaction(&self) -> bool {
         match &self.backend {
             Backend::Sqlite(connection) => !connection.is_autocommit(),
+            Backend::Postgres(connection) => connection.is_in_transaction(),
         }
     }
 
@@ -93,9 +180,15 @@ impl Connection {
     pub fn set_codec(&mut self, codec: Arc<dyn ColumnCodec>) -> Result<(), DatabaseError> {
         match &self.backend {
             Backend::Sqlite(connection) => sqlite::register_functions(connection, &codec)?,
+            // The client encrypts parameters and decrypts columns.
+            Backend::Postgres(_) => {}
         }
         self.codec = Some(codec);
         Ok(())
+    }
+
+    pub(crate) fn codec(&self) -> Option<&Arc<dyn ColumnCodec>> {
+        self.codec.as_ref()
     }
 
     /// Returns `keyed_digest` of a value, as a statement computes it.
@@ -105,10 +198,12 @@ impl Connection {
         digest.unwrap_or_else(|| DatabaseValue::Text(value.to_owned()))
     }
 
-    /// Returns the file of the database; `None` if it has none.
+    /// Returns the file of the database, or its address without the password; `None` if it has
+    /// neither.
     pub fn path(&self) -> Option<&str> {
         match &self.backend {
             Backend::Sqlite(connection) => connection.path(),
+            Backend::Postgres(connection) => Some(connection.url().label()),
         }
     }
 
@@ -116,9 +211,21 @@ impl Connection {
     pub fn tables(&self) -> Result<Vec<String>, DatabaseError> {
         let sql = match &self.backend {
             Backend::Sqlite(_) => "SELECT name FROM sqlite_master WHERE type = 'table'",
+            Backend::Postgres(_) => {
+                "SELECT CAST(table_name AS TEXT) FROM information_schema.tables
+                 WHERE table_schema = current_schema()"
+            }
         };
         let mut read = self.prepare_cached(sql)?;
         read.query_map(&[], |row| row.get(0))?.collect()
+    }
+
+    /// Creates the default schema of the connection if it does not exist.
+    pub fn create_schema(&self) -> Result<(), DatabaseError> {
+        match &self.backend {
+            Backend::Sqlite(_) => Ok(()),
+            Backend::Postgres(connection) => connection.create_schema(),
+        }
     }
 
     /// Returns the size of some tables with their indexes, in bytes. A name may end with `%`, which
@@ -126,6 +233,7 @@ impl Connection {
     pub fn table_bytes(&self, names: &[&str]) -> Result<u64, DatabaseError> {
         match &self.backend {
             Backend::Sqlite(connection) => sqlite::table_bytes(connection, names),
+            Backend::Postgres(_) => self.postgres_table_bytes(names),
         }
     }
 
@@ -133,6 +241,8 @@ impl Connection {
     pub fn set_busy_timeout(&self, timeout: Duration) -> Result<(), DatabaseError> {
         match &self.backend {
             Backend::Sqlite(connection) => Ok(connection.busy_timeout(timeout)?),
+            // The time-out of a connection is fixed, because a change would need an answer.
+            Backend::Postgres(_) => Ok(()),
         }
     }
 
@@ -142,6 +252,8 @@ impl Connection {
             Backend::Sqlite(connection) => {
                 Ok(connection.pragma_update(None, "synchronous", "full")?)
             }
+            // PostgreSQL does so unless its administrator chose otherwise.
+            Backend::Postgres(_) => Ok(()),
         }
     }
 
@@ -151,6 +263,8 @@ impl Connection {
             Backend::Sqlite(connection) => {
                 Ok(connection.pragma_update(None, "secure_delete", "on")?)
             }
+            // Deleted rows are overwritten when `compact` has made their space free.
+            Backend::Postgres(_) => Ok(()),
         }
     }
 
@@ -158,6 +272,7 @@ impl Connection {
     pub fn compact(&self) -> Result<(), DatabaseError> {
         match &self.backend {
             Backend::Sqlite(connection) => Ok(connection.execute_batch("VACUUM")?),
+            Backend::Postgres(connection) => connection.vacuum(&self.tables()?),
         }
     }
 
@@ -170,6 +285,17 @@ impl Connection {
                 let busy: i64 = self.query_row(sql, &[], |row| row.get(0))?;
                 Ok(busy == 0)
             }
+            // The log belongs to the administrator of the database.
+            Backend::Postgres(_) => Ok(true),
+        }
+    }
+
+    /// Returns the SQL of the time of the database, in milliseconds since 1970. All servers of a
+    /// database compare times of this one clock, whatever their own clocks say.
+    pub fn database_now(&self) -> &'static str {
+        match &self.backend {
+            Backend::Sqlite(_) => "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
+            Backend::Postgres(_) => "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
         }
     }
 
@@ -181,6 +307,7 @@ impl Connection {
                 let version = connection.pragma_query_value(None, "data_version", |row| row.get(0));
                 Ok(Some(version?))
             }
+            Backend::Postgres(_) => Ok(None),
         }
     }
 }
@@ -189,6 +316,7 @@ impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match &self.backend {
             Backend::Sqlite(_) => "Connection(SQLite)",
+            Backend::Postgres(_) => "Connection(PostgreSQL)",
         };
         f.write_str(name)
     }

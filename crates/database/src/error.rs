@@ -36,6 +36,14 @@ pub enum DatabaseErrorKind {
     NoRows,
     /// A column has another type than the caller expects.
     WrongType,
+    /// Another transaction is in the way. The whole transaction can be repeated.
+    Conflict,
+    /// The database cannot be reached, or the connection to it was lost. Nothing was written.
+    Unavailable,
+    /// The connection was lost during a commit, and the database did not tell its outcome.
+    OutcomeUnknown,
+    /// The address, user or password of the database is wrong.
+    Address,
     /// An error that no other kind describes.
     Other,
 }
@@ -51,6 +59,13 @@ impl DatabaseError {
     /// Returns the kind of the error.
     pub fn kind(&self) -> DatabaseErrorKind {
         self.kind
+    }
+
+    /// Whether the whole transaction can be repeated, and may succeed then: another transaction was
+    /// in the way, or the connection was lost before the commit.
+    pub fn is_transient(&self) -> bool {
+        use DatabaseErrorKind::{Conflict, Unavailable};
+        matches!(self.kind, Conflict | Unavailable)
     }
 
     /// Whether the disk or a quota is probably full.

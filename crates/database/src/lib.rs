@@ -7,16 +7,24 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod codec;
+mod columns;
 mod connection;
+mod encode;
 mod error;
+mod postgres;
+mod retry;
 mod sqlite;
 mod statement;
 mod transaction;
 mod value;
 
 pub use codec::{ColumnCodec, ColumnCodecError};
+pub use columns::ColumnInfo;
 pub use connection::Connection;
+pub use encode::{ColumnContent, ColumnFunction, EncodedColumn};
 pub use error::{DatabaseError, DatabaseErrorKind, OptionalRow};
+pub use postgres::{NamedLockMode, NoticeListener, PostgresUrl};
+pub use retry::TransactionRetry;
 pub use statement::{MappedRows, Params, Row, Rows, Statement};
 pub use transaction::WriteTransaction;
 pub use value::{DatabaseValue, FromColumn, ToParameter, ValueRef};

@@ -58,6 +58,7 @@ impl Connection {
             Backend::Sqlite(connection) => {
                 connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep)?;
             }
+            Backend::Postgres(_) => {}
         }
         Ok(())
     }
@@ -71,6 +72,7 @@ impl Connection {
                 connection.pragma_update(None, "synchronous", "normal")?;
                 connection.set_prepared_statement_cache_capacity(MAX_CACHED_STATEMENTS);
             }
+            Backend::Postgres(_) => {}
         }
         Ok(())
     }

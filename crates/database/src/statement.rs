@@ -1,10 +1,14 @@
 //! Prepared statements and the rows that they return.
 
 use std::fmt;
+use std::sync::Arc;
 
 use rusqlite::types::ToSqlOutput;
 
-use crate::{DatabaseError, DatabaseErrorKind, FromColumn, ToParameter, ValueRef};
+use crate::postgres::{PostgresConnection, PreparedStatement};
+use crate::{
+    Connection, DatabaseError, DatabaseErrorKind, DatabaseValue, FromColumn, ToParameter, ValueRef,
+};
 
 /// The parameters of a statement, which [`params!`](crate::params) makes.
 pub type Params<'a> = &'a [&'a dyn ToParameter];
@@ -14,6 +18,11 @@ pub struct Statement<'c>(pub(crate) StatementKind<'c>);
 
 pub(crate) enum StatementKind<'c> {
     Sqlite(rusqlite::CachedStatement<'c>),
+    Postgres(
+        &'c Connection,
+        &'c PostgresConnection,
+        Arc<PreparedStatement>,
+    ),
 }
 
 /// The rows that a query returns.
@@ -21,6 +30,10 @@ pub struct Rows<'s>(RowsKind<'s>);
 
 enum RowsKind<'s> {
     Sqlite(rusqlite::Rows<'s>),
+    Postgres {
+        rows: std::vec::IntoIter<Vec<DatabaseValue>>,
+        current: Vec<DatabaseValue>,
+    },
 }
 
 /// A row of a query.
@@ -30,6 +43,7 @@ pub struct Row<'r>(RowKind<'r>);
 #[derive(Clone, Copy)]
 enum RowKind<'r> {
     Sqlite(&'r rusqlite::Row<'r>),
+    Postgres(&'r [DatabaseValue]),
 }
 
 impl Statement<'_> {
@@ -40,6 +54,10 @@ impl Statement<'_> {
                 bind(statement, params)?;
                 Ok(statement.raw_execute()?)
             }
+            StatementKind::Postgres(connection, postgres, statement) => {
+                let answer = postgres.query(statement, params, connection.codec())?;
+                Ok(answer.changed as usize)
+            }
         }
     }
 
@@ -49,6 +67,13 @@ impl Statement<'_> {
             StatementKind::Sqlite(statement) => {
                 bind(statement, params)?;
                 Ok(Rows(RowsKind::Sqlite(statement.raw_query())))
+            }
+            StatementKind::Postgres(connection, postgres, statement) => {
+                let answer = postgres.query(statement, params, connection.codec())?;
+                Ok(Rows(RowsKind::Postgres {
+                    rows: answer.rows.into_iter(),
+                    current: Vec::new(),
+                }))
             }
         }
     }
@@ -82,10 +107,52 @@ impl Statement<'_> {
         }
     }
 
+    /// Executes a query with each of these lists of parameters, and converts the rows of each. A
+    /// database on another machine gets all of them before it answers the first.
+    pub fn query_many<T>(
+        &mut self,
+        lists: &[Vec<DatabaseValue>],
+        mut map: impl FnMut(Row<'_>) -> Result<T, DatabaseError>,
+    ) -> Result<Vec<Vec<T>>, DatabaseError> {
+        if let StatementKind::Postgres(connection, postgres, statement) = &self.0 {
+            let answers = postgres.query_many(statement, lists, connection.codec())?;
+            let rows = answers.into_iter().map(|answer| {
+                let rows = answer.rows.iter();
+                rows.map(|row| map(Row(RowKind::Postgres(row)))).collect()
+            });
+            return rows.collect();
+        }
+        let mut results = Vec::with_capacity(lists.len());
+        for list in lists {
+            let rows = self.query_map(&as_params(list), &mut map)?;
+            results.push(rows.collect::<Result<_, _>>()?);
+        }
+        Ok(results)
+    }
+
+    /// Executes a statement with each of these lists of parameters. A database on another machine
+    /// gets all of them before it answers the first.
+    pub fn execute_many(&mut self, lists: &[Vec<DatabaseValue>]) -> Result<(), DatabaseError> {
+        if let StatementKind::Postgres(connection, postgres, statement) = &self.0 {
+            return postgres
+                .query_many(statement, lists, connection.codec())
+                .map(drop);
+        }
+        for list in lists {
+            self.execute(&as_params(list))?;
+        }
+        Ok(())
+    }
+
     /// Returns whether a query returns a row.
     pub fn exists(&mut self, params: Params<'_>) -> Result<bool, DatabaseError> {
         Ok(self.query(params)?.next()?.is_some())
     }
+}
+
+/// Returns a list of values as parameters.
+pub(crate) fn as_params(list: &[DatabaseValue]) -> Vec<&dyn ToParameter> {
+    list.iter().map(|value| value as &dyn ToParameter).collect()
 }
 
 /// Binds the parameters of a statement of SQLite.
@@ -138,6 +205,10 @@ impl Rows<'_> {
     pub fn next(&mut self) -> Result<Option<Row<'_>>, DatabaseError> {
         match &mut self.0 {
             RowsKind::Sqlite(rows) => Ok(rows.next()?.map(|row| Row(RowKind::Sqlite(row)))),
+            RowsKind::Postgres { rows, current } => Ok(rows.next().map(|row| {
+                *current = row;
+                Row(RowKind::Postgres(current))
+            })),
         }
     }
 }
@@ -161,6 +232,13 @@ impl<'r> Row<'r> {
     pub fn get_ref(self, column: usize) -> Result<ValueRef<'r>, DatabaseError> {
         match self.0 {
             RowKind::Sqlite(row) => Ok(from_sqlite(row.get_ref(column)?)),
+            RowKind::Postgres(row) => match row.get(column) {
+                Some(value) => Ok(value.into()),
+                None => Err(DatabaseError::new(
+                    DatabaseErrorKind::WrongType,
+                    format!("the result has no column {column}"),
+                )),
+            },
         }
     }
 }

@@ -15,9 +15,9 @@ impl<'c> WriteTransaction<'c> {
     pub(crate) fn begin(connection: &'c Connection) -> Result<Self, DatabaseError> {
         if connection.is_in_transaction() {
             // The previous write panicked inside its transaction.
-            connection.run("ROLLBACK")?;
+            connection.rollback_transaction()?;
         }
-        connection.run("BEGIN IMMEDIATE")?;
+        connection.begin_transaction()?;
         Ok(Self {
             connection,
             is_open: true,
@@ -26,7 +26,7 @@ impl<'c> WriteTransaction<'c> {
 
     /// Commits the transaction. If that fails, it is rolled back.
     pub fn commit(mut self) -> Result<(), DatabaseError> {
-        self.connection.run("COMMIT")?;
+        self.connection.commit_transaction()?;
         self.is_open = false;
         Ok(())
     }
@@ -34,7 +34,7 @@ impl<'c> WriteTransaction<'c> {
     /// Undoes everything that was written.
     pub fn rollback(mut self) -> Result<(), DatabaseError> {
         self.is_open = false;
-        self.connection.run("ROLLBACK")
+        self.connection.rollback_transaction()
     }
 }
 
@@ -50,7 +50,7 @@ impl Drop for WriteTransaction<'_> {
     fn drop(&mut self) {
         if self.is_open && self.connection.is_in_transaction() {
             // If it fails, the next transaction of the connection tries it again.
-            let _ = self.connection.run("ROLLBACK");
+            let _ = self.connection.rollback_transaction();
         }
     }
 }

@@ -59,6 +59,18 @@ impl<'a> ValueRef<'a> {
     }
 }
 
+impl From<&str> for DatabaseValue {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<i64> for DatabaseValue {
+    fn from(number: i64) -> Self {
+        Self::Integer(number)
+    }
+}
+
 impl<'a> From<&'a DatabaseValue> for ValueRef<'a> {
     fn from(value: &'a DatabaseValue) -> Self {
         match value {

@@ -123,7 +123,9 @@ impl Journal {
             return Err(ChannelError::MessageTooLong(message.text.len()));
         }
         let stored_name = format!("{}{owner}", message.channel);
+        let claim = self.claim_of_author(&message.author);
         self.write_async(move |journal, connection| {
+            journal.check_claim(connection, claim.as_ref())?;
             journal.post_in(connection, &message, &stored_name)
         })
         .await?
@@ -227,6 +229,10 @@ impl Journal {
         while let Some(row) = rows.next()? {
             let (id, name, title): (String, Option<String>, Option<String>) =
                 (row.get(0)?, row.get(1)?, row.get(2)?);
+            let title = match (&name, title) {
+                (None, None) => self.title_from_message(connection, &id)?,
+                (_, title) => title,
+            };
             let titles = name.iter().chain(&title);
             let names = titles.map(|title| mention_of_title(title));
             let is_mentioned = names

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use selvedge_database::{Connection, FromColumn, OptionalRow, Params};
 
-use crate::{ComponentSchema, JournalError};
+use crate::{ComponentSchema, JournalError, JournalLocation};
 
 /// The name of the journal's file in its folder.
 pub(crate) const FILE_NAME: &str = "journal.sqlite";
@@ -13,12 +13,18 @@ pub(crate) const FILE_NAME: &str = "journal.sqlite";
 /// a millisecond.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Opens the file in a folder for the tables of `schema`. Creates the folder and the file if they
-/// do not exist. Fails without a write if a newer version of Selvedge wrote the file.
+/// Opens the database of a journal for the tables of `schema`. Creates the folder and the file if
+/// they do not exist. Fails without a write if a newer version of Selvedge wrote the database.
 pub(crate) fn open_read_write(
-    folder: &Path,
+    location: &JournalLocation,
     schema: &ComponentSchema,
 ) -> Result<Connection, JournalError> {
+    let folder = location.folder();
+    if let Some(database) = location.database() {
+        let connection = Connection::open_postgres(database)?;
+        schema.check_versions(&connection)?;
+        return Ok(connection);
+    }
     let file = |error| JournalError::File {
         path: folder.to_owned(),
         error,

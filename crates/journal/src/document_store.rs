@@ -20,7 +20,7 @@ use crate::{Journal, JournalError};
 
 /// The size of the largest document that is accepted.
 const MAX_DOCUMENT_BYTES: usize = 64 << 20;
-/// The total size of all documents. The oldest web pages are removed to make room.
+/// The total size of the documents of one owner. Its oldest web pages are removed to make room.
 const MAX_TOTAL_BYTES: i64 = 512 << 20;
 /// How many random keys are tried before saving fails. A collision is practically impossible.
 const MAX_KEY_ATTEMPTS: usize = 8;
@@ -164,7 +164,7 @@ impl Journal {
     /// Stores a document under the first of these keys that no document of the owner has.
     fn save_under_first_free(
         &self,
-        keys: impl Iterator<Item = String>,
+        keys: impl IntoIterator<Item = String>,
         document: &NewDocument<'_>,
         owner: &DocumentOwner,
     ) -> Result<DocumentInfo, LedgerError> {
@@ -180,8 +180,9 @@ impl Journal {
             media_type: document.media_type.to_owned(),
         };
         let bytes = document.content.len() as i64;
+        let keys: Vec<String> = keys.into_iter().collect();
         let (key, saved_ms) = self.write(|connection| {
-            make_room(connection, bytes)?;
+            make_room(connection, bytes, owner)?;
             let (about, content) = (
                 self.payloads.put_json(connection, &about)?,
                 self.payloads.put(connection, document.content)?,
@@ -192,12 +193,12 @@ impl Journal {
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
             )?;
             let origin = self.source_hash(document.kind, document.source, owner);
-            for key in keys {
+            for key in &keys {
                 let kind = document.kind.as_str();
                 let stored = format!("{key}{}", owner.0);
                 let row = params![stored, kind, origin, about, content, bytes, saved_ms];
                 if insert.execute(row)? == 1 {
-                    return Ok((key, saved_ms));
+                    return Ok((key.clone(), saved_ms));
                 }
             }
             Err(JournalError::Damaged(
@@ -301,12 +302,12 @@ impl Journal {
         owner: &DocumentOwner,
     ) -> Result<Vec<DocumentInfo>, JournalError> {
         let connection = self.flushed_connection();
-        let mut read = connection.prepare_cached(
+        let mut read = connection.prepare_cached(&format!(
             "SELECT key, kind, about, bytes, saved_ms FROM cabinet
-             WHERE kind = ?1 AND saved_ms > ?2
-             AND ((?4 = '' AND key NOT LIKE '%@%') OR (?4 <> '' AND key LIKE '%' || ?4))
+             WHERE kind = ?1 AND saved_ms > ?2 AND {}
              ORDER BY saved_ms DESC, key LIMIT ?3",
-        )?;
+            owned_condition("?4")
+        ))?;
         let mut rows = read.query(params![
             kind.as_str(),
             cutoff_ms(DOCUMENT_RETENTION),
@@ -345,21 +346,36 @@ impl Journal {
     }
 }
 
+/// Returns the SQL condition for the documents of the owner in a parameter.
+fn owned_condition(owner: &str) -> String {
+    format!(
+        "(({owner} = '' AND key NOT LIKE '%{OWNER_SEPARATOR}%')
+          OR ({owner} <> '' AND key LIKE '%' || {owner}))"
+    )
+}
+
 /// Returns the time `age` ago, in milliseconds since 1970.
 fn cutoff_ms(age: Duration) -> i64 {
     now_ms() - age.as_millis() as i64
 }
 
-/// Removes the oldest web pages, which can be fetched again, until `bytes` more bytes fit.
-fn make_room(connection: &Connection, bytes: i64) -> Result<(), JournalError> {
-    let sum = |connection: &Connection| -> Result<i64, JournalError> {
-        let mut read = connection
-            .prepare_cached("SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM cabinet")?;
-        Ok(read.query_row(params![], |row| row.get(0))?)
-    };
-    while sum(connection)? + bytes > MAX_TOTAL_BYTES {
-        let oldest = "SELECT key FROM cabinet WHERE kind = 'page' ORDER BY saved_ms, key LIMIT 1";
-        let Some(key) = query_first::<String>(connection, oldest, params![])? else {
+/// Removes the oldest web pages of an owner, which can be fetched again, until `bytes` more bytes
+/// fit.
+fn make_room(
+    connection: &Connection,
+    bytes: i64,
+    owner: &DocumentOwner,
+) -> Result<(), JournalError> {
+    let is_owned = owned_condition("?1");
+    let sum =
+        format!("SELECT CAST(coalesce(sum(bytes), 0) AS BIGINT) FROM cabinet WHERE {is_owned}");
+    let oldest = format!(
+        "SELECT key FROM cabinet WHERE kind = 'page' AND {is_owned}
+         ORDER BY saved_ms, key LIMIT 1"
+    );
+    let used = || query_first::<i64>(connection, &sum, params![owner.0]);
+    while used()?.unwrap_or_default() + bytes > MAX_TOTAL_BYTES {
+        let Some(key) = query_first::<String>(connection, &oldest, params![owner.0])? else {
             return Err(JournalError::DocumentStoreFull {
                 megabytes: (MAX_TOTAL_BYTES >> 20) as u64,
             });

@@ -79,6 +79,9 @@ pub enum JournalError {
     /// Another process has claimed the session, or has appended items to it in the meantime.
     #[error("session `{0}` is in use by another process")]
     SessionInUse(String),
+    /// Another process has claimed the session since this process claimed it.
+    #[error("session `{0}` was taken over by another server")]
+    TakenOver(String),
     /// Another session already has this name.
     #[error("the session name `{0}` is already in use")]
     NameTaken(String),
@@ -117,6 +120,9 @@ pub enum JournalError {
          reads the file"
     )]
     LogNotTruncated,
+    /// A store cannot be copied into another one.
+    #[error("cannot copy the store: {0}")]
+    StoreCopy(String),
     /// A job of the journal panicked.
     #[error("the journal failed with an internal error")]
     Panicked,
@@ -155,7 +161,7 @@ impl JournalError {
 
     /// Returns whether another connection has locked the file.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, Self::Database(error) if error.kind() == DatabaseErrorKind::Busy)
+        self.has_kind(DatabaseErrorKind::Busy)
     }
 }
 
@@ -174,9 +180,10 @@ impl From<std::string::FromUtf8Error> for JournalError {
 impl From<JournalError> for LedgerError {
     fn from(error: JournalError) -> Self {
         match error {
-            JournalError::ClaimedByOther => Self::ClaimedByOther,
+            JournalError::ClaimedByOther | JournalError::TakenOver(_) => Self::ClaimedByOther,
             JournalError::AlreadyResumed { run, by } => Self::AlreadyResumed { run, by },
             other if other.is_disk_full() => Self::DiskFull(other.to_string()),
+            other if other.is_unavailable() => Self::Unavailable(other.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }
@@ -202,11 +209,28 @@ impl From<JournalError> for SessionError {
 
 impl From<JournalError> for ServerStoreError {
     fn from(error: JournalError) -> Self {
-        Self::Storage(error.into())
+        match error {
+            JournalError::TakenOver(session) => Self::TakenOver(session),
+            other => Self::Storage(other.into()),
+        }
     }
 }
 
 impl JournalError {
+    /// Whether the database cannot be reached, or the connection to it was lost.
+    pub fn is_unavailable(&self) -> bool {
+        self.has_kind(DatabaseErrorKind::Unavailable)
+    }
+
+    /// Whether the address, user or password of the database is wrong.
+    pub fn is_address_wrong(&self) -> bool {
+        self.has_kind(DatabaseErrorKind::Address)
+    }
+
+    fn has_kind(&self, kind: DatabaseErrorKind) -> bool {
+        matches!(self, Self::Database(error) if error.kind() == kind)
+    }
+
     /// Whether the disk or a quota is probably full. SQLite reports it as an I/O error if it cannot
     /// extend the index of its log.
     pub fn is_disk_full(&self) -> bool {

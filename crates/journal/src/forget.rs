@@ -1,9 +1,10 @@
 //! Deletes turns of a session, or a whole session, with everything that was recorded for them.
 //!
 //! Deleted with a turn: its items, the runs that began in it with their calls and approvals, the
-//! values that scripts stored in it, the documents it saved, and the sessions of agents it
-//! launched. Copies of the turn in forks of the session are deleted as well. Messages that the turn
-//! posted to channels lose their text and keep their numbers.
+//! values that scripts stored in it, the documents it saved, the stored answers to requests that
+//! name the session, and the sessions of agents it launched. Copies of the turn in forks of the
+//! session are deleted as well. Messages that the turn posted to channels lose their text and keep
+//! their numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -175,6 +176,7 @@ impl ForgetTransaction<'_> {
             "DELETE FROM turn_changes WHERE session = ?1",
             "DELETE FROM session_events WHERE session = ?1",
             "DELETE FROM approval_deciders WHERE session = ?1",
+            "DELETE FROM shared_approvals WHERE session = ?1",
             "DELETE FROM channel_followers WHERE session = ?1",
             "DELETE FROM sessions WHERE id = ?1",
         ] {
@@ -223,11 +225,35 @@ impl ForgetTransaction<'_> {
             .connection
             .query_row(sql, params![session], |row| row.get(0))?;
         self.delete_documents(earliest_ms.max(started), &texts)?;
+        self.delete_replies(session)?;
         for session in launched {
             // A session that another session of this list launched is already deleted.
             if check_session_exists(self.connection, &session).is_ok() {
                 self.delete_session(&session)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Deletes the answers to requests with an idempotency key that name a session. They may quote
+    /// its turns.
+    fn delete_replies(&self, session: &str) -> Result<(), JournalError> {
+        let mut named: Vec<(String, String)> = Vec::new();
+        let sql = "SELECT token, key, body FROM api_replies WHERE body IS NOT NULL";
+        let mut read = self.connection.prepare_cached(sql)?;
+        let mut rows = read.query(params![])?;
+        while let Some(row) = rows.next()? {
+            let body = self
+                .journal
+                .payloads
+                .get(self.connection, row.get_ref(2)?)?;
+            if String::from_utf8_lossy(&body.unwrap_or_default()).contains(session) {
+                named.push((row.get(0)?, row.get(1)?));
+            }
+        }
+        for (token, key) in named {
+            let sql = "DELETE FROM api_replies WHERE token = ?1 AND key = ?2";
+            execute(self.connection, sql, params![token, key])?;
         }
         Ok(())
     }
@@ -298,10 +324,12 @@ fn session_family(connection: &Connection, session: &str) -> Result<Vec<String>,
     query_column(
         connection,
         "WITH RECURSIVE family(id) AS (
-            SELECT ?1
-            UNION SELECT sessions.id FROM sessions JOIN family ON sessions.forked_from = family.id
-            UNION SELECT sessions.forked_from FROM sessions JOIN family ON sessions.id = family.id
-                WHERE sessions.forked_from IS NOT NULL)
+            SELECT id FROM sessions WHERE id = ?1
+            UNION SELECT links.other FROM family JOIN (
+                    SELECT forked_from AS one, id AS other FROM sessions
+                        WHERE forked_from IS NOT NULL
+                    UNION ALL SELECT id, forked_from FROM sessions WHERE forked_from IS NOT NULL
+                ) AS links ON links.one = family.id)
          SELECT id FROM family WHERE id IN (SELECT id FROM sessions)",
         params![session],
     )
@@ -320,7 +348,7 @@ fn shared_turns(
         "SELECT DISTINCT ours.turn FROM items ours JOIN items theirs
          ON theirs.session = ?2 AND theirs.number = ours.number
              AND theirs.at_ms = ours.at_ms AND theirs.turn = ours.turn
-         WHERE ours.session = ?1 AND (?3 IS NULL OR ours.turn = ?3)",
+         WHERE ours.session = ?1 AND (ours.turn = ?3 OR ?3 IS NULL)",
         params![session, other, turn],
     )?;
     Ok(turns.into_iter().collect())

@@ -1,12 +1,13 @@
 //! Messages to sessions: each is stored, claimed by one process, and answered by a turn.
 
-use selvedge_database::{Connection, OptionalRow, Row, params};
+use selvedge_database::{Connection, NamedLockMode, OptionalRow, Row, params};
 use selvedge_protocol::{
     AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_QUEUED_MESSAGES, MessageAuthor,
     NewInboxMessage,
 };
 
 use crate::connection::{execute, query_first};
+use crate::notices::QUEUES_TOPIC;
 use crate::server_store::{open_message_count, token_by_name};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
@@ -64,6 +65,7 @@ impl Journal {
         connection: &Connection,
         session: &str,
     ) -> Result<Option<ClaimedMessage>, JournalError> {
+        connection.lock_name(&inbox_lock(session), NamedLockMode::Exclusive);
         let last_turn = last_turn(connection, session)?;
         while let Some(open) = self.oldest_open_message(connection, session)? {
             let OpenMessage {
@@ -72,8 +74,9 @@ impl Journal {
                 payer,
             } = open;
             let is_claimed = message.state == InboxState::Claimed;
-            let is_other = |owner: &String| *owner != self.owner.id && self.is_owner_alive(owner);
-            if is_claimed && owner.as_ref().is_some_and(is_other) {
+            if let Some(owner) = owner.filter(|owner| is_claimed && *owner != self.owner.id)
+                && !self.may_replace_owner(connection, &owner)?
+            {
                 return Ok(None);
             }
             let claimed_turn = message.turn.filter(|_| is_claimed);
@@ -203,10 +206,14 @@ impl Journal {
                 return Ok(Err(QueueRefusal::OtherWorkspace));
             }
         }
+        connection.lock_name(&inbox_lock(session), NamedLockMode::Exclusive);
         let sql = "SELECT count(*) FROM inbox WHERE session = ?1 AND ended_ms IS NULL";
         let waiting: Option<u32> = query_first(connection, sql, params![session])?;
         if waiting.unwrap_or_default() >= MAX_QUEUED_MESSAGES {
             return Ok(Err(QueueRefusal::Full));
+        }
+        if let Some(payer) = &position.payer {
+            connection.lock_name(&payer_lock(payer), NamedLockMode::Exclusive);
         }
         if let Some(limit) = message.max_open_messages
             && let Some(payer) = &position.payer
@@ -238,6 +245,7 @@ impl Journal {
                 position.payer,
             ],
         )?;
+        connection.notify(QUEUES_TOPIC);
         Ok(Ok(number))
     }
 
@@ -309,6 +317,16 @@ impl Journal {
             answer: answer.map(String::from_utf8).transpose()?,
         })
     }
+}
+
+/// Returns the lock of the queue of a session.
+pub(crate) fn inbox_lock(session: &str) -> String {
+    format!("inbox {session}")
+}
+
+/// Returns the lock of what a token has: its open messages and its sessions.
+pub(crate) fn payer_lock(token: &str) -> String {
+    format!("payer {token}")
 }
 
 /// Reads the author from two columns: its kind, and its id after that.

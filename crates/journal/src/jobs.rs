@@ -26,7 +26,7 @@ use crate::connection::BUSY_TIMEOUT;
 use crate::journal::in_transaction;
 use crate::{Journal, JournalError};
 
-/// How long to wait before a write that found no space is repeated.
+/// How long to wait before a write is repeated that found no space or no database.
 const SPACE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs some work, and returns the function that sends the result to the caller.
@@ -78,8 +78,8 @@ impl Drop for NonWaitingConnection<'_> {
 }
 
 impl Journal {
-    /// Writes in one transaction for an async caller. If the disk is full, the write fails, or is
-    /// repeated until there is space ([`JournalOptions::waits_for_space`]).
+    /// Writes in one transaction for an async caller. If the disk is full or the database is away,
+    /// the write fails, or is repeated until it succeeds ([`JournalOptions::waits_for_space`]).
     pub(crate) async fn write_async<T: Send + 'static>(
         &self,
         work: impl Fn(&Self, &Connection) -> Result<T, JournalError> + Send + Sync + 'static,
@@ -88,11 +88,14 @@ impl Journal {
         loop {
             let work = work.clone();
             let write = move |journal: &Self, connection: &Connection| {
+                journal.begin_lease_if_unused(connection)?;
                 in_transaction(connection, |connection| work(journal, connection))
             };
             match self.run_now_or_queue(write).await {
-                Err(error) if self.waits_for_space && error.is_disk_full() => {
-                    tracing::error!(%error, "waiting for space");
+                Err(error)
+                    if self.waits_for_space && (error.is_disk_full() || error.is_unavailable()) =>
+                {
+                    tracing::error!(%error, "waiting for the storage");
                     tokio::time::sleep(SPACE_RETRY_INTERVAL).await;
                 }
                 done => return done,
@@ -127,6 +130,9 @@ impl Journal {
             Err(TryLockError::Poisoned(connection)) => connection.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
+        if connection.is_remote() {
+            return None;
+        }
         let connection = NonWaitingConnection::new(&connection).ok()?;
         let done = match self.flush_rows(connection.0) {
             Err(error) if error.is_busy() => Err(error),

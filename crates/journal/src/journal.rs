@@ -1,19 +1,21 @@
 //! [`Journal`]: opening the journal's file, and transactions.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use selvedge_database::{Connection, params};
+use selvedge_database::{Connection, NamedLockMode, TransactionRetry, params};
 use selvedge_protocol::{Durability, new_id};
 
 use crate::cancel_requests::CancelRequests;
+use crate::claims::SessionClaims;
 use crate::connection::query_first;
 use crate::jobs::JournalJobs;
 use crate::liveness::JournalOwner;
+use crate::notices::JournalNotices;
 use crate::payloads::Payloads;
 use crate::write_behind::WriteBehind;
-use crate::{JournalError, connection, ledger, schema, sessions};
+use crate::{JournalError, JournalLocation, LeaseTimes, connection, ledger, schema, sessions};
 
 /// An open journal. Several processes may have the same journal open.
 #[derive(Debug)]
@@ -22,8 +24,9 @@ pub struct Journal {
     /// A reference to itself for the threads of the journal.
     pub(crate) weak_self: Weak<Self>,
     pub(crate) jobs: JournalJobs,
-    pub(crate) folder: PathBuf,
+    pub(crate) location: JournalLocation,
     pub(crate) owner: JournalOwner,
+    pub(crate) claims: SessionClaims,
     pub(crate) digest_key: [u8; 32],
     pub(crate) payloads: Payloads,
     /// Approval requests that were open when this process claimed their run, by run. They are
@@ -33,6 +36,7 @@ pub struct Journal {
     pub(crate) waits_for_space: bool,
     pub(crate) write_behind: Arc<WriteBehind>,
     pub(crate) cancel_requests: Mutex<CancelRequests>,
+    pub(crate) notices: JournalNotices,
 }
 
 /// Options for opening a journal.
@@ -43,51 +47,69 @@ pub struct JournalOptions {
     /// The key that encrypts payloads; `None` stores them unencrypted. Names of tools, times and
     /// states are never encrypted.
     pub encryption_key: Option<[u8; 32]>,
-    /// Whether async writes wait for space if the disk is full, instead of failing.
+    /// Whether async writes wait for space if the disk is full, or until the database can be
+    /// reached, instead of failing.
     pub waits_for_space: bool,
+    /// The times of the leases of processes, which must be the same for all processes of a journal.
+    /// Without them, processes that share a database have the default times, and those that share a
+    /// file have no leases.
+    pub leases: Option<LeaseTimes>,
 }
 
 impl Journal {
     /// Opens the journal of a folder, and creates it if there is none.
-    pub fn open(folder: &Path) -> Result<Arc<Self>, JournalError> {
-        Self::open_with(folder, &JournalOptions::default())
+    pub fn open(location: impl Into<JournalLocation>) -> Result<Arc<Self>, JournalError> {
+        Self::open_with(location, &JournalOptions::default())
     }
 
     /// Opens the journal of a folder with these options, and creates it if there is none.
-    pub fn open_with(folder: &Path, options: &JournalOptions) -> Result<Arc<Self>, JournalError> {
-        let file = folder.join(connection::FILE_NAME);
-        Self::open_file(folder, options).map_err(|error| error.naming_file(&file))
+    pub fn open_with(
+        location: impl Into<JournalLocation>,
+        options: &JournalOptions,
+    ) -> Result<Arc<Self>, JournalError> {
+        let location = location.into();
+        let opened = Self::open_location(&location, options);
+        opened.map_err(|error| error.naming_file(&location.name()))
     }
 
-    fn open_file(folder: &Path, options: &JournalOptions) -> Result<Arc<Self>, JournalError> {
+    fn open_location(
+        location: &JournalLocation,
+        options: &JournalOptions,
+    ) -> Result<Arc<Self>, JournalError> {
+        let folder = location.folder();
         let file = |error| JournalError::File {
             path: folder.to_owned(),
             error,
         };
-        let connection = connection::open_read_write(folder, &schema::JOURNAL_SCHEMA)?;
+        let connection = connection::open_read_write(location, &schema::JOURNAL_SCHEMA)?;
         if options.durability == Durability::Full {
             connection.set_full_durability()?;
         }
         schema::JOURNAL_SCHEMA.migrate(&connection)?;
         check_columns(&connection)?;
         let key = load_or_create_digest_key(&connection)?;
-        let owner = JournalOwner::new(&folder.join("live"), new_id("own")).map_err(file)?;
-        Ok(Self::new(connection, folder, owner, key, options))
+        let shared = location.database().map(|_| LeaseTimes::default());
+        let leases = options.leases.or(shared);
+        let owner = JournalOwner::new(location, new_id("own"), leases);
+        let owner = owner.map_err(file)?;
+        Ok(Self::new(connection, location, owner, key, options))
     }
 
     pub(crate) fn new(
         connection: Connection,
-        folder: &Path,
+        location: &JournalLocation,
         owner: JournalOwner,
         key: [u8; 32],
         options: &JournalOptions,
     ) -> Arc<Self> {
+        let notices = JournalNotices::new(&connection);
         Arc::new_cyclic(|itself| Self {
             connection: Mutex::new(connection),
             weak_self: itself.clone(),
             jobs: JournalJobs::default(),
-            folder: folder.to_owned(),
+            location: location.clone(),
             owner,
+            claims: SessionClaims::default(),
             digest_key: key,
             payloads: Payloads::new(options.encryption_key),
             inherited_approvals: Mutex::default(),
@@ -95,6 +117,7 @@ impl Journal {
             waits_for_space: options.waits_for_space,
             write_behind: Arc::default(),
             cancel_requests: Mutex::default(),
+            notices,
         })
     }
 
@@ -119,16 +142,31 @@ impl Journal {
         connection
     }
 
-    pub(crate) fn is_owner_alive(&self, owner: &str) -> bool {
-        JournalOwner::is_alive(&self.folder.join("live"), owner)
+    /// Begins the lease of this process if it has none yet. Must precede a write.
+    pub(crate) fn begin_lease_if_unused(
+        &self,
+        connection: &Connection,
+    ) -> Result<(), JournalError> {
+        match self.owner.lease() {
+            Some(lease) if lease.is_unused() => {
+                let location = self.location.clone();
+                let connect =
+                    move || connection::open_read_write(&location, &schema::JOURNAL_SCHEMA);
+                lease.begin(connection, connect)
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Runs `work` in a transaction, which is rolled back if `work` fails.
+    /// Runs `work` in a transaction, which is rolled back if `work` fails. `work` runs again if
+    /// another transaction was in the way, or the connection was lost before the commit.
     pub(crate) fn write<T>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, JournalError>,
+        work: impl FnMut(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        in_transaction(&self.flushed_connection(), work)
+        let connection = self.flushed_connection();
+        self.begin_lease_if_unused(&connection)?;
+        in_transaction(&connection, work)
     }
 }
 
@@ -136,6 +174,9 @@ impl Drop for Journal {
     fn drop(&mut self) {
         let _ = self.flush();
         self.write_behind.close();
+        if let Some(lease) = self.owner.lease() {
+            lease.close(&self.lock_connection());
+        }
     }
 }
 
@@ -152,22 +193,38 @@ fn check_columns(connection: &Connection) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Runs `work` in a transaction, which is rolled back if `work` fails.
+/// Runs `work` in a transaction, which is rolled back if `work` fails. `work` runs again if another
+/// transaction was in the way, or the connection was lost before the commit.
 pub(crate) fn in_transaction<T>(
     connection: &Connection,
-    work: impl FnOnce(&Connection) -> Result<T, JournalError>,
+    mut work: impl FnMut(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
-    let naming_file = |error: JournalError| match connection.path() {
-        Some(file) => error.naming_file(Path::new(file)),
-        None => error,
-    };
-    let transaction = connection.begin_write();
-    let transaction = transaction.map_err(|error| naming_file(error.into()))?;
-    schema::JOURNAL_SCHEMA
-        .refuse_newer(connection)
-        .and_then(|()| work(connection))
-        .and_then(|value| Ok(transaction.commit().map(|()| value)?))
-        .map_err(naming_file)
+    let mut retry = TransactionRetry::new(connection);
+    loop {
+        match try_transaction(connection, &mut work) {
+            Err(JournalError::Database(error)) if retry.should_repeat(&error) => {
+                tracing::debug!(%error, "repeating a transaction");
+            }
+            Err(error) => {
+                return Err(match connection.path() {
+                    Some(file) => error.naming_file(Path::new(file)),
+                    None => error,
+                });
+            }
+            done => return done,
+        }
+    }
+}
+
+fn try_transaction<T>(
+    connection: &Connection,
+    work: &mut impl FnMut(&Connection) -> Result<T, JournalError>,
+) -> Result<T, JournalError> {
+    let transaction = connection.begin_write()?;
+    schema::JOURNAL_SCHEMA.refuse_newer(connection)?;
+    let value = work(connection)?;
+    transaction.commit()?;
+    Ok(value)
 }
 
 /// Returns the key for digests of arguments, which is created when the journal is first opened.
@@ -178,6 +235,7 @@ fn load_or_create_digest_key(connection: &Connection) -> Result<[u8; 32], Journa
         return Ok(stored);
     }
     let transaction = connection.begin_write()?;
+    transaction.lock_name("secrets", NamedLockMode::Exclusive);
     let key = match load_digest_key(&transaction)? {
         Some(stored) => stored,
         None => {

@@ -3,12 +3,13 @@
 use std::sync::PoisonError;
 
 use async_trait::async_trait;
-use selvedge_database::{Connection, params};
+use selvedge_database::{Connection, NamedLockMode, params};
 use selvedge_protocol::{
     ApprovalRequest, CallEnd, CallStart, CallStatus, Ledger, LedgerError, RunStart,
     ScriptToolCallOutput,
 };
 
+use crate::claims::SessionClaim;
 use crate::connection::{execute, query_first};
 use crate::run_call_counts::SET_CALL_COUNTS;
 use crate::time::{next_ns, now_ms};
@@ -41,6 +42,8 @@ pub(crate) struct NewRunRow {
     pub(crate) resumes: Option<String>,
     saved_config: String,
     started_ms: i64,
+    /// The claim of the process on the session of the run.
+    claim: Option<SessionClaim>,
     end: Option<RunEndRow>,
 }
 
@@ -54,7 +57,7 @@ struct RunEndRow {
 }
 
 impl NewRunRow {
-    fn new(run: &RunStart<'_>, end: Option<RunEndRow>) -> Self {
+    fn new(run: &RunStart<'_>, claim: Option<SessionClaim>, end: Option<RunEndRow>) -> Self {
         let took = |end: &RunEndRow| end.output.metadata.duration_ms as i64;
         Self {
             id: run.id.to_owned(),
@@ -67,6 +70,7 @@ impl NewRunRow {
             started_ms: end
                 .as_ref()
                 .map_or_else(now_ms, |end| end.at_ms - took(end)),
+            claim,
             end,
         }
     }
@@ -95,12 +99,15 @@ impl Journal {
     /// same time, one succeeds and the others fail with [`JournalError::ClaimedByOther`].
     pub fn claim_suspended_run(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
-            let sql = "SELECT claimed_by FROM suspensions WHERE run = ?1";
-            let claimed: Option<Option<String>> = query_first(connection, sql, params![run])?;
+            let lock = connection.row_lock();
+            let sql = format!("SELECT claimed_by FROM suspensions WHERE run = ?1{lock}");
+            let claimed: Option<Option<String>> = query_first(connection, &sql, params![run])?;
             match claimed {
                 None => return Err(JournalError::NotSuspended(run.to_owned())),
                 // A claim of a process that no longer runs does not count.
-                Some(Some(other)) if other != self.owner.id && self.is_owner_alive(&other) => {
+                Some(Some(other))
+                    if other != self.owner.id && !self.may_replace_owner(connection, &other)? =>
+                {
                     return Err(JournalError::ClaimedByOther);
                 }
                 Some(_) => {}
@@ -135,9 +142,13 @@ impl Journal {
     }
 
     /// Fails if the run belongs to another process. An id without a row belongs to this process.
+    /// Locks the row of the run, so that no other process claims it during the transaction.
     fn check_run_owner(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
-        let sql = "SELECT owner FROM runs WHERE id = ?1";
-        let owner: Option<String> = query_first(connection, sql, params![run])?;
+        let sql = format!(
+            "SELECT owner FROM runs WHERE id = ?1{}",
+            connection.row_lock()
+        );
+        let owner: Option<String> = query_first(connection, &sql, params![run])?;
         match owner.is_none_or(|owner| owner == self.owner.id) {
             true => Ok(()),
             false => Err(JournalError::ClaimedByOther),
@@ -151,8 +162,11 @@ impl Journal {
         connection: &Connection,
         run: &NewRunRow,
     ) -> Result<(), JournalError> {
+        self.check_claim(connection, run.claim.as_ref())?;
         if let Some(earlier) = &run.resumes {
             // Only one run may resume another: a second would repeat its remaining work.
+            let lock = format!("resume {earlier}");
+            connection.lock_name(&lock, NamedLockMode::Exclusive);
             let sql = "SELECT id FROM runs WHERE resumes = ?1 AND id <> ?2 LIMIT 1";
             if let Some(by) = query_first(connection, sql, params![earlier, run.id])? {
                 return Err(JournalError::AlreadyResumed {
@@ -293,7 +307,7 @@ impl Ledger for Journal {
     }
 
     async fn record_run_start(&self, run: RunStart<'_>) -> Result<(), LedgerError> {
-        let row = NewRunRow::new(&run, None);
+        let row = NewRunRow::new(&run, self.claim_of(run.session), None);
         let insert = move |journal: &Self, connection: &_| journal.insert_run(connection, &row);
         Ok(self.write_async(insert).await?)
     }
@@ -470,7 +484,8 @@ impl Ledger for Journal {
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        let row = NewRunRow::new(&run, Some(RunEndRow::new(output, recording)));
+        let end = RunEndRow::new(output, recording);
+        let row = NewRunRow::new(&run, self.claim_of(run.session), Some(end));
         let Some(row) = self.write_behind.push(row) else {
             return Ok(());
         };

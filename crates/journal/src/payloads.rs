@@ -2,7 +2,7 @@
 //! stored in its row. A large payload is stored once in the table `blobs` under its hash. With a
 //! key, payloads are encrypted.
 
-use selvedge_database::{Connection, ValueRef, params};
+use selvedge_database::{Connection, NamedLockMode, ValueRef, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -23,6 +23,8 @@ const KIND_BLOB: u8 = 2;
 const KIND_COMPRESSED: u8 = 4;
 /// Added to the first byte if the payload is encrypted.
 const ENCRYPTED_FLAG: u8 = 1;
+/// The lock of transactions that store blobs (shared) or remove unused ones (exclusive).
+pub(crate) const BLOBS_LOCK: &str = "blobs";
 /// The compression level of zstd: the fastest one, which makes JSON about three times smaller.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -79,6 +81,7 @@ impl Payloads {
             None => Sha256::digest(bytes).into(),
             Some(key) => key.blob_hash.hash(&[bytes]),
         };
+        connection.lock_name(BLOBS_LOCK, NamedLockMode::Shared);
         let exists = connection
             .prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?
             .exists(params![hash])?;
@@ -213,7 +216,7 @@ impl Payloads {
 pub(crate) fn select_blob_hashes(table: &str, column: &str) -> String {
     let encrypted = KIND_BLOB | ENCRYPTED_FLAG;
     format!(
-        "SELECT substr({column}, 2) FROM {table}
+        "SELECT substr({column}, 2) AS hash FROM {table}
          WHERE substr({column}, 1, 1) IN (x'{KIND_BLOB:02x}', x'{encrypted:02x}')"
     )
 }

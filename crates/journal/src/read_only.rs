@@ -11,16 +11,20 @@ use crate::connection::{BUSY_TIMEOUT, FILE_NAME};
 use crate::journal::load_digest_key;
 use crate::liveness::JournalOwner;
 use crate::schema::JOURNAL_SCHEMA;
-use crate::{Journal, JournalError, JournalOptions};
+use crate::{Journal, JournalError, JournalLocation, JournalOptions};
 
 impl Journal {
     /// Opens the journal of a folder for reading. If the folder is not writable, the journal is
     /// opened read-only, and every write to it fails.
     pub fn open_for_reading(
-        folder: &Path,
+        location: impl Into<JournalLocation>,
         keeping: &JournalOptions,
     ) -> Result<Arc<Self>, JournalError> {
-        match Self::open_with(folder, keeping) {
+        let location = location.into();
+        let folder = location.folder();
+        match Self::open_with(&location, keeping) {
+            // Only a file can be opened without writing.
+            Err(error) if location.database().is_some() => Err(error),
             Err(
                 error @ (JournalError::File { .. }
                 | JournalError::DiskFull { .. }
@@ -31,7 +35,7 @@ impl Journal {
                         let key = load_digest_key(&connection)?.ok_or(error)?;
                         Ok(Self::new(
                             connection,
-                            folder,
+                            &location,
                             JournalOwner::read_only(),
                             key,
                             keeping,

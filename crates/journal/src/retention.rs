@@ -1,10 +1,10 @@
 //! Retention: removes old runs, expired documents, unused payloads and stale lock files.
 
-use selvedge_database::{Connection, params};
+use selvedge_database::{Connection, NamedLockMode, params};
 use selvedge_protocol::Retention;
 
 use crate::liveness::JournalOwner;
-use crate::payloads::select_blob_hashes;
+use crate::payloads::{BLOBS_LOCK, select_blob_hashes};
 use crate::run_call_counts::{SET_CALL_COUNTS, called_tool_condition};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
@@ -139,7 +139,10 @@ impl Journal {
             let open: Vec<(String, String)> = read
                 .query_map(params![before_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<Result<_, _>>()?;
-            for (id, _) in open.iter().filter(|(_, owner)| !self.is_owner_alive(owner)) {
+            for (id, owner) in &open {
+                if !self.may_replace_owner(connection, owner)? {
+                    continue;
+                }
                 let over = format!(
                     "UPDATE runs SET ended_ms = started_ms, {SET_CALL_COUNTS} WHERE id = ?1"
                 );
@@ -163,11 +166,12 @@ impl Journal {
                             AND (resumes IS NOT NULL OR {starts_tasks}
                                 OR EXISTS (SELECT 1 FROM runs AS later
                                     WHERE later.resumes = runs.id))
-                        UNION SELECT calls.id FROM calls JOIN kept ON calls.run = kept.id
-                            WHERE calls.tool = 'spawn.exec'
-                        UNION SELECT runs.resumes FROM runs JOIN kept ON runs.id = kept.id
-                            WHERE runs.resumes IS NOT NULL
-                        UNION SELECT runs.id FROM runs JOIN kept ON runs.resumes = kept.id)
+                        UNION SELECT links.other FROM kept JOIN (
+                                SELECT run AS one, id AS other FROM calls
+                                    WHERE tool = 'spawn.exec'
+                                UNION ALL SELECT id, resumes FROM runs WHERE resumes IS NOT NULL
+                                UNION ALL SELECT resumes, id FROM runs WHERE resumes IS NOT NULL
+                            ) AS links ON links.one = kept.id)
                     SELECT id FROM kept)"
             );
             for table in ["calls", "approvals"] {
@@ -231,10 +235,10 @@ impl Journal {
 
     /// Removes the lock files of processes that have ended.
     fn remove_stale_lock_files(&self) {
-        let live = self.folder.join("live");
+        let live = self.location.folder().join("live");
         for entry in std::fs::read_dir(&live).into_iter().flatten().flatten() {
             let id = entry.file_name().to_string_lossy().into_owned();
-            if !JournalOwner::is_alive(&live, &id) {
+            if !JournalOwner::has_lock(&live, &id) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
@@ -243,13 +247,20 @@ impl Journal {
 
 /// Removes the blobs that no row refers to, and returns how many there were.
 pub(crate) fn remove_unused_blobs(connection: &Connection) -> Result<usize, JournalError> {
-    let all = format!(
+    let all = select_all_blob_hashes();
+    // No transaction that has stored a blob may still have to store the row that refers to it.
+    connection.lock_name(BLOBS_LOCK, NamedLockMode::Exclusive);
+    let sql = format!("DELETE FROM blobs WHERE hash NOT IN ({all})");
+    Ok(connection.execute(&sql, params![])?)
+}
+
+/// Returns the SQL that selects the hashes of all blobs that a row refers to, as `hash`.
+pub(crate) fn select_all_blob_hashes() -> String {
+    format!(
         "{} UNION {}",
         select_referenced_blobs(&RUN_PAYLOAD_COLUMNS),
         select_referenced_blobs(&OTHER_PAYLOAD_COLUMNS)
-    );
-    let sql = format!("DELETE FROM blobs WHERE hash NOT IN ({all})");
-    Ok(connection.execute(&sql, params![])?)
+    )
 }
 
 /// Returns the SQL that selects the hashes of the blobs that these columns refer to.

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use selvedge_database::{Connection, DatabaseValue, Row, ToParameter, params};
 use selvedge_protocol::{
-    ApprovalRequest, CallError, CallStatus, ResumeAs, SPAWN_TOOL, ScriptToolCallOutput,
+    ApprovalRequest, CallError, CallStatus, ErrorCode, ResumeAs, SPAWN_TOOL, ScriptToolCallOutput,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -56,8 +56,6 @@ pub struct StoredRun {
     pub recording: Option<Vec<u8>>,
     /// The approval requests that a suspended run waits for.
     pub open_approvals: Vec<ApprovalRequest>,
-    /// All approval requests of the run, the oldest first.
-    pub approvals: Vec<StoredApproval>,
 }
 
 impl RunSummary {
@@ -193,7 +191,8 @@ pub struct RunFilter {
     pub since_ms: Option<i64>,
     /// Only runs that called the tool with this canonical name.
     pub tool: Option<String>,
-    /// Only runs in one of these folders or below; `None` for all.
+    /// Only runs in one of these folders or below, or in the worktree of a session that works in
+    /// one of them; `None` for all.
     pub workspaces: Option<Vec<String>>,
     /// Only runs that follow the run with this id in the list.
     pub after: Option<String>,
@@ -219,14 +218,21 @@ fn list_runs_sql(filter: &RunFilter) -> Result<(String, Vec<DatabaseValue>), Jou
     if let Some(tool) = &filter.tool {
         conditions += &format!(" AND {}", called_tool_condition(&add(tool.clone())));
     }
+    let mut in_folders = String::new();
     if let Some(workspaces) = &filter.workspaces {
         let folders = add(serde_json::to_string(workspaces)?);
-        conditions += &format!(" AND {}", in_folders_condition("directory", &folders));
+        let in_folder = in_folders_condition("directory", &folders);
+        in_folders = format!(
+            " AND ({in_folder} OR session IN
+                 (SELECT id FROM sessions WHERE worktree = 1 AND {in_folder}))"
+        );
+        conditions += &in_folders;
     }
     if let Some(after) = &filter.after {
-        // A row value cannot compare one column in descending and one in ascending order.
+        // A row value cannot compare one column in descending and one in ascending order. A run of
+        // another folder is as one that does not exist.
         let id = add(after.clone());
-        let after = format!("(SELECT started_ms FROM runs WHERE id = {id})");
+        let after = format!("(SELECT started_ms FROM runs WHERE id = {id}{in_folders})");
         conditions +=
             &format!(" AND started_ms <= {after} AND (started_ms < {after} OR id > {id})");
     }
@@ -251,10 +257,11 @@ impl Journal {
         let mut alive: HashMap<String, bool> = HashMap::new();
         while let Some(row) = rows.next()? {
             let is_alive = |owner: &str| match alive.get(owner) {
-                Some(known) => *known,
-                None => *alive
-                    .entry(owner.to_owned())
-                    .or_insert(self.is_owner_alive(owner)),
+                Some(known) => Ok(*known),
+                None => {
+                    let is_alive = self.is_owner_alive(&connection, owner)?;
+                    Ok(*alive.entry(owner.to_owned()).or_insert(is_alive))
+                }
             };
             runs.push(read_run_summary(row, is_alive)?);
         }
@@ -268,18 +275,44 @@ impl Journal {
         self.read_run(&connection, &id)
     }
 
+    /// Returns the source code of a run, and the error with which it ended.
+    pub fn run_outline(&self, id: &str) -> Result<(String, Option<ErrorCode>), JournalError> {
+        let connection = self.flushed_connection();
+        let sql = "SELECT source, status, output FROM runs WHERE id = ?1";
+        let mut read = connection.prepare_cached(sql)?;
+        let mut rows = read.query(params![id])?;
+        let row = rows.next()?;
+        let row = row.ok_or_else(|| JournalError::RunNotFound(id.to_owned()))?;
+        let source = self.payloads.require_text(&connection, row.get_ref(0)?)?;
+        let status: String = row.get(1)?;
+        let output: Option<ScriptToolCallOutput> = match status.as_str() {
+            "completed" => None,
+            _ => self.payloads.get_json(&connection, row.get_ref(2)?)?,
+        };
+        Ok((source, output.and_then(|output| Some(output.error?.code))))
+    }
+
+    /// Returns the summary of the run with exactly this id.
+    pub(crate) fn run_summary(
+        &self,
+        connection: &Connection,
+        id: &str,
+    ) -> Result<RunSummary, JournalError> {
+        let mut read = connection.prepare_cached(&format!("{SELECT_RUN_SUMMARY} WHERE id = ?1"))?;
+        let mut rows = read.query(params![id])?;
+        match rows.next()? {
+            Some(row) => read_run_summary(row, |owner| self.is_owner_alive(connection, owner)),
+            None => Err(JournalError::RunNotFound(id.to_owned())),
+        }
+    }
+
     /// Returns the run with exactly this id.
     pub(crate) fn read_run(
         &self,
         connection: &Connection,
         id: &str,
     ) -> Result<StoredRun, JournalError> {
-        let mut read = connection.prepare_cached(&format!("{SELECT_RUN_SUMMARY} WHERE id = ?1"))?;
-        let mut rows = read.query(params![id])?;
-        let summary = match rows.next()? {
-            Some(row) => read_run_summary(row, |owner| self.is_owner_alive(owner))?,
-            None => return Err(JournalError::RunNotFound(id.to_owned())),
-        };
+        let summary = self.run_summary(connection, id)?;
         let mut read = connection.prepare_cached(
             "SELECT source, seed, output, saved_config, recording FROM runs WHERE id = ?1",
         )?;
@@ -312,8 +345,30 @@ impl Journal {
             saved_config,
             recording,
             open_approvals,
-            approvals: read_approvals(connection, &self.payloads, id)?,
         })
+    }
+
+    /// Returns the approval requests of a run that can be read, the oldest first.
+    pub fn approvals_of(&self, run: &str) -> Result<Vec<StoredApproval>, JournalError> {
+        let connection = self.flushed_connection();
+        let sql = "SELECT request, asked_ms, answered_ms FROM approvals
+                   WHERE run = ?1 ORDER BY asked_ms, id";
+        let mut read = connection.prepare_cached(sql)?;
+        let mut rows = read.query(params![run])?;
+        let mut approvals = Vec::new();
+        while let Some(row) = rows.next()? {
+            let request = self.payloads.require_json(&connection, row.get_ref(0)?);
+            // They only describe the run, which can be used without them.
+            let Ok(request) = request else { continue };
+            let ApprovalRequest { calls, .. } = request;
+            let calls = calls.into_iter().map(|call| call.call_id);
+            approvals.push(StoredApproval {
+                calls: calls.collect(),
+                asked_ms: row.get(1)?,
+                answered_ms: row.get(2)?,
+            });
+        }
+        Ok(approvals)
     }
 
     /// Returns what a call that started a task means to a resumed run: `Reuse` while the task runs,
@@ -325,7 +380,9 @@ impl Journal {
     ) -> Result<ResumeAs, JournalError> {
         let sql = "SELECT owner FROM runs WHERE id = ?1 AND ended_ms IS NULL";
         let owner: Option<String> = query_first(connection, sql, params![spawn.id])?;
-        if owner.is_some_and(|owner| self.is_owner_alive(&owner)) {
+        if let Some(owner) = owner
+            && self.is_owner_alive(connection, &owner)?
+        {
             return Ok(ResumeAs::Reuse);
         }
         let calls = read_calls(connection, &self.payloads, &spawn.id, false)?;
@@ -345,7 +402,10 @@ impl Journal {
         let connection = self.flushed_connection();
         let sql = "SELECT owner FROM runs WHERE id = ?1";
         let owner: Option<String> = query_first(&connection, sql, params![run])?;
-        Ok(owner.is_some_and(|owner| owner != self.owner.id && self.is_owner_alive(&owner)))
+        match owner.filter(|owner| *owner != self.owner.id) {
+            Some(owner) => self.is_owner_alive(&connection, &owner),
+            None => Ok(false),
+        }
     }
 
     /// Returns the saved state of a suspended run that this process has claimed. The restored
@@ -370,19 +430,17 @@ impl Journal {
 
 fn read_run_summary(
     row: Row<'_>,
-    mut is_alive: impl FnMut(&str) -> bool,
+    mut is_alive: impl FnMut(&str) -> Result<bool, JournalError>,
 ) -> Result<RunSummary, JournalError> {
     let (owner, status): (String, String) = (row.get(1)?, row.get(2)?);
     let ended_ms: Option<i64> = row.get(4)?;
     let claimed_by: Option<String> = row.get(8)?;
-    let state = match (ended_ms, status.as_str()) {
-        (Some(_), "completed") => StoredRunState::Completed,
-        (Some(_), _) => StoredRunState::Failed,
-        (None, _) if claimed_by.is_some_and(|by| by.is_empty() || !is_alive(&by)) => {
-            StoredRunState::Suspended
-        }
-        (None, _) if is_alive(&owner) => StoredRunState::Running,
-        (None, _) => StoredRunState::Died,
+    let state = match (ended_ms, status.as_str(), claimed_by) {
+        (Some(_), "completed", _) => StoredRunState::Completed,
+        (Some(_), _, _) => StoredRunState::Failed,
+        (None, _, Some(by)) if by.is_empty() || !is_alive(&by)? => StoredRunState::Suspended,
+        (None, _, _) if is_alive(&owner)? => StoredRunState::Running,
+        (None, _, _) => StoredRunState::Died,
     };
     Ok(RunSummary {
         id: row.get(0)?,
@@ -394,28 +452,6 @@ fn read_run_summary(
         calls: row.get(7)?,
         session: row.get(9)?,
     })
-}
-
-fn read_approvals(
-    connection: &Connection,
-    payloads: &Payloads,
-    run: &str,
-) -> Result<Vec<StoredApproval>, JournalError> {
-    let sql = "SELECT request, asked_ms, answered_ms FROM approvals
-               WHERE run = ?1 ORDER BY asked_ms, id";
-    let mut read = connection.prepare_cached(sql)?;
-    let mut rows = read.query(params![run])?;
-    let mut approvals = Vec::new();
-    while let Some(row) = rows.next()? {
-        let request: ApprovalRequest = payloads.require_json(connection, row.get_ref(0)?)?;
-        let calls = request.calls.into_iter().map(|call| call.call_id);
-        approvals.push(StoredApproval {
-            calls: calls.collect(),
-            asked_ms: row.get(1)?,
-            answered_ms: row.get(2)?,
-        });
-    }
-    Ok(approvals)
 }
 
 fn read_open_approvals(

@@ -2,12 +2,12 @@
 //! journal, and crates that have tables in the same file. A file in which a component is newer than
 //! this build, or unknown to it, is never written.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use selvedge_database::{Connection, OptionalRow, params};
+use selvedge_database::{Connection, NamedLockMode, OptionalRow, params};
 
-use crate::{ColumnEncryption, JournalError, connection};
+use crate::{ColumnEncryption, JournalError, JournalLocation, connection};
 
 /// The journal's own tables.
 pub(crate) const JOURNAL_SCHEMA: ComponentSchema = ComponentSchema {
@@ -16,7 +16,7 @@ pub(crate) const JOURNAL_SCHEMA: ComponentSchema = ComponentSchema {
 };
 
 /// The schema version of the memory's tables, whose migrations are in the crate `selvedge-memory`.
-pub const MEMORY_SCHEMA_VERSION: u32 = 4;
+pub const MEMORY_SCHEMA_VERSION: u32 = 6;
 
 /// The tables of one component in the journal's file.
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +33,10 @@ impl ComponentSchema {
     /// migrates these tables to the latest version.
     pub fn open(
         &self,
-        folder: &Path,
+        location: impl Into<JournalLocation>,
         encryption: &ColumnEncryption,
     ) -> Result<Connection, JournalError> {
-        let connection = self.connect(folder, encryption)?;
+        let connection = self.connect(location, encryption)?;
         self.migrate(&connection)?;
         Ok(connection)
     }
@@ -44,10 +44,10 @@ impl ComponentSchema {
     /// Opens another connection without migrating. Requires an earlier [`ComponentSchema::open`].
     pub fn connect(
         &self,
-        folder: &Path,
+        location: impl Into<JournalLocation>,
         encryption: &ColumnEncryption,
     ) -> Result<Connection, JournalError> {
-        let mut connection = connection::open_read_write(folder, self)?;
+        let mut connection = connection::open_read_write(&location.into(), self)?;
         connection.set_codec(Arc::new(encryption.clone()))?;
         Ok(connection)
     }
@@ -59,7 +59,9 @@ impl ComponentSchema {
         if self.missing_migrations(connection)?.is_empty() {
             return Ok(());
         }
+        connection.create_schema()?;
         let transaction = connection.begin_write()?;
+        transaction.lock_name("migrations", NamedLockMode::Exclusive);
         transaction.execute_batch(
             "CREATE TABLE IF NOT EXISTS schema_versions
              (component TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID",

@@ -16,7 +16,7 @@ CREATE TABLE runs (
     source BLOB NOT NULL,
     directory TEXT NOT NULL,
     seed TEXT NOT NULL,
-    -- The process that executes the run.
+    -- The process that executes the run; empty if another process took over its session.
     owner TEXT NOT NULL,
     status TEXT NOT NULL,
     output BLOB,
@@ -33,7 +33,9 @@ CREATE UNIQUE INDEX runs_by_id ON runs (id);
 CREATE INDEX open_runs ON runs (owner) WHERE ended_ms IS NULL;
 CREATE INDEX resumed_runs ON runs (resumes) WHERE resumes IS NOT NULL;
 -- Covers all columns that a list of runs shows or filters by, so that the list reads neither the
--- rows nor the calls.
+-- rows nor the calls. PostgreSQL limits the size of an entry.
+-- postgres: CREATE INDEX runs_by_time ON runs (started_ms DESC, id);
+-- sqlite-only
 CREATE INDEX runs_listed
     ON runs (started_ms DESC, id, owner, status, ended_ms, directory, resumes, calls, tools,
         session);
@@ -86,6 +88,18 @@ CREATE TABLE suspensions (
     written_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- Leases of the processes that share this database from several machines. A process renews its
+-- lease; one whose lease has ended is dead, and loses its claims.
+CREATE TABLE owners (
+    id TEXT PRIMARY KEY,
+    -- When the lease ends, by the clock of the database.
+    ends_ms INTEGER NOT NULL,
+    -- The host and the process, for people.
+    name TEXT NOT NULL,
+    -- The workspaces whose sessions a server runs, as JSON; null if the process is no server.
+    workspaces TEXT
+) WITHOUT ROWID;
+
 -- Requests to cancel a run, or to stop a turn of a session, that another process executes. That
 -- process polls this table.
 CREATE TABLE cancel_requests (
@@ -105,6 +119,9 @@ CREATE TABLE sessions (
     forked_from TEXT,
     -- The process that has claimed the session.
     owner TEXT,
+    -- The fencing number of the claim, which each new owner increases. A write of an owner fails if
+    -- it is not the number of its claim any more.
+    fence INTEGER NOT NULL DEFAULT 0,
     -- The session whose agent launched this one.
     parent TEXT,
     title TEXT,
@@ -121,6 +138,7 @@ CREATE TABLE sessions (
     client TEXT
 ) WITHOUT ROWID;
 CREATE INDEX sessions_by_client ON sessions (client) WHERE client IS NOT NULL;
+CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
 CREATE INDEX sessions_by_time ON sessions (touched_ms DESC);
 CREATE INDEX sessions_by_creator ON sessions (creator) WHERE creator IS NOT NULL;
 
@@ -137,7 +155,7 @@ CREATE TABLE inbox (
     cause TEXT,
     -- What the turn may do at most (`TurnPermissions`); null if a person sent the message.
     permissions TEXT,
-    -- 'queued', 'claimed', 'answered' or 'failed'.
+    -- 'queued', 'claimed', 'answered', 'failed' or 'stopped'.
     state TEXT NOT NULL,
     -- The process that claimed the message, and the turn that it starts.
     owner TEXT,
@@ -210,7 +228,18 @@ CREATE TABLE approval_deciders (
     session TEXT NOT NULL,
     token TEXT NOT NULL,
     decision TEXT NOT NULL,
+    -- Why the calls are denied, for the model.
+    reason TEXT,
     decided_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Approval requests of turns that servers run, for the clients of the other servers.
+CREATE TABLE shared_approvals (
+    id TEXT PRIMARY KEY,
+    session TEXT NOT NULL,
+    request BLOB NOT NULL,
+    asked_ms INTEGER NOT NULL,
+    owner TEXT NOT NULL
 ) WITHOUT ROWID;
 
 -- Sessions whose turn waits for the answer of another session, and the process that runs that turn.

@@ -45,7 +45,9 @@ impl ScriptStoreBackend for SessionValueStore {
 
     async fn put(&self, values: BTreeMap<String, String>) -> Result<(), LedgerError> {
         let (session, stored_ms) = (self.session.clone(), now_ms());
+        let claim = self.journal.claim_of(&session);
         let write = move |journal: &Journal, connection: &Connection| {
+            journal.check_claim(connection, claim.as_ref())?;
             let sql = "INSERT INTO stored (session, key, value, bytes, stored_ms)
                 VALUES (?1, ?2, ?3, ?4, ?5)
                 ON CONFLICT (session, key) DO UPDATE SET value = excluded.value,

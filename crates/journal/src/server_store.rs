@@ -1,18 +1,20 @@
 //! Tokens of clients of the agent server, its work in the queues of sessions, answers to repeated
 //! requests, and who decided about approvals.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use async_trait::async_trait;
-use selvedge_database::{Connection, OptionalRow, Row, ToParameter, params};
+use selvedge_database::{Connection, NamedLockMode, OptionalRow, Row, ToParameter, params};
 use selvedge_protocol::{
     ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, FailedMessage,
     IdempotencyStore, InboxMessage, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest,
     ServerStoreError, SessionQueueStore, StoredReply, WaitingSession, new_id,
 };
 
-use crate::connection::{execute, in_folders_condition, query_column, query_first};
-use crate::inbox::read_author;
+use crate::connection::{execute, query_column, query_first};
+use crate::inbox::{inbox_lock, read_author};
+use crate::notices::QUEUES_TOPIC;
 use crate::session_store::message_with_key;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
@@ -38,6 +40,8 @@ impl ApiTokenStore for Journal {
     async fn create_token(&self, token: NewApiToken) -> Result<ApiToken, ServerStoreError> {
         let id = new_id("tok");
         let create = move |_: &Self, connection: &Connection| {
+            // Two tokens with nested workspaces must not be created at the same time.
+            connection.lock_name("api_tokens", NamedLockMode::Exclusive);
             let sql = "SELECT 1 FROM api_tokens WHERE name = ?1 OR id = ?1";
             if connection
                 .prepare_cached(sql)?
@@ -203,9 +207,9 @@ fn read_token(row: Row<'_>) -> Result<ApiToken, JournalError> {
 #[async_trait]
 impl SessionQueueStore for Journal {
     async fn waiting_sessions(&self) -> Result<Vec<WaitingSession>, ServerStoreError> {
-        let read = |_: &Self, connection: &Connection| {
+        let read = |journal: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
-                "SELECT inbox.session, directory, author_kind, author, payer
+                "SELECT inbox.session, directory, author_kind, author, payer, sessions.owner
                  FROM (SELECT session, min(number) AS number FROM inbox
                     WHERE ended_ms IS NULL GROUP BY session) AS oldest
                  JOIN inbox ON inbox.session = oldest.session AND inbox.number = oldest.number
@@ -213,17 +217,36 @@ impl SessionQueueStore for Journal {
             )?;
             let mut rows = read.query(params![])?;
             let mut waiting = Vec::new();
+            // Each process is checked once, because it may have many sessions.
+            let mut replaceable: HashMap<String, bool> = HashMap::new();
             while let Some(row) = rows.next()? {
+                let owner: Option<String> = row.get(5)?;
+                let is_free = match &owner {
+                    None => true,
+                    Some(owner) => match replaceable.get(owner) {
+                        Some(known) => *known,
+                        None => {
+                            let is_free = journal.is_replaceable(connection, owner)?;
+                            *replaceable.entry(owner.clone()).or_insert(is_free)
+                        }
+                    },
+                };
                 waiting.push(WaitingSession {
                     id: row.get(0)?,
                     directory: row.get(1)?,
                     author: read_author(row, 2)?,
                     payer: row.get(4)?,
+                    owner,
+                    is_free,
                 });
             }
             Ok(waiting)
         };
         Ok(self.run_now_or_queue(read).await?)
+    }
+
+    async fn queues_changed(&self, seen: &mut u64) {
+        self.notices.changed(QUEUES_TOPIC, seen).await;
     }
 
     async fn next_message(&self, session: &str) -> Result<Option<NextMessage>, ServerStoreError> {
@@ -276,28 +299,30 @@ impl SessionQueueStore for Journal {
     ) -> Result<Vec<FailedMessage>, ServerStoreError> {
         let folders = folders.to_vec();
         let read = move |journal: &Self, connection: &Connection| {
-            let in_folders = in_folders_condition("directory", "?1");
-            let sql = format!(
-                "SELECT inbox.session, directory, title, turn, answer, ended_ms
-                 FROM (SELECT id, directory, title FROM sessions WHERE {in_folders}
+            let sql = "SELECT inbox.session, coalesce(title, name), turn, answer, ended_ms
+                 FROM (SELECT id, title, name FROM sessions
+                    WHERE directory IN (SELECT value FROM json_each(?1))
                     ORDER BY touched_ms DESC LIMIT ?2) AS used
                  JOIN inbox ON inbox.session = used.id
                  WHERE state = 'failed' AND ended_ms IS NOT NULL
-                 ORDER BY ended_ms DESC, inbox.session, number DESC LIMIT ?3"
-            );
+                 ORDER BY ended_ms DESC, inbox.session, number DESC LIMIT ?3";
             let folders = serde_json::to_string(&folders)?;
-            let mut read = connection.prepare_cached(&sql)?;
+            let mut read = connection.prepare_cached(sql)?;
             let mut rows = read.query(params![folders, SEARCHED_SESSIONS, limit])?;
             let mut failed = Vec::new();
             while let Some(row) = rows.next()? {
-                let answer = journal.payloads.get(connection, row.get_ref(4)?)?;
+                let answer = journal.payloads.get(connection, row.get_ref(3)?)?;
+                let session: String = row.get(0)?;
+                let title = match row.get(1)? {
+                    Some(title) => Some(title),
+                    None => journal.title_from_message(connection, &session)?,
+                };
                 failed.push(FailedMessage {
-                    session: row.get(0)?,
-                    directory: row.get(1)?,
-                    title: row.get(2)?,
-                    turn: row.get(3)?,
+                    session,
+                    title,
+                    turn: row.get(2)?,
                     error: String::from_utf8(answer.unwrap_or_default())?,
-                    ended_ms: row.get(5)?,
+                    ended_ms: row.get(4)?,
                 });
             }
             Ok(failed)
@@ -324,13 +349,14 @@ impl SessionQueueStore for Journal {
     ) -> Result<RemovedMessage, ServerStoreError> {
         let session = session.to_owned();
         let remove = move |_: &Self, connection: &Connection| {
+            connection.lock_name(&inbox_lock(&session), NamedLockMode::Exclusive);
             let which = params![session, number];
             let sql = "SELECT state FROM inbox WHERE session = ?1 AND number = ?2";
             let state: Option<String> = query_first(connection, sql, which)?;
             Ok(match state.as_deref() {
                 None => RemovedMessage::NotFound,
                 Some("queued") => {
-                    let sql = "UPDATE inbox SET state = 'failed', ended_ms = ?3
+                    let sql = "UPDATE inbox SET state = 'stopped', ended_ms = ?3
                         WHERE session = ?1 AND number = ?2";
                     execute(connection, sql, params![session, number, now_ms()])?;
                     RemovedMessage::Removed
@@ -391,6 +417,8 @@ impl Journal {
         key: &str,
         digest: [u8; 32],
     ) -> Result<RepeatedRequest, JournalError> {
+        let lock = format!("requests {token}");
+        connection.lock_name(&lock, NamedLockMode::Exclusive);
         let earlier = {
             let mut read = connection.prepare_cached(
                 "SELECT digest, owner, status, body, content_type FROM api_replies
@@ -418,7 +446,7 @@ impl Journal {
                     body: String::from_utf8(body.unwrap_or_default())?,
                 }));
             }
-            Some((_, owner, None)) if self.is_owner_alive(&owner) => {
+            Some((_, owner, None)) if !self.is_replaceable(connection, &owner)? => {
                 return Ok(RepeatedRequest::InProgress);
             }
             _ => {}
@@ -426,12 +454,16 @@ impl Journal {
         let sql = "SELECT owner FROM api_replies WHERE token = ?1 AND status IS NULL";
         let open: Vec<String> = query_column(connection, sql, params![token])?;
         if open.len() >= MAX_OPEN_REQUESTS as usize {
-            for owner in open.iter().filter(|owner| !self.is_owner_alive(owner)) {
-                let sql = "DELETE FROM api_replies
-                    WHERE token = ?1 AND owner = ?2 AND status IS NULL";
-                execute(connection, sql, params![token, owner])?;
+            let mut removed = 0;
+            for owner in &open {
+                if self.is_replaceable(connection, owner)? {
+                    let sql = "DELETE FROM api_replies
+                        WHERE token = ?1 AND owner = ?2 AND status IS NULL";
+                    let mut delete = connection.prepare_cached(sql)?;
+                    removed += delete.execute(params![token, owner])?;
+                }
             }
-            if open.iter().all(|owner| self.is_owner_alive(owner)) {
+            if removed == 0 {
                 return Ok(RepeatedRequest::TooMany);
             }
         }
@@ -455,6 +487,11 @@ impl Journal {
         Ok(RepeatedRequest::New)
     }
 
+    /// Returns whether the process that handles a request is dead for certain.
+    fn is_replaceable(&self, connection: &Connection, owner: &str) -> Result<bool, JournalError> {
+        Ok(owner != self.owner.id && self.may_replace_owner(connection, owner)?)
+    }
+
     /// Removes answers to requests that are older than a day.
     pub(crate) fn remove_old_replies(&self) -> Result<(), JournalError> {
         self.write(|connection| {
@@ -472,15 +509,17 @@ impl ApprovalDeciderStore for Journal {
     ) -> Result<DecisionRace, ServerStoreError> {
         let record = move |_: &Self, connection: &Connection| {
             let mut insert = connection.prepare_cached(
-                "INSERT INTO approval_deciders (approval, session, token, decision, decided_ms)
-                 VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
+                "INSERT INTO approval_deciders
+                    (approval, session, token, decision, decided_ms, reason)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING",
             )?;
             let inserted = insert.execute(params![
                 decision.approval,
                 decision.session,
                 decision.token,
                 decision.decision,
-                now_ms()
+                now_ms(),
+                decision.reason
             ])?;
             Ok(match inserted {
                 0 => DecisionRace::Lost,
@@ -502,7 +541,7 @@ impl ApprovalDeciderStore for Journal {
     async fn decider(&self, approval: &str) -> Result<Option<ApprovalDecider>, ServerStoreError> {
         let approval = approval.to_owned();
         let read = move |_: &Self, connection: &Connection| {
-            let sql = "SELECT approval, session, token, decision FROM approval_deciders
+            let sql = "SELECT approval, session, token, decision, reason FROM approval_deciders
                 WHERE approval = ?1";
             let mut read = connection.prepare_cached(sql)?;
             let found = read.query_row(params![approval], |row| {
@@ -511,6 +550,7 @@ impl ApprovalDeciderStore for Journal {
                     session: row.get(1)?,
                     token: row.get(2)?,
                     decision: row.get(3)?,
+                    reason: row.get(4)?,
                 })
             });
             Ok(found.optional()?)

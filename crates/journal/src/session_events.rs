@@ -2,13 +2,14 @@
 //! stay as long as their session.
 
 use async_trait::async_trait;
-use selvedge_database::{Connection, Row, params};
+use selvedge_database::{Connection, NamedLockMode, Row, params};
 use selvedge_protocol::{
     MAX_EVENT_READ, MAX_EVENT_READ_BYTES, ServerStoreError, SessionEvent, SessionEventStore,
 };
 use serde_json::{Value, json};
 
 use crate::connection::{execute, query_column, query_first};
+use crate::notices::events_topic;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -19,8 +20,13 @@ impl SessionEventStore for Journal {
         session: &str,
         bodies: Vec<Value>,
     ) -> Result<u64, ServerStoreError> {
+        let claim = self.claim_of(session);
         let session = session.to_owned();
         let append = move |journal: &Self, connection: &Connection| {
+            journal.check_claim(connection, claim.as_ref())?;
+            // Numbers are assigned under a lock, so that they become visible in their order.
+            let lock = format!("events {session}");
+            connection.lock_name(&lock, NamedLockMode::Exclusive);
             let sql = "SELECT coalesce(max(number), 0) + 1 FROM session_events WHERE session = ?1";
             let first: i64 = query_first(connection, sql, params![session])?.unwrap_or(1);
             for (number, body) in (first..).zip(&bodies) {
@@ -33,9 +39,14 @@ impl SessionEventStore for Journal {
                     params![session, number, kind, payload, now_ms()],
                 )?;
             }
+            connection.notify(&events_topic(&session));
             Ok(first.unsigned_abs())
         };
         Ok(self.write_async(append).await?)
+    }
+
+    async fn events_changed(&self, session: &str, seen: &mut u64) {
+        self.notices.changed(&events_topic(session), seen).await;
     }
 
     async fn events_after(

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use selvedge_database::{Connection, OptionalRow, Row, params};
+use selvedge_database::{Connection, NamedLockMode, OptionalRow, Row, params};
 use selvedge_protocol::{
     AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_HOPS,
     MAX_INBOX_MESSAGE_BYTES, MAX_SESSION_DEPTH, MAX_TITLE_CHARS, NewInboxMessage, NewSession,
@@ -12,7 +12,7 @@ use selvedge_protocol::{
 };
 
 use crate::connection::{execute, in_folders_condition, query_column, query_first};
-use crate::inbox::QueueRefusal;
+use crate::inbox::{QueueRefusal, payer_lock};
 use crate::server_store::{client_session_count, open_message_count};
 use crate::sessions::insert_session;
 use crate::time::now_ms;
@@ -34,8 +34,12 @@ impl SessionStore for Journal {
             check_text(prompt)?;
         }
         let id = new_id("ses");
-        self.write_async(move |journal, connection| journal.create_in(connection, &session, &id))
-            .await?
+        let claim = self.claim_of_author(&session.creator);
+        self.write_async(move |journal, connection| {
+            journal.check_claim(connection, claim.as_ref())?;
+            journal.create_in(connection, &session, &id)
+        })
+        .await?
     }
 
     async fn get(&self, id: &str) -> Result<SessionInfo, SessionError> {
@@ -54,8 +58,12 @@ impl SessionStore for Journal {
 
     async fn send(&self, message: NewInboxMessage) -> Result<InboxMessage, SessionError> {
         check_text(&message.text)?;
-        self.write_async(move |journal, connection| journal.send_in(connection, message.clone()))
-            .await?
+        let claim = self.claim_of_author(&message.author);
+        self.write_async(move |journal, connection| {
+            journal.check_claim(connection, claim.as_ref())?;
+            journal.send_in(connection, message.clone())
+        })
+        .await?
     }
 
     async fn queue(&self, session: &str) -> Result<Vec<InboxMessage>, SessionError> {
@@ -89,8 +97,10 @@ impl SessionStore for Journal {
         state: InboxState,
         answer: String,
     ) -> Result<(), SessionError> {
+        let claim = self.claim_of(&message.session);
         let message = message.clone();
         let finish = move |journal: &Self, connection: &Connection| {
+            journal.check_claim(connection, claim.as_ref())?;
             journal.end_message(connection, &message, state, &answer)
         };
         Ok(self.write_async(finish).await?)
@@ -131,6 +141,8 @@ impl Journal {
             let above = "SELECT depth FROM sessions WHERE id = ?1";
             let above: Option<u32> = query_first(connection, above, params![creator])?;
             depth = above.unwrap_or(0) + 1;
+            let lock = format!("created by {creator}");
+            connection.lock_name(&lock, NamedLockMode::Exclusive);
             let created = "SELECT count(*) FROM sessions WHERE creator = ?1";
             let created: Option<u32> = query_first(connection, created, params![creator])?;
             if depth > MAX_SESSION_DEPTH {
@@ -143,6 +155,9 @@ impl Journal {
         let position = self.causal_position(connection, &session.creator)?;
         if session.prompt.is_some() && position.hops > MAX_HOPS {
             return Ok(Err(SessionError::TooManyHops));
+        }
+        if let Some(payer) = &position.payer {
+            connection.lock_name(&payer_lock(payer), NamedLockMode::Exclusive);
         }
         if let Some(limit) = session.max_open_messages
             && let (Some(_), Some(payer)) = (&session.prompt, &position.payer)
@@ -244,9 +259,26 @@ impl Journal {
         let mut read = connection.prepare_cached(&sql)?;
         let mut rows = read.query(params![id])?;
         match rows.next()? {
-            Some(row) => read_session_info(row, |owner| self.is_owner_alive(owner)),
+            Some(row) => {
+                let is_alive = |owner: &str| self.is_owner_alive(connection, owner);
+                let session = read_session_info(row, is_alive)?;
+                let session = self.with_served_state(connection, session, &mut None)?;
+                self.with_title(connection, session)
+            }
             None => Err(JournalError::SessionNotFound(id.to_owned())),
         }
+    }
+
+    /// Gives a session without a title one from its first message.
+    fn with_title(
+        &self,
+        connection: &Connection,
+        mut session: SessionInfo,
+    ) -> Result<SessionInfo, JournalError> {
+        if session.title.is_none() {
+            session.title = self.title_from_message(connection, &session.id)?;
+        }
+        Ok(session)
     }
 
     fn list_session_infos(
@@ -258,8 +290,8 @@ impl Journal {
         let sql = format!(
             "{SELECT_SESSION} WHERE parent IS NULL AND touched_ms < ?4
              AND (?1 = '[]' OR {in_workspaces})
-             AND (?2 IS NULL OR environment = ?2)
-             AND (?3 IS NULL OR creator = ?3)
+             AND (environment = ?2 OR ?2 IS NULL)
+             AND (creator = ?3 OR ?3 IS NULL)
              ORDER BY touched_ms DESC, id"
         );
         let mut read = connection.prepare_cached(&sql)?;
@@ -272,17 +304,24 @@ impl Journal {
         let mut sessions = Vec::new();
         // Each process is checked once, because it may have many sessions.
         let mut alive: HashMap<String, bool> = HashMap::new();
-        while sessions.len() < filter.limit as usize
-            && let Some(row) = rows.next()?
-        {
+        let mut served = None;
+        while let Some(row) = rows.next()? {
             let session = read_session_info(row, |owner| match alive.get(owner) {
-                Some(known) => *known,
+                Some(known) => Ok(*known),
                 None => {
-                    let is_alive = self.is_owner_alive(owner);
+                    let is_alive = self.is_owner_alive(connection, owner)?;
                     alive.insert(owner.to_owned(), is_alive);
-                    is_alive
+                    Ok(is_alive)
                 }
             })?;
+            // A page does not end between sessions that several servers touched in the same
+            // millisecond, because the next page begins after them.
+            let is_after = |last: &SessionInfo| last.touched_ms != session.touched_ms;
+            if sessions.len() >= filter.limit as usize && sessions.last().is_none_or(is_after) {
+                break;
+            }
+            let session = self.with_served_state(connection, session, &mut served)?;
+            let session = self.with_title(connection, session)?;
             let is_titled = |part: &String| {
                 let title = session.title.as_deref().unwrap_or_default();
                 title.to_lowercase().contains(&part.to_lowercase())
@@ -302,21 +341,22 @@ impl Journal {
 
     fn begin_wait_in(&self, connection: &Connection, wait: &SessionWait) -> Checked<()> {
         let SessionWait { id, waiter, target } = wait;
+        connection.lock_name("session_waits", NamedLockMode::Exclusive);
         let sql = "SELECT DISTINCT owner FROM session_waits";
         let owners: Vec<String> = query_column(connection, sql, params![])?;
-        for owner in owners.iter().filter(|owner| !self.is_owner_alive(owner)) {
-            let sql = "DELETE FROM session_waits WHERE owner = ?1";
-            execute(connection, sql, params![owner])?;
+        for owner in &owners {
+            if *owner != self.owner.id && self.may_replace_owner(connection, owner)? {
+                let sql = "DELETE FROM session_waits WHERE owner = ?1";
+                execute(connection, sql, params![owner])?;
+            }
         }
         let sql = "WITH RECURSIVE reached(id) AS (
-                SELECT ?1
+                SELECT target FROM session_waits WHERE waiter = ?1
                 UNION SELECT session_waits.target FROM session_waits
                     JOIN reached ON session_waits.waiter = reached.id)
              SELECT 1 FROM reached WHERE id = ?2";
-        let is_circular = connection
-            .prepare_cached(sql)?
-            .exists(params![target, waiter])?;
-        if is_circular {
+        let mut read = connection.prepare_cached(sql)?;
+        if target == waiter || read.exists(params![target, waiter])? {
             return Ok(Err(SessionError::Circular(target.clone())));
         }
         let sql = "INSERT INTO session_waits (id, waiter, target, owner) VALUES (?1, ?2, ?3, ?4)";
@@ -328,17 +368,18 @@ impl Journal {
 /// Reads a session from a row of [`SELECT_SESSION`].
 fn read_session_info(
     row: Row<'_>,
-    is_alive: impl FnOnce(&str) -> bool,
+    is_alive: impl FnOnce(&str) -> Result<bool, JournalError>,
 ) -> Result<SessionInfo, JournalError> {
     let (owner, permissions): (Option<String>, Option<String>) = (row.get(5)?, row.get(6)?);
     let permissions = permissions.map(|json| serde_json::from_str(&json));
+    let is_busy = owner.map(|owner| is_alive(&owner)).transpose()?;
     Ok(SessionInfo {
         id: row.get(0)?,
         title: row.get(1)?,
         environment: row.get(2)?,
         directory: row.get(3)?,
         creator: row.get(4)?,
-        state: match owner.is_some_and(|owner| is_alive(&owner)) {
+        state: match is_busy.unwrap_or(false) {
             true => SessionState::Busy,
             false => SessionState::Idle,
         },

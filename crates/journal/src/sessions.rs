@@ -5,6 +5,7 @@ use selvedge_protocol::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::claims::FIRST_FENCE;
 use crate::connection::{execute, query_column, query_first};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
@@ -24,7 +25,8 @@ pub struct SessionSummary {
     pub directory: String,
     /// When the session began, in milliseconds since 1970.
     pub started_ms: i64,
-    /// When an item was last appended, in milliseconds since 1970. No two sessions have the same.
+    /// When an item was last appended, in milliseconds since 1970. In a file, no two sessions have
+    /// the same.
     pub touched_ms: i64,
     /// The number of items.
     pub items: u32,
@@ -42,6 +44,10 @@ pub struct SessionSummary {
     pub queued: u32,
     /// Whether the session works in a git worktree of its own.
     pub worktree: bool,
+    /// Whether messages wait and no running server serves the folder. Only with a database that
+    /// several servers share.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unserved: bool,
 }
 
 /// A row of a session: an item or a mark.
@@ -88,9 +94,11 @@ impl Journal {
         let id = new_id("ses");
         self.write(|connection| {
             insert_session(connection, &id, directory, now_ms(), None)?;
-            let sql = "UPDATE sessions SET owner = ?2, parent = ?3 WHERE id = ?1";
-            execute(connection, sql, params![id, self.owner.id, parent])
+            let sql = "UPDATE sessions SET owner = ?2, parent = ?3, fence = ?4 WHERE id = ?1";
+            let claim = params![id, self.owner.id, parent, FIRST_FENCE];
+            execute(connection, sql, claim)
         })?;
+        self.claims.insert(&id, FIRST_FENCE);
         Ok(id)
     }
 
@@ -108,46 +116,14 @@ impl Journal {
         let connection = self.flushed_connection();
         let sql = format!("{SELECT_SESSION_SUMMARY} {which} ORDER BY touched_ms DESC, id LIMIT ?1");
         let mut read = connection.prepare_cached(&sql)?;
-        let sessions = read
+        let mut sessions: Vec<SessionSummary> = read
             .query_map(params![limit], read_session_summary)?
             .collect::<Result<_, _>>()?;
-        Ok(sessions)
-    }
-
-    /// Claims a session for this process. Fails if another running process has claimed it.
-    pub fn claim_session(&self, id: &str) -> Result<(), JournalError> {
-        self.write(|connection| {
-            self.check_session_free(connection, id)?;
-            let sql = "UPDATE sessions SET owner = ?2 WHERE id = ?1";
-            execute(connection, sql, params![id, self.owner.id])
-        })
-    }
-
-    /// Releases a session of this process.
-    pub async fn release_session(&self, id: &str) -> Result<(), JournalError> {
-        let id = id.to_owned();
-        self.write_async(move |journal, connection| {
-            let sql = "UPDATE sessions SET owner = NULL WHERE id = ?1 AND owner = ?2";
-            execute(connection, sql, params![id, journal.owner.id])
-        })
-        .await
-    }
-
-    /// Fails if there is no such session or another running process has claimed it.
-    pub(crate) fn check_session_free(
-        &self,
-        connection: &Connection,
-        id: &str,
-    ) -> Result<(), JournalError> {
-        let sql = "SELECT owner FROM sessions WHERE id = ?1";
-        let owner: Option<Option<String>> = query_first(connection, sql, params![id])?;
-        match owner {
-            None => Err(JournalError::SessionNotFound(id.to_owned())),
-            Some(Some(other)) if other != self.owner.id && self.is_owner_alive(&other) => {
-                Err(JournalError::SessionInUse(id.to_owned()))
-            }
-            Some(_) => Ok(()),
+        let mut served = None;
+        for session in sessions.iter_mut().filter(|session| session.queued > 0) {
+            session.unserved = !self.is_served(&connection, &session.directory, &mut served)?;
         }
+        Ok(sessions)
     }
 
     /// Finds a session by its id, a prefix of its id, or its name.
@@ -216,8 +192,9 @@ impl Journal {
             insert_session(connection, &fork, &directory, now_ms(), Some(id))?;
             // A fork may do no more than its origin.
             let sql = "UPDATE sessions SET
-                    (worktree, environment, creator, depth, permissions) =
-                    (SELECT worktree, environment, creator, depth, permissions
+                    (worktree, environment, creator, depth, permissions, title) =
+                    (SELECT worktree, environment, creator, depth, permissions,
+                        substr(coalesce(title, name), 1, 100) || ' (fork)'
                      FROM sessions WHERE id = ?2)
                  WHERE id = ?1";
             execute(connection, sql, params![fork, id])?;
@@ -240,7 +217,7 @@ impl Journal {
 
     /// Appends rows to a turn of a session after the row with number `after`, all or none. Fails
     /// with [`JournalError::SessionInUse`] if `after` is not the last row, because another process
-    /// appended rows.
+    /// appended rows, and with [`JournalError::TakenOver`] if another process claimed the session.
     pub async fn append_rows(
         &self,
         session: &str,
@@ -249,6 +226,7 @@ impl Journal {
         items: Vec<Value>,
     ) -> Result<(), JournalError> {
         let (session, at_ms) = (session.to_owned(), now_ms());
+        let claim = self.claim_of(&session);
         let numbered: Vec<StoredRow> = (after + 1..)
             .zip(items)
             .map(|(number, item)| StoredRow {
@@ -259,6 +237,7 @@ impl Journal {
             })
             .collect();
         self.write_async(move |journal, connection| {
+            journal.check_claim(connection, claim.as_ref())?;
             journal.check_session_free(connection, &session)?;
             let touch = format!("UPDATE sessions SET touched_ms = {NEXT_TOUCHED_MS} WHERE id = ?1");
             execute(connection, &touch, params![session, at_ms])?;
@@ -421,5 +400,6 @@ fn read_session_summary(row: Row<'_>) -> Result<SessionSummary, DatabaseError> {
         creator: row.get(10)?,
         queued: row.get(11)?,
         worktree: row.get(12)?,
+        unserved: false,
     })
 }

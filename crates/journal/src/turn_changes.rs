@@ -11,8 +11,8 @@ use selvedge_protocol::{
     TurnFileChange, TurnFileChanges,
 };
 
-use crate::connection::{execute, query_first};
-use crate::{Journal, JournalError};
+use crate::connection::{execute, query_column, query_first};
+use crate::{Journal, JournalError, StoredRunState};
 
 #[async_trait]
 impl TurnChangeStore for Journal {
@@ -22,8 +22,10 @@ impl TurnChangeStore for Journal {
         turn: u32,
         changes: TurnFileChanges,
     ) -> Result<(), SessionError> {
+        let claim = self.claim_of(session);
         let session = session.to_owned();
         let record = move |journal: &Self, connection: &Connection| {
+            journal.check_claim(connection, claim.as_ref())?;
             journal.record_changes_in(connection, &session, turn, &changes)
         };
         Ok(self.write_async(record).await?)
@@ -37,7 +39,7 @@ impl TurnChangeStore for Journal {
         let session = session.to_owned();
         let read = move |journal: &Self, connection: &Connection| {
             let last = "SELECT max(turn) FROM turn_changes
-                 WHERE session = ?1 AND (?2 IS NULL OR turn = ?2)";
+                 WHERE session = ?1 AND (turn = ?2 OR ?2 IS NULL)";
             let turn: Option<Option<u32>> = query_first(connection, last, params![session, turn])?;
             let Some(turn) = turn.flatten() else {
                 return Ok(None);
@@ -47,33 +49,86 @@ impl TurnChangeStore for Journal {
         };
         Ok(self.run_now_or_queue(read).await?)
     }
+
+    async fn changed_turns(&self, session: &str) -> Result<Vec<(u32, u32)>, SessionError> {
+        let session = session.to_owned();
+        let read = move |_: &Self, connection: &Connection| {
+            let mut read = connection.prepare_cached(
+                "SELECT turn, count(*) FROM turn_changes WHERE session = ?1
+                 GROUP BY turn ORDER BY turn",
+            )?;
+            let mut rows = read.query(params![session])?;
+            let mut turns = Vec::new();
+            while let Some(row) = rows.next()? {
+                turns.push((row.get(0)?, row.get(1)?));
+            }
+            Ok(turns)
+        };
+        Ok(self.run_now_or_queue(read).await?)
+    }
 }
 
 impl Journal {
     /// Returns whether another session worked in the folder of a session since one of its turns
-    /// began: it added items since, or one of its messages is being answered. Sessions of launched
-    /// agents belong to the session that launched them.
+    /// began: it added items since, one of its messages is being answered, or one of its runs had
+    /// not ended. Sessions of launched agents belong to the session that launched them.
     pub async fn is_folder_shared(&self, session: &str, turn: u32) -> Result<bool, SessionError> {
         let session = session.to_owned();
-        let read = move |_: &Self, connection: &Connection| {
-            let mut read = connection.prepare_cached(
-                "SELECT 1 FROM sessions AS own CROSS JOIN sessions AS other
+        let read = move |journal: &Self, connection: &Connection| {
+            let others = "FROM sessions AS own CROSS JOIN sessions AS other
                  WHERE own.id = ?1 AND other.id <> ?1 AND other.parent IS NULL
                     AND own.worktree = 0 AND other.worktree = 0
                     AND (own.directory = other.directory
                         OR substr(own.directory, 1, length(other.directory) + 1)
                             = other.directory || '/'
                         OR substr(other.directory, 1, length(own.directory) + 1)
-                            = own.directory || '/')
-                    AND (other.touched_ms >= (SELECT min(at_ms) FROM items
-                            WHERE session = ?1 AND turn = ?2)
-                        OR EXISTS (SELECT 1 FROM inbox WHERE session = other.id
-                            AND ended_ms IS NULL AND state = 'claimed'))
-                 LIMIT 1",
-            )?;
-            Ok(read.exists(params![session, turn])?)
+                            = own.directory || '/')";
+            let begin = "(SELECT min(at_ms) FROM items WHERE session = ?1 AND turn = ?2)";
+            let mut read = connection.prepare_cached(&format!(
+                "SELECT 1 {others} AND (other.touched_ms >= {begin}
+                    OR EXISTS (SELECT 1 FROM inbox WHERE session = other.id
+                        AND ended_ms IS NULL AND state = 'claimed'))
+                 LIMIT 1"
+            ))?;
+            if read.exists(params![session, turn])? {
+                return Ok(true);
+            }
+            // A client of the agent server may have resumed a run of a session between its turns.
+            let sql = format!(
+                "SELECT id FROM runs WHERE (ended_ms IS NULL OR ended_ms >= {begin})
+                 AND session IN (SELECT other.id {others})"
+            );
+            let runs: Vec<String> = query_column(connection, &sql, params![session, turn])?;
+            for run in runs {
+                if journal.has_worked(connection, &run)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
         };
         Ok(self.run_now_or_queue(read).await?)
+    }
+
+    /// Returns whether a run of a session is executed now.
+    pub fn has_running_script(&self, session: &str) -> Result<bool, JournalError> {
+        let connection = self.flushed_connection();
+        let sql = "SELECT id FROM runs WHERE session = ?1 AND ended_ms IS NULL";
+        let open: Vec<String> = query_column(&connection, sql, params![session])?;
+        for run in open {
+            if self.has_worked(&connection, &run)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns whether a run has ended or is executed now. Otherwise it waits, or its process died.
+    fn has_worked(&self, connection: &Connection, run: &str) -> Result<bool, JournalError> {
+        let state = self.run_summary(connection, run)?.state;
+        Ok(!matches!(
+            state,
+            StoredRunState::Suspended | StoredRunState::Died
+        ))
     }
 
     fn record_changes_in(

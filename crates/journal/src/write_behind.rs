@@ -103,9 +103,11 @@ impl Journal {
         if rows.is_empty() {
             return Ok(());
         }
-        let written = in_transaction(connection, |connection| {
-            rows.iter()
-                .try_for_each(|row| self.insert_run(connection, row))
+        let written = self.begin_lease_if_unused(connection).and_then(|()| {
+            in_transaction(connection, |connection| {
+                rows.iter()
+                    .try_for_each(|row| self.insert_run(connection, row))
+            })
         });
         if let Err(error) = &written {
             // The next read or write tries these rows again. Without a writer, the next run is

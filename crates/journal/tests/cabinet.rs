@@ -1,11 +1,15 @@
 //! The File Cabinet: documents are stored exactly, found by key and source, and expire.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod support;
+
 use std::path::Path;
 use std::time::Duration;
 
+use selvedge_database::params;
 use selvedge_journal::{Journal, JournalOptions, Retention};
 use selvedge_protocol::{DOCUMENT_RETENTION, DocumentKind, DocumentStore, NewDocument};
+use support::{database, store, stores_text};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -31,10 +35,7 @@ fn saved<'a>(title: &'a str, content: &'a [u8]) -> NewDocument<'a> {
 
 /// Executes SQL on the journal's file, for example to make documents older.
 fn execute_sql(folder: &Path, sql: &str) {
-    rusqlite::Connection::open(folder.join("journal.sqlite"))
-        .unwrap()
-        .execute_batch(sql)
-        .unwrap();
+    database(folder).execute_batch(sql).unwrap();
 }
 
 fn retention() -> Retention {
@@ -51,11 +52,11 @@ fn another_process_reads_documents_exactly_as_saved() {
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
         .collect();
     let keys: Vec<String> = {
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(store(dir.path())).unwrap();
         let keep = |content: &[u8]| journal.save(&saved("bytes", content)).unwrap().key;
         [&b""[..], b"\0\xff\r\n", &large].map(keep).into()
     };
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     for (key, content) in keys.iter().zip([&b""[..], b"\0\xff\r\n", &large]) {
         let document = journal
             .get(&format!(" {} ", key.to_lowercase()))
@@ -91,7 +92,7 @@ fn another_process_reads_documents_exactly_as_saved() {
 #[test]
 fn pages_are_found_by_url_until_they_are_too_old() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     journal.save(&page("https://a/", b"old")).unwrap();
     execute_sql(
         dir.path(),
@@ -118,12 +119,12 @@ fn pages_are_found_by_url_until_they_are_too_old() {
 #[test]
 fn documents_and_their_payloads_are_removed_after_thirty_days() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let blobs = || {
-        let connection = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-        connection
-            .query_row("SELECT count(*) FROM blobs", [], |row| row.get::<_, i64>(0))
-            .unwrap()
+        let connection = database(dir.path());
+        let count = "SELECT count(*) FROM blobs";
+        let count = connection.query_row(count, params![], |row| row.get::<i64>(0));
+        count.unwrap()
     };
     let old = journal.save(&saved("old", &[1; 5000])).unwrap().key;
     let too_old = DOCUMENT_RETENTION.as_millis() + 1000;
@@ -150,7 +151,7 @@ fn documents_and_their_payloads_are_removed_after_thirty_days() {
 #[test]
 fn a_full_cabinet_removes_the_oldest_pages_but_never_saved_documents() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let mine = journal.save(&saved("mine", b"mine")).unwrap().key;
     let first = journal.save(&page("https://first/", b"1")).unwrap().key;
     let second = journal.save(&page("https://second/", b"2")).unwrap().key;
@@ -191,7 +192,7 @@ fn an_encrypted_cabinet_contains_no_plain_text() {
         ..JournalOptions::default()
     };
     {
-        let journal = Journal::open_with(dir.path(), &encrypted).unwrap();
+        let journal = Journal::open_with(store(dir.path()), &encrypted).unwrap();
         journal
             .save(&page(
                 "https://secret.example/path",
@@ -204,23 +205,15 @@ fn an_encrypted_cabinet_contains_no_plain_text() {
             .unwrap();
         assert_eq!(found.content, b"the secret content of the page");
     }
-    let mut all = Vec::new();
-    for file in ["journal.sqlite", "journal.sqlite-wal"] {
-        all.extend(std::fs::read(dir.path().join(file)).unwrap_or_default());
-    }
     for word in ["secret.example", "secret content", "A page"] {
-        assert!(
-            !all.windows(word.len())
-                .any(|window| window == word.as_bytes()),
-            "{word}"
-        );
+        assert!(!stores_text(dir.path(), word), "{word}");
     }
 }
 
 #[test]
 fn documents_of_an_owner_are_found_by_that_owner_only() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let (one, other) = (journal.documents_of("one"), journal.documents_of("other"));
     let stores: [&dyn DocumentStore; 3] = [&*journal, &*one, &*other];
     let source = "https://example.com/";
@@ -238,12 +231,36 @@ fn documents_of_an_owner_are_found_by_that_owner_only() {
     }
     // The stored key of another owner is no key.
     let stored: Vec<String> = {
-        let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-        let mut read = file.prepare("SELECT key FROM cabinet").unwrap();
-        let rows = read.query_map([], |row| row.get(0)).unwrap();
+        let file = database(dir.path());
+        let mut read = file.prepare_cached("SELECT key FROM cabinet").unwrap();
+        let rows = read.query_map(params![], |row| row.get(0)).unwrap();
         rows.collect::<Result<_, _>>().unwrap()
     };
     for key in stored.iter().filter(|key| key.contains('@')) {
         assert!(stores.iter().all(|store| store.get(key).unwrap().is_none()));
+    }
+}
+
+#[test]
+fn a_full_cabinet_of_one_owner_neither_blocks_nor_removes_documents_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    let (one, other) = (journal.documents_of("one"), journal.documents_of("other"));
+    let stores: [&dyn DocumentStore; 3] = [&*journal, &*one, &*other];
+    let pages = stores.map(|store| store.save(&page("https://a/", b"x")).unwrap().key);
+    let filler = one.save(&saved("large", b"x")).unwrap().key;
+    let bytes = 512 << 20;
+    execute_sql(
+        dir.path(),
+        &format!("UPDATE cabinet SET bytes = {bytes} - 1 WHERE key LIKE '{filler}%'"),
+    );
+    // The owner makes room with its own page, and is full then.
+    one.save(&saved("small", b"x")).unwrap();
+    assert!(one.get(&pages[1]).unwrap().is_none());
+    let full = one.save(&saved("one more", b"x")).unwrap_err();
+    assert_eq!(full.to_string(), "the File Cabinet is full (512 MB)");
+    for (store, page) in [(stores[0], &pages[0]), (stores[2], &pages[2])] {
+        store.save(&saved("mine", b"y")).unwrap();
+        assert!(store.get(page).unwrap().is_some());
     }
 }

@@ -10,9 +10,9 @@ use selvedge_journal::{Journal, JournalOptions, Retention};
 use selvedge_protocol::{
     ApprovalPolicy, AuthorKind, ChannelError, ChannelStore, Following, InboxMessage, InboxState,
     MAX_HOPS, MessageAuthor, NewChannelMessage, ReadFrom, SandboxPolicy, SessionStore,
-    TurnPermissions,
+    TurnPermissions, WorkspaceReach,
 };
-use support::WaitForResult;
+use support::{WaitForResult, store, stores_text};
 
 fn person() -> MessageAuthor {
     MessageAuthor {
@@ -49,14 +49,14 @@ fn messages_are_ordered_and_survive_the_process() {
     let dir = tempfile::tempdir().unwrap();
     let long = "x".repeat(10_000);
     {
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(store(dir.path())).unwrap();
         for (number, text) in (1..).zip(["one", "two", &long]) {
             let receipt = journal.post(message(person(), text)).wait().unwrap();
             assert_eq!(receipt.message.number, number);
             assert_eq!(receipt.message.hops, 0);
         }
     }
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     journal
         .apply_retention(&Retention {
             days: 0,
@@ -81,7 +81,7 @@ fn messages_of_concurrent_writers_have_no_gaps() {
         .map(|writer| {
             let folder = dir.path().to_owned();
             std::thread::spawn(move || {
-                let journal = Journal::open(&folder).unwrap();
+                let journal = Journal::open(store(&folder)).unwrap();
                 for n in 0..25 {
                     let text = format!("{writer} {n}");
                     journal.post(message(person(), &text)).wait().unwrap();
@@ -92,7 +92,7 @@ fn messages_of_concurrent_writers_have_no_gaps() {
     writers
         .into_iter()
         .for_each(|writer| writer.join().unwrap());
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let messages = journal.read("engineering", ReadFrom::After(0), 500);
     let messages = messages.wait().unwrap();
     let numbers: Vec<u64> = messages.iter().map(|message| message.number).collect();
@@ -109,7 +109,7 @@ fn messages_of_concurrent_writers_have_no_gaps() {
 #[test]
 fn invalid_names_messages_and_channels_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let post = |channel: &str, text: &str| {
         let new = NewChannelMessage {
             channel: channel.to_owned(),
@@ -132,7 +132,7 @@ fn invalid_names_messages_and_channels_are_refused() {
 #[test]
 fn an_idempotency_key_posts_once() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let new = NewChannelMessage {
         idempotency_key: Some("key".to_owned()),
         ..message(person(), "once")
@@ -145,7 +145,7 @@ fn an_idempotency_key_posts_once() {
 #[test]
 fn a_mention_is_queued_for_followers_only() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let [named, by_id, other] =
         ["/w/a", "/w/b", "/w/c"].map(|directory| journal.begin_session(directory, None).unwrap());
     journal.rename_session(&named, "Fix Login").unwrap();
@@ -167,24 +167,32 @@ fn a_mention_is_queued_for_followers_only() {
     // A session does not get its own messages.
     let own = message(session_author(&named), "@fix-login");
     assert_eq!(journal.post(own).wait().unwrap().queued, [""; 0]);
-    // A script of another workspace cannot make the session work.
-    let permissions = TurnPermissions {
+    // A script of another workspace cannot make the session work, nor a client in a folder above.
+    let permissions = |workspace: &str, reach| TurnPermissions {
         sandbox: SandboxPolicy::WorkspaceWrite,
         approval: ApprovalPolicy::Never,
         network: false,
         tool_packs: Vec::new(),
         tools: None,
-        workspace: "/w/other".to_owned(),
+        workspace: workspace.to_owned(),
+        reach,
         max_tokens: None,
         max_cost: None,
     };
-    let foreign = NewChannelMessage {
-        permissions: Some(permissions),
-        ..message(session_author(&other), "@fix-login")
-    };
-    let receipt = journal.post(foreign).wait().unwrap();
-    assert_eq!(receipt.queued, [""; 0]);
-    assert_eq!(receipt.refused.len(), 1, "{:?}", receipt.refused);
+    for (workspace, reach, queued) in [
+        ("/w/other", WorkspaceReach::WithSubfolders, 0),
+        ("/w", WorkspaceReach::WithSubfolders, 1),
+        ("/w", WorkspaceReach::FolderOnly, 0),
+        ("/w/a", WorkspaceReach::FolderOnly, 1),
+    ] {
+        let post = NewChannelMessage {
+            permissions: Some(permissions(workspace, reach)),
+            ..message(session_author(&other), "@fix-login")
+        };
+        let receipt = journal.post(post).wait().unwrap();
+        assert_eq!(receipt.queued.len(), queued, "{workspace} {reach:?}");
+        assert_eq!(receipt.refused.len(), 1 - queued, "{:?}", receipt.refused);
+    }
     let off = journal.follow("engineering", &named, Following::Off);
     off.wait().unwrap();
     let receipt = journal
@@ -201,7 +209,7 @@ fn a_mention_is_queued_for_followers_only() {
 #[test]
 fn sessions_that_answer_each_other_reach_the_hop_limit() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let sessions = ["/w", "/w"].map(|folder| journal.begin_session(folder, None).unwrap());
     for session in &sessions {
         let follow = journal.follow("engineering", session, Following::On);
@@ -269,7 +277,7 @@ fn clients_with_a_token_have_channels_of_their_own() {
         encryption_key: Some([7; 32]),
         ..JournalOptions::default()
     };
-    let journal = Journal::open_with(dir.path(), &options).unwrap();
+    let journal = Journal::open_with(store(dir.path()), &options).unwrap();
     let owned = journal.channels_of("client one");
     owned.post(message(person(), "mine")).wait().unwrap();
     let missing = Err(ChannelError::NotFound("engineering".into()));
@@ -285,6 +293,5 @@ fn clients_with_a_token_have_channels_of_their_own() {
     assert_eq!(read[0].channel, "engineering");
     assert_eq!(owned.list().wait().unwrap()[0].name, "engineering");
     // Texts are encrypted.
-    let bytes = std::fs::read(dir.path().join("journal.sqlite-wal")).unwrap();
-    assert!(!bytes.windows(6).any(|window| window == b"theirs"));
+    assert!(!stores_text(dir.path(), "theirs"));
 }

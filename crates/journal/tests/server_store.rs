@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
+use selvedge_database::params;
 use selvedge_journal::{Journal, TokenAccount};
 use selvedge_protocol::{
     ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, AuthorKind, DecisionRace,
@@ -13,11 +14,11 @@ use selvedge_protocol::{
     SessionQueueStore, SessionStore, StoredReply, TokenScope,
 };
 use serde_json::{Value, json};
-use support::WaitForResult;
+use support::{WaitForResult, database, store};
 
 fn journal() -> (tempfile::TempDir, Arc<Journal>) {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     (dir, journal)
 }
 
@@ -43,7 +44,7 @@ fn event(kind: &str, text: &str) -> Value {
 #[test]
 fn events_have_numbers_without_gaps_also_if_two_processes_append() {
     let (dir, journal) = journal();
-    let other = Journal::open(dir.path()).unwrap();
+    let other = Journal::open(store(dir.path())).unwrap();
     std::thread::scope(|scope| {
         for journal in [&journal, &other] {
             scope.spawn(move || {
@@ -111,7 +112,7 @@ fn of_nested_workspaces_created_at_once_only_one_exists() {
     let (dir, journal) = journal();
     for round in 0..20_u8 {
         let create = |hash, folder: &str| {
-            let journal = Journal::open(dir.path()).unwrap();
+            let journal = Journal::open(store(dir.path())).unwrap();
             let token = NewApiToken {
                 workspaces: vec![format!("/{round}{folder}")],
                 ..token(&format!("{round}-{hash}"), hash)
@@ -170,7 +171,7 @@ fn a_key_belongs_to_one_request_and_is_free_after_a_crash() {
         journal.end_request("tok", "failed", None).await.unwrap();
         assert_eq!(begin(&journal, "failed", 2).await, RepeatedRequest::New);
         // A process that ended before it answered.
-        let killed = Journal::open(dir.path()).unwrap();
+        let killed = Journal::open(store(dir.path())).unwrap();
         assert_eq!(begin(&killed, "crash", 1).await, RepeatedRequest::New);
         assert_eq!(
             begin(&journal, "crash", 1).await,
@@ -215,9 +216,9 @@ fn the_oldest_answers_go_first_whatever_the_clock_says() {
             answer(&format!("old{number}")).await;
         }
         // As if the clock had been an hour ahead.
-        let other = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
+        let other = database(dir.path());
         let ahead = "UPDATE api_replies SET at_ms = at_ms + 3600000";
-        other.execute(ahead, []).unwrap();
+        other.execute(ahead, params![]).unwrap();
         for key in ["a", "b", "c"] {
             answer(key).await;
         }
@@ -230,6 +231,32 @@ fn the_oldest_answers_go_first_whatever_the_clock_says() {
 }
 
 #[test]
+fn answers_that_name_a_session_are_deleted_with_it() {
+    let (_dir, journal) = journal();
+    let sessions = ["/w", "/w"].map(|folder| journal.begin_session(folder, None).unwrap());
+    let rows = vec![json!({"type": "message"})];
+    block_on(journal.append_rows(&sessions[0], 0, 1, rows)).unwrap();
+    let answer = |key: &str, session: &str| {
+        let begun = block_on(journal.begin_request("tok", key, [1; 32]));
+        let is_kept = matches!(begun, Ok(RepeatedRequest::Answered(_)));
+        let reply = StoredReply {
+            status: 200,
+            content_type: String::new(),
+            body: format!("{{\"session\": \"{session}\", \"text\": \"zebra\"}}"),
+        };
+        block_on(journal.end_request("tok", key, Some(reply))).unwrap();
+        is_kept
+    };
+    let answer_both = || [("a", 0), ("b", 1)].map(|(key, at)| answer(key, &sessions[at]));
+    assert_eq!(answer_both(), [false, false]);
+    assert_eq!(answer_both(), [true, true]);
+    for turn in [Some(1), None] {
+        journal.forget(&sessions[0], turn, &|rows, _| rows).unwrap();
+        assert_eq!(answer_both(), [false, true], "{turn:?}");
+    }
+}
+
+#[test]
 fn the_first_decision_about_an_approval_counts() {
     let (_dir, journal) = journal();
     block_on(async {
@@ -238,6 +265,7 @@ fn the_first_decision_about_an_approval_counts() {
             session: "ses_1".to_owned(),
             token: token.to_owned(),
             decision: "once".to_owned(),
+            reason: None,
         };
         assert_eq!(
             journal.record_decider(decision("a")).await,
@@ -299,6 +327,34 @@ fn waiting_sessions_are_found_and_queued_messages_removed() {
     });
 }
 
+#[test]
+fn failures_below_a_folder_do_not_hide_those_in_it() {
+    let (_dir, journal) = journal();
+    let limit = 3;
+    block_on(async {
+        journal.create_token(token("ci", 7)).await.unwrap();
+        let below = std::iter::repeat_n("/w/sub", limit as usize);
+        let mut sessions = Vec::new();
+        for directory in std::iter::once("/w").chain(below) {
+            let session = NewSession {
+                directory: directory.to_owned(),
+                prompt: Some("one".to_owned()),
+                ..session_of("ci")
+            };
+            sessions.push(journal.create(session).await.unwrap().id);
+        }
+        journal.revoke_token("ci").await.unwrap();
+        for id in &sessions {
+            // The message of a revoked token fails.
+            assert_eq!(journal.claim_next(id).await, Ok(None));
+        }
+        let folders = ["/w".to_owned()];
+        let failed = journal.failed_messages(&folders, limit).await.unwrap();
+        let failed: Vec<_> = failed.into_iter().map(|failed| failed.session).collect();
+        assert_eq!(failed, sessions[..1]);
+    });
+}
+
 fn client(token: &str) -> MessageAuthor {
     MessageAuthor {
         kind: AuthorKind::Client,
@@ -325,7 +381,7 @@ fn session_of(token: &str) -> NewSession {
 fn two_servers_do_not_exceed_the_limits_of_a_token_together() {
     let (dir, first) = journal();
     block_on(first.create_token(token("ci", 7))).unwrap();
-    let second = Journal::open(dir.path()).unwrap();
+    let second = Journal::open(store(dir.path())).unwrap();
     let id = block_on(first.create(session_of("ci"))).unwrap().id;
     let sent = std::thread::scope(|scope| {
         let send = |journal: &Arc<Journal>| {
@@ -380,7 +436,7 @@ fn turns_at_the_same_time_see_each_others_costs() {
         ..token("ci", 7)
     };
     block_on(first.create_token(rich)).unwrap();
-    let second = Journal::open(dir.path()).unwrap();
+    let second = Journal::open(store(dir.path())).unwrap();
     let accounts = [&first, &second].map(|one| TokenAccount::new(one.clone(), "ci".to_owned()));
     let settle = |account: &TokenAccount| block_on(account.settle()).unwrap();
     accounts[0].add(0.4);

@@ -10,10 +10,10 @@ use selvedge_journal::Journal;
 use selvedge_protocol::{
     ApprovalPolicy, AuthorKind, InboxState, MAX_CREATED_SESSIONS, MAX_SESSION_DEPTH, MessageAuthor,
     NewInboxMessage, NewSession, SandboxPolicy, SessionError, SessionFilter, SessionFolder,
-    SessionInfo, SessionStore, SessionWait, TurnPermissions,
+    SessionInfo, SessionStore, SessionWait, TurnPermissions, WorkspaceReach,
 };
 use serde_json::json;
-use support::WaitForResult;
+use support::{WaitForResult, database, store};
 
 fn session_author(id: &str) -> MessageAuthor {
     MessageAuthor {
@@ -30,6 +30,7 @@ fn permissions(workspace: &str) -> TurnPermissions {
         tool_packs: Vec::new(),
         tools: None,
         workspace: workspace.to_owned(),
+        reach: WorkspaceReach::WithSubfolders,
         max_tokens: None,
         max_cost: None,
     }
@@ -72,7 +73,7 @@ fn begin_turn(journal: &Journal, session: &str, turn: u32) {
 #[test]
 fn a_created_session_has_its_origin_and_its_first_message() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let parent = journal.begin_session("/w", None).unwrap();
     let mut new = new_session(&parent, "/w/sub", Some("begin"));
     new.idempotency_key = Some("key".to_owned());
@@ -127,10 +128,31 @@ fn a_created_session_has_its_origin_and_its_first_message() {
 }
 
 #[test]
+fn a_page_of_the_list_does_not_end_between_sessions_with_the_same_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
+    for _ in 0..3 {
+        journal.begin_session("/w", None).unwrap();
+    }
+    // Several servers touched two of them in the same millisecond.
+    let sql = "UPDATE sessions SET touched_ms = 7 WHERE touched_ms <>
+        (SELECT max(touched_ms) FROM sessions)";
+    database(dir.path()).execute_batch(sql).unwrap();
+    let list = |limit| {
+        let filter = SessionFilter {
+            limit,
+            ..SessionFilter::default()
+        };
+        SessionStore::list(&*journal, filter).wait().unwrap().len()
+    };
+    assert_eq!([1, 2, 3].map(list), [1, 3, 3]);
+}
+
+#[test]
 fn messages_are_answered_in_order_by_one_process() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
-    let other = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
+    let other = Journal::open(store(dir.path())).unwrap();
     let parent = journal.begin_session("/w", None).unwrap();
     let session = journal.create(new_session(&parent, "/w", Some("one")));
     let session = session.wait().unwrap();
@@ -151,22 +173,22 @@ fn messages_are_answered_in_order_by_one_process() {
 #[test]
 fn the_message_of_a_dead_process_is_claimed_again() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let parent = journal.begin_session("/w", None).unwrap();
     let session = journal.create(new_session(&parent, "/w", Some("one")));
     let session = session.wait().unwrap();
     let claim = |journal: &Arc<Journal>| journal.claim_next(&session.id).wait().unwrap().unwrap();
     // Killed before the turn began.
-    let first = Journal::open(dir.path()).unwrap();
+    let first = Journal::open(store(dir.path())).unwrap();
     assert!(!claim(&first).begun);
     drop(first);
     // Killed while the turn ran.
-    let second = Journal::open(dir.path()).unwrap();
+    let second = Journal::open(store(dir.path())).unwrap();
     let claimed = claim(&second);
     assert_eq!((claimed.begun, claimed.turn), (false, 1));
     begin_turn(&second, &session.id, 1);
     drop(second);
-    let third = Journal::open(dir.path()).unwrap();
+    let third = Journal::open(store(dir.path())).unwrap();
     let claimed = claim(&third);
     assert_eq!((claimed.begun, claimed.turn), (true, 1));
     // A person began another turn meanwhile, so the turn of the message is over.
@@ -180,7 +202,7 @@ fn the_message_of_a_dead_process_is_claimed_again() {
 #[test]
 fn limits_of_created_sessions_and_messages_are_enforced() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let parent = journal.begin_session("/w", None).unwrap();
     let mut creator = parent.clone();
     for _ in 0..MAX_SESSION_DEPTH {
@@ -214,8 +236,8 @@ fn limits_of_created_sessions_and_messages_are_enforced() {
 #[test]
 fn waiting_in_a_circle_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
-    let other = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
+    let other = Journal::open(store(dir.path())).unwrap();
     let wait = |id: &str, waiter: &str, target: &str| SessionWait {
         id: id.to_owned(),
         waiter: waiter.to_owned(),

@@ -5,10 +5,10 @@ mod support;
 
 use selvedge_journal::Journal;
 use selvedge_protocol::{
-    FileSnapshot, FileSnapshotKind, MAX_RECORDED_TURNS, TurnChangeStore, TurnFileChange,
-    TurnFileChanges,
+    FileSnapshot, FileSnapshotKind, Ledger, MAX_RECORDED_TURNS, RunMetadata, RunStart, RunStatus,
+    ScriptToolCallOutput, TurnChangeStore, TurnFileChange, TurnFileChanges,
 };
-use support::WaitForResult;
+use support::{WaitForResult, store};
 
 fn snapshot(kind: FileSnapshotKind, content: &[u8]) -> Option<FileSnapshot> {
     Some(FileSnapshot {
@@ -39,7 +39,7 @@ fn changes(name: &str) -> TurnFileChanges {
 #[test]
 fn the_changes_of_the_last_turns_are_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let id = journal.begin_session("/w", None).unwrap();
     let read = |turn| journal.recorded_changes(&id, turn).wait().unwrap();
     assert_eq!(read(None), None);
@@ -61,7 +61,7 @@ fn the_changes_of_the_last_turns_are_kept() {
 #[test]
 fn forgotten_turns_and_sessions_leave_no_changes() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let id = journal.begin_session("/w", None).unwrap();
     for turn in 1..=2 {
         let row = serde_json::json!({"type": "message"});
@@ -89,8 +89,8 @@ fn forgotten_turns_and_sessions_leave_no_changes() {
 #[test]
 fn a_request_to_stop_concerns_one_turn_and_survives_retention() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
-    let other = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
+    let other = Journal::open(store(dir.path())).unwrap();
     let id = journal.begin_session("/w", None).unwrap();
     other.request_stop(&id, 2).unwrap();
     let retention = selvedge_journal::Retention::default();
@@ -102,6 +102,65 @@ fn a_request_to_stop_concerns_one_turn_and_survives_retention() {
     // Without a process that uses the session, there is nothing to stop.
     journal.release_session(&id).wait().unwrap();
     other.apply_retention_while_in_use(&retention).unwrap();
-    let reader = Journal::open(dir.path()).unwrap();
+    let reader = Journal::open(store(dir.path())).unwrap();
     assert!(!reader.is_stop_requested(&id, 2).wait());
+}
+
+/// A client of the agent server may resume a run of a session between its turns.
+#[test]
+fn a_run_of_another_session_works_in_the_folder_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    let other = journal.begin_session("/w/below", None).unwrap();
+    let begin = |id: &str, session: &str| {
+        let start = RunStart {
+            id,
+            source: "return 1",
+            directory: "/w",
+            session,
+            seed: "7",
+            resumes: None,
+            saved_config: "",
+        };
+        journal.record_run_start(start).wait().unwrap();
+    };
+    let end = |id: &str| {
+        let output = ScriptToolCallOutput {
+            id: id.into(),
+            call_id: "c".into(),
+            status: RunStatus::Completed,
+            output_json: None,
+            error: None,
+            summary: None,
+            output: vec![],
+            calls: vec![],
+            logs: vec![],
+            warnings: vec![],
+            metadata: RunMetadata::default(),
+        };
+        journal.record_run_end(&output, None).wait().unwrap();
+    };
+    begin("scr_before", &other);
+    end("scr_before");
+    begin("scr_during", &other);
+    let far = journal.begin_session("/wx", None).unwrap();
+    begin("scr_elsewhere", &far);
+    // The turn begins in a later millisecond than the other session.
+    let earlier = "UPDATE sessions SET touched_ms = touched_ms - 1000;
+        UPDATE runs SET started_ms = started_ms - 1000, ended_ms = ended_ms - 1000";
+    let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
+    file.execute_batch(earlier).unwrap();
+    let own = journal.begin_session("/w", None).unwrap();
+    let row = serde_json::json!({"type": "message"});
+    journal.append_rows(&own, 0, 1, vec![row]).wait().unwrap();
+    let is_shared = || journal.is_folder_shared(&own, 1).wait().unwrap();
+    assert!(is_shared() && journal.has_running_script(&other).unwrap());
+    end("scr_during");
+    assert!(is_shared(), "it ended during the turn");
+    assert!(!journal.has_running_script(&other).unwrap());
+    file.execute_batch("UPDATE runs SET ended_ms = ended_ms - 1000")
+        .unwrap();
+    assert!(!is_shared());
+    begin("scr_own", &own);
+    assert!(!is_shared() && journal.has_running_script(&own).unwrap());
 }

@@ -5,11 +5,12 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use selvedge_database::params;
 use selvedge_journal::{
     Durability, Journal, JournalError, JournalOptions, RunFilter, StoredRunState,
 };
 use selvedge_protocol::{Ledger, RunStart, RunStatus, ScriptToolCallOutput};
-use support::WaitForResult;
+use support::{WaitForResult, database, store, uses_files};
 
 /// Longer than any test here takes; ends a test that hangs.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,7 +49,7 @@ fn ids(journal: &Journal) -> Vec<String> {
 #[test]
 fn every_read_and_write_flushes_queued_rows_in_order() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     journal.enable_write_behind();
     for n in 0..200 {
         compute(&journal, &format!("scr_{n:03}"));
@@ -69,11 +70,12 @@ fn every_read_and_write_flushes_queued_rows_in_order() {
     let mut expected: Vec<String> = ids(&journal);
     expected.sort_by(|a, b| b.cmp(a));
     let written: Vec<String> = {
-        let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-        let mut read = file
-            .prepare("SELECT id FROM runs ORDER BY rowid DESC")
-            .unwrap();
-        read.query_map([], |row| row.get(0))
+        let file = database(dir.path());
+        // In the order of insertion.
+        let order = if uses_files() { "rowid" } else { "ctid" };
+        let sql = format!("SELECT id FROM runs ORDER BY {order} DESC");
+        let mut read = file.prepare_cached(&sql).unwrap();
+        read.query_map(params![], |row| row.get(0))
             .unwrap()
             .map(Result::unwrap)
             .collect()
@@ -85,8 +87,8 @@ fn every_read_and_write_flushes_queued_rows_in_order() {
 fn another_process_sees_a_row_soon_and_at_once_after_a_flush() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, other) = (
-        Journal::open(dir.path()).unwrap(),
-        Journal::open(dir.path()).unwrap(),
+        Journal::open(store(dir.path())).unwrap(),
+        Journal::open(store(dir.path())).unwrap(),
     );
     journal.enable_write_behind();
     compute(&journal, "scr_a");
@@ -109,13 +111,13 @@ fn resuming_runs_and_runs_with_full_durability_are_written_at_once() {
         ..JournalOptions::default()
     };
     let (journal, other) = (
-        Journal::open_with(dir.path(), &keeping).unwrap(),
-        Journal::open(dir.path()).unwrap(),
+        Journal::open_with(store(dir.path()), &keeping).unwrap(),
+        Journal::open(store(dir.path())).unwrap(),
     );
     journal.enable_write_behind();
     compute(&journal, "scr_a");
     assert_eq!(ids(&other), ["scr_a"]);
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     journal.enable_write_behind();
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
     journal
@@ -137,9 +139,9 @@ fn resuming_runs_and_runs_with_full_durability_are_written_at_once() {
 #[test]
 fn a_failed_flush_keeps_the_rows_and_the_next_run_gets_the_error() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     journal.enable_write_behind();
-    let other = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
+    let other = database(dir.path());
     other
         .execute_batch("ALTER TABLE runs RENAME TO elsewhere")
         .unwrap();

@@ -1,0 +1,35 @@
+//! Connects to a server.
+
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{Client, NoTls};
+
+use super::tls::PostgresTls;
+use super::{IDLE_TRANSACTION_TIMEOUT, LOCK_TIMEOUT, PostgresUrl, STATEMENT_TIMEOUT};
+use crate::DatabaseError;
+
+/// Connects, and sets the time-outs of the connection.
+pub(super) async fn connect(url: &PostgresUrl) -> Result<Client, DatabaseError> {
+    let failed = |error: tokio_postgres::Error| DatabaseError::from(error).while_connecting(url);
+    let client = if url.config.get_ssl_mode() == SslMode::Disable {
+        let (client, connection) = url.config.connect(NoTls).await.map_err(failed)?;
+        // The task ends when the client is dropped or the connection is lost. The client reports
+        // the error.
+        tokio::spawn(connection);
+        client
+    } else {
+        let tls = PostgresTls::new(url)?;
+        let (client, connection) = url.config.connect(tls).await.map_err(failed)?;
+        tokio::spawn(connection);
+        client
+    };
+    let settings = format!(
+        "SET statement_timeout = {}; SET lock_timeout = {};
+         SET idle_in_transaction_session_timeout = {}; SET client_min_messages = warning;
+         SET standard_conforming_strings = on; SET bytea_output = hex",
+        STATEMENT_TIMEOUT.as_millis(),
+        LOCK_TIMEOUT.as_millis(),
+        IDLE_TRANSACTION_TIMEOUT.as_millis(),
+    );
+    client.batch_execute(&settings).await.map_err(failed)?;
+    Ok(client)
+}

@@ -1,0 +1,87 @@
+//! The title of a session to which no person and no script gave one: the first line of its first
+//! message. It is made when it is read, because a stored title is not encrypted.
+
+use std::sync::LazyLock;
+
+use selvedge_database::{Connection, params};
+use selvedge_text::truncate_chars;
+use serde_json::Value;
+
+use crate::connection::query_first;
+use crate::{Journal, JournalError, Redactor};
+
+/// Longest title of this kind, in characters.
+const MAX_LINE_CHARS: usize = 60;
+/// Most bytes of the line in which secrets are looked for, because a line can be very long.
+const MAX_REDACTED_BYTES: usize = 4096;
+/// Finds secrets of known kinds.
+static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| Redactor::new([]));
+
+impl Journal {
+    /// Returns the first line of the first message of a session, with secrets redacted. `None` if
+    /// it has no message yet. The title of a fork ends with `(fork)`.
+    pub(crate) fn title_from_message(
+        &self,
+        connection: &Connection,
+        session: &str,
+    ) -> Result<Option<String>, JournalError> {
+        let Some(line) = self.first_line(connection, session)? else {
+            return Ok(None);
+        };
+        // Before it is truncated: a truncated secret would not be recognised.
+        let line = REDACTOR.redact_text(&line);
+        let title = truncate_chars(&line, MAX_LINE_CHARS);
+        let sql = "SELECT forked_from FROM sessions WHERE id = ?1";
+        let origin: Option<Option<String>> = query_first(connection, sql, params![session])?;
+        Ok(Some(match origin.flatten() {
+            Some(_) => format!("{title} (fork)"),
+            None => title.into_owned(),
+        }))
+    }
+
+    /// Returns the first line with text of the first message, in the queue or among the items.
+    fn first_line(
+        &self,
+        connection: &Connection,
+        session: &str,
+    ) -> Result<Option<String>, JournalError> {
+        let sql = "SELECT text FROM inbox WHERE session = ?1 ORDER BY number LIMIT 1";
+        let mut read = connection.prepare_cached(sql)?;
+        let mut rows = read.query(params![session])?;
+        if let Some(row) = rows.next()? {
+            let text = self.payloads.require_text(connection, row.get_ref(0)?)?;
+            return Ok(line_of(&text));
+        }
+        let sql = "SELECT item FROM items WHERE session = ?1 ORDER BY number LIMIT 1";
+        let mut read = connection.prepare_cached(sql)?;
+        let mut rows = read.query(params![session])?;
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        let item: Value = self.payloads.require_json(connection, row.get_ref(0)?)?;
+        Ok(line_of(&message_text(&item)))
+    }
+}
+
+/// Returns the first line with text, up to the length in which secrets are looked for.
+fn line_of(text: &str) -> Option<String> {
+    let mut lines = text.lines().map(str::trim);
+    let line = lines.find(|line| !line.is_empty())?;
+    let line = &line[..line.floor_char_boundary(MAX_REDACTED_BYTES)];
+    Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Returns the text of a message; empty for other items.
+fn message_text(item: &Value) -> String {
+    if item["type"] != "message" {
+        return String::new();
+    }
+    match &item["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            let texts = parts.iter().filter_map(|part| part["text"].as_str());
+            texts.collect()
+        }
+        _ => String::new(),
+    }
+}
