@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::{StoredCall, StoredRun};
 use selvedge_memory::{
-    Band, CandidateFate, GradientOptions, LessonKind, Level, MEMORY_PROMPT, Memory, MemoryAccess,
-    MemoryError, NewTurn, PlanStorage, ProjectPlace, RecallDeadlines, RecallRequest,
+    AGENT_ROLE, Band, CandidateFate, GradientOptions, LessonKind, Level, MEMORY_PROMPT, Memory,
+    MemoryAccess, MemoryError, NewTurn, PlanStorage, ProjectPlace, RecallDeadlines, RecallRequest,
     RecalledMemory, SmallModel,
 };
 use selvedge_protocol::{
@@ -20,10 +20,11 @@ use selvedge_script::truncate_json;
 use serde_json::{Map, Value};
 use tokio::task::AbortHandle;
 
+use crate::charged_model::{ChargeTime, ChargedModel, LateUsage};
 use crate::history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
 use crate::session_record::SessionStepKind;
 use crate::turn::steps_since_compaction;
-use crate::{Session, TurnAdditions, TurnHook};
+use crate::{Session, TurnAdditions, TurnAuthor, TurnCharge, TurnHook};
 
 /// The options of an agent's memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,9 +53,6 @@ pub struct AgentProject {
     pub folders: Option<Vec<String>>,
     /// The maximum number of tokens of the brief with which a session starts.
     pub max_brief_tokens: u32,
-    /// Whether an agent wrote the requests. Memory then learns no preferences and decisions from
-    /// them, as it does from those of a person.
-    pub is_asked_by_agent: bool,
 }
 
 impl AgentProject {
@@ -67,9 +65,6 @@ impl AgentProject {
         }
     }
 }
-
-/// The role of an agent that sends a request to a session.
-const AGENT_ROLE: &str = "agent";
 
 /// Longest time in which the brief of a new session is composed, if recall is disabled. After it,
 /// the session starts without a brief.
@@ -100,6 +95,8 @@ struct AgentMemoryInner {
     /// The background task that writes levels and vectors and distills lessons. Aborted when the
     /// next turn begins.
     background_task: Mutex<Option<AbortHandle>>,
+    /// What was spent on levels after turns.
+    late_usage: Arc<LateUsage>,
 }
 
 /// The history with which the prompts of a session begin.
@@ -128,6 +125,7 @@ impl AgentMemory {
             small_model: small,
             prompt_prefixes: Mutex::default(),
             background_task: Mutex::default(),
+            late_usage: Arc::default(),
         }))
     }
 
@@ -150,10 +148,14 @@ impl AgentMemory {
         let first_full_turn = steps_since_compaction(session.steps())
             .first()
             .map_or(turn, |step| step.turn);
-        let place = self.0.options.project.place.clone();
+        let project = &self.0.options.project;
+        let (place, is_bounded) = (project.place.clone(), project.folders.is_some());
         let prepare = move |memory: &Arc<Memory>| {
             if let Some(place) = &place {
                 memory.join_project(&id, place)?;
+            }
+            if is_bounded {
+                memory.bound_to_folder(&id)?;
             }
             store_turns(memory, &id, &missing)?;
             let HistoryStrategyKind::Gradient(gradient) = history else {
@@ -177,13 +179,26 @@ impl AgentMemory {
         self.0.memory.run_blocking(prepare).await
     }
 
+    /// Returns the small model, whose requests are charged to the budget of a turn.
+    fn charged_model(&self, charge: &TurnCharge, time: ChargeTime) -> Option<Arc<dyn SmallModel>> {
+        let model = self.0.small_model.clone()?;
+        let charge = charge.clone();
+        Some(Arc::new(ChargedModel {
+            model,
+            charge,
+            time,
+        }))
+    }
+
     /// Starts a background task that writes the shorter levels, and distills the project once the
     /// session has been idle for a while, if that is due.
-    fn spawn_background_work(&self, session: &str) {
+    fn spawn_background_work(&self, session: &str, charge: &TurnCharge) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
         let (inner, id) = (self.0.clone(), session.to_owned());
+        let time = ChargeTime::AfterTurn(id.clone(), inner.late_usage.clone());
+        let (small, charge) = (self.charged_model(charge, time), charge.clone());
         let task = runtime.spawn(async move {
             let name = id.clone();
             let written = inner.memory.run_blocking(move |memory| {
@@ -194,8 +209,9 @@ impl AgentMemory {
             });
             // If this fails, the levels are written when they are needed.
             let _ = written.await;
-            if let Some(small) = &inner.small_model {
+            if let Some(small) = small {
                 let _ = inner.memory.summarise(&id, small.as_ref()).await;
+                charge.0.settle().await;
             }
             let Some(idle_time) = inner.options.distill_idle_time else {
                 return;
@@ -289,9 +305,9 @@ impl AgentMemory {
                     runs.insert(output.id.clone(), run);
                 }
             }
-            let requester = match self.0.options.project.is_asked_by_agent {
-                true => AGENT_ROLE,
-                false => "user",
+            let requester = match session.turn_author(turn) {
+                TurnAuthor::Agent => AGENT_ROLE,
+                TurnAuthor::Person => "user",
             };
             turns.push(encode_turn(&items, &runs, requester));
         }
@@ -308,11 +324,13 @@ impl TurnHook for AgentMemory {
         &'a self,
         session: &'a Session,
         prompt: &'a str,
+        charge: &'a TurnCharge,
     ) -> BoxFuture<'a, TurnAdditions> {
         async move {
             if let Some(idle) = self.lock_background_task().take() {
                 idle.abort();
             }
+            self.0.late_usage.count(session.id(), charge);
             let prefix = async {
                 let before = session.turn_number().saturating_sub(1);
                 let missing = self.missing_turns(session, before).await?;
@@ -337,7 +355,7 @@ impl TurnHook for AgentMemory {
                     exclude_from: first_full_turn,
                     deadlines: RecallDeadlines::within(options.recall_timeout?),
                     max_tokens: options.max_recall_tokens,
-                    model: self.0.small_model.clone(),
+                    model: self.charged_model(charge, ChargeTime::Turn),
                     bands,
                     ..RecallRequest::new(session.id(), prompt)
                 };
@@ -374,7 +392,7 @@ impl TurnHook for AgentMemory {
         self.0.memory.run_blocking(announce).map(drop).boxed()
     }
 
-    fn after_turn<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, ()> {
+    fn after_turn<'a>(&'a self, session: &'a Session, charge: &'a TurnCharge) -> BoxFuture<'a, ()> {
         let stored = async {
             let missing = self.missing_turns(session, session.turn_number()).await?;
             let id = session.id().to_owned();
@@ -383,7 +401,7 @@ impl TurnHook for AgentMemory {
         };
         async move {
             match stored.await {
-                Ok(()) => self.spawn_background_work(session.id()),
+                Ok(()) => self.spawn_background_work(session.id(), charge),
                 // The turn is stored before the next turn, or when the session is continued.
                 Err(error) => {
                     tracing::warn!(target: "selvedge::memory", %error, "the turn is not remembered yet")
@@ -441,9 +459,16 @@ async fn distill_if_due(inner: Arc<AgentMemoryInner>, session: String) {
         return;
     }
     let model = inner.small_model.as_deref();
-    // It ends when all is done, when it fails, or if another process distills the same project.
-    while matches!(inner.memory.distill(&session, model).await, Ok(done) if done.remaining_turns > 0)
-    {
+    loop {
+        match inner.memory.distill(&session, model).await {
+            Ok(done) if done.remaining_turns > 0 => {}
+            // All is done, or another process distills the same project.
+            Ok(_) | Err(MemoryError::DistillLocked(_)) => return,
+            Err(error) => {
+                tracing::warn!(target: "selvedge::memory", %error, "lessons are not distilled");
+                return;
+            }
+        }
     }
 }
 

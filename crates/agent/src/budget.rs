@@ -89,10 +89,29 @@ impl Budget {
         }
     }
 
+    /// Returns the limit that forbids to spend more on the turn, if there is one. Does not wait
+    /// until the turn may go on.
+    pub(crate) async fn spending_limit(&self) -> Option<TurnEnd> {
+        if let Some(end) = self.reached_limit() {
+            return Some(end);
+        }
+        match self.gate()?.money_left().await {
+            RequestDecision::Allowed => None,
+            RequestDecision::NothingLeft => Some(TurnEnd::MaxCost),
+        }
+    }
+
+    /// Charges the cost of a request.
+    pub(crate) fn charge(&self, cost: f64) {
+        if let Some(gate) = self.gate() {
+            gate.add_cost(cost);
+        }
+    }
+
     /// Counts one request and its usage, here and in the budgets above, and charges its cost.
     pub(crate) fn add_request(&self, usage: Usage, cost: Option<f64>) {
-        if let (Some(gate), Some(cost)) = (self.gate(), cost) {
-            gate.add_cost(cost);
+        if let Some(cost) = cost {
+            self.charge(cost);
         }
         self.count_request(usage, cost);
     }
@@ -100,15 +119,25 @@ impl Budget {
     /// Counts what a turn of another session used, here and in the budgets above. That turn has
     /// charged the cost.
     pub(crate) fn count_request(&self, usage: Usage, cost: Option<f64>) {
+        self.count(1, usage, cost);
+    }
+
+    /// Counts tokens and cost that belong to no round of the turn, here and in the budgets above:
+    /// those of the memory's small model.
+    pub(crate) fn count_usage(&self, usage: Usage, cost: Option<f64>) {
+        self.count(0, usage, cost);
+    }
+
+    fn count(&self, requests: u32, usage: Usage, cost: Option<f64>) {
         let mut spent = self.0.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        spent.requests += 1;
+        spent.requests += requests;
         spent.usage += usage;
         if let Some(cost) = cost {
             *spent.cost.get_or_insert(0.0) += cost;
         }
         drop(spent);
         if let Some(parent) = &self.0.parent {
-            parent.count_request(usage, cost);
+            parent.count(requests, usage, cost);
         }
     }
 
@@ -208,6 +237,10 @@ mod tests {
                 true => RequestDecision::Allowed,
                 false => RequestDecision::NothingLeft,
             }
+        }
+
+        async fn money_left(&self) -> RequestDecision {
+            self.before_request().await
         }
 
         fn add_cost(&self, cost: f64) {

@@ -11,7 +11,7 @@
 //! use selvedge_tools::{Orchestrator, Registry};
 //!
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
-//! let journal = Journal::open("/home/me/.selvedge".as_ref())?;
+//! let journal = Journal::open("/home/me/.selvedge")?;
 //! let mut registry = Registry::new();            // your tools, or those of `selvedge-toolbox`
 //! let sub_agents = SubAgents::default();
 //! sub_agents.register(&mut registry)?;           // `agents.launch.sync` and the other tools
@@ -65,6 +65,7 @@ mod answer;
 mod answer_cut;
 mod budget;
 mod change_tracker;
+mod charged_model;
 mod compaction;
 mod copied_block;
 mod environment;
@@ -96,6 +97,7 @@ pub use agent::Agent;
 pub use agent_memory::{AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind};
 pub use agent_model::AgentModel;
 pub use change_tracker::ChangeTracker;
+pub use charged_model::TurnCharge;
 pub use environment::AgentEnvironment;
 pub use error::AgentError;
 pub use history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
@@ -106,7 +108,7 @@ pub use resume::{ChainEnd, ResumeError, recorded_task, resume_input, resume_inpu
 pub use sampling::{TurnSamplingRequest, TurnSamplingResponse};
 pub use script_result::shown_text;
 pub use selvedge_protocol::BlockOrder;
-pub use session::{Session, TurnInput};
+pub use session::{Session, TurnAuthor, TurnInput};
 pub use session_record::{SessionStep, SessionStepKind};
 pub use small_model::SmallModelClient;
 pub use stop::{

@@ -1,6 +1,7 @@
 //! [`Session`]: the prompts, answers and results of a conversation, in memory and, if there is a
 //! journal, stored there before the answers are run.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -33,6 +34,8 @@ pub struct Session {
     pub(crate) script_store: script::ScriptStore,
     /// What the system prompt states about the beginning of the session.
     start_note: Option<String>,
+    /// The turns whose messages agents wrote.
+    turns_of_agents: BTreeSet<u32>,
     /// The number of item ids used in events so far.
     emitted_items: u64,
     /// The number of the last item in the journal.
@@ -41,10 +44,28 @@ pub struct Session {
 
 /// The prompt of a turn.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TurnInput(
+pub struct TurnInput {
     /// Text and images, in order.
-    pub Vec<OutputPart>,
-);
+    pub parts: Vec<OutputPart>,
+    /// Who wrote it.
+    pub author: TurnAuthor,
+}
+
+/// Who wrote the prompt of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TurnAuthor {
+    /// A person, or a program of a person.
+    Person,
+    /// An agent. Memory learns no preferences and decisions from what it asks for.
+    Agent,
+}
+
+impl TurnInput {
+    /// Sets who wrote the prompt.
+    pub fn by(self, author: TurnAuthor) -> Self {
+        Self { author, ..self }
+    }
+}
 
 impl From<&str> for TurnInput {
     fn from(text: &str) -> Self {
@@ -54,7 +75,10 @@ impl From<&str> for TurnInput {
 
 impl From<String> for TurnInput {
     fn from(text: String) -> Self {
-        Self(vec![OutputPart::Text { text }])
+        Self {
+            parts: vec![OutputPart::Text { text }],
+            author: TurnAuthor::Person,
+        }
     }
 }
 
@@ -144,10 +168,14 @@ impl Session {
 
     /// Records that a turn failed before its agent was set up: the open turn, or a new one with
     /// this message.
-    pub async fn fail_turn(&mut self, message: &str, error: TurnError) -> Result<(), AgentError> {
+    pub async fn fail_turn(
+        &mut self,
+        message: TurnInput,
+        error: TurnError,
+    ) -> Result<(), AgentError> {
         match self.has_open_turn() {
             true => self.settle_open_calls().await?,
-            false => self.begin_turn(message.into(), None).await?,
+            false => self.begin_turn(message, None).await?,
         }
         self.end_turn(Err(error), DelegatedUsage::default()).await
     }
@@ -180,6 +208,7 @@ impl Session {
             delegated: reader.delegated,
             script_store,
             start_note: reader.start_note,
+            turns_of_agents: reader.turns_of_agents,
             emitted_items: 0,
             last_row_number: written,
         }
@@ -242,6 +271,14 @@ impl Session {
         order_items(&self.steps[from..to])
     }
 
+    /// Returns who wrote the message of a turn.
+    pub fn turn_author(&self, turn: u32) -> TurnAuthor {
+        match self.turns_of_agents.contains(&turn) {
+            true => TurnAuthor::Agent,
+            false => TurnAuthor::Person,
+        }
+    }
+
     /// Returns the tokens and the cost of all turns so far, including the agents they launched.
     pub fn total_spent(&self) -> (Usage, f64) {
         let mut spent = (self.delegated.usage, self.delegated.cost);
@@ -276,18 +313,26 @@ impl Session {
         self.turn_end = None;
         let item = ConversationItem::Message(Message {
             role: MessageRole::User,
-            content: input.0,
+            content: input.parts,
             native: None,
         });
         let note = note.filter(|_| self.start_note.is_none());
         let opening = note.clone().map(|note| SessionMark::Opening { note });
+        let author = match input.author {
+            TurnAuthor::Person => None,
+            TurnAuthor::Agent => Some(SessionMark::AskedByAgent),
+        };
         let step = SessionStep {
             turn: self.turn_number,
             kind: SessionStepKind::UserMessage,
             items: vec![item.clone().into()],
             request_items: vec![item],
         };
-        self.store_step(step, opening).await?;
+        let marks = author.into_iter().chain(opening).collect();
+        self.store_step(step, marks).await?;
+        if input.author == TurnAuthor::Agent {
+            self.turns_of_agents.insert(self.turn_number);
+        }
         self.start_note = self.start_note.take().or(note);
         Ok(())
     }
@@ -322,17 +367,17 @@ impl Session {
             items,
             request_items,
         };
-        self.store_step(step, None).await
+        self.store_step(step, Vec::new()).await
     }
 
-    /// Adds a step, and a mark that follows it.
+    /// Adds a step, and marks that follow it.
     async fn store_step(
         &mut self,
         step: SessionStep,
-        mark: Option<SessionMark>,
+        marks: Vec<SessionMark>,
     ) -> Result<(), AgentError> {
         let mut rows = step.rows();
-        rows.extend(mark.map(SessionRow::Mark));
+        rows.extend(marks.into_iter().map(SessionRow::Mark));
         self.steps.push(step);
         let written = self.append_rows(&rows).await;
         if written.is_err() {

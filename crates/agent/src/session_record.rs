@@ -1,6 +1,8 @@
 //! The stored form of a session: a sequence of rows. A row is an item, or a mark that groups the
 //! items before it into a step.
 
+use std::collections::BTreeSet;
+
 use selvedge_protocol::{
     ConversationItem, FinishReason, MessageRole, TurnEnd, TurnError, TurnItem, Usage,
 };
@@ -46,6 +48,8 @@ pub(crate) enum SessionMark {
     /// The last lines of the system prompt, which state the date and the branch at the beginning of
     /// the session.
     Opening { note: String },
+    /// An agent wrote the message of the turn, not a person.
+    AskedByAgent,
     /// The turn has ended.
     TurnEnd {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,6 +160,8 @@ pub(crate) struct SessionReader {
     pub(crate) turn_end: Option<Result<TurnEnd, TurnError>>,
     pub(crate) delegated: DelegatedUsage,
     pub(crate) start_note: Option<String>,
+    /// The turns whose messages agents wrote.
+    pub(crate) turns_of_agents: BTreeSet<u32>,
 }
 
 impl SessionReader {
@@ -199,6 +205,7 @@ impl SessionReader {
                 self.push_step(SessionStepKind::Compaction, Vec::new(), Some(request_items))
             }
             SessionRow::Mark(SessionMark::Opening { note }) => self.start_note = Some(note),
+            SessionRow::Mark(SessionMark::AskedByAgent) => _ = self.turns_of_agents.insert(turn),
             SessionRow::Mark(SessionMark::TurnEnd {
                 finish_reason,
                 error,

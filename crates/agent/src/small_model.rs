@@ -3,10 +3,13 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_memory::{
-    BatchSmallModel, SmallModel, SmallModelAnswer, SmallModelBatchStatus, SmallModelError,
+    BatchSmallModel, BatchSubmission, SmallModel, SmallModelAnswer, SmallModelBatchStatus,
+    SmallModelError,
 };
 use selvedge_models::{BatchClient, BatchState, Model, ModelClient, ModelError, Prompt};
-use selvedge_protocol::{ConversationItem, MessageRole};
+use selvedge_protocol::{ConversationItem, MessageRole, ModelErrorKind, Usage};
+
+use crate::sub_agents::read_text;
 
 /// A model that answers single prompts, without tools or history.
 #[derive(Debug, Clone)]
@@ -22,6 +25,9 @@ pub struct SmallModelClient {
 struct SmallModelBatches {
     batches: BatchClient,
     model: Model,
+    /// The name of the provider. The ids of batches begin with it, so that a batch is not looked
+    /// for at another provider after the configuration has changed.
+    provider: String,
 }
 
 impl SmallModelClient {
@@ -39,6 +45,7 @@ impl SmallModelClient {
         self.batches = Some(SmallModelBatches {
             batches: self.client.batches(),
             model: self.model.clone(),
+            provider: self.client.provider().name.clone(),
         });
         self
     }
@@ -55,17 +62,28 @@ impl SmallModel for SmallModelClient {
     ) -> BoxFuture<'a, Result<SmallModelAnswer, SmallModelError>> {
         async move {
             let prompt = single_message_prompt(prompt);
-            let answered =
-                crate::sub_agents::ask_for_text(&self.client, &prompt, &self.model).await;
-            let (text, usage) = answered.map_err(|error| SmallModelError(error.message))?;
-            let prices = self.model.prices.as_ref();
+            let mut text = String::new();
+            let usage = read_text(&self.client, &prompt, &self.model, &mut text).await;
+            let usage = usage.map_err(|error| {
+                let message = format!("provider `{}`: {error}", self.client.provider().name);
+                tracing::warn!(target: "selvedge::memory", error = message, "no answer");
+                match text.is_empty() && is_unavailable(error.kind) {
+                    true => SmallModelError::Unavailable(message),
+                    false => SmallModelError::Failed(message),
+                }
+            })?;
             Ok(SmallModelAnswer {
                 text,
                 usage,
-                cost: prices.map(|prices| prices.cost(&usage)),
+                cost: self.cost_of(&usage),
             })
         }
         .boxed()
+    }
+
+    fn cost_of(&self, usage: &Usage) -> Option<f64> {
+        let prices = self.model.prices.as_ref();
+        prices.map(|prices| prices.cost(usage))
     }
 
     fn context_tokens(&self) -> u32 {
@@ -83,16 +101,24 @@ impl BatchSmallModel for SmallModelBatches {
     fn submit<'a>(
         &'a self,
         prompts: &'a [String],
-    ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>> {
+    ) -> BoxFuture<'a, Result<BatchSubmission, SmallModelError>> {
         async move {
             let prompts: Vec<Prompt> = prompts
                 .iter()
                 .map(|prompt| single_message_prompt(prompt))
                 .collect();
             match self.batches.submit(&prompts, &self.model).await {
-                Ok(batch) => Ok(Some(batch)),
+                Ok(batch) => Ok(BatchSubmission::Accepted(format!(
+                    "{}/{batch}",
+                    self.provider
+                ))),
                 // The endpoint is compatible with a provider that has batches, but has none itself.
-                Err(error) if matches!(error.status, Some(404 | 405 | 501)) => Ok(None),
+                Err(error) if matches!(error.status, Some(404 | 405 | 501)) => {
+                    Ok(BatchSubmission::Unsupported)
+                }
+                Err(error) if matches!(error.status, Some(400..=499)) => {
+                    Ok(BatchSubmission::Rejected(small_model_error(&error)))
+                }
                 Err(error) => Err(small_model_error(&error)),
             }
         }
@@ -105,6 +131,16 @@ impl BatchSmallModel for SmallModelBatches {
         prompts: usize,
     ) -> BoxFuture<'a, Result<SmallModelBatchStatus, SmallModelError>> {
         async move {
+            let Some((provider, batch)) = batch.split_once('/') else {
+                let message = format!("batch `{batch}` names no provider");
+                return Err(SmallModelError::Failed(message));
+            };
+            if provider != self.provider {
+                return Err(SmallModelError::Failed(format!(
+                    "the batch was submitted to `{provider}`, and memory.model is one of `{}`",
+                    self.provider
+                )));
+            }
             let state = self.batches.poll(batch, prompts, &self.model).await;
             Ok(match state.map_err(|error| small_model_error(&error))? {
                 BatchState::InProgress => SmallModelBatchStatus::Running,
@@ -121,8 +157,19 @@ impl BatchSmallModel for SmallModelBatches {
     }
 }
 
+/// Returns whether the provider did not process a request with this error, before an answer began.
+fn is_unavailable(kind: ModelErrorKind) -> bool {
+    use ModelErrorKind::{
+        Auth, BaseUrl, Network, Overloaded, Quota, RateLimit, Server, UnknownModel,
+    };
+    matches!(
+        kind,
+        Auth | Quota | RateLimit | UnknownModel | BaseUrl | Overloaded | Server | Network
+    )
+}
+
 fn small_model_error(error: &ModelError) -> SmallModelError {
-    SmallModelError(error.to_string())
+    SmallModelError::Failed(error.to_string())
 }
 
 fn single_message_prompt(text: &str) -> Prompt {

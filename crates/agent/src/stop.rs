@@ -112,7 +112,7 @@ pub async fn claim_between_turns(
 
 /// Returns the number of the turn of a session that a running process executes.
 async fn running_turn(journal: &Arc<Journal>, session: &str) -> Result<Option<u32>, SessionError> {
-    if journal.get(session).await?.state == SessionState::Idle {
+    if journal.get(session).await?.state != SessionState::Busy {
         return Ok(None);
     }
     let opened = {

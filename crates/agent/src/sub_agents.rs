@@ -427,17 +427,30 @@ pub(crate) async fn ask_for_text(
     prompt: &Prompt,
     model: &Model,
 ) -> Result<(String, Usage), ToolError> {
+    let mut text = String::new();
+    let usage = read_text(client, prompt, model, &mut text).await;
+    let usage = usage.map_err(|error| model_tool_error(client, &error))?;
+    Ok((text, usage))
+}
+
+/// Asks a model, writes its answer to `text` as it arrives, and returns the tokens used.
+pub(crate) async fn read_text(
+    client: &ModelClient,
+    prompt: &Prompt,
+    model: &Model,
+    text: &mut String,
+) -> Result<Usage, ModelError> {
     let mut stream = client.stream(prompt, model);
-    let (mut text, mut usage) = (String::new(), Usage::default());
+    let mut usage = Usage::default();
     while let Some(event) = stream.next().await {
-        match event.map_err(|error| model_tool_error(client, &error))? {
+        match event? {
             ModelEvent::Text { text: delta, .. } => text.push_str(&delta),
             ModelEvent::Usage(counted) => usage = counted,
             ModelEvent::Restarted | ModelEvent::Retrying { .. } => text.clear(),
             _ => {}
         }
     }
-    Ok((text, usage))
+    Ok(usage)
 }
 
 /// Returns the error of a request that a script made to a model.

@@ -21,7 +21,7 @@ use crate::session_record::{DelegatedUsage, SessionStep, SessionStepKind};
 use crate::stop::until_stop_requested;
 use crate::sub_agents::{BackgroundPolicy, TurnBackgroundAgents, TurnContext};
 use crate::turn_documents::TurnDocuments;
-use crate::{Agent, Session, TurnAdditions, TurnInput, metrics};
+use crate::{Agent, Session, TurnAdditions, TurnCharge, TurnInput, metrics};
 
 /// The options of one turn.
 #[derive(Debug, Clone, Default)]
@@ -182,6 +182,7 @@ impl Agent {
         let spent @ BudgetSpent { usage, cost, .. } = turn.budget.spent();
         let session_spent = turn.session_budget.as_ref().map(Budget::spent);
         let documents = turn.documents.take();
+        let charge = TurnCharge(turn.budget.clone());
         drop(turn);
         span.record("end", tracing::field::debug(&end));
         metrics::record_turn(&end, started.elapsed(), &usage);
@@ -204,8 +205,9 @@ impl Agent {
         };
         if let Some(hook) = self.turn_hook.as_ref() {
             hook.documents_used(session, documents).await;
-            if !stays_open {
-                hook.after_turn(session).await;
+            // A turn whose end is not recorded continues, maybe in another process.
+            if !stays_open && ended.is_ok() {
+                hook.after_turn(session, &charge).await;
             }
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(TurnError::from));
@@ -454,7 +456,9 @@ impl<'a> AgentTurn<'a> {
             Some(TurnItem::Conversation(ConversationItem::Message(message))) => message.text(),
             _ => String::new(),
         };
-        self.additions = hook.before_turn(self.session, &user_message).await;
+        let charge = TurnCharge(self.budget.clone());
+        let additions = hook.before_turn(self.session, &user_message, &charge);
+        self.additions = additions.await;
         if let Some(event) = self.additions.event.take() {
             self.events.emit(event);
         }

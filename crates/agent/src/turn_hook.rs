@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::{DocumentInfo, RuntimeEvent};
 
-use crate::Session;
+use crate::{Session, TurnCharge};
 
 /// What a hook adds to the requests of a turn.
 #[derive(Debug, Clone, Default)]
@@ -26,11 +26,13 @@ pub trait TurnHook: Send + Sync {
         None
     }
 
-    /// Called when the newest turn of a session begins, with the user's message.
+    /// Called when the newest turn of a session begins, with the user's message. What the hook
+    /// spends counts in the budget of the turn.
     fn before_turn<'a>(
         &'a self,
         session: &'a Session,
         user_message: &'a str,
+        charge: &'a TurnCharge,
     ) -> BoxFuture<'a, TurnAdditions>;
 
     /// Called with the documents that the newest turn of a session stored in the File Cabinet or
@@ -44,9 +46,9 @@ pub trait TurnHook: Send + Sync {
         std::future::ready(()).boxed()
     }
 
-    /// Called when the newest turn of a session has ended.
-    fn after_turn<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, ()> {
-        let _ = session;
+    /// Called when the newest turn of a session has ended, with its budget.
+    fn after_turn<'a>(&'a self, session: &'a Session, charge: &'a TurnCharge) -> BoxFuture<'a, ()> {
+        let _ = (session, charge);
         std::future::ready(()).boxed()
     }
 }

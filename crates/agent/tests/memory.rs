@@ -4,16 +4,21 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use selvedge_agent::{
     Agent, AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind, Session,
 };
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    ANNOUNCEMENT_TURNS, GradientOptions, Level, Memory, MemoryAccess, get_turn_tool,
+    ANNOUNCEMENT_TURNS, GradientOptions, Level, Memory, MemoryAccess, SmallModel, SmallModelAnswer,
+    SmallModelError, get_turn_tool,
 };
-use selvedge_protocol::{TurnEnd, WireApi};
+use selvedge_models::Prices;
+use selvedge_protocol::{TurnEnd, Usage, WireApi};
 use support::answer_encoding::{block, text};
 use support::server::{Asked, Server};
 use support::{APIS, TestAgent, text_of};
@@ -301,5 +306,89 @@ async fn a_saved_document_is_on_the_board_for_five_turns() {
             .history()
             .iter()
             .any(|(_, item)| format!("{item:?}").contains("tools.fetchFromFc"))
+    );
+}
+
+/// A small model each of whose answers costs 10.
+#[derive(Default)]
+struct PricedModel {
+    asked: AtomicUsize,
+}
+
+impl SmallModel for PricedModel {
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        async move { Ok(self.ask_counted(prompt).await?.text) }.boxed()
+    }
+
+    fn ask_counted<'a>(
+        &'a self,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<SmallModelAnswer, SmallModelError>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let usage = Usage {
+            input_tokens: 1_000_000,
+            ..Usage::default()
+        };
+        let answer = SmallModelAnswer {
+            text: "[1]".to_owned(),
+            usage,
+            cost: self.cost_of(&usage),
+        };
+        std::future::ready(Ok(answer)).boxed()
+    }
+
+    fn cost_of(&self, usage: &Usage) -> Option<f64> {
+        Some(usage.input_tokens as f64 / 100_000.0)
+    }
+}
+
+#[tokio::test]
+async fn requests_of_the_memory_are_charged_to_the_turn() {
+    let server = Server::start(|_| vec![text("Noted.")].into()).await;
+    let mut test = TestAgent::new(WireApi::Messages);
+    test.model.prices = Some(Prices::default());
+    let memory = memory(&test);
+    let small = Arc::new(PricedModel::default());
+    let asked = || small.asked.load(Ordering::SeqCst);
+    let with_memory = |test: &TestAgent| {
+        let settings = AgentMemoryOptions {
+            history: HistoryStrategyKind::OneShot,
+            recall_timeout: Some(Duration::from_secs(20)),
+            max_recall_tokens: 600,
+            distill_idle_time: None,
+            project: AgentProject::default(),
+        };
+        let memory = AgentMemory::new(memory.clone(), settings, Some(small.clone()));
+        test.agent(&server).with_memory(&memory)
+    };
+    let (mut session, options) = (test.session().await, test.options());
+    let agent = with_memory(&test);
+    // Nothing is recalled, and the level of the turn is written after it.
+    let first = agent.run_turn(&mut session, message_of(1), &options);
+    assert!(first.await.cost.unwrap_or(0.0) < 10.0);
+    while asked() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let question = "What is the code of locker number 1?";
+    let second = agent.run_turn(&mut session, question, &options);
+    let cost = second.await.cost.unwrap();
+    // The level of the first turn, the filter and the judgement.
+    assert!((30.0..31.0).contains(&cost), "{cost}");
+    assert!(session.total_spent().1 >= cost);
+    // At the limit, memory works without it.
+    test.settings.turn_limits.max_cost = Some(5.0);
+    let mut session = test.session().await;
+    let agent = with_memory(&test);
+    let options = test.options();
+    agent.run_turn(&mut session, message_of(2), &options).await;
+    let ended = agent.run_turn(&mut session, question, &options);
+    assert_eq!(ended.await.end, Ok(TurnEnd::MaxCost));
+    let before = asked();
+    let ended = agent.run_turn(&mut session, question, &options);
+    assert_eq!(ended.await.end, Ok(TurnEnd::MaxCost));
+    assert_eq!(
+        asked(),
+        before + 1,
+        "the filter reaches the limit: no judgement, no level"
     );
 }

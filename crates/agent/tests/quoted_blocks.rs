@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_agent::{AfterBlock, Session, SubAgents, TurnAdditions, TurnHook};
+use selvedge_agent::{AfterBlock, Session, SubAgents, TurnAdditions, TurnCharge, TurnHook};
 use selvedge_protocol::{TurnEnd, WireApi};
 use selvedge_tools::tool;
 use serde_json::json;
@@ -160,7 +160,12 @@ async fn a_block_in_the_instructions_of_a_project_does_not_run() {
 struct QuotingMemory(TurnAdditions);
 
 impl TurnHook for QuotingMemory {
-    fn before_turn<'a>(&'a self, _: &'a Session, _: &'a str) -> BoxFuture<'a, TurnAdditions> {
+    fn before_turn<'a>(
+        &'a self,
+        _: &'a Session,
+        _: &'a str,
+        _: &'a TurnCharge,
+    ) -> BoxFuture<'a, TurnAdditions> {
         std::future::ready(self.0.clone()).boxed()
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::{
-    AfterBlock, BudgetLimits, OneShotHistory, Session, SessionStepKind, TurnAdditions, TurnHook,
+    AfterBlock, BudgetLimits, OneShotHistory, Session, SessionStepKind, TurnAdditions, TurnCharge,
+    TurnHook,
 };
 use selvedge_models::Prices;
 use selvedge_protocol::{CallStatus, RuntimeEvent, TurnEnd, TurnItem, WireApi};
@@ -587,6 +588,7 @@ async fn everything_before_the_newest_message_is_unchanged() {
             &'a self,
             session: &'a Session,
             prompt: &'a str,
+            _: &'a TurnCharge,
         ) -> BoxFuture<'a, TurnAdditions> {
             let recalled = format!("[recalled for {}: {prompt}]", session.turn_number());
             let additions = TurnAdditions {

@@ -210,8 +210,11 @@ fn is_role_name(name: &str) -> bool {
 impl SessionAppender {
     fn load(connection: &Connection, name: &str) -> Result<Self, MemoryError> {
         create_session(connection, name)?;
+        // Locked, because the numbers of the next turn depend on it.
+        let lock = connection.row_lock();
+        let sql = format!("SELECT id, turns, words FROM memory_sessions WHERE name = ?1{lock}");
         let (id, turns, words) = connection
-            .prepare_cached("SELECT id, turns, words FROM memory_sessions WHERE name = ?1")?
+            .prepare_cached(&sql)?
             .query_row(params![name], |row| row.try_into())?;
         let sql = "SELECT first, decrypt(label), words FROM memory_parts
              WHERE session = ?1 ORDER BY first DESC LIMIT 1";

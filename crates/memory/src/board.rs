@@ -6,7 +6,9 @@ use selvedge_protocol::{DOCUMENT_RETENTION, DocumentInfo, DocumentKind};
 
 use crate::cleaning::collapse_whitespace;
 use crate::projects::readable_sessions;
-use crate::store::{create_session, execute, find_session, now_ms, query_rows, require_session};
+use crate::store::{
+    create_session, execute, find_session, lock_session, now_ms, query_rows, require_session,
+};
 use crate::{Level, Memory, MemoryAccess, MemoryError, parse_turn_number, tokens};
 
 /// For how many turns an announcement is shown.
@@ -89,35 +91,39 @@ impl Memory {
             let readable = readable_sessions(connection, access)?;
             // Documents of the agent server are found from their folder only, and its sessions
             // find no others.
-            let sql = "SELECT key, max(decrypt(title)), max(saved_ms) FROM memory_documents
+            let sql = "SELECT key, decrypt(title), saved_ms FROM memory_documents
                  JOIN memory_sessions ON id = session
-                 WHERE saved_ms > ?1 AND (?2 IS NULL OR name = ?2)
-                 AND (?3 IS NULL OR project = ?3)
+                 WHERE saved_ms > ?1 AND (name = ?2 OR ?2 IS NULL)
+                 AND (project = ?3 OR ?3 IS NULL)
                  AND (served = 0 OR directory =
                      (SELECT directory FROM memory_sessions WHERE name = ?4))
                  AND (?5 = 0 OR served = 1)
-                 GROUP BY key ORDER BY max(saved_ms) DESC LIMIT ?6";
+                 ORDER BY saved_ms DESC, key, session";
             let oldest = now_ms() - DOCUMENT_RETENTION.as_millis() as i64;
             let wanted = params![
                 oldest,
                 readable.session,
                 readable.project,
                 access.session,
-                access.folders.is_some(),
-                MAX_LISTED_DOCUMENTS + board.len() as u32
+                access.folders.is_some()
             ];
-            let mut documents: Vec<ProjectDocument> = query_rows(connection, sql, wanted, |row| {
-                Ok(ProjectDocument {
+            let mut read = connection.prepare_cached(sql)?;
+            let mut rows = read.query(wanted)?;
+            let mut documents: Vec<ProjectDocument> = Vec::new();
+            while documents.len() < MAX_LISTED_DOCUMENTS as usize
+                && let Some(row) = rows.next()?
+            {
+                let document = ProjectDocument {
                     key: row.get(0)?,
                     title: row.get(1)?,
                     saved_ms: row.get(2)?,
-                })
-            })?;
-            documents.retain(|document| {
+                };
                 let quoted = format!("\"{}\"", document.key);
-                !board.iter().any(|entry| entry.text.contains(&quoted))
-            });
-            documents.truncate(MAX_LISTED_DOCUMENTS as usize);
+                let is_listed = documents.iter().any(|other| other.key == document.key);
+                if !is_listed && !board.iter().any(|entry| entry.text.contains(&quoted)) {
+                    documents.push(document);
+                }
+            }
             Ok(documents)
         })
     }
@@ -218,7 +224,7 @@ fn insert_announcement(
 ) -> Result<(), MemoryError> {
     // A call of the session's first turn runs before that turn is stored.
     create_session(connection, session)?;
-    let found = require_session(connection, session)?;
+    let found = lock_session(connection, session)?;
     let text = truncate_to_tokens(text, MAX_ANNOUNCEMENT_TOKENS);
     execute(
         connection,

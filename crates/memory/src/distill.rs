@@ -4,21 +4,25 @@
 //! What is learned from a group of turns and the mark that the turns were distilled are written in
 //! one transaction, so that a process that dies loses nothing and repeats nothing. Requests to a
 //! model are recorded before they are sent (see `distill_requests`). One process at a time distills
-//! a project: it holds a file lock.
+//! a project: it holds a file lock. Forgetting does not wait for it: what was read before a turn
+//! was forgotten is discarded.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use selvedge_database::{Connection, params};
 
 use crate::distill_answer::{DistillAnswer, parse_answer};
-use crate::distill_requests::{DistillRequest, RequestState, delete_request};
-use crate::distill_runs::{begin_run, count_run};
+use crate::distill_passes::{begin_pass, count_pass};
+use crate::distill_requests::{
+    DistillRequest, RequestState, UNRECORDED, delete_request, is_recorded, keep_unanswered,
+};
 use crate::distill_steps::NextStep;
-use crate::distill_unit::{DistillUnit, TurnSpan};
+use crate::distill_unit::{DistillUnit, TurnSpan, UnitFolder};
 use crate::layers::LAYER_TOKENS;
+use crate::lesson_bounds::is_lesson_of;
 use crate::lesson_learning::{
-    LessonDraft, SourceTurn, contradict_lesson, is_lesson_of, learn_lesson, merge_lesson,
-    prune_lessons,
+    LessonDraft, SourceTurn, contradict_lesson, learn_lesson, merge_lesson, prune_lessons,
 };
 use crate::lesson_rules::{
     ObservedTurn, extract_keywords, find_decisions, find_fixes, find_preferences, find_programs,
@@ -28,7 +32,7 @@ use crate::model::SmallModel;
 use crate::store::execute;
 use crate::topic_clusters::{FoundTopic, find_topics};
 use crate::topics::{
-    read_unit_topics, store_areas, update_topics, weigh_answered_topics, weigh_found_topics,
+    read_folder_topics, store_areas, update_topics, weigh_answered_topics, weigh_found_topics,
 };
 use crate::turn_pieces::{TurnPiece, parse_pieces};
 use crate::{LessonKind, LessonStatus, Level, Memory, MemoryError, StoredTurn, tokens};
@@ -53,9 +57,9 @@ pub struct DistillReport {
 }
 
 impl Memory {
-    /// Distills the next turns of a session and of all other sessions of its project: with the
-    /// model's answers, or by rules if there is no model or it fails. Call it again while turns
-    /// remain ([`DistillReport::remaining_turns`]).
+    /// Distills the next turns of a session and of all other sessions of its project, one folder
+    /// after the other: with the model's answers, or by rules if there is no model or it fails.
+    /// Call it again while turns remain ([`DistillReport::remaining_turns`]).
     ///
     /// If the model has a batch API, all turns are submitted at once, and a later call learns from
     /// the answers. Fails with [`MemoryError::DistillLocked`] while another process distills the
@@ -65,6 +69,32 @@ impl Memory {
         session: &str,
         model: Option<&dyn SmallModel>,
     ) -> Result<DistillReport, MemoryError> {
+        let (_lock, unit) = self.begin_distilling(session).await?;
+        let requests = match self.next_step(&unit, model).await? {
+            NextStep::Learn(requests) if !requests.is_empty() => requests,
+            NextStep::Done => return Ok(DistillReport::default()),
+            NextStep::Wait(submitted_turns) => {
+                return Ok(DistillReport {
+                    submitted_turns,
+                    ..DistillReport::default()
+                });
+            }
+            // A turn was forgotten meanwhile.
+            NextStep::BeginAgain | NextStep::Learn(_) => {
+                return Ok(DistillReport {
+                    remaining_turns: unit.remaining_turns(),
+                    ..DistillReport::default()
+                });
+            }
+        };
+        self.learn_from_requests(session, requests).await
+    }
+
+    /// Locks the unit of a session, loads it and writes that a pass begins, if it has new turns.
+    pub(crate) async fn begin_distilling(
+        self: &Arc<Self>,
+        session: &str,
+    ) -> Result<(File, Arc<DistillUnit>), MemoryError> {
         let name = session.to_owned();
         let prepare = move |memory: &Arc<Self>| {
             let lock = memory.lock_for_distilling(&name)?;
@@ -73,22 +103,19 @@ impl Memory {
                 memory.write_missing_levels(&session.name)?;
             }
             if unit.remaining_turns() > 0 {
-                memory.write(|connection| begin_run(connection, &unit.key))?;
+                memory.write(|connection| begin_pass(connection, &unit.key))?;
             }
-            Ok((lock, unit))
+            Ok((lock, Arc::new(unit)))
         };
-        let (_lock, unit) = self.run_blocking(prepare).await?;
-        let unit = Arc::new(unit);
-        let requests = match self.next_step(&unit, model).await? {
-            NextStep::Done => return Ok(DistillReport::default()),
-            NextStep::Wait(submitted_turns) => {
-                return Ok(DistillReport {
-                    submitted_turns,
-                    ..DistillReport::default()
-                });
-            }
-            NextStep::Learn(requests) => requests,
-        };
+        self.run_blocking(prepare).await
+    }
+
+    /// Learns from the turns of requests, in their order.
+    pub(crate) async fn learn_from_requests(
+        self: &Arc<Self>,
+        session: &str,
+        requests: Vec<DistillRequest>,
+    ) -> Result<DistillReport, MemoryError> {
         let name = session.to_owned();
         let learn = move |memory: &Arc<Self>| {
             let mut report = DistillReport::default();
@@ -101,24 +128,29 @@ impl Memory {
         self.run_blocking(learn).await
     }
 
-    /// Learns from the turns of a request, and writes that they were distilled.
+    /// Learns from the turns of a request, and writes that they were distilled. If rules read the
+    /// turns before, because the request was sent again, only its answer is learned from.
     fn learn_from_request(
         &self,
         unit: &DistillUnit,
         request: &DistillRequest,
         report: &mut DistillReport,
     ) -> Result<(), MemoryError> {
+        let Some(folder) = unit.folder_of(&request.spans) else {
+            return Ok(());
+        };
         let (turns, known) = self.read(|reader| {
             let turns = self.observe_turns(&reader.connection, &request.spans)?;
-            Ok((turns, read_unit_topics(&reader.connection, unit)?))
+            Ok((turns, read_folder_topics(&reader.connection, folder)?))
         })?;
         let mut answer = match &request.state {
             RequestState::Answered(answer) => {
-                parse_answer(answer, |name| find_source(unit, &turns, name))
+                parse_answer(answer, |name| find_source(folder, &turns, name))
             }
-            RequestState::Sent | RequestState::Failed => None,
+            RequestState::Sent | RequestState::Failed | RequestState::Unanswered => None,
         }
         .unwrap_or_default();
+        let is_read = unit.has_distilled(&request.spans);
         for draft in &mut answer.drafts {
             if draft.turns.is_empty() {
                 // The model named no source: any of the turns may be it, so that the lesson is
@@ -127,10 +159,14 @@ impl Memory {
             }
         }
         let mut topics = weigh_answered_topics(std::mem::take(&mut answer.topics), &turns);
-        if !answer.is_complete {
+        if is_read {
+            // Turns that mention a known topic were counted.
+            topics.retain(|topic| !known.iter().any(|known| known.name == topic.name));
+        }
+        if !answer.is_complete && !is_read {
             answer.drafts.extend(draft_by_rules(&turns));
         }
-        if !answer.is_complete || topics.is_empty() {
+        if (!answer.is_complete || topics.is_empty()) && !is_read {
             let found = find_topics(&turns);
             if !answer.is_complete {
                 answer
@@ -140,22 +176,41 @@ impl Memory {
             topics.extend(weigh_found_topics(&found, &turns, &known));
         }
         let learned = self.write(|connection| {
-            mark_distilled(connection, unit, request)?;
-            let learned = learn(connection, unit, &answer)?;
-            update_topics(connection, unit, &topics, &turns)?;
-            store_areas(connection, &unit.key, &answer.areas)?;
+            let is_known = request.id == UNRECORDED || is_recorded(connection, request.id)?;
+            if !is_known || !unit.is_current(connection, &request.spans)? {
+                // A turn was forgotten meanwhile. The others stay new.
+                return Ok(DistillReport {
+                    remaining_turns: unit.remaining_turns(),
+                    ..DistillReport::default()
+                });
+            }
+            if !is_read {
+                mark_distilled(connection, unit, &request.spans)?;
+            }
+            match &request.state {
+                RequestState::Answered(_) => delete_request(connection, request.id)?,
+                _ => keep_unanswered(connection, request.id)?,
+            }
+            let learned = learn(connection, folder, &answer)?;
+            if !is_read || !topics.is_empty() {
+                update_topics(connection, unit, &topics, &turns)?;
+            }
+            store_areas(connection, folder, &answer.areas)?;
             let unit = DistillUnit {
                 sessions: after(unit, &request.spans),
                 ..unit.clone()
             };
             let learned = DistillReport {
-                distilled_turns: request.spans.iter().map(TurnSpan::turns).sum(),
+                distilled_turns: match is_read {
+                    true => 0,
+                    false => request.spans.iter().map(TurnSpan::turns).sum(),
+                },
                 learned,
                 dropped: prune_lessons(connection)?,
                 remaining_turns: unit.remaining_turns(),
                 submitted_turns: 0,
             };
-            count_run(connection, &unit.key, &learned)?;
+            count_pass(connection, &unit.key, &learned)?;
             Ok(learned)
         })?;
         report.distilled_turns += learned.distilled_turns;
@@ -227,10 +282,10 @@ fn after(unit: &DistillUnit, spans: &[TurnSpan]) -> Vec<crate::distill_unit::Uni
 
 /// Finds the turn of a prompt that a name in an answer means: `SESSION/T-5`, or `T-5` if the prompt
 /// has turns of one session only.
-fn find_source(unit: &DistillUnit, turns: &[ObservedTurn], name: &str) -> Option<SourceTurn> {
+fn find_source(folder: UnitFolder<'_>, turns: &[ObservedTurn], name: &str) -> Option<SourceTurn> {
     let (session, turn) = match name.rsplit_once('/') {
         Some((session, turn)) => {
-            let mut sessions = unit.sessions.iter();
+            let mut sessions = folder.sessions();
             (sessions.find(|it| it.name == session)?.id, turn)
         }
         None => {
@@ -255,14 +310,13 @@ fn draft_by_rules(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
     drafts
 }
 
-/// Writes that the turns of a request were distilled, and deletes the request. Fails if another
-/// process distilled them.
+/// Writes that turns were distilled. Fails if another process distilled them.
 fn mark_distilled(
     connection: &Connection,
     unit: &DistillUnit,
-    request: &DistillRequest,
+    spans: &[TurnSpan],
 ) -> Result<(), MemoryError> {
-    for span in &request.spans {
+    for span in spans {
         let sql = "UPDATE memory_sessions SET distilled = ?3 WHERE id = ?1 AND distilled = ?2";
         let row = params![span.session, span.first - 1, span.last];
         if execute(connection, sql, row)? == 0 {
@@ -272,29 +326,29 @@ fn mark_distilled(
             return Err(MemoryError::DistillLocked(name.unwrap_or_default()));
         }
     }
-    delete_request(connection, request.id)
+    Ok(())
 }
 
-/// Stores what an answer says about lessons. Returns how many lessons were learned.
+/// Stores what an answer about turns of a folder says about lessons. It can contradict and merge
+/// lessons of this folder only: the model knew no others. Returns how many lessons were learned.
 fn learn(
     connection: &Connection,
-    unit: &DistillUnit,
+    folder: UnitFolder<'_>,
     answer: &DistillAnswer,
 ) -> Result<u32, MemoryError> {
+    let is_known = |lesson: &str| is_lesson_of(connection, folder, lesson);
     for found in &answer.contradictions {
-        let is_known = is_lesson_of(connection, &unit.project, &found.lesson)?;
-        if is_known {
-            contradict_lesson(connection, &found.lesson, &found.statement, found.turn)?;
+        if is_known(&found.lesson)? {
+            contradict_lesson(connection, &found.lesson, &found.statement, &found.turns)?;
         }
     }
     for (keep, drop) in &answer.duplicates {
-        let is_known = |lesson: &str| is_lesson_of(connection, &unit.project, lesson);
         if is_known(keep)? && is_known(drop)? {
             merge_lesson(connection, drop, keep)?;
         }
     }
     for draft in &answer.drafts {
-        learn_lesson(connection, &unit.project, draft)?;
+        learn_lesson(connection, folder, draft)?;
     }
     Ok(answer.drafts.len() as u32)
 }

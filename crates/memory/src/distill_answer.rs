@@ -50,7 +50,7 @@ pub(crate) struct AnsweredArea {
 pub(crate) struct AnsweredContradiction {
     pub(crate) lesson: String,
     pub(crate) statement: String,
-    pub(crate) turn: SourceTurn,
+    pub(crate) turns: Vec<SourceTurn>,
 }
 
 /// The lists of an answer that are lessons.
@@ -151,16 +151,13 @@ pub(crate) fn parse_answer(
     }
     for item in elements(&value["contradictions"]) {
         let (lesson, statement) = (text(item, "lesson"), text(item, "statement"));
+        let turns = sources(item);
         // Without a turn it could not be forgotten together with it.
-        if let (false, false, Some(turn)) = (
-            lesson.is_empty(),
-            statement.is_empty(),
-            sources(item).last(),
-        ) {
+        if !lesson.is_empty() && !statement.is_empty() && !turns.is_empty() {
             read.contradictions.push(AnsweredContradiction {
                 lesson,
                 statement,
-                turn: *turn,
+                turns,
             });
         }
     }
@@ -291,8 +288,8 @@ mod tests {
         assert_eq!((read.topics.len(), read.topics[0].weight), (1, 1.0));
         assert_eq!(read.areas[0].evolution, "It grew.");
         assert_eq!(
-            (read.contradictions.len(), read.contradictions[0].turn),
-            (1, turn(2))
+            (read.contradictions.len(), &read.contradictions[0].turns),
+            (1, &vec![turn(2)])
         );
         assert_eq!(read.duplicates, [("les_1".to_owned(), "les_3".to_owned())]);
     }

@@ -8,12 +8,14 @@ use selvedge_database::Connection;
 use crate::board::truncate_to_tokens;
 use crate::cleaning::collapse_whitespace;
 use crate::distill_answer::DISTILL_INSTRUCTIONS;
-use crate::distill_unit::{DistillUnit, TurnSpan, UnitSession};
+use crate::distill_unit::{TurnSpan, UnitFolder, UnitSession, is_asked_by_agent};
 use crate::lesson_learning::SourceTurn;
 use crate::lessons::read_lessons;
 use crate::level_writer::read_level_text;
 use crate::sectioned_text::SectionedText;
-use crate::topics::{read_areas, read_unit_topics};
+use crate::store::load_turn;
+use crate::topics::{read_areas, read_folder_topics};
+use crate::turn_pieces::parse_pieces;
 use crate::{LessonKind, LessonStatus, Level, Memory, MemoryError, time, tokens};
 
 /// The part of a model's context that a prompt may use, in percent. The rest is for the answer, and
@@ -43,21 +45,22 @@ struct NewTurns {
     text: String,
     tokens: u32,
     spans: Vec<TurnSpan>,
-    /// Whether any of the turns is not forgotten.
+    /// Whether something may be learned from any of the turns.
     any: bool,
 }
 
 impl Memory {
-    /// Composes the prompts about spans of new turns: up to `max_prompts`, each within the context
-    /// of a model with `context_tokens`. A prompt without text is about forgotten turns only.
+    /// Composes the prompts about spans of new turns of a folder: up to `max_prompts`, each within
+    /// the context of a model with `context_tokens`. A prompt without text is about turns from
+    /// which nothing is learned.
     pub(crate) fn compose_prompts(
         &self,
-        unit: &DistillUnit,
+        folder: UnitFolder<'_>,
         spans: &[TurnSpan],
         context_tokens: u32,
         max_prompts: usize,
     ) -> Result<DistillPrompts, MemoryError> {
-        for session in &unit.sessions {
+        for session in folder.sessions() {
             if spans.iter().any(|span| span.session == session.id) {
                 self.write_missing_levels(&session.name)?;
             }
@@ -66,12 +69,13 @@ impl Memory {
         let room = room.saturating_sub(tokens::count(DISTILL_INSTRUCTIONS));
         self.read(|reader| {
             let connection = &reader.connection;
-            let latest = latest_turns(connection, unit)?;
-            let known = known_text(connection, unit, room / 100 * KNOWN_PERCENT)?;
-            let recent = self.recent_text(connection, unit, spans, &latest, room)?;
+            let latest = latest_turns(connection, folder)?;
+            let known = known_text(connection, folder, room / 100 * KNOWN_PERCENT)?;
+            let recent = self.recent_text(connection, folder, spans, &latest, room)?;
             let used = tokens::count(&known) + tokens::count(&recent);
             let room = room.saturating_sub(used).max(MAX_TURN_TOKENS);
-            let chunks = self.split_turns(connection, unit, (spans, &latest), room, max_prompts)?;
+            let chunks =
+                self.split_turns(connection, folder, (spans, &latest), room, max_prompts)?;
             let prompts = chunks.into_iter().map(|chunk| {
                 let text = match chunk.any {
                     true => format!(
@@ -90,14 +94,14 @@ impl Memory {
     fn split_turns(
         &self,
         connection: &Connection,
-        unit: &DistillUnit,
+        folder: UnitFolder<'_>,
         (spans, latest): (&[TurnSpan], &BTreeSet<SourceTurn>),
         room: u32,
         max_chunks: usize,
     ) -> Result<Vec<NewTurns>, MemoryError> {
         let mut chunks = vec![NewTurns::default()];
         for span in spans {
-            let Some(session) = unit.session(span.session) else {
+            let Some(session) = folder.session(span.session) else {
                 continue;
             };
             for number in span.first..=span.last {
@@ -143,7 +147,7 @@ impl Memory {
     fn recent_text(
         &self,
         connection: &Connection,
-        unit: &DistillUnit,
+        folder: UnitFolder<'_>,
         new: &[TurnSpan],
         latest: &BTreeSet<SourceTurn>,
         room: u32,
@@ -157,7 +161,7 @@ impl Memory {
         let mut lines: Vec<(&UnitSession, String)> = Vec::new();
         // The newest are the most useful.
         for turn in latest.iter().rev().filter(|turn| !is_new(turn)) {
-            let Some(session) = unit.session(turn.session) else {
+            let Some(session) = folder.session(turn.session) else {
                 continue;
             };
             if turn.number > session.distilled_to {
@@ -187,7 +191,7 @@ impl Memory {
         Ok(text + "\n")
     }
 
-    /// Renders one turn; `None` if it was forgotten.
+    /// Renders one turn; `None` if it was forgotten, or if an agent asked for it.
     fn turn_line(
         &self,
         connection: &Connection,
@@ -195,6 +199,12 @@ impl Memory {
         number: u32,
         latest: &BTreeSet<SourceTurn>,
     ) -> Result<Option<String>, MemoryError> {
+        let Some(stored) = load_turn(connection, session.id, number)? else {
+            return Ok(None);
+        };
+        if is_asked_by_agent(&parse_pieces(stored.format, &stored.role, &stored.raw)) {
+            return Ok(None);
+        }
         let turn = SourceTurn {
             session: session.id,
             number,
@@ -215,13 +225,13 @@ fn session_heading(session: &UnitSession) -> String {
     format!("## session {}\n", session.name.replace('\n', " "))
 }
 
-/// Returns the latest turns of a unit.
+/// Returns the latest turns of a folder.
 fn latest_turns(
     connection: &Connection,
-    unit: &DistillUnit,
+    folder: UnitFolder<'_>,
 ) -> Result<BTreeSet<SourceTurn>, MemoryError> {
     let mut turns = Vec::new();
-    for session in unit.sessions.iter().rev() {
+    for session in folder.sessions().rev() {
         let first = session.turn_count.saturating_sub(SMOOTHED_TURNS as u32) + 1;
         let sql = "SELECT id, at_ms FROM memory_turns WHERE id >= ?1 AND id <= ?2";
         let from = crate::store::turn_id(session.id, first);
@@ -248,22 +258,30 @@ fn latest_turns(
     Ok(latest.map(|(_, turn)| turn).collect())
 }
 
-/// Renders what is known of a project within a limit: topics, areas, lessons, layers.
+/// Renders what is known of a folder within a limit: topics, areas, and the lessons and layers that
+/// were learned only in it, or that a person wrote for the project.
 fn known_text(
     connection: &Connection,
-    unit: &DistillUnit,
+    folder: UnitFolder<'_>,
     max_tokens: u32,
 ) -> Result<String, MemoryError> {
-    let mut lessons = read_lessons(connection, None, Some(&unit.project), MAX_KNOWN_LESSONS)?;
+    let key = &folder.unit.key;
+    let mut lessons = read_lessons(connection, None, Some(key), MAX_KNOWN_LESSONS)?;
+    let names: BTreeSet<&str> = folder.sessions().map(|it| it.name.as_str()).collect();
+    let is_of_folder = |source: &String| {
+        let session = source.rsplit_once('/').map(|(session, _)| session);
+        session.is_some_and(|session| names.contains(session))
+    };
     // Lessons of the user may come from other projects.
     lessons.retain(|lesson| {
-        let project = lesson.project.as_deref().unwrap_or_default();
-        lesson.status != LessonStatus::Declined && project == unit.project
+        lesson.status != LessonStatus::Declined
+            && lesson.project.as_ref() == Some(key)
+            && lesson.source_turns.iter().all(is_of_folder)
     });
     let (layers, lessons): (Vec<_>, Vec<_>) = lessons
         .into_iter()
         .partition(|lesson| lesson.kind == LessonKind::Layer);
-    let topics = read_unit_topics(connection, unit)?
+    let topics = read_folder_topics(connection, folder)?
         .into_iter()
         .map(|topic| {
             format!(
@@ -271,7 +289,7 @@ fn known_text(
                 topic.name, topic.category, topic.weight
             )
         });
-    let areas = read_areas(connection, &unit.key)?.into_iter();
+    let areas = read_areas(connection, key, Some(folder.directory))?.into_iter();
     let areas = areas.map(|area| format!("{}: {}", area.name, area.note));
     let lessons = lessons.into_iter().map(|lesson| {
         let content = collapse_whitespace(&lesson.content);

@@ -1,21 +1,26 @@
 //! The record of requests to a model about turns. A request is recorded before it is sent, and its
 //! answer before anything is learned from it. A process that goes on after another one was killed
-//! never sends a request again whose answer is recorded. One that was in flight is sent again.
+//! sends no recorded request again: it may have been paid for. Rules read the turns of a request
+//! without an answer. The request stays recorded, so that a person can have it sent again.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use selvedge_database::{Connection, params};
 
 use crate::distill_unit::{DistillUnit, TurnSpan, format_spans, parse_spans};
 use crate::model::SmallModelAnswer;
-use crate::store::{execute, now_ms, query_rows};
+use crate::store::{execute, now_ms, query_first, query_rows};
 use crate::{Memory, MemoryError};
 
-/// How often a request is sent if processes are killed before the answer comes. Then rules read its
-/// turns.
-const MAX_ATTEMPTS: u32 = 3;
+/// The value of the column `answered` of a request without an answer, whose turns rules read.
+pub(crate) const UNANSWERED: i64 = 2;
+/// The id of a request that is not recorded, because rules read its turns.
+pub(crate) const UNRECORDED: i64 = 0;
 /// How often a provider's batch is submitted: a failed one once more.
 const MAX_BATCH_ATTEMPTS: u32 = 2;
+/// The time within which a provider answers a batch, or lets it expire, and a day more.
+const BATCH_LIFETIME: Duration = Duration::from_secs(48 * 3600);
 
 /// A recorded request.
 #[derive(Debug, Clone)]
@@ -27,6 +32,8 @@ pub(crate) struct DistillRequest {
     pub(crate) attempt: u32,
     /// The provider's batch, if it is part of one, and its place in it.
     pub(crate) batch: Option<(String, u32)>,
+    /// When the batch was submitted, in milliseconds since 1970.
+    pub(crate) submitted_ms: i64,
     pub(crate) state: RequestState,
 }
 
@@ -37,19 +44,33 @@ pub(crate) enum RequestState {
     Sent,
     /// The answer is stored, and nothing was learned from it yet.
     Answered(String),
-    /// There is no answer: rules read the turns.
+    /// There is no answer: rules read the turns next.
     Failed,
+    /// There is no answer, and rules read the turns. It is sent again only on request.
+    Unanswered,
 }
 
 impl DistillRequest {
-    /// Returns whether it may be sent again after a process was killed.
-    pub(crate) fn may_repeat(&self) -> bool {
-        self.attempt < MAX_ATTEMPTS
-    }
-
     /// Returns whether it may be sent again after the provider's batch failed.
     pub(crate) fn may_submit_again(&self) -> bool {
         self.attempt < MAX_BATCH_ATTEMPTS
+    }
+
+    /// Returns a request that was never sent: rules read these turns.
+    pub(crate) fn by_rules(spans: Vec<TurnSpan>) -> Self {
+        Self {
+            id: UNRECORDED,
+            spans,
+            attempt: 0,
+            batch: None,
+            submitted_ms: 0,
+            state: RequestState::Failed,
+        }
+    }
+
+    /// Returns whether the provider may still have the answers of its batch.
+    pub(crate) fn may_be_fetched(&self) -> bool {
+        now_ms() - self.submitted_ms < BATCH_LIFETIME.as_millis() as i64
     }
 
     /// Returns its place in the provider's batch.
@@ -59,9 +80,10 @@ impl DistillRequest {
 }
 
 impl Memory {
-    /// Returns the recorded requests of a unit in the order of their turns. Those that are no
-    /// longer about the next turns, because turns were distilled or forgotten meanwhile, are
-    /// deleted.
+    /// Returns the recorded requests of a unit from which something is to be learned, or whose
+    /// answer is awaited, in the order of their turns: first those that were sent again and are
+    /// answered. Those that are no longer about the next turns, because turns were forgotten
+    /// meanwhile, are deleted.
     pub(crate) fn recorded_requests(
         &self,
         unit: &DistillUnit,
@@ -71,37 +93,137 @@ impl Memory {
         let mut done: BTreeMap<i64, u32> = sessions
             .map(|session| (session.id, session.distilled_to))
             .collect();
-        let (open, stale): (Vec<_>, Vec<_>) = requests.into_iter().partition(|request| {
+        let (mut answered_again, mut open) = (Vec::new(), Vec::new());
+        let (mut interrupted_again, mut stale) = (Vec::new(), Vec::new());
+        for request in requests {
             let is_next = |span: &TurnSpan| done.get(&span.session) == Some(&(span.first - 1));
-            let are_next = !request.spans.is_empty() && request.spans.iter().all(is_next);
-            if are_next {
-                done.extend(request.spans.iter().map(|span| (span.session, span.last)));
+            match &request.state {
+                // About a session that was deleted, or recorded before requests ended at folders.
+                _ if unit.folder_of(&request.spans).is_none() => stale.push(request),
+                RequestState::Unanswered => {}
+                RequestState::Answered(_) if unit.has_distilled(&request.spans) => {
+                    answered_again.push(request);
+                }
+                _ if unit.has_distilled(&request.spans) => interrupted_again.push(request),
+                _ if request.spans.iter().all(is_next) => {
+                    done.extend(request.spans.iter().map(|span| (span.session, span.last)));
+                    open.push(request);
+                }
+                _ => stale.push(request),
             }
-            are_next
-        });
-        if !stale.is_empty() {
+        }
+        if !stale.is_empty() || !interrupted_again.is_empty() {
             self.write(|connection| {
                 for request in &stale {
                     delete_request(connection, request.id)?;
                 }
+                for request in &interrupted_again {
+                    keep_unanswered(connection, request.id)?;
+                }
                 Ok(())
             })?;
         }
-        Ok(open)
+        answered_again.append(&mut open);
+        Ok(answered_again)
     }
 
-    /// Records requests about these turns before they are sent.
+    /// Returns the requests of a unit that have no answer and are in no batch, the oldest first.
+    pub(crate) fn requests_to_retry(
+        &self,
+        unit: &DistillUnit,
+    ) -> Result<Vec<DistillRequest>, MemoryError> {
+        let mut requests = self.read(|reader| read_requests(&reader.connection, &unit.key))?;
+        requests.retain(|request| {
+            matches!(request.state, RequestState::Sent | RequestState::Unanswered)
+                && request.batch.is_none()
+        });
+        Ok(requests)
+    }
+
+    /// Records requests about these turns before they are sent, and returns them; `None` if a turn
+    /// was forgotten since the unit was loaded, which the prompts may contain.
     pub(crate) fn record_requests(
         &self,
         unit: &DistillUnit,
         prompts: &[Vec<TurnSpan>],
-    ) -> Result<Vec<DistillRequest>, MemoryError> {
+    ) -> Result<Option<Vec<DistillRequest>>, MemoryError> {
         self.write(|connection| {
+            if !unit.is_current(connection, &prompts.concat())? {
+                return Ok(None);
+            }
+            let sql = "SELECT coalesce(max(id), 0) FROM memory_requests";
+            let last: Option<i64> = query_first(connection, sql, params![], |row| row.get(0))?;
             for spans in prompts {
                 let sql = "INSERT INTO memory_requests (unit, spans, attempt) VALUES (?1, ?2, 1)";
                 execute(connection, sql, params![unit.key, format_spans(spans)])?;
             }
-            read_requests(connection, &unit.key)
+            let mut requests = read_requests(connection, &unit.key)?;
+            requests.retain(|request| Some(request.id) > last);
+            Ok(Some(requests))
+        })
+    }
+
+    /// Composes the prompts of recorded requests again, in their order. If the turns of a request
+    /// no longer fit into one prompt, because the context of the model is smaller or more is known,
+    /// its record is replaced by one for each prompt. A prompt about forgotten turns is empty.
+    /// There are no prompts if a turn was forgotten since the unit was loaded.
+    pub(crate) fn compose_again(
+        &self,
+        unit: &DistillUnit,
+        requests: Vec<DistillRequest>,
+        context_tokens: u32,
+    ) -> Result<Vec<(String, DistillRequest)>, MemoryError> {
+        let mut composed = Vec::new();
+        for request in &requests {
+            let prompts = match unit.folder_of(&request.spans) {
+                Some(folder) => {
+                    self.compose_prompts(folder, &request.spans, context_tokens, usize::MAX)?
+                }
+                None => vec![(String::new(), request.spans.clone())],
+            };
+            composed.push(prompts);
+        }
+        if composed.iter().all(|prompts| prompts.len() == 1) {
+            let texts = composed.into_iter().flatten().map(|(text, _)| text);
+            return Ok(texts.zip(requests).collect());
+        }
+        self.write(|connection| {
+            let mut parts = Vec::new();
+            let spans: Vec<TurnSpan> = requests.iter().flat_map(|it| it.spans.clone()).collect();
+            if !unit.is_current(connection, &spans)? {
+                return Ok(parts);
+            }
+            for (request, prompts) in requests.iter().zip(&composed) {
+                delete_request(connection, request.id)?;
+                for (text, spans) in prompts {
+                    let sql = "INSERT INTO memory_requests (unit, spans, attempt, answered)
+                         VALUES (?1, ?2, ?3, ?4) RETURNING id";
+                    let answered = match request.state {
+                        RequestState::Unanswered => UNANSWERED,
+                        _ => 0,
+                    };
+                    let row = params![unit.key, format_spans(spans), request.attempt, answered];
+                    let id = query_first(connection, sql, row, |row| row.get(0))?;
+                    let part = DistillRequest {
+                        id: id.unwrap_or_default(),
+                        spans: spans.clone(),
+                        batch: None,
+                        ..request.clone()
+                    };
+                    parts.push((text.clone(), part));
+                }
+            }
+            Ok(parts)
+        })
+    }
+
+    /// Deletes requests that were never accepted, so that they are composed again.
+    pub(crate) fn discard_requests(&self, requests: &[DistillRequest]) -> Result<(), MemoryError> {
+        self.write(|connection| {
+            for request in requests {
+                delete_request(connection, request.id)?;
+            }
+            Ok(())
         })
     }
 
@@ -109,8 +231,8 @@ impl Memory {
     pub(crate) fn record_attempt(&self, requests: &[DistillRequest]) -> Result<(), MemoryError> {
         self.write(|connection| {
             for request in requests {
-                let sql = "UPDATE memory_requests SET attempt = attempt + 1, batch = NULL
-                     WHERE id = ?1";
+                let sql = "UPDATE memory_requests SET attempt = attempt + 1, batch = NULL,
+                     answered = 0, answer = NULL WHERE id = ?1";
                 execute(connection, sql, params![request.id])?;
             }
             Ok(())
@@ -125,8 +247,10 @@ impl Memory {
     ) -> Result<(), MemoryError> {
         self.write(|connection| {
             for (place, request) in requests.iter().enumerate() {
-                let sql = "UPDATE memory_requests SET batch = ?2, place = ?3 WHERE id = ?1";
-                execute(connection, sql, params![request.id, batch, place as u32])?;
+                let sql = "UPDATE memory_requests SET batch = ?2, place = ?3, submitted_ms = ?4
+                     WHERE id = ?1";
+                let row = params![request.id, batch, place as u32, now_ms()];
+                execute(connection, sql, row)?;
             }
             Ok(())
         })
@@ -147,9 +271,9 @@ impl Memory {
             let Some(answer) = answer else {
                 return Ok(());
             };
-            let sql = "UPDATE memory_runs SET requests = requests + 1, touched_ms = ?2,
+            let sql = "UPDATE memory_passes SET requests = requests + 1, touched_ms = ?2,
                  input_tokens = input_tokens + ?3, output_tokens = output_tokens + ?4,
-                 cost = CASE WHEN ?5 IS NULL THEN cost ELSE coalesce(cost, 0.0) + ?5 END
+                 cost = coalesce(coalesce(cost, 0.0) + ?5, cost)
                  WHERE unit = ?1";
             let (input, output) = (answer.usage.input_tokens, answer.usage.output_tokens);
             let row = params![unit.key, now_ms(), input as i64, output as i64, answer.cost];
@@ -160,7 +284,7 @@ impl Memory {
 }
 
 fn read_requests(connection: &Connection, unit: &str) -> Result<Vec<DistillRequest>, MemoryError> {
-    let sql = "SELECT id, spans, attempt, batch, place, answered, decrypt(answer)
+    let sql = "SELECT id, spans, attempt, batch, place, answered, decrypt(answer), submitted_ms
          FROM memory_requests WHERE unit = ?1 ORDER BY id";
     query_rows(connection, sql, params![unit], |row| {
         let (batch, place): (Option<String>, u32) = (row.get(3)?, row.get(4)?);
@@ -170,13 +294,29 @@ fn read_requests(connection: &Connection, unit: &str) -> Result<Vec<DistillReque
             spans: parse_spans(&row.get::<String>(1)?),
             attempt: row.get(2)?,
             batch: batch.map(|batch| (batch, place)),
+            submitted_ms: row.get(7)?,
             state: match (answered, answer) {
                 (0, _) => RequestState::Sent,
+                (UNANSWERED, _) => RequestState::Unanswered,
                 (_, Some(answer)) => RequestState::Answered(answer),
                 (_, None) => RequestState::Failed,
             },
         })
     })
+}
+
+/// Returns whether a request is recorded. One about a forgotten turn is deleted, also while it is
+/// sent.
+pub(crate) fn is_recorded(connection: &Connection, request: i64) -> Result<bool, MemoryError> {
+    let mut found = connection.prepare_cached("SELECT 1 FROM memory_requests WHERE id = ?1")?;
+    Ok(found.exists(params![request])?)
+}
+
+/// Keeps a request without an answer, whose turns rules read, so that it can be sent again.
+pub(crate) fn keep_unanswered(connection: &Connection, request: i64) -> Result<(), MemoryError> {
+    let sql = "UPDATE memory_requests SET answered = ?2, answer = NULL, batch = NULL WHERE id = ?1";
+    execute(connection, sql, params![request, UNANSWERED])?;
+    Ok(())
 }
 
 /// Deletes a request, because its answer was learned from.

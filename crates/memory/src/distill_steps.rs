@@ -1,11 +1,14 @@
-//! Decides what distilling does next: which turns a request is about, and how it is sent, repeated
-//! or fetched from a provider's batch.
+//! Decides what distilling does next: which turns a request is about, and how it is sent, or
+//! fetched from a provider's batch.
 
 use std::sync::Arc;
 
-use crate::distill_requests::{DistillRequest, RequestState};
+use crate::distill_requests::{DistillRequest, RequestState, is_recorded};
 use crate::distill_unit::{DistillUnit, TurnSpan};
-use crate::model::{BatchSmallModel, SmallModel, SmallModelAnswer, SmallModelBatchStatus};
+use crate::model::{
+    BatchSmallModel, BatchSubmission, SmallModel, SmallModelAnswer, SmallModelBatchStatus,
+    SmallModelError,
+};
 use crate::{Memory, MemoryError};
 
 /// Turns distilled by rules in one transaction.
@@ -23,6 +26,8 @@ pub(crate) enum NextStep {
     Learn(Vec<DistillRequest>),
     /// Wait for the provider's batch with so many turns.
     Wait(u32),
+    /// Begin again, because a turn was forgotten meanwhile.
+    BeginAgain,
     /// All turns are distilled.
     Done,
 }
@@ -50,7 +55,8 @@ impl Memory {
             return self.continue_batch(unit, model, &batch, in_batch).await;
         }
         if !open.is_empty() {
-            return self.repeat_requests(unit, model, open).await;
+            // A process was killed before their answers came. They may have been paid for.
+            return self.give_up(unit, open).await;
         }
         if unit.remaining_turns() == 0 {
             return Ok(NextStep::Done);
@@ -73,16 +79,28 @@ impl Memory {
         };
         let context = model.context_tokens();
         let compose = move |memory: &Arc<Self>, unit: &DistillUnit| {
-            let spans = unit.next_spans(&[], max_turns);
-            let mut prompts = memory.compose_prompts(unit, &spans, context, max_prompts)?;
-            // The last one is empty if only forgotten turns are left: rules skip them.
+            let (mut prompts, mut taken) = (Vec::new(), Vec::new());
+            while prompts.len() < max_prompts {
+                let turns: u32 = taken.iter().map(TurnSpan::turns).sum();
+                let spans = unit.next_spans(&taken, max_turns.saturating_sub(turns));
+                let Some(folder) = unit.folder_of(&spans) else {
+                    break;
+                };
+                let room = max_prompts - prompts.len();
+                prompts.extend(memory.compose_prompts(folder, &spans, context, room)?);
+                taken.extend(spans);
+            }
+            // One is empty if nothing is learned from its turns: rules skip them.
             prompts.retain(|(text, _)| !text.is_empty());
             let (texts, spans): (Vec<String>, Vec<_>) = prompts.into_iter().unzip();
             Ok((texts, memory.record_requests(unit, &spans)?))
         };
         let (texts, requests) = self.with_unit(unit, compose).await?;
+        let Some(requests) = requests else {
+            return Ok(NextStep::BeginAgain);
+        };
         if requests.is_empty() {
-            // All of these turns were forgotten.
+            // Nothing is learned from these turns.
             return Ok(NextStep::Learn(vec![by_rules(unit)]));
         }
         self.send(unit, model, texts, requests).await
@@ -98,20 +116,40 @@ impl Memory {
     ) -> Result<NextStep, MemoryError> {
         if let Some(batch_model) = model.batch_model() {
             let submitted = batch_model.submit(&texts).await;
-            if let Some(batch) = submitted.map_err(MemoryError::ProviderBatch)? {
-                let turns = requests.iter().map(span_turns).sum();
-                let record =
-                    move |memory: &Arc<Self>, _: &_| memory.record_batch(&requests, &batch);
-                self.with_unit(unit, record).await?;
-                return Ok(NextStep::Wait(turns));
+            match submitted.map_err(MemoryError::ProviderBatch)? {
+                BatchSubmission::Accepted(batch) => {
+                    let turns = requests.iter().map(span_turns).sum();
+                    let record =
+                        move |memory: &Arc<Self>, _: &_| memory.record_batch(&requests, &batch);
+                    self.with_unit(unit, record).await?;
+                    return Ok(NextStep::Wait(turns));
+                }
+                BatchSubmission::Rejected(error) => {
+                    let discard =
+                        move |memory: &Arc<Self>, _: &_| memory.discard_requests(&requests);
+                    self.with_unit(unit, discard).await?;
+                    return Err(MemoryError::ProviderBatch(error));
+                }
+                BatchSubmission::Unsupported => {}
             }
         }
         // One after the other, so that an interrupted process has at most one open request.
+        let mut unsent = requests.clone();
         for (text, request) in texts.into_iter().zip(requests) {
-            let answer = match text.is_empty() {
+            let answer = match text.is_empty() || !self.is_recorded(unit, request.id).await? {
                 true => None,
-                false => model.ask_counted(&text).await.ok(),
+                false => match model.ask_counted(&text).await {
+                    Err(error @ SmallModelError::Unavailable(_)) => {
+                        // The turns stay new: they are asked about when the model is available.
+                        let discard =
+                            move |memory: &Arc<Self>, _: &_| memory.discard_requests(&unsent);
+                        self.with_unit(unit, discard).await?;
+                        return Err(MemoryError::ModelUnavailable(error));
+                    }
+                    answer => answer.ok(),
+                },
             };
+            unsent.remove(0);
             self.with_unit(unit, move |memory, unit| {
                 memory.record_answer(unit, request.id, answer.as_ref())
             })
@@ -134,37 +172,25 @@ impl Memory {
         Ok(NextStep::Learn(ready.collect()))
     }
 
-    /// Sends requests again that were interrupted. Those that were sent too often count as failed.
-    async fn repeat_requests(
+    /// Sends requests again whose batch failed at the provider.
+    async fn submit_again(
         self: &Arc<Self>,
         unit: &Arc<DistillUnit>,
-        model: Option<&dyn SmallModel>,
-        open: Vec<DistillRequest>,
+        model: &dyn SmallModel,
+        requests: Vec<DistillRequest>,
     ) -> Result<NextStep, MemoryError> {
-        let model = model.filter(|_| open.iter().all(DistillRequest::may_repeat));
-        let Some(model) = model else {
-            return self.give_up(unit, open).await;
-        };
         let context = model.context_tokens();
         let compose = move |memory: &Arc<Self>, unit: &DistillUnit| {
-            let mut texts = Vec::new();
-            for request in &open {
-                let spans = &request.spans;
-                let prompts = memory.compose_prompts(unit, spans, context, usize::MAX)?;
-                // If what is known has grown, the turns may need a part of the prompt more: the
-                // first part is sent, and the whole is learned from.
-                texts.push(
-                    prompts
-                        .into_iter()
-                        .next()
-                        .map_or(String::new(), |(text, _)| text),
-                );
-            }
-            memory.record_attempt(&open)?;
-            Ok((texts, open))
+            let parts = memory.compose_again(unit, requests, context)?;
+            let (texts, requests): (Vec<String>, Vec<_>) = parts.into_iter().unzip();
+            memory.record_attempt(&requests)?;
+            Ok((texts, requests))
         };
         let (texts, requests) = self.with_unit(unit, compose).await?;
-        self.send(unit, model, texts, requests).await
+        match requests.is_empty() {
+            true => Ok(NextStep::BeginAgain),
+            false => self.send(unit, model, texts, requests).await,
+        }
     }
 
     /// Records that requests have no answer, so that rules read their turns.
@@ -193,7 +219,11 @@ impl Memory {
     ) -> Result<NextStep, MemoryError> {
         let batch_model: Option<&dyn BatchSmallModel> = model.and_then(|it| it.batch_model());
         let Some(batch_model) = batch_model else {
-            return self.give_up(unit, requests).await;
+            // Another process, with the model, can fetch answers that are paid for.
+            return match requests.iter().any(DistillRequest::may_be_fetched) {
+                true => Ok(NextStep::Wait(requests.iter().map(span_turns).sum())),
+                false => self.give_up(unit, requests).await,
+            };
         };
         let places = requests.iter().map(DistillRequest::place);
         let prompts = places.max().map_or(0, |last| last + 1);
@@ -204,8 +234,10 @@ impl Memory {
             }
             SmallModelBatchStatus::Failed => {
                 let may_repeat = requests.iter().all(DistillRequest::may_submit_again);
-                let model = model.filter(|_| may_repeat);
-                return self.repeat_requests(unit, model, requests).await;
+                return match model.filter(|_| may_repeat) {
+                    Some(model) => self.submit_again(unit, model, requests).await,
+                    None => self.give_up(unit, requests).await,
+                };
             }
             SmallModelBatchStatus::Completed(answers) => answers,
         };
@@ -221,8 +253,20 @@ impl Memory {
         self.answered_requests(unit).await
     }
 
+    /// Returns whether a request is still recorded, because no turn of it was forgotten.
+    pub(crate) async fn is_recorded(
+        self: &Arc<Self>,
+        unit: &Arc<DistillUnit>,
+        request: i64,
+    ) -> Result<bool, MemoryError> {
+        let read = move |memory: &Arc<Self>, _: &_| {
+            memory.read(|reader| is_recorded(&reader.connection, request))
+        };
+        self.with_unit(unit, read).await
+    }
+
     /// Runs work on the blocking thread pool.
-    async fn with_unit<T: Send + 'static>(
+    pub(crate) async fn with_unit<T: Send + 'static>(
         self: &Arc<Self>,
         unit: &Arc<DistillUnit>,
         work: impl FnOnce(&Arc<Self>, &DistillUnit) -> Result<T, MemoryError> + Send + 'static,
@@ -232,15 +276,9 @@ impl Memory {
     }
 }
 
-/// Returns a request that was never sent, about the next turns: rules read them.
+/// Returns the next turns, for rules to read.
 fn by_rules(unit: &DistillUnit) -> DistillRequest {
-    DistillRequest {
-        id: 0,
-        spans: unit.next_spans(&[], TURNS_PER_TRANSACTION),
-        attempt: 0,
-        batch: None,
-        state: RequestState::Failed,
-    }
+    DistillRequest::by_rules(unit.next_spans(&[], TURNS_PER_TRANSACTION))
 }
 
 fn span_turns(request: &DistillRequest) -> u32 {

@@ -1,25 +1,38 @@
 //! What is distilled together: the sessions of a project, or one session without a project. Also
 //! the lock, so that one process at a time distills them, and the turns to be distilled.
+//!
+//! Access to memory ends at folders. So a request, and what is learned from it, is about sessions
+//! of one folder of the project: a model that reads it cannot carry text from one folder to
+//! another.
 
 use std::fs::{File, TryLockError};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use selvedge_database::{Connection, params};
 
 use crate::lesson_rules::ObservedTurn;
 use crate::level_writer::read_turn_record;
 use crate::store::{load_turn, query_first, query_rows, require_session};
+use crate::turn_pieces::TurnPiece;
 use crate::{Memory, MemoryError};
 
+/// The role of messages in which an agent asked for a turn.
+pub const AGENT_ROLE: &str = "agent";
+/// How long a process waits for the lock: another one that asks whether it is held, holds it for a
+/// moment.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time between two attempts to take the lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 /// How often a lock file is created again that another process removed.
 const MAX_LOCK_ATTEMPTS: u32 = 10;
 
 /// The sessions that are distilled together.
 #[derive(Debug, Clone)]
 pub(crate) struct DistillUnit {
-    /// Identifies the unit in the database: the id of the project, or the row of the session.
+    /// Identifies the unit in the database: the id of the project, or the row of the session. What
+    /// is learned in a session without a project is used in this session only.
     pub(crate) key: String,
-    /// The project; empty for a session without one.
-    pub(crate) project: String,
     /// The sessions, the oldest first.
     pub(crate) sessions: Vec<UnitSession>,
 }
@@ -29,9 +42,34 @@ pub(crate) struct DistillUnit {
 pub(crate) struct UnitSession {
     pub(crate) id: i64,
     pub(crate) name: String,
+    /// The folder in which it works; empty for an imported conversation.
+    pub(crate) directory: String,
     pub(crate) turn_count: u32,
     /// The last turn that was distilled.
     pub(crate) distilled_to: u32,
+    /// How many turns were forgotten.
+    pub(crate) forgotten: u32,
+}
+
+/// The sessions of a unit that work in one folder.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnitFolder<'a> {
+    pub(crate) unit: &'a DistillUnit,
+    pub(crate) directory: &'a str,
+}
+
+impl<'a> UnitFolder<'a> {
+    /// Returns the sessions of the folder, the oldest first.
+    pub(crate) fn sessions(&self) -> impl DoubleEndedIterator<Item = &'a UnitSession> + use<'a> {
+        let directory = self.directory;
+        let sessions = self.unit.sessions.iter();
+        sessions.filter(move |session| session.directory == directory)
+    }
+
+    /// Returns a session of the folder.
+    pub(crate) fn session(&self, id: i64) -> Option<&'a UnitSession> {
+        self.sessions().find(|session| session.id == id)
+    }
 }
 
 /// Turns of a session that follow each other.
@@ -58,19 +96,20 @@ impl DistillUnit {
         let project: Option<String> =
             query_first(connection, sql, params![found.id], |row| row.get(0))?;
         let project = project.unwrap_or_default();
-        let sql = "SELECT id, name, turns, distilled FROM memory_sessions
-             WHERE id = ?1 OR (?2 <> '' AND project = ?2) ORDER BY id";
+        let sql = "SELECT id, name, coalesce(directory, ''), turns, distilled, forgotten
+             FROM memory_sessions WHERE id = ?1 OR (?2 <> '' AND project = ?2) ORDER BY id";
         let sessions = query_rows(connection, sql, params![found.id, project], |row| {
             Ok(UnitSession {
                 id: row.get(0)?,
                 name: row.get(1)?,
-                turn_count: row.get(2)?,
-                distilled_to: row.get(3)?,
+                directory: row.get(2)?,
+                turn_count: row.get(3)?,
+                distilled_to: row.get(4)?,
+                forgotten: row.get(5)?,
             })
         })?;
         Ok(Self {
             key: unit_key(&project, found.id),
-            project,
             sessions,
         })
     }
@@ -81,19 +120,63 @@ impl DistillUnit {
         self.sessions.iter().map(waiting).sum()
     }
 
+    /// Returns whether all turns of some spans are distilled.
+    pub(crate) fn has_distilled(&self, spans: &[TurnSpan]) -> bool {
+        spans.iter().all(|span| {
+            let session = self.session(span.session);
+            session.is_some_and(|session| span.last <= session.distilled_to)
+        })
+    }
+
+    /// Returns whether nothing was forgotten in the sessions of some spans since the unit was
+    /// loaded.
+    pub(crate) fn is_current(
+        &self,
+        connection: &Connection,
+        spans: &[TurnSpan],
+    ) -> Result<bool, MemoryError> {
+        for span in spans {
+            let sql = "SELECT name, forgotten FROM memory_sessions WHERE id = ?1";
+            let found: Option<(String, u32)> =
+                query_first(connection, sql, params![span.session], |row| row.try_into())?;
+            let session = self.session(span.session);
+            let known = session.map(|session| (session.name.clone(), session.forgotten));
+            if found != known {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     pub(crate) fn session(&self, id: i64) -> Option<&UnitSession> {
         self.sessions.iter().find(|session| session.id == id)
     }
 
-    /// Returns the next turns to distill: at most `max_turns`, after those in `taken`.
+    /// Returns the folder of all sessions of some spans; `None` if they have no turns, or turns of
+    /// several folders.
+    pub(crate) fn folder_of(&self, spans: &[TurnSpan]) -> Option<UnitFolder<'_>> {
+        let directory = |span: &TurnSpan| Some(self.session(span.session)?.directory.as_str());
+        let first = directory(spans.first()?)?;
+        let is_one = spans.iter().all(|span| directory(span) == Some(first));
+        is_one.then_some(UnitFolder {
+            unit: self,
+            directory: first,
+        })
+    }
+
+    /// Returns the next turns of one folder to distill: at most `max_turns`, after those in
+    /// `taken`.
     pub(crate) fn next_spans(&self, taken: &[TurnSpan], max_turns: u32) -> Vec<TurnSpan> {
         let (mut spans, mut room) = (Vec::new(), max_turns);
+        let mut directory: Option<&String> = None;
         for session in &self.sessions {
             let of_session = taken.iter().filter(|span| span.session == session.id);
             let done = of_session.map(|span| span.last).max();
             let done = done.unwrap_or(0).max(session.distilled_to);
             let last = session.turn_count.min(done.saturating_add(room));
-            if last > done {
+            let is_same_folder = directory.is_none_or(|it| *it == session.directory);
+            if last > done && is_same_folder {
+                directory = Some(&session.directory);
                 room -= last - done;
                 spans.push(TurnSpan {
                     session: session.id,
@@ -106,12 +189,29 @@ impl DistillUnit {
     }
 }
 
+/// How the key of the unit of a session without a project begins.
+const SESSION_KEY: &str = "session-";
+
 /// Returns the key of the unit of a session.
 pub(crate) fn unit_key(project: &str, session: i64) -> String {
     match project {
-        "" => format!("session-{session}"),
+        "" => format!("{SESSION_KEY}{session}"),
         project => project.to_owned(),
     }
+}
+
+/// Returns whether a key is that of a session without a project, as of an imported conversation.
+pub(crate) fn is_session_key(key: &str) -> bool {
+    key.starts_with(SESSION_KEY)
+}
+
+/// Returns whether an agent asked for a turn. Nothing is learned from it, so that an agent cannot
+/// instruct later sessions.
+pub(crate) fn is_asked_by_agent(pieces: &[TurnPiece]) -> bool {
+    pieces.iter().any(|piece| match piece {
+        TurnPiece::Message { role, .. } => role == AGENT_ROLE,
+        _ => false,
+    })
 }
 
 /// Formats spans for the database: `12:1-40 13:1-5`.
@@ -142,7 +242,8 @@ pub(crate) fn parse_spans(spans: &str) -> Vec<TurnSpan> {
 }
 
 impl Memory {
-    /// Loads the turns of spans that were not forgotten, with secrets redacted.
+    /// Loads the turns of spans from which something may be learned, with secrets redacted: those
+    /// that were not forgotten, and that no agent asked for.
     pub(crate) fn observe_turns(
         &self,
         connection: &Connection,
@@ -154,6 +255,10 @@ impl Memory {
                 let Some(turn) = load_turn(connection, span.session, number)? else {
                     continue;
                 };
+                let pieces = self.redacted_pieces(&turn);
+                if is_asked_by_agent(&pieces) {
+                    continue;
+                }
                 let record = read_turn_record(connection, span.session, number)?;
                 let record = record.unwrap_or_default();
                 turns.push(ObservedTurn {
@@ -165,7 +270,7 @@ impl Memory {
                         0 => Vec::new(),
                         _ => record.topics,
                     },
-                    pieces: self.redacted_pieces(&turn),
+                    pieces,
                 });
             }
         }
@@ -176,21 +281,38 @@ impl Memory {
     /// the operating system releases it when the process ends.
     pub(crate) fn lock_for_distilling(&self, session: &str) -> Result<File, MemoryError> {
         let unit = self.read(|reader| DistillUnit::load(&reader.connection, session))?;
-        match self.try_lock_unit(&unit.key)? {
-            Some(lock) => Ok(lock),
-            None => Err(MemoryError::DistillLocked(session.to_owned())),
+        let deadline = Instant::now() + LOCK_TIMEOUT;
+        loop {
+            if let Some(lock) = self.try_lock_unit(&unit.key)? {
+                return Ok(lock);
+            }
+            if Instant::now() >= deadline {
+                return Err(MemoryError::DistillLocked(session.to_owned()));
+            }
+            std::thread::sleep(LOCK_INTERVAL);
         }
+    }
+
+    /// Returns whether a process, or a task of this one, distills a unit. Processes that ask at the
+    /// same time do not see each other.
+    pub(crate) fn is_distilling(&self, key: &str) -> bool {
+        let file = File::open(self.lock_path(key));
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
+    fn lock_path(&self, key: &str) -> PathBuf {
+        let folder = self.location.folder();
+        folder.join(format!("live/memory-distill-{key}"))
     }
 
     /// Takes the lock of a unit; `None` if another process, or another task of this one, holds it.
     pub(crate) fn try_lock_unit(&self, key: &str) -> Result<Option<File>, MemoryError> {
-        let folder = self.folder.join("live");
-        let path = folder.join(format!("memory-distill-{key}"));
+        let path = self.lock_path(key);
         let file_error = |error| MemoryError::File {
             path: path.display().to_string(),
             error,
         };
-        std::fs::create_dir_all(&folder).map_err(file_error)?;
+        std::fs::create_dir_all(self.location.folder().join("live")).map_err(file_error)?;
         for _ in 0..MAX_LOCK_ATTEMPTS {
             let file = File::options().create(true).append(true).open(&path);
             let file = file.map_err(file_error)?;
@@ -220,12 +342,16 @@ mod tests {
         let session = |id, turn_count, distilled_to| UnitSession {
             id,
             name: format!("s{id}"),
+            directory: match id {
+                3 => "/a/below".into(),
+                _ => "/a".into(),
+            },
             turn_count,
             distilled_to,
+            forgotten: 0,
         };
-        let unit = DistillUnit {
+        let mut unit = DistillUnit {
             key: "prj_x".into(),
-            project: "prj_x".into(),
             sessions: vec![session(1, 10, 4), session(2, 5, 0)],
         };
         assert_eq!(unit.remaining_turns(), 11);
@@ -235,5 +361,12 @@ mod tests {
         assert_eq!(format_spans(&unit.next_spans(&first, 100)), "2:3-5");
         let all = unit.next_spans(&[], 100);
         assert_eq!(unit.next_spans(&all, 100), []);
+        // Spans are of one folder, also if another session has turns.
+        unit.sessions.insert(1, session(3, 7, 0));
+        assert_eq!(unit.next_spans(&[], 100), all);
+        assert_eq!(unit.folder_of(&all).map(|it| it.directory), Some("/a"));
+        let below = unit.next_spans(&all, 100);
+        assert_eq!(format_spans(&below), "3:1-7");
+        assert!(unit.folder_of(&[all, below].concat()).is_none());
     }
 }

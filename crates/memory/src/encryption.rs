@@ -4,14 +4,15 @@
 //! Search works with the digest of each stemmed word as it does with the word. Not encrypted are:
 //! names and folders of sessions, roles, times, the lengths of turns, and which digests a turn has.
 
-use selvedge_database::params;
+use selvedge_database::{ColumnContent, ColumnFunction, EncodedColumn, NamedLockMode, params};
 
 use crate::{Memory, MemoryError};
 
-/// The encrypted columns of each table.
+/// The encrypted columns of each table. Those named in [`BYTE_COLUMNS`] have bytes, the others
+/// texts.
 const ENCRYPTED_COLUMNS: [(&str, &str); 15] = [
     ("memory_turns", "key speaker raw"),
-    ("memory_levels", "smoothed compressed tiny"),
+    ("memory_levels", "smoothed compressed tiny topics"),
     ("memory_parts", "label"),
     ("memory_speakers", "name"),
     ("memory_eras", "text"),
@@ -27,6 +28,8 @@ const ENCRYPTED_COLUMNS: [(&str, &str); 15] = [
     ("memory_vectors", "data"),
 ];
 
+const BYTE_COLUMNS: [&str; 2] = ["raw", "data"];
+
 impl Memory {
     /// Encrypts all existing data in one transaction, and stores the fingerprint of the key. Does
     /// nothing if another process has done so.
@@ -34,6 +37,7 @@ impl Memory {
         {
             let connection = self.writer();
             let transaction = connection.begin_write()?;
+            transaction.lock_name("memory_encryption", NamedLockMode::Exclusive);
             let seals: i64 = transaction.query_row(
                 "SELECT count(*) FROM memory_encryption",
                 params![],
@@ -41,15 +45,23 @@ impl Memory {
             )?;
             if seals == 0 {
                 for (table, columns) in ENCRYPTED_COLUMNS {
-                    let encrypted = |column| format!("{column} = encrypt({column})");
-                    let columns: Vec<String> = columns.split(' ').map(encrypted).collect();
-                    let sql = format!("UPDATE {table} SET {}", columns.join(", "));
-                    transaction.execute(&sql, params![])?;
+                    let encrypted = |name: &'static str| EncodedColumn {
+                        name,
+                        function: ColumnFunction::Encrypt,
+                        content: match BYTE_COLUMNS.contains(&name) {
+                            true => ColumnContent::Bytes,
+                            false => ColumnContent::Text,
+                        },
+                    };
+                    let columns: Vec<_> = columns.split(' ').map(encrypted).collect();
+                    transaction.encode_columns(table, &columns)?;
                 }
-                transaction.execute(
-                    "UPDATE memory_postings SET term = keyed_digest(term)",
-                    params![],
-                )?;
+                let term = EncodedColumn {
+                    name: "term",
+                    function: ColumnFunction::KeyedDigest,
+                    content: ColumnContent::Text,
+                };
+                transaction.encode_columns("memory_postings", &[term])?;
                 transaction.execute(
                     "INSERT INTO memory_encryption (key_fingerprint) VALUES (?1)",
                     params![key_fingerprint],
@@ -62,5 +74,37 @@ impl Memory {
             Err(MemoryError::LogInUse) => Ok(()),
             done => done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::schema::MEMORY_TABLES;
+
+    #[test]
+    fn all_coded_columns_of_the_schema_are_encrypted() {
+        let mut declared = BTreeSet::new();
+        let schema = MEMORY_TABLES.migrations.concat();
+        for statement in schema.split(';') {
+            let words: Vec<&str> = statement.split_whitespace().collect();
+            let after = |word: &str| words.iter().position(|other| *other == word);
+            let Some(table) = after("TABLE").and_then(|at| words.get(at + 1)) else {
+                continue;
+            };
+            for window in words.windows(3) {
+                if window[1] == "CODED" {
+                    declared.insert((*table, window[0].trim_start_matches('(')));
+                }
+            }
+        }
+        let texts = ENCRYPTED_COLUMNS.iter().flat_map(|(table, columns)| {
+            let columns = columns.split(' ').map(move |column| (*table, column));
+            columns.filter(|(_, column)| !BYTE_COLUMNS.contains(column))
+        });
+        let encrypted: BTreeSet<_> = texts.chain([("memory_postings", "term")]).collect();
+        assert_eq!(encrypted, declared);
     }
 }

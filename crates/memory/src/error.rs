@@ -44,6 +44,9 @@ pub enum MemoryError {
     /// The new text of a lesson cannot be stored.
     #[error("the lesson cannot be changed: {0}")]
     InvalidLesson(String),
+    /// A gap cannot be used in prompts.
+    #[error("the lesson `{0}` is a gap, which says only what is missing")]
+    GapAccepted(String),
     /// No project has this root.
     #[error("there is no project at `{0}`")]
     ProjectNotFound(String),
@@ -75,6 +78,9 @@ pub enum MemoryError {
     /// Another process holds the lock for distilling this session.
     #[error("session `{0}` is being distilled by another process")]
     DistillLocked(String),
+    /// The small model cannot be used now. Nothing is lost: the turns are distilled later.
+    #[error("memory.model is not available: {0}")]
+    ModelUnavailable(SmallModelError),
     /// The provider's batch API could not accept a batch or report its status.
     #[error("provider batch failed: {0}")]
     ProviderBatch(SmallModelError),
@@ -101,6 +107,14 @@ impl MemoryError {
                 matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
             }
             _ => false,
+        }
+    }
+
+    /// Returns the error of the database that caused this one.
+    pub(crate) fn database(&self) -> Option<&DatabaseError> {
+        match self {
+            Self::Database(error) | Self::Journal(JournalError::Database(error)) => Some(error),
+            _ => None,
         }
     }
 

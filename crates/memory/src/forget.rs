@@ -1,19 +1,22 @@
 //! Forgets turns and sessions: deletes them from every table (levels, index, eras, lessons and so
 //! on), from the free pages of the file and from its write-ahead log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_database::{Connection, params};
 
 use crate::distill_requests::forget_requests;
-use crate::distill_unit::unit_key;
-use crate::lesson_learning::forget_contradictions;
+use crate::distill_unit::{DistillUnit, unit_key};
+use crate::lesson_bounds::lessons_to_forget;
+use crate::lesson_learning::{forget_contradictions, remove_lesson};
 use crate::level_writer::read_level_text;
-use crate::store::{MemorySessionRow, load_turn, query_rows, require_session, turn_id};
+use crate::store::{MemorySessionRow, load_turn, lock_session, query_rows, turn_id};
 use crate::topic_clusters::OTHER_AREA;
 use crate::turn_metrics::{MetricsRowCache, TurnMetrics};
 use crate::words::for_each_term;
-use crate::{ANNOUNCEMENT_TURNS, Level, Memory, MemoryError, eras, postings, turn_pieces};
+use crate::{
+    ANNOUNCEMENT_TURNS, LessonsToForget, Level, Memory, MemoryError, eras, postings, turn_pieces,
+};
 
 /// What was deleted by forgetting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,22 +28,29 @@ pub struct ForgottenCounts {
 }
 
 impl Memory {
-    /// Forgets a whole session. Fails with [`MemoryError::DistillLocked`] while a process distills
-    /// it.
-    pub fn forget_session(&self, session: &str) -> Result<ForgottenCounts, MemoryError> {
-        let _lock = self.lock_for_distilling(session)?;
+    /// Forgets a whole session, and lessons that were learned from it. A process that distills it
+    /// discards what it has read.
+    pub fn forget_session(
+        &self,
+        session: &str,
+        lessons: LessonsToForget,
+    ) -> Result<ForgottenCounts, MemoryError> {
         let forgotten = self.write(|connection| {
             let MemorySessionRow {
                 id,
                 turn_count: turns,
                 ..
-            } = require_session(connection, session)?;
-            let lessons = forget_lessons(connection, id, 1, turns)?;
+            } = lock_session(connection, session)?;
+            let unit = DistillUnit::load(connection, session)?;
+            let areas = area_words(connection, &unit, |term| {
+                Ok(postings::count_turns_with(connection, term, id)? > 0)
+            })?;
+            let lessons = forget_lessons(connection, (id, 1, turns), lessons)?;
             for table in ["turns", "levels", "turn_metrics", "vectors"] {
                 let sql = format!("DELETE FROM memory_{table} WHERE id >= ?1 AND id < ?2");
                 connection.execute(&sql, params![id << 32, (id + 1) << 32])?;
             }
-            delete_quotes(connection, id, None)?;
+            delete_quotes(connection, &unit, id, None)?;
             forget_requests(connection, id)?;
             forget_contradictions(connection, id, None)?;
             let by_session =
@@ -50,8 +60,8 @@ impl Memory {
                 let sql = format!("DELETE FROM memory_{table} WHERE session = ?1");
                 connection.execute(&sql, params![id])?;
             }
-            forget_area_names(connection)?;
-            let sql = "DELETE FROM memory_runs WHERE unit = ?1";
+            forget_area_names(connection, &unit, &areas)?;
+            let sql = "DELETE FROM memory_passes WHERE unit = ?1";
             connection.execute(sql, params![unit_key("", id)])?;
             connection.execute("DELETE FROM memory_sessions WHERE id = ?1", params![id])?;
             Ok(ForgottenCounts { turns, lessons })
@@ -60,13 +70,12 @@ impl Memory {
         Ok(forgotten)
     }
 
-    /// Forgets one turn. The numbers of the other turns do not change. Forgetting a turn again is
-    /// not an error, so that an interrupted call can be repeated. Fails with
-    /// [`MemoryError::DistillLocked`] while a process distills the session.
+    /// Forgets one turn, and all lessons that were learned from it. The numbers of the other turns
+    /// do not change. Forgetting a turn again is not an error, so that an interrupted call can be
+    /// repeated. A process that distills the session discards what it has read.
     pub fn forget_turn(&self, session: &str, number: u32) -> Result<ForgottenCounts, MemoryError> {
-        let _lock = self.lock_for_distilling(session)?;
         let forgotten = self.write(|connection| {
-            let found = require_session(connection, session)?;
+            let found = lock_session(connection, session)?;
             if !(1..=found.turn_count).contains(&number) {
                 return Err(MemoryError::turn_not_found(session, &format!("T-{number}")));
             }
@@ -85,6 +94,8 @@ impl Memory {
                     read_level_text(connection, found.id, number, level)?.unwrap_or_default();
                 for_each_term(&text, |term| _ = terms.insert(term.to_owned()));
             }
+            let unit = DistillUnit::load(connection, session)?;
+            let areas = area_words(connection, &unit, |term| Ok(terms.contains(term)))?;
             postings::remove_turn(
                 connection,
                 found.id,
@@ -102,7 +113,7 @@ impl Memory {
                 params![found.id],
             )?;
             forget_topics(connection, found.id, &terms)?;
-            forget_area_names(connection)?;
+            forget_area_names(connection, &unit, &areas)?;
             // A recorded request contains the turn: nothing is learned from its answer.
             forget_requests(connection, found.id)?;
             forget_contradictions(connection, found.id, Some(number))?;
@@ -116,10 +127,11 @@ impl Memory {
                 "DELETE FROM memory_documents WHERE session = ?1 AND turn BETWEEN ?2 - 1 AND ?2",
                 params![found.id, number],
             )?;
-            delete_quotes(connection, found.id, Some(number))?;
+            delete_quotes(connection, &unit, found.id, Some(number))?;
             eras::rewrite_eras_of_turn(connection, &found, number)?;
             crate::vectors::clear_vector(connection, found.id, number)?;
-            let lessons = forget_lessons(connection, found.id, number, number)?;
+            let of_turn = (found.id, number, number);
+            let lessons = forget_lessons(connection, of_turn, LessonsToForget::All)?;
             Ok(ForgottenCounts { turns: 1, lessons })
         })?;
         self.truncate_log()?;
@@ -138,24 +150,77 @@ impl Memory {
 }
 
 /// Deletes what other sessions keep of a turn, or of all turns of a session: announcements that
-/// quote it, and the briefs and descriptions of areas, which may quote it.
+/// quote it, the briefs, and the descriptions of areas of its folder, which may quote it.
 fn delete_quotes(
     connection: &Connection,
+    unit: &DistillUnit,
     session: i64,
     turn: Option<u32>,
 ) -> Result<(), MemoryError> {
-    let sql = "DELETE FROM memory_board WHERE source = ?1 AND (?2 IS NULL OR turn = ?2)";
+    let sql = "DELETE FROM memory_board WHERE source = ?1 AND (turn = ?2 OR ?2 IS NULL)";
     connection.execute(sql, params![session, turn])?;
     connection.execute("DELETE FROM memory_briefs", params![])?;
-    connection.execute("DELETE FROM memory_areas", params![])?;
+    let directory = unit.session(session).map(|session| &session.directory);
+    let sql = "DELETE FROM memory_areas WHERE unit = ?1 AND directory = ?2";
+    connection.execute(sql, params![unit.key, directory])?;
     Ok(())
 }
 
-/// Resets the areas that are named after a topic that is forgotten.
-fn forget_area_names(connection: &Connection) -> Result<(), MemoryError> {
-    let sql = "UPDATE memory_topics SET category = encrypt(?1)
-         WHERE category NOT IN (SELECT name FROM memory_topics)";
-    connection.execute(sql, params![OTHER_AREA])?;
+/// Returns the names of areas of a unit that have words of what is forgotten, with these words.
+fn area_words(
+    connection: &Connection,
+    unit: &DistillUnit,
+    is_forgotten: impl Fn(&str) -> Result<bool, MemoryError>,
+) -> Result<BTreeMap<String, Vec<String>>, MemoryError> {
+    let mut areas: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for session in &unit.sessions {
+        let sql = "SELECT DISTINCT decrypt(category) FROM memory_topics WHERE session = ?1";
+        let names: Vec<String> =
+            query_rows(connection, sql, params![session.id], |row| row.get(0))?;
+        for name in names.into_iter().filter(|name| name != OTHER_AREA) {
+            let mut terms = Vec::new();
+            for_each_term(&name, |term| terms.push(term.to_owned()));
+            let mut forgotten = Vec::new();
+            for term in terms {
+                if is_forgotten(&term)? {
+                    forgotten.push(term);
+                }
+            }
+            areas.insert(name, forgotten);
+        }
+    }
+    areas.retain(|_, words| !words.is_empty());
+    Ok(areas)
+}
+
+/// Resets the areas with a word that no turn of the unit has any more.
+fn forget_area_names(
+    connection: &Connection,
+    unit: &DistillUnit,
+    areas: &BTreeMap<String, Vec<String>>,
+) -> Result<(), MemoryError> {
+    let is_said = |term: &String| {
+        for session in &unit.sessions {
+            if postings::count_turns_with(connection, term, session.id)? > 0 {
+                return Ok(true);
+            }
+        }
+        Ok::<_, MemoryError>(false)
+    };
+    for (name, words) in areas {
+        let mut is_known = true;
+        for word in words {
+            is_known &= is_said(word)?;
+        }
+        if is_known {
+            continue;
+        }
+        for session in &unit.sessions {
+            let sql = "UPDATE memory_topics SET category = encrypt(?3)
+                 WHERE session = ?1 AND category = encrypt(?2)";
+            connection.execute(sql, params![session.id, name, OTHER_AREA])?;
+        }
+    }
     Ok(())
 }
 
@@ -202,7 +267,7 @@ fn forget_unused_names(
         "UPDATE memory_parts SET label = NULL WHERE session = ?1
          AND first = (SELECT max(first) FROM memory_parts WHERE session = ?1 AND first <= ?2)
          AND NOT EXISTS (SELECT 1 FROM memory_turns WHERE id >= ?3 + first AND id < ?3 + coalesce(
-             (SELECT min(first) FROM memory_parts WHERE session = ?1 AND first > ?2), ?4 + 1))",
+             (SELECT min(first) FROM memory_parts WHERE session = ?1 AND first > ?2), CAST(?4 AS BIGINT) + 1))",
         params![session.id, number, session.id << 32, session.turn_count],
     )?;
     Ok(())
@@ -232,16 +297,15 @@ fn forget_topics(
 /// Deletes the lessons that were learned from any turn of a range, because they may quote it.
 fn forget_lessons(
     connection: &Connection,
-    session: i64,
-    first: u32,
-    last: u32,
+    range: (i64, u32, u32),
+    which: LessonsToForget,
 ) -> Result<u32, MemoryError> {
-    let which = "SELECT lesson FROM memory_sources WHERE session = ?1 AND turn BETWEEN ?2 AND ?3";
-    let remove = |table: &str, column: &str| {
-        let sql = format!("DELETE FROM {table} WHERE {column} IN ({which})");
-        connection.execute(&sql, params![session, first, last])
-    };
-    let lessons = remove("memory_lessons", "id")?;
-    remove("memory_sources", "lesson")?;
-    Ok(lessons as u32)
+    let lessons = lessons_to_forget(connection, range, which)?;
+    for lesson in &lessons {
+        remove_lesson(connection, lesson)?;
+    }
+    let (session, first, last) = range;
+    let sql = "DELETE FROM memory_sources WHERE session = ?1 AND turn BETWEEN ?2 AND ?3";
+    connection.execute(sql, params![session, first, last])?;
+    Ok(lessons.len() as u32)
 }

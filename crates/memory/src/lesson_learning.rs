@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use selvedge_database::{Connection, DatabaseValue, params};
 
 use crate::contradictions::contradicts;
+use crate::distill_unit::UnitFolder;
+use crate::lesson_bounds::{is_lesson_of, may_contradict};
 use crate::lessons::decayed_weight;
 use crate::store::{execute, now_ms, query_first, query_rows};
 use crate::{LessonKind, LessonStatus, MemoryError, tokens};
@@ -28,7 +30,7 @@ pub(crate) struct LessonDraft {
     pub(crate) keywords: Vec<String>,
     pub(crate) content: String,
     pub(crate) turns: Vec<SourceTurn>,
-    /// A text that is equal for two drafts of the same lesson. The id is a hash of it.
+    /// A text that is equal for two drafts of the same lesson in a folder. The id is a hash of it.
     pub(crate) identity: String,
 }
 
@@ -41,29 +43,32 @@ const MIN_LESSON_WEIGHT: f64 = 0.05;
 /// Two lessons are the same if they share this fraction of all their keywords.
 const MIN_KEYWORD_OVERLAP: f64 = 0.8;
 
-/// Stores a draft as a new lesson of a project ('' for all), or raises the weight of the lesson
-/// that says the same. A problem that is solved a second time is used from then on, and so is a
-/// contradicted lesson that is learned again. Lessons that the draft takes back are contradicted.
+/// Stores a draft as a new lesson of a folder, or raises the weight of the lesson that says the
+/// same. A problem that is solved a second time is used from then on, and so is a contradicted
+/// lesson that is learned again. Lessons that the draft takes back are contradicted.
 pub(crate) fn learn_lesson(
     connection: &Connection,
-    project: &str,
+    folder: UnitFolder<'_>,
     draft: &LessonDraft,
 ) -> Result<String, MemoryError> {
+    let project = &folder.unit.key;
     if matches!(draft.kind, LessonKind::Preference | LessonKind::Convention) {
         contradict_earlier(connection, project, draft)?;
     }
-    let id = match find_same_lesson(connection, project, draft)? {
+    let id = match find_same_lesson(connection, folder, draft)? {
         Some(id) => {
             let sql = "UPDATE memory_lessons SET updated_ms = ?3,
                  weight = CASE WHEN weight + ?2 > 1.0 THEN 1.0 ELSE weight + ?2 END,
-                 note = CASE status WHEN 'contradicted' THEN NULL ELSE note END,
                  status = CASE WHEN status IN ('seen', 'contradicted') THEN 'used'
                      ELSE status END WHERE id = ?1";
             execute(connection, sql, params![id, REPEAT_WEIGHT_GAIN, now_ms()])?;
+            if draft.kind != LessonKind::Layer {
+                remove_note(connection, &id)?;
+            }
             id
         }
         None => {
-            let id = lesson_id(connection, project, draft.kind, &draft.identity);
+            let id = draft_id(connection, folder, draft);
             let LessonDraft {
                 kind,
                 status,
@@ -115,81 +120,69 @@ fn contradict_earlier(
          AND coalesce(project, '') = ?1";
     let stored: Vec<(String, String)> =
         query_rows(connection, sql, params![project], |row| row.try_into())?;
-    let Some(turn) = draft.turns.first() else {
-        return Ok(());
-    };
     for (id, content) in stored {
         if contradicts(&draft.content, &content) {
-            contradict_lesson(connection, &id, &draft.content, *turn)?;
+            contradict_lesson(connection, &id, &draft.content, &draft.turns)?;
         }
     }
     Ok(())
 }
 
 /// Marks a lesson as contradicted, and stores by what. It is kept, but no longer used. A layer,
-/// which a person wrote or accepted, stays in use. Returns whether there is such a lesson.
+/// which a person wrote or accepted, stays in use. Returns whether there is such a lesson that the
+/// turns may contradict. Without turns nothing is stored: it could not be forgotten with them.
 pub(crate) fn contradict_lesson(
     connection: &Connection,
     lesson: &str,
     statement: &str,
-    turn: SourceTurn,
+    turns: &[SourceTurn],
 ) -> Result<bool, MemoryError> {
-    let sql = "SELECT name FROM memory_sessions WHERE id = ?1";
-    let session: Option<String> =
-        query_first(connection, sql, params![turn.session], |row| row.get(0))?;
-    let note = format!(
-        "{} ({})",
-        statement.trim(),
-        turn_name(&session.unwrap_or_default(), turn.number)
-    );
+    if turns.is_empty() || !may_contradict(connection, lesson, turns)? {
+        return Ok(false);
+    }
     let sql = "UPDATE memory_lessons SET note = encrypt(?2), updated_ms = ?3,
          status = CASE WHEN kind <> 'layer' THEN 'contradicted' ELSE status END
          WHERE id = ?1 AND status IN ('used', 'seen')";
-    Ok(execute(connection, sql, params![lesson, note, now_ms()])? > 0)
+    if execute(connection, sql, params![lesson, statement.trim(), now_ms()])? == 0 {
+        return Ok(false);
+    }
+    let sql = "DELETE FROM memory_contradictions WHERE lesson = ?1";
+    execute(connection, sql, params![lesson])?;
+    for SourceTurn { session, number } in turns {
+        let sql = "INSERT INTO memory_contradictions (lesson, session, turn) VALUES (?1, ?2, ?3)
+            ON CONFLICT DO NOTHING";
+        execute(connection, sql, params![lesson, session, number])?;
+    }
+    Ok(true)
 }
 
-/// Returns whether a lesson is one of a project. What was learned in a project must not change the
-/// lessons of others, nor those of the user.
-pub(crate) fn is_lesson_of(
-    connection: &Connection,
-    project: &str,
-    lesson: &str,
-) -> Result<bool, MemoryError> {
-    let sql = "SELECT 1 FROM memory_lessons WHERE id = ?1 AND coalesce(project, '') = ?2";
-    let mut found = connection.prepare_cached(sql)?;
-    Ok(found.exists(params![lesson, project])?)
+/// Removes what contradicts a lesson.
+pub(crate) fn remove_note(connection: &Connection, lesson: &str) -> Result<(), MemoryError> {
+    let sql = "DELETE FROM memory_contradictions WHERE lesson = ?1";
+    execute(connection, sql, params![lesson])?;
+    let sql = "UPDATE memory_lessons SET note = NULL WHERE id = ?1";
+    execute(connection, sql, params![lesson])?;
+    Ok(())
 }
 
-/// Restores the lessons that only a turn contradicted, or any turn of a session for `None`, because
-/// the turn is forgotten.
+/// Restores the lessons that a turn contradicted, or any turn of a session for `None`, because the
+/// turn is forgotten. What contradicts them may quote it, also if other turns say the same.
 pub(crate) fn forget_contradictions(
     connection: &Connection,
     session: i64,
     turn: Option<u32>,
 ) -> Result<(), MemoryError> {
-    let sql = "SELECT name FROM memory_sessions WHERE id = ?1";
-    let name: Option<String> = query_first(connection, sql, params![session], |row| row.get(0))?;
-    let name = name.unwrap_or_default();
-    let sql = "SELECT id, decrypt(note) FROM memory_lessons WHERE note IS NOT NULL";
-    let notes: Vec<(String, String)> =
-        query_rows(connection, sql, params![], |row| row.try_into())?;
-    for (id, note) in notes {
-        let quotes = match turn {
-            Some(number) => note.ends_with(&format!("({})", turn_name(&name, number))),
-            None => note.contains(&format!("({name}/T-")),
-        };
-        if quotes {
-            let sql = "UPDATE memory_lessons SET note = NULL,
-                 status = CASE status WHEN 'contradicted' THEN 'used' ELSE status END
-                 WHERE id = ?1";
-            execute(connection, sql, params![id])?;
-        }
+    let sql = "SELECT DISTINCT lesson FROM memory_contradictions
+         WHERE session = ?1 AND (?2 IS NULL OR turn = ?2)";
+    let lessons: Vec<String> =
+        query_rows(connection, sql, params![session, turn], |row| row.get(0))?;
+    for lesson in lessons {
+        remove_note(connection, &lesson)?;
+        let sql = "UPDATE memory_lessons SET status = 'used'
+             WHERE id = ?1 AND status = 'contradicted'";
+        execute(connection, sql, params![lesson])?;
     }
     Ok(())
-}
-
-fn turn_name(session: &str, number: u32) -> String {
-    format!("{session}/T-{number}")
 }
 
 /// Merges a lesson into another one of the same kind, which keeps the sources of both and the
@@ -222,45 +215,47 @@ pub(crate) fn merge_lesson(
     Ok(true)
 }
 
-/// Returns the id of the stored lesson that says the same in this project: one with the same id, or
-/// with nearly the same keywords.
+/// Returns the id of the stored lesson that says the same in this folder: one with the same id,
+/// with nearly the same keywords, or with the same title and keywords.
 fn find_same_lesson(
     connection: &Connection,
-    project: &str,
+    folder: UnitFolder<'_>,
     draft: &LessonDraft,
 ) -> Result<Option<String>, MemoryError> {
-    let id = lesson_id(connection, project, draft.kind, &draft.identity);
+    let id = draft_id(connection, folder, draft);
     let mut by_id = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
     if by_id.exists(params![id])? {
         return Ok(Some(id));
     }
     let words: BTreeSet<&str> = draft.keywords.iter().map(String::as_str).collect();
-    if words.len() < 3 {
-        return Ok(None);
-    }
-    let sql = "SELECT id, decrypt(keywords), decrypt(content) FROM memory_lessons
-         WHERE kind = ?1 AND coalesce(project, '') = ?2";
-    let mut read = connection.prepare_cached(sql)?;
-    let mut rows = read.query(params![draft.kind, project])?;
-    while let Some(row) = rows.next()? {
-        let other: String = row.get(1)?;
+    let sql = "SELECT id, decrypt(title), decrypt(keywords), decrypt(content) FROM memory_lessons
+         WHERE kind = ?1 AND project = ?2";
+    let key = params![draft.kind, folder.unit.key];
+    let stored: Vec<(String, String, String, String)> =
+        query_rows(connection, sql, key, |row| row.try_into())?;
+    for (id, title, other, content) in stored {
         let other: BTreeSet<&str> = other.split('\n').collect();
         let shared = words.intersection(&other).count() as f64;
-        if shared / words.union(&other).count().max(1) as f64 >= MIN_KEYWORD_OVERLAP
-            && !contradicts(&draft.content, &row.get::<String>(2)?)
+        let is_near = words.len() >= 3
+            && shared / words.union(&other).count().max(1) as f64 >= MIN_KEYWORD_OVERLAP;
+        let is_same = is_near || (title == draft.title && words == other);
+        if is_same
+            && !contradicts(&draft.content, &content)
+            && is_lesson_of(connection, folder, &id)?
         {
-            return Ok(Some(row.get(0)?));
+            return Ok(Some(id));
         }
     }
     Ok(None)
 }
 
 /// Deletes lessons whose weight has decayed, and returns how many. Proposed and declined ones stay,
-/// and so do layers, which a person wrote or accepted.
+/// except gaps, and so do layers, which a person wrote or accepted.
 pub(crate) fn prune_lessons(connection: &Connection) -> Result<u32, MemoryError> {
     let now = now_ms();
     let sql = "SELECT id, weight, updated_ms FROM memory_lessons
-         WHERE status IN ('used', 'seen') AND kind <> 'layer'";
+         WHERE (status IN ('used', 'seen') AND kind <> 'layer')
+             OR (status = 'proposed' AND kind = 'gap')";
     let mut expired: Vec<(String, f64, i64)> =
         query_rows(connection, sql, params![], |row| row.try_into())?;
     expired
@@ -273,10 +268,17 @@ pub(crate) fn prune_lessons(connection: &Connection) -> Result<u32, MemoryError>
 }
 
 pub(crate) fn remove_lesson(connection: &Connection, lesson: &str) -> Result<usize, MemoryError> {
-    let sql = "DELETE FROM memory_sources WHERE lesson = ?1";
-    execute(connection, sql, params![lesson])?;
+    for table in ["memory_sources", "memory_contradictions"] {
+        let sql = format!("DELETE FROM {table} WHERE lesson = ?1");
+        connection.execute(&sql, params![lesson])?;
+    }
     let sql = "DELETE FROM memory_lessons WHERE id = ?1";
     execute(connection, sql, params![lesson])
+}
+
+fn draft_id(connection: &Connection, folder: UnitFolder<'_>, draft: &LessonDraft) -> String {
+    let identity = format!("{}\n{}", folder.directory, draft.identity);
+    lesson_id(connection, &folder.unit.key, draft.kind, &identity)
 }
 
 /// Returns the id of a lesson: a hash of its project, kind and identity. In an encrypted memory the

@@ -132,7 +132,7 @@ pub(crate) fn find_fixes(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
                     ..OpenFailure::default()
                 });
                 failure.turns.push(turn.source());
-                failure.failed_turns += 1;
+                failure.failed_turns.insert(turn.number);
             } else if let Some(failure) = failures.remove(&call) {
                 drafts.extend(failure.into_fix(&call, turn.source()));
             } else {
@@ -151,8 +151,8 @@ pub(crate) fn find_fixes(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
 #[derive(Default)]
 struct OpenFailure {
     error: String,
-    /// How often it failed.
-    failed_turns: usize,
+    /// The turns in which it failed.
+    failed_turns: BTreeSet<u32>,
     steps: Vec<String>,
     turns: Vec<SourceTurn>,
 }
@@ -195,7 +195,7 @@ impl OpenFailure {
     /// Drafts a gap from a call that failed in several turns and never succeeded since.
     fn into_gap(mut self, call: &str) -> Option<LessonDraft> {
         self.turns.dedup();
-        if self.failed_turns < MIN_UNSOLVED_TURNS {
+        if self.failed_turns.len() < MIN_UNSOLVED_TURNS {
             return None;
         }
         let error = truncate_words(&self.error, 200).into_owned();
@@ -417,5 +417,15 @@ mod tests {
             ..message(9, "user", "")
         }]);
         assert_eq!(found[0].identity, again[0].identity);
+        // A call that fails often in one turn is no gap; one that fails in three turns is.
+        let failing = || called("npm test", "Error: Cannot find module", true);
+        let turn = |number, calls: Vec<[TurnPiece; 2]>| ObservedTurn {
+            pieces: calls.concat(),
+            ..message(number, "user", "")
+        };
+        let often = turn(1, vec![failing(), failing(), failing()]);
+        assert_eq!(find_fixes(&[often]), []);
+        let turns = [1, 2, 3].map(|number| turn(number, vec![failing()]));
+        assert_eq!(find_fixes(&turns)[0].kind, LessonKind::Gap);
     }
 }

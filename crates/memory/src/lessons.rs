@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use selvedge_database::{Connection, FromColumn, ToParameter, ValueRef, params};
+use selvedge_database::{Connection, FromColumn, Params, ToParameter, ValueRef, params};
 use selvedge_protocol::MemoryScope;
 use serde::Serialize;
 
-use crate::lesson_learning::remove_lesson;
-use crate::projects::{ReadableSessions, own_project, readable_sessions};
+use crate::distill_unit::unit_key;
+use crate::lesson_learning::{remove_lesson, remove_note};
+use crate::projects::{ReadableSessions, own_project, own_unit, readable_sessions};
 use crate::store::{execute, now_ms, query_rows};
 use crate::words::{for_each_term, query_terms};
 use crate::{Memory, MemoryAccess, MemoryError};
@@ -23,7 +24,7 @@ pub struct Lesson {
     pub kind: LessonKind,
     /// Whether recall uses the lesson.
     pub status: LessonStatus,
-    /// The project in which it is used; `None` if in all.
+    /// The project in which it is used, or the session without one; `None` if in all.
     pub project: Option<String>,
     /// A short title for lists.
     pub title: String,
@@ -37,7 +38,7 @@ pub struct Lesson {
     pub tokens: u32,
     /// The turns it was learned from: `session/T-50`.
     pub source_turns: Vec<String>,
-    /// What contradicts it: the later statement, and its turn.
+    /// What contradicts it: the later statement, and its turns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// How much it counts in ranking, from 0 to 1, when it was last learned. It decays with time.
@@ -139,39 +140,46 @@ impl Memory {
         self.read(|reader| read_lessons(&reader.connection, status, None, u32::MAX))
     }
 
-    /// Accepts or declines a proposed lesson.
+    /// Accepts or declines a lesson, mostly a proposed one. What contradicts an accepted lesson is
+    /// removed. Fails if a gap is accepted: it tells a person what to write, and a model nothing.
     pub fn review_lesson(
         &self,
         lesson: &str,
         decision: ProposalDecision,
     ) -> Result<(), MemoryError> {
-        let status = match decision {
-            ProposalDecision::Accept => LessonStatus::Used,
-            ProposalDecision::Decline => LessonStatus::Declined,
-        };
-        let changed = self.write(|connection| {
+        self.write(|connection| {
+            let kind = find_lesson(connection, lesson)?.kind;
+            let status = match decision {
+                ProposalDecision::Accept if kind == LessonKind::Gap => {
+                    return Err(MemoryError::GapAccepted(lesson.to_owned()));
+                }
+                ProposalDecision::Accept => {
+                    remove_note(connection, lesson)?;
+                    LessonStatus::Used
+                }
+                ProposalDecision::Decline => LessonStatus::Declined,
+            };
             let sql = "UPDATE memory_lessons SET status = ?2, updated_ms = ?3 WHERE id = ?1";
-            Ok(connection.execute(sql, params![lesson, status, now_ms()])?)
-        })?;
-        match changed {
-            0 => Err(MemoryError::LessonNotFound(lesson.to_owned())),
-            _ => Ok(()),
-        }
+            execute(connection, sql, params![lesson, status, now_ms()])?;
+            Ok(())
+        })
     }
 
-    /// Uses a lesson in all projects, or only in the one in which it was learned. Fails if it was
-    /// learned in none or in several.
+    /// Uses a lesson in all projects, or only in the one in which it was learned (or in the
+    /// session, if it has none). Fails if it was learned in none or in several.
     pub fn set_lesson_scope(&self, lesson: &str, scope: LessonScope) -> Result<(), MemoryError> {
         self.write(|connection| {
             let project = match scope {
                 LessonScope::User => String::new(),
                 LessonScope::Project => {
-                    let sql = "SELECT DISTINCT coalesce(project, '') FROM memory_sources
-                         JOIN memory_sessions ON id = session WHERE lesson = ?1";
-                    let projects: Vec<String> =
-                        query_rows(connection, sql, params![lesson], |row| row.get(0))?;
-                    match <[String; 1]>::try_from(projects) {
-                        Ok([project]) if !project.is_empty() => project,
+                    let sql = "SELECT DISTINCT coalesce(project, ''),
+                             CASE coalesce(project, '') WHEN '' THEN id ELSE 0 END
+                         FROM memory_sources JOIN memory_sessions ON id = session
+                         WHERE lesson = ?1";
+                    let units: Vec<(String, i64)> =
+                        query_rows(connection, sql, params![lesson], |row| row.try_into())?;
+                    match units.as_slice() {
+                        [(project, session)] => unit_key(project, *session),
                         _ => return Err(MemoryError::LessonWithoutProject(lesson.to_owned())),
                     }
                 }
@@ -234,7 +242,7 @@ pub(crate) fn lessons_in_use(
     // Lessons of other projects must not take the places of these.
     let only = match access.scope {
         MemoryScope::All if access.folders.is_none() => None,
-        _ => Some(project.clone().unwrap_or_default()),
+        _ => Some(own_unit(connection, access)?),
     };
     let used = Some(LessonStatus::Used);
     let mut lessons = read_lessons(connection, used, only.as_deref(), MAX_LESSONS_SEARCHED)?;
@@ -265,6 +273,9 @@ pub(crate) fn lessons_in_use(
         });
         in_scope && in_folders
     });
+    // Several folders of a project may have learned the same.
+    let mut seen = BTreeSet::new();
+    lessons.retain(|lesson| seen.insert((lesson.kind.as_str(), lesson.content.clone())));
     Ok(lessons)
 }
 
@@ -335,7 +346,7 @@ fn topic_weights(
     project: Option<&str>,
 ) -> Result<BTreeMap<String, f64>, MemoryError> {
     let sql = "SELECT decrypt(memory_topics.name), max(weight) FROM memory_topics
-         JOIN memory_sessions ON id = session WHERE ?1 IS NULL OR project = ?1
+         JOIN memory_sessions ON id = session WHERE project = ?1 OR ?1 IS NULL
          GROUP BY memory_topics.name";
     query_rows(connection, sql, params![project], |row| row.try_into())
 }
@@ -348,39 +359,83 @@ pub(crate) fn read_lessons(
     project: Option<&str>,
     limit: u32,
 ) -> Result<Vec<Lesson>, MemoryError> {
-    let sql = "SELECT id, kind, status, decrypt(title), decrypt(topics), decrypt(keywords),
-         decrypt(content), weight, updated_ms, coalesce(project, ''), tokens,
-         decrypt(note) FROM memory_lessons
-         WHERE (?1 IS NULL OR status = ?1)
-             AND (?2 IS NULL OR coalesce(project, '') IN ('', ?2))
+    let condition = "(status = ?1 OR ?1 IS NULL)
+             AND (coalesce(project, '') IN ('', ?2) OR ?2 IS NULL)
          ORDER BY weight DESC, updated_ms DESC, id LIMIT ?3";
+    select_lessons(connection, condition, params![status, project, limit])
+}
+
+/// Reads a lesson.
+pub(crate) fn find_lesson(connection: &Connection, id: &str) -> Result<Lesson, MemoryError> {
+    let found = select_lessons(connection, "id = ?1", params![id])?;
+    let found = found.into_iter().next();
+    found.ok_or_else(|| MemoryError::LessonNotFound(id.to_owned()))
+}
+
+/// Reads the ids and titles of the layers of a project, or of the user for `None`, that are used or
+/// proposed.
+pub(crate) fn read_layer_titles(
+    connection: &Connection,
+    project: Option<&str>,
+) -> Result<Vec<(String, String)>, MemoryError> {
+    let sql = "SELECT id, decrypt(title) FROM memory_lessons
+         WHERE kind = ?1 AND status <> ?2 AND coalesce(project, '') = ?3";
+    let (kind, declined) = (LessonKind::Layer, LessonStatus::Declined);
+    let key = params![kind, declined, project.unwrap_or_default()];
+    query_rows(connection, sql, key, |row| row.try_into())
+}
+
+/// Reads the lessons for which a condition of SQL holds.
+fn select_lessons(
+    connection: &Connection,
+    condition: &str,
+    parameters: Params<'_>,
+) -> Result<Vec<Lesson>, MemoryError> {
+    let sql = format!(
+        "SELECT id, kind, status, decrypt(title), decrypt(topics), decrypt(keywords),
+         decrypt(content), weight, updated_ms, coalesce(project, ''), tokens, decrypt(note)
+         FROM memory_lessons WHERE {condition}"
+    );
     let list = |text: String| {
         let words = text.split('\n').filter(|word| !word.is_empty());
         words.map(str::to_owned).collect()
     };
-    let mut lessons: Vec<Lesson> =
-        query_rows(connection, sql, params![status, project, limit], |row| {
-            Ok(Lesson {
-                lesson_id: row.get(0)?,
-                kind: row.get(1)?,
-                status: row.get(2)?,
-                project: Some(row.get(9)?).filter(|project: &String| !project.is_empty()),
-                title: row.get(3)?,
-                topic: list(row.get(4)?),
-                keywords: list(row.get(5)?),
-                content: row.get(6)?,
-                tokens: row.get(10)?,
-                note: row.get(11)?,
-                source_turns: Vec::new(),
-                weight: row.get(7)?,
-                last_updated: row.get(8)?,
-            })
-        })?;
-    let sql = "SELECT name || '/T-' || CAST(turn AS TEXT) FROM memory_sources
-         JOIN memory_sessions ON id = session WHERE lesson = ?1 ORDER BY session, turn";
+    let mut lessons: Vec<Lesson> = query_rows(connection, &sql, parameters, |row| {
+        Ok(Lesson {
+            lesson_id: row.get(0)?,
+            kind: row.get(1)?,
+            status: row.get(2)?,
+            project: Some(row.get(9)?).filter(|project: &String| !project.is_empty()),
+            title: row.get(3)?,
+            topic: list(row.get(4)?),
+            keywords: list(row.get(5)?),
+            content: row.get(6)?,
+            tokens: row.get(10)?,
+            note: row.get(11)?,
+            source_turns: Vec::new(),
+            weight: row.get(7)?,
+            last_updated: row.get(8)?,
+        })
+    })?;
     for lesson in &mut lessons {
-        let id = params![lesson.lesson_id];
-        lesson.source_turns = query_rows(connection, sql, id, |row| row.get(0))?;
+        lesson.source_turns = turns_of(connection, "memory_sources", &lesson.lesson_id)?;
+        if let Some(note) = &mut lesson.note {
+            let turns = turns_of(connection, "memory_contradictions", &lesson.lesson_id)?;
+            *note = format!("{note} ({})", turns.join(", "));
+        }
     }
     Ok(lessons)
+}
+
+/// Reads the turns that a table names for a lesson: `session/T-50`.
+fn turns_of(
+    connection: &Connection,
+    table: &str,
+    lesson: &str,
+) -> Result<Vec<String>, MemoryError> {
+    let sql = format!(
+        "SELECT name || '/T-' || CAST(turn AS TEXT) FROM {table}
+         JOIN memory_sessions ON id = session WHERE lesson = ?1 ORDER BY session, turn"
+    );
+    query_rows(connection, &sql, params![lesson], |row| row.get(0))
 }

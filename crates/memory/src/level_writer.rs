@@ -38,7 +38,7 @@ impl Memory {
     pub fn write_levels(&self, session: Option<&str>) -> Result<LevelProgress, MemoryError> {
         let waiting: Vec<(String, u32)> = self.read(|reader| {
             let sql = "SELECT name, turns - written FROM memory_sessions
-                 WHERE written < turns AND (?1 IS NULL OR name = ?1) ORDER BY id";
+                 WHERE written < turns AND (name = ?1 OR ?1 IS NULL) ORDER BY id";
             query_rows(&reader.connection, sql, params![session], |row| {
                 row.try_into()
             })

@@ -5,8 +5,15 @@ use selvedge_protocol::Usage;
 
 /// The reason why a small model did not answer, as one line of text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SmallModelError(pub String);
+pub enum SmallModelError {
+    /// The model did not process the prompt: it cannot be reached, or it rejects the key or the
+    /// rate. The prompt can be sent again later.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The model rejected the prompt, or its answer broke off. It may have been paid for.
+    #[error("{0}")]
+    Failed(String),
+}
 
 /// The context of a model that does not tell its size, in tokens.
 const DEFAULT_CONTEXT_TOKENS: u32 = 32_000;
@@ -47,6 +54,12 @@ pub trait SmallModel: Send + Sync {
         async move { answer.await.map(SmallModelAnswer::without_usage) }.boxed()
     }
 
+    /// Returns what a request costs; `None` if the prices are not known.
+    fn cost_of(&self, usage: &Usage) -> Option<f64> {
+        let _ = usage;
+        None
+    }
+
     /// Returns the size of the model's context, in tokens.
     fn context_tokens(&self) -> u32 {
         DEFAULT_CONTEXT_TOKENS
@@ -69,12 +82,11 @@ pub trait SmallModel: Send + Sync {
 /// The batch API of a model: it answers many prompts within a day, at a lower price. A batch has an
 /// id, with which another process can fetch its answers.
 pub trait BatchSmallModel: Send + Sync {
-    /// Submits prompts and returns the id of the batch; `None` if the provider does not support
-    /// batches.
+    /// Submits prompts. Fails if it is not known whether the provider accepted them.
     fn submit<'a>(
         &'a self,
         prompts: &'a [String],
-    ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>>;
+    ) -> BoxFuture<'a, Result<BatchSubmission, SmallModelError>>;
 
     /// Returns the status of a batch. `prompts` is the number of prompts in it.
     fn poll<'a>(
@@ -82,6 +94,17 @@ pub trait BatchSmallModel: Send + Sync {
         batch: &'a str,
         prompts: usize,
     ) -> BoxFuture<'a, Result<SmallModelBatchStatus, SmallModelError>>;
+}
+
+/// What a provider did with prompts that were submitted as a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BatchSubmission {
+    /// It processes them; the id of the batch.
+    Accepted(String),
+    /// It rejected them, and nothing is charged. They can be submitted again later.
+    Rejected(SmallModelError),
+    /// It does not support batches.
+    Unsupported,
 }
 
 /// The status of a batch.

@@ -1,5 +1,5 @@
 -- Why a lesson is no longer right, if it is contradicted; null otherwise.
-ALTER TABLE memory_lessons ADD COLUMN note TEXT;
+ALTER TABLE memory_lessons ADD COLUMN note CODED TEXT;
 
 -- Requests to a model about turns. A row is written before the request is sent, and deleted in the
 -- transaction that learns from its answer. `unit` is a project, or a session without one. `spans`
@@ -15,7 +15,7 @@ CREATE TABLE memory_requests (
     batch TEXT,
     place INTEGER NOT NULL DEFAULT 0,
     answered INTEGER NOT NULL DEFAULT 0,
-    answer TEXT
+    answer CODED TEXT
 );
 CREATE INDEX memory_requests_of_units ON memory_requests (unit);
 
@@ -39,7 +39,7 @@ CREATE TABLE memory_runs (
 -- days since 1970.
 CREATE TABLE memory_topic_weeks (
     session INTEGER NOT NULL,
-    name TEXT NOT NULL,
+    name CODED TEXT NOT NULL,
     week INTEGER NOT NULL,
     turns INTEGER NOT NULL,
     PRIMARY KEY (session, name, week)
@@ -48,8 +48,8 @@ CREATE TABLE memory_topic_weeks (
 -- Areas of a project, as a model described them: how the work in an area went on.
 CREATE TABLE memory_areas (
     unit TEXT NOT NULL,
-    name TEXT NOT NULL,
-    note TEXT NOT NULL,
+    name CODED TEXT NOT NULL,
+    note CODED TEXT NOT NULL,
     updated_ms INTEGER NOT NULL,
     PRIMARY KEY (unit, name)
 ) WITHOUT ROWID;

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use selvedge_database::{Connection, DatabaseError, OptionalRow, Row, Statement, params};
+use selvedge_database::{Connection, DatabaseError, DatabaseValue, Row, params};
 
 use crate::MemoryError;
 use crate::store::{blob_column, execute, query_first};
@@ -54,6 +54,11 @@ impl PostingWriter {
 
     /// Appends the collected terms to the stored lists.
     pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
+        let terms: Vec<Vec<DatabaseValue>> = self
+            .lists
+            .keys()
+            .map(|(term, session)| vec![term.as_str().into(), (*session).into()])
+            .collect();
         let mut tail = connection.prepare_cached(
             "SELECT block, before, docs, last, data FROM memory_postings
              WHERE term = keyed_digest(?1) AND session = ?2 ORDER BY block DESC LIMIT 1",
@@ -64,14 +69,13 @@ impl PostingWriter {
              ON CONFLICT (term, session, block) DO UPDATE SET before = excluded.before,
                 docs = excluded.docs, last = excluded.last, data = excluded.data",
         )?;
-        for ((term, session), list) in self.lists {
-            let stored = tail
-                .query_row(params![term, session], PostingBlock::read)
-                .optional()?;
-            let mut block = stored.unwrap_or_default();
+        let tails = tail.query_many(&terms, PostingBlock::read)?;
+        let mut blocks = Vec::new();
+        for (((term, session), list), stored) in self.lists.into_iter().zip(tails) {
+            let mut block = stored.into_iter().next().unwrap_or_default();
             for (turn, count) in list {
                 if block.data.len() >= MAX_BLOCK_BYTES {
-                    block.write(&mut write, &term, session)?;
+                    blocks.push(block.row(&term, session));
                     block = PostingBlock {
                         number: block.number + 1,
                         docs_before: block.docs_before + block.docs,
@@ -80,8 +84,9 @@ impl PostingWriter {
                 }
                 block.push(turn, count);
             }
-            block.write(&mut write, &term, session)?;
+            blocks.push(block.row(&term, session));
         }
+        write.execute_many(&blocks)?;
         Ok(())
     }
 }
@@ -124,21 +129,17 @@ impl PostingBlock {
         self.last_turn = turn;
     }
 
-    fn write(
-        &self,
-        statement: &mut Statement<'_>,
-        term: &str,
-        session: i64,
-    ) -> Result<(), MemoryError> {
-        let Self {
-            number,
-            docs_before: before,
-            docs,
-            last_turn: last,
-            data,
-        } = self;
-        statement.execute(params![term, session, number, before, docs, last, data])?;
-        Ok(())
+    /// Returns the parameters of the statement that writes the block.
+    fn row(&self, term: &str, session: i64) -> Vec<DatabaseValue> {
+        vec![
+            term.into(),
+            session.into(),
+            self.number.into(),
+            self.docs_before.into(),
+            self.docs.into(),
+            i64::from(self.last_turn).into(),
+            DatabaseValue::Blob(self.data.clone()),
+        ]
     }
 }
 

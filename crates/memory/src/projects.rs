@@ -4,10 +4,11 @@
 //! caller determines the root. The id of the project is stored, so that it stays the same when the
 //! folder is moved ([`Memory::move_project`]).
 
-use selvedge_database::{Connection, params};
+use selvedge_database::{Connection, NamedLockMode, params};
 use selvedge_protocol::{MemoryScope, new_id};
 use serde::Serialize;
 
+use crate::distill_unit::unit_key;
 use crate::store::{create_session, execute, query_first, query_rows};
 use crate::{Memory, MemoryError};
 
@@ -134,7 +135,7 @@ impl Memory {
         }
         let places: Vec<Option<ProjectPlace>> = names.iter().map(|name| place_of(name)).collect();
         self.write(|connection| {
-            for (name, place) in names.iter().zip(places) {
+            for (name, place) in names.iter().zip(&places) {
                 match place {
                     Some(place) => {
                         let project = project_at(connection, &place.root)?;
@@ -157,7 +158,7 @@ impl Memory {
     /// Returns all projects, the one with the newest session first.
     pub fn projects(&self) -> Result<Vec<MemoryProject>, MemoryError> {
         self.read(|reader| {
-            let sql = "SELECT project, count(*), sum(turns) FROM memory_sessions
+            let sql = "SELECT project, count(*), CAST(sum(turns) AS BIGINT) FROM memory_sessions
                  WHERE project <> '' GROUP BY project ORDER BY max(id) DESC";
             let mut projects: Vec<MemoryProject> =
                 query_rows(&reader.connection, sql, params![], |row| {
@@ -197,10 +198,14 @@ impl Memory {
             let sql = "DELETE FROM memory_projects WHERE root = ?1";
             execute(connection, sql, params![old_root])?;
             insert_root(connection, new_root, &project)?;
-            let sql = "UPDATE memory_sessions
-                 SET directory = ?3 || substr(directory, length(?2) + 1) WHERE project = ?1
-                 AND (directory = ?2 OR substr(directory, 1, length(?2) + 1) = ?2 || '/')";
-            execute(connection, sql, params![project, old_folder, new_folder])?;
+            for (table, column) in [("memory_sessions", "project"), ("memory_areas", "unit")] {
+                let sql = format!(
+                    "UPDATE {table} SET directory = ?3 || substr(directory, length(?2) + 1)
+                     WHERE {column} = ?1
+                     AND (directory = ?2 OR substr(directory, 1, length(?2) + 1) = ?2 || '/')"
+                );
+                connection.execute(&sql, params![project, old_folder, new_folder])?;
+            }
             Ok(project)
         })
     }
@@ -211,16 +216,11 @@ impl Memory {
         self.write(|connection| {
             let from = require_project(connection, from_root)?;
             let into = require_project(connection, into_root)?;
-            for table in ["memory_projects", "memory_sessions", "memory_lessons"] {
+            for table in ["memory_projects", "memory_sessions"] {
                 let sql = format!("UPDATE {table} SET project = ?2 WHERE project = ?1");
                 connection.execute(&sql, params![from, into])?;
             }
-            let sql = "UPDATE memory_requests SET unit = ?2 WHERE unit = ?1";
-            connection.execute(sql, params![from, into])?;
-            for table in ["memory_runs", "memory_areas"] {
-                let sql = format!("DELETE FROM {table} WHERE unit = ?1");
-                connection.execute(&sql, params![from])?;
-            }
+            move_unit(connection, &from, &into)?;
             Ok(into)
         })
     }
@@ -306,6 +306,20 @@ pub(crate) fn own_project(
     }
 }
 
+/// Returns the key of the lessons that an access reaches besides those of the user: the project, or
+/// the session without one. Empty if there is no such session.
+pub(crate) fn own_unit(
+    connection: &Connection,
+    access: &MemoryAccess,
+) -> Result<String, MemoryError> {
+    if let Some(project) = own_project(connection, access)? {
+        return Ok(project);
+    }
+    let sql = "SELECT id FROM memory_sessions WHERE name = ?1";
+    let id: Option<i64> = query_first(connection, sql, params![access.session], |row| row.get(0))?;
+    Ok(id.map_or(String::new(), |id| unit_key("", id)))
+}
+
 /// Returns the project of a session; `None` if it has none.
 fn project_of(connection: &Connection, session: &str) -> Result<Option<String>, MemoryError> {
     let sql = "SELECT coalesce(project, '') FROM memory_sessions WHERE name = ?1";
@@ -324,6 +338,7 @@ fn require_project(connection: &Connection, root: &str) -> Result<String, Memory
 
 /// Returns the project with this root, which is created if there is none.
 fn project_at(connection: &Connection, root: &str) -> Result<String, MemoryError> {
+    connection.lock_name("memory_projects", NamedLockMode::Exclusive);
     if let Some(project) = find_project(connection, root)? {
         return Ok(project);
     }
@@ -338,6 +353,7 @@ fn insert_root(connection: &Connection, root: &str, project: &str) -> Result<(),
     Ok(())
 }
 
+/// Assigns a session that has no project, and what was learned in it.
 fn assign(
     connection: &Connection,
     session: &str,
@@ -347,5 +363,23 @@ fn assign(
     let sql = "UPDATE memory_sessions SET project = ?2, directory = ?3
          WHERE name = ?1 AND coalesce(project, '') = ''";
     execute(connection, sql, params![session, project, directory])?;
+    let sql = "SELECT id FROM memory_sessions WHERE name = ?1";
+    let id: Option<i64> = query_first(connection, sql, params![session], |row| row.get(0))?;
+    match id {
+        Some(id) if !project.is_empty() => move_unit(connection, &unit_key("", id), project),
+        _ => Ok(()),
+    }
+}
+
+/// Moves the lessons and requests of a project, or of a session without one, to another project.
+fn move_unit(connection: &Connection, from: &str, into: &str) -> Result<(), MemoryError> {
+    let sql = "UPDATE memory_lessons SET project = ?2 WHERE project = ?1";
+    execute(connection, sql, params![from, into])?;
+    let sql = "UPDATE memory_requests SET unit = ?2 WHERE unit = ?1";
+    execute(connection, sql, params![from, into])?;
+    for table in ["memory_passes", "memory_areas"] {
+        let sql = format!("DELETE FROM {table} WHERE unit = ?1");
+        connection.execute(&sql, params![from])?;
+    }
     Ok(())
 }

@@ -19,7 +19,7 @@ ALTER TABLE memory_board ADD COLUMN source INTEGER;
 CREATE TABLE memory_documents (
     session INTEGER NOT NULL,
     key TEXT NOT NULL,
-    title TEXT NOT NULL,
+    title CODED TEXT NOT NULL,
     saved_ms INTEGER NOT NULL,
     turn INTEGER NOT NULL,
     served INTEGER NOT NULL,
@@ -27,4 +27,4 @@ CREATE TABLE memory_documents (
 ) WITHOUT ROWID;
 
 -- The briefs with which sessions began.
-CREATE TABLE memory_briefs (session INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE memory_briefs (session INTEGER PRIMARY KEY, text CODED TEXT NOT NULL);

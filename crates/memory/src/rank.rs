@@ -279,8 +279,9 @@ fn add_similarity(scores: &mut [f64], similarities: &[f32], weight: f64) {
     let squares = similarities.iter().map(|x| (f64::from(*x) - mean).powi(2));
     let spread = (squares.sum::<f64>() / count).sqrt();
     if spread > 1e-9 {
+        let factor = weight / (spread * 6.0);
         for (score, x) in scores.iter_mut().zip(similarities) {
-            *score += weight * (f64::from(*x) - mean) / spread / 6.0;
+            *score += factor * (f64::from(*x) - mean);
         }
     }
 }

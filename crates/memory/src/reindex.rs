@@ -7,7 +7,9 @@ use selvedge_database::{Connection, params};
 
 use crate::level_writer::read_level_text;
 use crate::postings::PostingWriter;
-use crate::store::{MemorySessionRow, execute, load_turn, query_first, require_session, turn_id};
+use crate::store::{
+    MemorySessionRow, execute, load_turn, lock_session, query_first, require_session, turn_id,
+};
 use crate::words::for_each_term;
 use crate::{
     AssembledHistory, GradientOptions, Level, Memory, MemoryError, PlanStorage, turn_pieces,
@@ -23,7 +25,7 @@ impl Memory {
     pub fn reindex(&self, session: &str) -> Result<u32, MemoryError> {
         self.write_missing_levels(session)?;
         self.write(|connection| {
-            let found = require_session(connection, session)?;
+            let found = lock_session(connection, session)?;
             let sql = "DELETE FROM memory_postings WHERE session = ?1";
             execute(connection, sql, params![found.id])?;
             let sql = "DELETE FROM memory_vectors WHERE id >= ?1 AND id < ?2";

@@ -1,5 +1,6 @@
 -- The tables of the memory in the journal's file. `encrypt`, `decrypt` and `keyed_digest` are SQL
--- functions of the connection; without a key they return their argument.
+-- functions of the connection; without a key they return their argument. A column of the type
+-- `CODED TEXT` has texts that are encrypted or digests if there is a key.
 
 CREATE TABLE memory_sessions (
     id INTEGER PRIMARY KEY,
@@ -20,9 +21,9 @@ CREATE TABLE memory_sessions (
 CREATE TABLE memory_turns (
     id INTEGER PRIMARY KEY,
     session INTEGER NOT NULL,
-    key TEXT,
+    key CODED TEXT,
     role TEXT NOT NULL,
-    speaker TEXT,
+    speaker CODED TEXT,
     ts TEXT,
     at_ms INTEGER NOT NULL,
     form TEXT NOT NULL,
@@ -33,9 +34,9 @@ CREATE UNIQUE INDEX memory_keys ON memory_turns (session, key) WHERE key IS NOT 
 -- The lower levels of turns. `made_by` is `rules` or `model`.
 CREATE TABLE memory_levels (
     id INTEGER PRIMARY KEY,
-    smoothed TEXT NOT NULL,
-    compressed TEXT NOT NULL,
-    tiny TEXT NOT NULL,
+    smoothed CODED TEXT NOT NULL,
+    compressed CODED TEXT NOT NULL,
+    tiny CODED TEXT NOT NULL,
     made_by TEXT NOT NULL
 );
 
@@ -46,7 +47,7 @@ CREATE TABLE memory_turn_metrics (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE memory_parts (
     session INTEGER NOT NULL,
     first INTEGER NOT NULL,
-    label TEXT,
+    label CODED TEXT,
     words INTEGER NOT NULL,
     PRIMARY KEY (session, first)
 ) WITHOUT ROWID;
@@ -55,14 +56,14 @@ CREATE TABLE memory_parts (
 CREATE TABLE memory_speakers (
     session INTEGER NOT NULL,
     id INTEGER NOT NULL,
-    name TEXT NOT NULL,
+    name CODED TEXT NOT NULL,
     PRIMARY KEY (session, id)
 ) WITHOUT ROWID;
 
 -- The inverted index: the turns that contain a term, and how often. A block is small enough to need
 -- no overflow page.
 CREATE TABLE memory_postings (
-    term TEXT NOT NULL,
+    term CODED TEXT NOT NULL,
     session INTEGER NOT NULL,
     block INTEGER NOT NULL,
     before INTEGER NOT NULL,
@@ -77,7 +78,7 @@ CREATE TABLE memory_eras (
     session INTEGER NOT NULL,
     length INTEGER NOT NULL,
     first INTEGER NOT NULL,
-    text TEXT NOT NULL,
+    text CODED TEXT NOT NULL,
     tokens INTEGER NOT NULL,
     PRIMARY KEY (session, length, first)
 ) WITHOUT ROWID;
@@ -90,7 +91,7 @@ CREATE TABLE memory_gradients (
     planned INTEGER NOT NULL,
     reserve INTEGER NOT NULL,
     bands TEXT NOT NULL,
-    text TEXT NOT NULL,
+    text CODED TEXT NOT NULL,
     PRIMARY KEY (session, budget, shares)
 );
 
@@ -99,10 +100,10 @@ CREATE TABLE memory_lessons (
     id TEXT PRIMARY KEY,
     kind TEXT NOT NULL,
     status TEXT NOT NULL,
-    title TEXT NOT NULL,
-    topics TEXT NOT NULL,
-    keywords TEXT NOT NULL,
-    content TEXT NOT NULL,
+    title CODED TEXT NOT NULL,
+    topics CODED TEXT NOT NULL,
+    keywords CODED TEXT NOT NULL,
+    content CODED TEXT NOT NULL,
     tokens INTEGER NOT NULL,
     weight REAL NOT NULL,
     updated_ms INTEGER NOT NULL
@@ -120,8 +121,8 @@ CREATE INDEX memory_sources_of_turns ON memory_sources (session, turn);
 -- Topics of sessions, with weights that decay.
 CREATE TABLE memory_topics (
     session INTEGER NOT NULL,
-    name TEXT NOT NULL,
-    category TEXT NOT NULL,
+    name CODED TEXT NOT NULL,
+    category CODED TEXT NOT NULL,
     weight REAL NOT NULL,
     turns INTEGER NOT NULL,
     PRIMARY KEY (session, name)
@@ -133,7 +134,7 @@ CREATE TABLE memory_board (
     id INTEGER NOT NULL,
     kind TEXT NOT NULL,
     turn INTEGER NOT NULL,
-    text TEXT NOT NULL,
+    text CODED TEXT NOT NULL,
     until INTEGER NOT NULL,
     PRIMARY KEY (session, id)
 ) WITHOUT ROWID;

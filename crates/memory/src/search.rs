@@ -12,7 +12,7 @@ use crate::rank::{self, RankQuery, RankWeights, SearchableTurns, SessionSpeakerH
 use crate::search_budget::{BudgetCandidate, choose_levels};
 use crate::store::{PooledReader, now_ms, query_first, query_rows, require_session, turn_id};
 use crate::turn_metrics::{self, MetricsRowCache, SpeakerRole};
-use crate::vectors::{SessionVectors, quantise};
+use crate::vectors::{QuestionVector, SessionVectors};
 use crate::words::{for_each_word, is_stop_word, query_terms};
 use crate::{Level, Memory, MemoryError};
 
@@ -89,7 +89,7 @@ impl Memory {
         let question = encoder.and_then(|encoder| {
             // If the encoder fails, the search uses keywords alone.
             let vector = encoder.encode_question(&self.redact(query.text)).ok()?;
-            Some((encoder.name(), quantise(&vector)))
+            Some((encoder.name(), QuestionVector::new(&vector)))
         });
         self.read(|reader| run_search(reader, query, question.as_ref()))
     }
@@ -161,7 +161,7 @@ enum SpeakerNames {
 }
 
 /// The name of an encoder and the question's vector, if there is an encoder.
-type QueryVector<'a> = Option<&'a (&'a str, Vec<i8>)>;
+type QueryVector<'a> = Option<&'a (&'a str, QuestionVector)>;
 
 /// Runs a search in the scope that the reader kept, or in a new one.
 fn run_search(
@@ -203,7 +203,7 @@ impl SearchScope {
     ) -> Result<Self, MemoryError> {
         let version = connection.data_version()?;
         let sql = "SELECT id, name, created_ms, forgotten FROM memory_sessions
-             WHERE (?1 IS NULL OR id = ?1) AND (?2 IS NULL OR project = ?2) ORDER BY id";
+             WHERE (id = ?1 OR ?1 IS NULL) AND (project = ?2 OR ?2 IS NULL) ORDER BY id";
         let mut sessions: Vec<SearchedSession> =
             query_rows(connection, sql, params![only, project], |row| {
                 Ok(SearchedSession {
@@ -242,7 +242,7 @@ impl SearchScope {
             return Ok(true);
         }
         let sql = "SELECT id, created_ms, forgotten, turns, name FROM memory_sessions
-             WHERE (?1 IS NULL OR id = ?1) AND (?2 IS NULL OR project = ?2) ORDER BY id";
+             WHERE (id = ?1 OR ?1 IS NULL) AND (project = ?2 OR ?2 IS NULL) ORDER BY id";
         let parameters = params![self.session_id, self.project];
         let mut current: Vec<(i64, i64, i64, u32, String)> =
             query_rows(connection, sql, parameters, |row| {
@@ -507,12 +507,14 @@ impl SessionParts {
     ) -> Result<(), MemoryError> {
         let from = self.last_row.map_or(0, |(first, ..)| first);
         let sql = "SELECT first, decrypt(label), words,
-                coalesce((SELECT at_ms FROM memory_turns WHERE id = ?1 << 32 | first), 0)
+                coalesce((SELECT at_ms FROM memory_turns WHERE id = ?3 + first), 0)
              FROM memory_parts WHERE session = ?1 AND first >= ?2 ORDER BY first";
-        let parts: Vec<(u32, Option<String>, i64, i64)> =
-            query_rows(connection, sql, params![session, from], |row| {
-                row.try_into()
-            })?;
+        let parts: Vec<(u32, Option<String>, i64, i64)> = query_rows(
+            connection,
+            sql,
+            params![session, from, session << 32],
+            |row| row.try_into(),
+        )?;
         let ends = parts.iter().skip(1).map(|(next, ..)| *next);
         let ends: Vec<u32> = ends.chain([count + 1]).collect();
         for ((first, label, words, at_ms), end) in parts.into_iter().zip(ends) {

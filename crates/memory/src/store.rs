@@ -1,10 +1,11 @@
 //! The store: sessions and their turns in the journal's file, and helpers for queries.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use selvedge_database::{Connection, DatabaseError, OptionalRow, Params, Row, ValueRef, params};
-use selvedge_journal::{ColumnEncryption, JournalError, Redactor};
+use selvedge_database::{
+    Connection, DatabaseError, OptionalRow, Params, Row, TransactionRetry, ValueRef, params,
+};
+use selvedge_journal::{ColumnEncryption, JournalError, JournalLocation, Redactor};
 pub(crate) use selvedge_protocol::now_ms;
 
 use crate::append::AppendBatch;
@@ -20,7 +21,7 @@ const MAX_POOLED_READERS: usize = 4;
 /// have open. Writes go through one connection, reads through a small pool.
 #[derive(Debug)]
 pub struct Memory {
-    pub(crate) folder: PathBuf,
+    pub(crate) location: JournalLocation,
     writer: Mutex<Connection>,
     readers: Mutex<Vec<PooledReader>>,
     encryption: ColumnEncryption,
@@ -69,31 +70,34 @@ pub struct StoredTurn {
 impl Memory {
     /// Opens the memory in the journal of `folder`, and creates it if there is none. The redactor
     /// is applied to everything that is indexed, rendered or exported.
-    pub fn open(folder: &Path, redactor: Redactor) -> Result<Self, MemoryError> {
-        Self::open_with(folder, redactor, ColumnEncryption::disabled())
+    pub fn open(
+        location: impl Into<JournalLocation>,
+        redactor: Redactor,
+    ) -> Result<Self, MemoryError> {
+        Self::open_with(location.into(), redactor, ColumnEncryption::disabled())
     }
 
     /// Opens the memory with encryption: texts are stored encrypted, indexed words as keyed
     /// digests. Existing plain data is encrypted now. From then on the memory opens with this key
     /// only.
     pub fn open_encrypted(
-        folder: &Path,
+        location: impl Into<JournalLocation>,
         redactor: Redactor,
         key: &[u8; 32],
     ) -> Result<Self, MemoryError> {
-        Self::open_with(folder, redactor, ColumnEncryption::new(key))
+        Self::open_with(location.into(), redactor, ColumnEncryption::new(key))
     }
 
     fn open_with(
-        folder: &Path,
+        location: JournalLocation,
         redactor: Redactor,
         encryption: ColumnEncryption,
     ) -> Result<Self, MemoryError> {
-        let connection = MEMORY_TABLES.open(folder, &encryption)?;
+        let connection = MEMORY_TABLES.open(&location, &encryption)?;
         connection.overwrite_deleted_rows()?;
         let stored_fingerprint = stored_key_fingerprint(&connection)?;
         let memory = Self {
-            folder: folder.to_owned(),
+            location,
             writer: Mutex::new(connection),
             readers: Mutex::default(),
             encryption,
@@ -125,14 +129,15 @@ impl Memory {
         &self,
         turns: impl IntoIterator<Item = (&'a str, NewTurn<'a>)>,
     ) -> Result<Vec<AppendedTurn>, MemoryError> {
+        let turns: Vec<(&str, NewTurn<'a>)> = turns.into_iter().collect();
         self.write(|connection| {
             let mut batch = AppendBatch::new(connection, &self.redactor);
             let appended = turns
-                .into_iter()
-                .map(|(session, turn)| batch.append(session, &turn))
-                .collect();
+                .iter()
+                .map(|(session, turn)| batch.append(session, turn))
+                .collect::<Result<_, _>>()?;
             batch.finish()?;
-            appended
+            Ok(appended)
         })
     }
 
@@ -189,12 +194,29 @@ impl Memory {
     }
 
     /// Runs `work` in a write transaction and commits it if `work` succeeds. Fails if another
-    /// process has encrypted the memory since it was opened.
+    /// process has encrypted the memory since it was opened. `work` runs again if another
+    /// transaction was in the way, or the connection was lost before the commit.
+    ///
+    /// If `work` changes what it read of a session, it must lock the session ([`lock_session`]).
     pub(crate) fn write<T>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, MemoryError>,
+        mut work: impl FnMut(&Connection) -> Result<T, MemoryError>,
     ) -> Result<T, MemoryError> {
         let connection = self.writer();
+        let mut retry = TransactionRetry::new(&connection);
+        loop {
+            match self.try_write(&connection, &mut work) {
+                Err(error) if error.database().is_some_and(|e| retry.should_repeat(e)) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn try_write<T>(
+        &self,
+        connection: &Connection,
+        work: &mut impl FnMut(&Connection) -> Result<T, MemoryError>,
+    ) -> Result<T, MemoryError> {
         let transaction = connection.begin_write()?;
         MEMORY_TABLES.refuse_newer(&transaction)?;
         if stored_key_fingerprint(&transaction)? != self.encryption.key_fingerprint() {
@@ -220,7 +242,7 @@ impl Memory {
         let mut reader = match pooled {
             Some(reader) => reader,
             None => PooledReader {
-                connection: MEMORY_TABLES.connect(&self.folder, &self.encryption)?,
+                connection: MEMORY_TABLES.connect(&self.location, &self.encryption)?,
                 scope: None,
             },
         };
@@ -328,9 +350,21 @@ pub(crate) fn require_session(
     find_session(connection, name)?.ok_or_else(|| MemoryError::SessionNotFound(name.to_owned()))
 }
 
+/// Like [`require_session`], in a transaction that changes what it reads of the session. Other such
+/// transactions wait until this one ends.
+pub(crate) fn lock_session(
+    connection: &Connection,
+    name: &str,
+) -> Result<MemorySessionRow, MemoryError> {
+    let found = find_session_with(connection, name, connection.row_lock())?;
+    found.ok_or_else(|| MemoryError::SessionNotFound(name.to_owned()))
+}
+
 /// Inserts a session, if there is none of this name.
 pub(crate) fn create_session(connection: &Connection, name: &str) -> Result<(), MemoryError> {
-    let sql = "INSERT INTO memory_sessions (name, created_ms) VALUES (?1, ?2)
+    // An insertion that finds a row would take a number of PostgreSQL.
+    let sql = "INSERT INTO memory_sessions (name, created_ms)
+        SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM memory_sessions WHERE name = ?1)
         ON CONFLICT DO NOTHING";
     execute(connection, sql, params![name, now_ms()])?;
     Ok(())
@@ -341,8 +375,16 @@ pub(crate) fn find_session(
     connection: &Connection,
     name: &str,
 ) -> Result<Option<MemorySessionRow>, MemoryError> {
-    let sql = "SELECT id, turns, written FROM memory_sessions WHERE name = ?1";
-    query_first(connection, sql, params![name], |row| {
+    find_session_with(connection, name, "")
+}
+
+fn find_session_with(
+    connection: &Connection,
+    name: &str,
+    lock: &str,
+) -> Result<Option<MemorySessionRow>, MemoryError> {
+    let sql = format!("SELECT id, turns, written FROM memory_sessions WHERE name = ?1{lock}");
+    query_first(connection, &sql, params![name], |row| {
         Ok(MemorySessionRow {
             id: row.get(0)?,
             turn_count: row.get(1)?,

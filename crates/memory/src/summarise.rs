@@ -107,7 +107,7 @@ impl Memory {
             }
             let (mut metrics_rows, mut postings) =
                 (MetricsRowCache::default(), PostingWriter::default());
-            for (turn, lower) in accepted {
+            for (turn, lower) in &accepted {
                 if load_turn(connection, id, turn.number)?.is_none() {
                     // The turn was forgotten while the model answered.
                     continue;
@@ -119,7 +119,7 @@ impl Memory {
                 }
                 for_each_term(&turn.indexed_text, |term| _ = new_terms.remove(term));
                 postings.add_terms(id, turn.number, new_terms);
-                let levels = CountedLevels::new(turn.raw_tokens, lower);
+                let levels = CountedLevels::new(turn.raw_tokens, lower.clone());
                 store_levels(
                     connection,
                     &mut metrics_rows,

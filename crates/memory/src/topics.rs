@@ -1,22 +1,26 @@
 //! Stores topics with weights that decay, the areas they belong to, and how often they occurred in
 //! each week.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_database::{Connection, params};
 use serde::Serialize;
 
 use crate::distill_answer::{AnsweredArea, AnsweredTopic};
-use crate::distill_unit::DistillUnit;
+use crate::distill_unit::{DistillUnit, UnitFolder};
 use crate::lesson_learning::SourceTurn;
 use crate::lesson_rules::ObservedTurn;
 use crate::projects::readable_sessions;
-use crate::store::{execute, now_ms, query_rows, require_session};
+use crate::store::{execute, find_session, now_ms, query_rows, require_session};
 use crate::topic_clusters::{FoundTopic, OTHER_AREA, find_areas};
 use crate::{Memory, MemoryAccess, MemoryError};
 
-/// The factor by which a topic's weight shrinks with each group of turns.
+/// The factor by which a topic's weight shrinks with each [`DECAY_TURNS`].
 const TOPIC_DECAY: f64 = 0.8;
+/// The number of turns in which weights decay, however many requests they need.
+const DECAY_TURNS: f64 = 200.0;
+/// The part of a topic's weight in a group of turns with which the topic starts.
+const INITIAL_SHARE: f64 = 0.2;
 /// Topics with a lower weight are deleted.
 const MIN_TOPIC_WEIGHT: f64 = 0.02;
 /// The length of a week, in milliseconds.
@@ -47,6 +51,25 @@ pub struct TopicTrend {
     pub weeks: Vec<(String, u32)>,
 }
 
+impl TopicTrend {
+    /// Returns the latest weeks in which any of the topics occurred, at most `max_weeks`, in order.
+    pub fn latest_weeks(trends: &[Self], max_weeks: usize) -> Vec<String> {
+        let weeks = trends.iter().flat_map(|trend| &trend.weeks);
+        let weeks: BTreeSet<&String> = weeks.map(|(week, _)| week).collect();
+        let latest = weeks.len().saturating_sub(max_weeks);
+        weeks.into_iter().skip(latest).cloned().collect()
+    }
+
+    /// Returns how many turns mention the topic in each of these weeks.
+    pub fn turns_in(&self, weeks: &[String]) -> Vec<u32> {
+        let turns_in_week = |week: &String| {
+            let mut found = self.weeks.iter().filter(|(it, _)| it == week);
+            found.next().map_or(0, |(_, turns)| *turns)
+        };
+        weeks.iter().map(turns_in_week).collect()
+    }
+}
+
 /// An area of a project, as a model described it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TopicArea {
@@ -58,7 +81,7 @@ pub struct TopicArea {
 
 /// A topic to be stored, with its part in a group of turns.
 pub(crate) struct WeighedTopic {
-    name: String,
+    pub(crate) name: String,
     area: String,
     /// From 0 to 1.
     weight: f64,
@@ -81,7 +104,7 @@ impl Memory {
             let connection = &reader.connection;
             let readable = readable_sessions(connection, access)?;
             let sql = "SELECT id, name FROM memory_sessions
-                 WHERE (?1 IS NULL OR project = ?1) AND (?2 IS NULL OR name = ?2)";
+                 WHERE (project = ?1 OR ?1 IS NULL) AND (name = ?2 OR ?2 IS NULL)";
             let key = params![readable.project, readable.session];
             let mut sessions: Vec<(i64, String)> =
                 query_rows(connection, sql, key, |row| row.try_into())?;
@@ -89,32 +112,47 @@ impl Memory {
                 sessions.retain(|(_, name)| names.contains(name));
             }
             let sessions: Vec<i64> = sessions.into_iter().map(|(id, _)| id).collect();
-            let mut weeks: BTreeMap<String, BTreeMap<i64, u32>> = BTreeMap::new();
-            let sql = "SELECT decrypt(name), week, turns FROM memory_topic_weeks
-                 WHERE session = ?1";
-            for session in &sessions {
-                let rows: Vec<(String, i64, u32)> =
-                    query_rows(connection, sql, params![session], |row| row.try_into())?;
-                for (name, week, turns) in rows {
-                    *weeks.entry(name).or_default().entry(week).or_default() += turns;
-                }
+            read_trends(connection, &sessions)
+        })
+    }
+
+    /// Returns the topics of these sessions, as [`Memory::topic_trends`] does. Sessions that the
+    /// memory does not have are skipped.
+    pub fn topic_trends_of(&self, sessions: &[String]) -> Result<Vec<TopicTrend>, MemoryError> {
+        self.read(|reader| {
+            let connection = &reader.connection;
+            let mut found = Vec::new();
+            for session in sessions {
+                found.extend(find_session(connection, session)?.map(|session| session.id));
             }
-            let trends = read_topics(connection, &sessions)?
-                .into_iter()
-                .map(|topic| {
-                    let weeks = weeks.remove(&topic.name).unwrap_or_default().into_iter();
-                    let day = |week: i64| crate::time::format_day(week * WEEK_MS + FIRST_MONDAY_MS);
-                    let weeks = weeks.map(|(week, turns)| (day(week), turns)).collect();
-                    TopicTrend { topic, weeks }
-                });
-            Ok(trends.collect())
+            read_trends(connection, &found)
         })
     }
 
     /// Returns the areas of a project that a model described.
     pub fn topic_areas(&self, project: &str) -> Result<Vec<TopicArea>, MemoryError> {
-        self.read(|reader| read_areas(&reader.connection, project))
+        self.read(|reader| read_areas(&reader.connection, project, None))
     }
+}
+
+/// Reads the topics of sessions, the highest weight first, with the weeks in which they occurred.
+fn read_trends(connection: &Connection, sessions: &[i64]) -> Result<Vec<TopicTrend>, MemoryError> {
+    let mut weeks: BTreeMap<String, BTreeMap<i64, u32>> = BTreeMap::new();
+    let sql = "SELECT decrypt(name), week, turns FROM memory_topic_weeks WHERE session = ?1";
+    for session in sessions {
+        let rows: Vec<(String, i64, u32)> =
+            query_rows(connection, sql, params![session], |row| row.try_into())?;
+        for (name, week, turns) in rows {
+            *weeks.entry(name).or_default().entry(week).or_default() += turns;
+        }
+    }
+    let trends = read_topics(connection, sessions)?.into_iter().map(|topic| {
+        let weeks = weeks.remove(&topic.name).unwrap_or_default().into_iter();
+        let day = |week: i64| crate::time::format_day(week * WEEK_MS + FIRST_MONDAY_MS);
+        let weeks = weeks.map(|(week, turns)| (day(week), turns)).collect();
+        TopicTrend { topic, weeks }
+    });
+    Ok(trends.collect())
 }
 
 /// Reads the topics of sessions, each name once, the highest weight first.
@@ -152,23 +190,24 @@ fn read_topics(connection: &Connection, sessions: &[i64]) -> Result<Vec<Topic>, 
     Ok(topics)
 }
 
-/// Reads the topics of a unit, the highest weight first.
-pub(crate) fn read_unit_topics(
+/// Reads the topics of a folder, the highest weight first.
+pub(crate) fn read_folder_topics(
     connection: &Connection,
-    unit: &DistillUnit,
+    folder: UnitFolder<'_>,
 ) -> Result<Vec<Topic>, MemoryError> {
-    let sessions: Vec<i64> = unit.sessions.iter().map(|session| session.id).collect();
+    let sessions: Vec<i64> = folder.sessions().map(|session| session.id).collect();
     read_topics(connection, &sessions)
 }
 
-/// Reads the areas that a model described.
+/// Reads the areas of a unit that a model described, of one folder or (for `None`) of all.
 pub(crate) fn read_areas(
     connection: &Connection,
     unit: &str,
+    directory: Option<&str>,
 ) -> Result<Vec<TopicArea>, MemoryError> {
     let sql = "SELECT decrypt(name), decrypt(note) FROM memory_areas
-         WHERE unit = ?1 ORDER BY updated_ms DESC, name";
-    query_rows(connection, sql, params![unit], |row| {
+         WHERE unit = ?1 AND (?2 IS NULL OR directory = ?2) ORDER BY updated_ms DESC, name";
+    query_rows(connection, sql, params![unit, directory], |row| {
         Ok(TopicArea {
             name: row.get(0)?,
             note: row.get(1)?,
@@ -233,9 +272,10 @@ pub(crate) fn update_topics(
         .iter()
         .map(|turn| (turn.source(), turn.at_ms))
         .collect();
+    let decay = TOPIC_DECAY.powf(turns.len() as f64 / DECAY_TURNS);
     for session in &unit.sessions {
         let sql = "UPDATE memory_topics SET weight = weight * ?2 WHERE session = ?1";
-        execute(connection, sql, params![session.id, TOPIC_DECAY])?;
+        execute(connection, sql, params![session.id, decay])?;
     }
     for topic in topics {
         let mut by_session: BTreeMap<i64, u32> = BTreeMap::new();
@@ -248,16 +288,18 @@ pub(crate) fn update_topics(
                  DO UPDATE SET turns = memory_topic_weeks.turns + 1";
             execute(connection, sql, params![turn.session, topic.name, week])?;
         }
-        let weight = (1.0 - TOPIC_DECAY) * topic.weight;
+        let initial = INITIAL_SHARE * topic.weight;
+        let gain = (1.0 - decay) * topic.weight;
         for (session, turns) in by_session {
             let sql = "INSERT INTO memory_topics (session, name, category, weight, turns)
                  VALUES (?1, encrypt(?2), encrypt(?3), ?4, ?5)
                  ON CONFLICT (session, name)
                  DO UPDATE SET turns = memory_topics.turns + excluded.turns,
                     category = excluded.category,
-                    weight = CASE WHEN memory_topics.weight + excluded.weight > 1.0 THEN 1.0
-                        ELSE memory_topics.weight + excluded.weight END";
-            let row = params![session, topic.name, topic.area, weight, turns];
+                    weight = CASE WHEN memory_topics.weight + ?6 > 1.0 THEN 1.0
+                        WHEN memory_topics.weight + ?6 < excluded.weight THEN excluded.weight
+                        ELSE memory_topics.weight + ?6 END";
+            let row = params![session, topic.name, topic.area, initial, turns, gain];
             execute(connection, sql, row)?;
         }
     }
@@ -271,21 +313,19 @@ pub(crate) fn update_topics(
     Ok(())
 }
 
-/// Stores how the work in areas went on.
+/// Stores how the work in the areas of a folder went on.
 pub(crate) fn store_areas(
     connection: &Connection,
-    unit: &str,
+    folder: UnitFolder<'_>,
     areas: &[AnsweredArea],
 ) -> Result<(), MemoryError> {
+    let (unit, directory) = (&folder.unit.key, folder.directory);
     for area in areas {
-        let sql = "INSERT INTO memory_areas (unit, name, note, updated_ms)
-             VALUES (?1, encrypt(?2), encrypt(?3), ?4) ON CONFLICT (unit, name)
+        let sql = "INSERT INTO memory_areas (unit, directory, name, note, updated_ms)
+             VALUES (?1, ?2, encrypt(?3), encrypt(?4), ?5) ON CONFLICT (unit, directory, name)
              DO UPDATE SET note = excluded.note, updated_ms = excluded.updated_ms";
-        execute(
-            connection,
-            sql,
-            params![unit, area.name, area.evolution, now_ms()],
-        )?;
+        let row = params![unit, directory, area.name, area.evolution, now_ms()];
+        execute(connection, sql, row)?;
     }
     Ok(())
 }

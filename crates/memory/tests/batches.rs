@@ -2,16 +2,20 @@
 //! by rules where answers are missing.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
+
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    BatchSmallModel, Memory, MemoryError, NewTurn, SmallModel, SmallModelBatchStatus,
-    SmallModelError,
+    BatchSmallModel, BatchSubmission, Memory, MemoryError, NewTurn, SmallModel,
+    SmallModelBatchStatus, SmallModelError,
 };
 use serde_json::json;
+use support::store;
 
 /// A provider whose batch status is set by the test. Requests fail while there is none.
 #[derive(Default)]
@@ -32,7 +36,12 @@ impl BatchModel {
 
 impl SmallModel for BatchModel {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
-        async { Err(SmallModelError("only batches are answered".to_owned())) }.boxed()
+        async {
+            Err(SmallModelError::Failed(
+                "only batches are answered".to_owned(),
+            ))
+        }
+        .boxed()
     }
 
     fn batch_model(&self) -> Option<&dyn BatchSmallModel> {
@@ -44,11 +53,11 @@ impl BatchSmallModel for BatchModel {
     fn submit<'a>(
         &'a self,
         prompts: &'a [String],
-    ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>> {
+    ) -> BoxFuture<'a, Result<BatchSubmission, SmallModelError>> {
         let mut submitted = self.submitted.lock().unwrap();
         submitted.push(prompts.to_vec());
         let name = format!("batch_{}", submitted.len());
-        async { Ok(Some(name)) }.boxed()
+        async { Ok(BatchSubmission::Accepted(name)) }.boxed()
     }
 
     fn poll<'a>(
@@ -60,12 +69,12 @@ impl BatchSmallModel for BatchModel {
         assert_eq!(batch, format!("batch_{}", submitted.len()));
         assert_eq!(prompts, submitted.last().unwrap().len());
         let state = self.state.lock().unwrap().clone();
-        async { state.ok_or_else(|| SmallModelError("unreachable".to_owned())) }.boxed()
+        async { state.ok_or_else(|| SmallModelError::Failed("unreachable".to_owned())) }.boxed()
     }
 }
 
 fn open(dir: &tempfile::TempDir) -> Arc<Memory> {
-    Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap())
+    Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap())
 }
 
 fn lesson(title: &str, turns: &[u32]) -> Result<String, SmallModelError> {
@@ -134,6 +143,9 @@ async fn a_batch_is_submitted_once_and_fetched_by_a_later_process() {
         ),
         "the provider is unreachable"
     );
+    // A process without the model leaves the answers to one that can fetch them.
+    let waiting = memory.distill("s", None).await.unwrap();
+    assert_eq!((waiting.submitted_turns, waiting.distilled_turns), (700, 0));
     drop(memory);
     let memory = open(&dir);
     provider.set_state(SmallModelBatchStatus::Completed(vec![lesson(
@@ -215,7 +227,7 @@ async fn rules_replace_failed_lines_and_failed_batches() {
     memory.distill("s", Some(&provider)).await.unwrap();
     let prompts = provider.submitted.lock().unwrap()[0].len();
     assert!(prompts > 1, "{prompts}");
-    let mut answers = vec![Err(SmallModelError("overloaded".to_owned())); prompts];
+    let mut answers = vec![Err(SmallModelError::Failed("overloaded".to_owned())); prompts];
     answers[0] = lesson("From the model", &[1]);
     provider.set_state(SmallModelBatchStatus::Completed(answers));
     let done = memory.distill("s", Some(&provider)).await.unwrap();
@@ -258,6 +270,69 @@ async fn rules_replace_failed_lines_and_failed_batches() {
     assert!(titles(&memory).contains(&"I prefer the slow ferry.".to_owned()));
 }
 
+/// A provider that rejects a batch, or whose answer to the submission is lost.
+struct RejectingModel {
+    is_known: bool,
+}
+
+impl SmallModel for RejectingModel {
+    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        async {
+            Err(SmallModelError::Failed(
+                "only batches are answered".to_owned(),
+            ))
+        }
+        .boxed()
+    }
+
+    fn batch_model(&self) -> Option<&dyn BatchSmallModel> {
+        Some(self)
+    }
+}
+
+impl BatchSmallModel for RejectingModel {
+    fn submit<'a>(
+        &'a self,
+        _: &'a [String],
+    ) -> BoxFuture<'a, Result<BatchSubmission, SmallModelError>> {
+        let error = SmallModelError::Failed("not now".to_owned());
+        let submitted = match self.is_known {
+            true => Ok(BatchSubmission::Rejected(error)),
+            false => Err(error),
+        };
+        std::future::ready(submitted).boxed()
+    }
+
+    fn poll<'a>(
+        &'a self,
+        _: &'a str,
+        _: usize,
+    ) -> BoxFuture<'a, Result<SmallModelBatchStatus, SmallModelError>> {
+        async { Err(SmallModelError::Failed("no such batch".to_owned())) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_rejected_batch_is_submitted_again_and_one_that_may_have_been_accepted_is_not() {
+    for (is_known, submitted) in [(true, 1), (false, 0)] {
+        let (dir, provider) = (tempfile::tempdir().unwrap(), BatchModel::default());
+        let memory = open(&dir);
+        let turn = NewTurn::text("user", "I prefer the slow ferry.");
+        memory.append("s", &turn).unwrap();
+        let rejecting = RejectingModel { is_known };
+        let failed = memory.distill("s", Some(&rejecting)).await;
+        assert!(
+            matches!(failed, Err(MemoryError::ProviderBatch(_))),
+            "{failed:?}"
+        );
+        memory.distill("s", Some(&provider)).await.unwrap();
+        assert_eq!(provider.submitted(), submitted);
+        let state = memory.distill_state("s").unwrap().unwrap();
+        assert_eq!(state.unanswered_requests, u32::from(!is_known));
+        assert_eq!(titles(&memory).is_empty(), is_known);
+    }
+}
+
 /// A model whose provider rejects batches.
 struct NoBatches;
 
@@ -275,8 +350,8 @@ impl BatchSmallModel for NoBatches {
     fn submit<'a>(
         &'a self,
         _: &'a [String],
-    ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>> {
-        async { Ok(None) }.boxed()
+    ) -> BoxFuture<'a, Result<BatchSubmission, SmallModelError>> {
+        async { Ok(BatchSubmission::Unsupported) }.boxed()
     }
 
     fn poll<'a>(
@@ -284,7 +359,7 @@ impl BatchSmallModel for NoBatches {
         _: &'a str,
         _: usize,
     ) -> BoxFuture<'a, Result<SmallModelBatchStatus, SmallModelError>> {
-        async { Err(SmallModelError("no such batch".to_owned())) }.boxed()
+        async { Err(SmallModelError::Failed("no such batch".to_owned())) }.boxed()
     }
 }
 

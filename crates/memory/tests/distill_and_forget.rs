@@ -2,6 +2,8 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chats;
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
 
 use std::sync::Arc;
 
@@ -9,31 +11,15 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    Encoder, GradientOptions, LessonKind, LessonStatus, Level, Memory, MemoryAccess, MemoryError,
-    MemoryQuery, NewTurn, PlanStorage, ProposalDecision, SmallModel, SmallModelError,
+    Encoder, GradientOptions, LessonKind, LessonStatus, LessonsToForget, Level, Memory,
+    MemoryAccess, MemoryError, MemoryQuery, NewTurn, PlanStorage, ProposalDecision, SmallModel,
+    SmallModelError,
 };
 use serde_json::json;
+use support::{store, stores_text};
 
 fn open(dir: &tempfile::TempDir) -> Arc<Memory> {
-    Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap())
-}
-
-/// The bytes of all files in a folder.
-fn bytes_of(dir: &tempfile::TempDir) -> Vec<u8> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(dir.path()).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_file() {
-            all.extend(std::fs::read(path).unwrap());
-        }
-    }
-    all
-}
-
-fn has(bytes: &[u8], text: &str) -> bool {
-    bytes
-        .windows(text.len())
-        .any(|window| window.eq_ignore_ascii_case(text.as_bytes()))
+    Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap())
 }
 
 async fn distill_all(memory: &Arc<Memory>, session: &str) {
@@ -43,7 +29,7 @@ async fn distill_all(memory: &Arc<Memory>, session: &str) {
 #[tokio::test]
 async fn forgotten_text_is_removed_from_every_file() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
     let memory = Arc::new(memory.with_encoder(Arc::new(LetterPairs)));
     for line in chats::chat(2, 10).lines {
         memory
@@ -108,20 +94,25 @@ async fn forgotten_text_is_removed_from_every_file() {
         "xylophonemarmalade",
         "bartholomewina",
     ] {
-        assert!(has(&bytes_of(&dir), word), "{word}");
+        assert!(stores_text(dir.path(), word), "{word}");
     }
     let turns = memory.turn_count("keep").unwrap();
     let forgotten = memory.forget_turn("keep", number).unwrap();
     assert_eq!((forgotten.turns, forgotten.lessons), (1, 1));
-    assert!(memory.forget_session("lose").unwrap().turns > 40);
-    let bytes = bytes_of(&dir);
+    assert!(
+        memory
+            .forget_session("lose", LessonsToForget::All)
+            .unwrap()
+            .turns
+            > 40
+    );
     for word in [
         "zyzzyvaplex",
         "qaanaaqtown",
         "xylophonemarmalade",
         "bartholomewina",
     ] {
-        assert!(!has(&bytes, word), "{word} is still there");
+        assert!(!stores_text(dir.path(), word), "{word} is still there");
     }
     // Nothing else has changed: numbers, search, gradient, and the number of the next turn.
     assert_eq!(memory.turn_count("keep").unwrap(), turns);
@@ -257,7 +248,7 @@ impl SmallModel for FixedAnswer {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         async move {
             if self.0.is_empty() {
-                Err(SmallModelError("overloaded".to_owned()))
+                Err(SmallModelError::Failed("overloaded".to_owned()))
             } else {
                 Ok(self.0.to_owned())
             }
@@ -574,16 +565,16 @@ fn vectors_find_what_keywords_miss() {
 fn text_that_became_a_secret_after_indexing_is_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let text = "the vault: zyzzyvaplex";
-    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
     memory.append("s", &NewTurn::text("user", text)).unwrap();
     memory
         .append("s", &NewTurn::text("user", "something else"))
         .unwrap();
     drop(memory);
-    assert!(has(&bytes_of(&dir), "zyzzyvaplex"));
+    assert!(stores_text(dir.path(), "zyzzyvaplex"));
     // Now the redactor treats the text as a secret.
-    let memory = Memory::open(dir.path(), Redactor::new(["vault".to_owned()])).unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new(["vault".to_owned()])).unwrap();
     assert_eq!(memory.forget_turn("s", 1).unwrap().turns, 1);
     drop(memory);
-    assert!(!has(&bytes_of(&dir), "zyzzyvaplex"));
+    assert!(!stores_text(dir.path(), "zyzzyvaplex"));
 }

@@ -3,6 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chats;
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
 
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{
     Encoder, GradientOptions, Level, Memory, MemoryError, MemoryQuery, NewTurn, PlanStorage,
 };
+use support::{store, stores_text};
 
 const KEY: [u8; 32] = [7; 32];
 
@@ -33,12 +36,12 @@ impl Encoder for LetterEncoder {
 }
 
 fn open_encrypted(dir: &tempfile::TempDir) -> Arc<Memory> {
-    let memory = Memory::open_encrypted(dir.path(), Redactor::new([]), &KEY).unwrap();
+    let memory = Memory::open_encrypted(store(dir.path()), Redactor::new([]), &KEY).unwrap();
     Arc::new(memory.with_encoder(Arc::new(LetterEncoder)))
 }
 
 fn open_plain(dir: &tempfile::TempDir) -> Arc<Memory> {
-    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
     Arc::new(memory.with_encoder(Arc::new(LetterEncoder)))
 }
 
@@ -101,18 +104,8 @@ async fn fill(memory: &Arc<Memory>) {
 
 /// The words of `WORDS` that the file or its log contains as plain text.
 fn plain_words(dir: &tempfile::TempDir) -> Vec<&'static str> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(dir.path()).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_file() {
-            all.extend(std::fs::read(path).unwrap().to_ascii_lowercase());
-        }
-    }
-    let has = |word: &str| {
-        all.windows(word.len())
-            .any(|window| window == word.as_bytes())
-    };
-    WORDS.iter().copied().filter(|word| has(word)).collect()
+    let words = WORDS.iter().copied();
+    words.filter(|word| stores_text(dir.path(), word)).collect()
 }
 
 /// Everything that the public API returns from a memory.
@@ -195,9 +188,12 @@ async fn an_encrypted_file_has_no_plain_text_and_gives_the_same_results() {
     let is_rejected = |opened: Result<Memory, MemoryError>| {
         matches!(opened, Err(MemoryError::Journal(JournalError::WrongKey)))
     };
-    assert!(is_rejected(Memory::open(dir.path(), Redactor::new([]))));
+    assert!(is_rejected(Memory::open(
+        store(dir.path()),
+        Redactor::new([])
+    )));
     assert!(is_rejected(Memory::open_encrypted(
-        dir.path(),
+        store(dir.path()),
         Redactor::new([]),
         &[8; 32]
     )));

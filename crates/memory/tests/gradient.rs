@@ -2,13 +2,16 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chats;
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
 
 use selvedge_journal::Redactor;
 use selvedge_memory::{AssembledHistory, GradientOptions, Level, Memory, NewTurn, PlanStorage};
+use support::{database, store};
 
 fn memory() -> (tempfile::TempDir, Memory) {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
     (dir, memory)
 }
 
@@ -153,11 +156,9 @@ fn pinned_text_stays_when_a_level_is_rewritten() {
     }
     let strategy = GradientOptions::new(2_000);
     let pinned = memory.assemble("s", strategy, PlanStorage::Store).unwrap();
-    let store = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-    store
-        .execute(
+    database(dir.path())
+        .execute_batch(
             "UPDATE memory_levels SET tiny = 'new', compressed = 'new', smoothed = 'new'",
-            [],
         )
         .unwrap();
     memory

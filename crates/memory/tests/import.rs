@@ -1,12 +1,16 @@
 //! Importing conversations from files: Selvedge's own format, Codex and Claude Code.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
+
 use selvedge_journal::Redactor;
 use selvedge_memory::{ImportReport, Level, Memory, MemoryError, MemoryQuery};
+use support::store;
 
 fn memory() -> (tempfile::TempDir, Memory) {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
     (dir, memory)
 }
 

@@ -2,6 +2,9 @@
 //! stored and forgotten.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -9,13 +12,14 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    LayerChange, LessonStatus, Memory, MemoryAccess, MemoryError, MemoryQuery, NewLayer, NewTurn,
+    LessonEdit, LessonStatus, Memory, MemoryAccess, MemoryError, MemoryQuery, NewLayer, NewTurn,
     ProjectPlace, SmallModel, SmallModelError,
 };
 use serde_json::json;
+use support::{database, store};
 
 fn open(dir: &tempfile::TempDir) -> Arc<Memory> {
-    Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap())
+    Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap())
 }
 
 fn say(memory: &Memory, session: &str, text: &str) {
@@ -36,6 +40,7 @@ struct CountingModel {
     answer: String,
     asked: AtomicUsize,
     prompts: Mutex<Vec<String>>,
+    context_tokens: u32,
 }
 
 impl CountingModel {
@@ -44,6 +49,7 @@ impl CountingModel {
             answer: answer.to_string(),
             asked: AtomicUsize::new(0),
             prompts: Mutex::default(),
+            context_tokens: 32_000,
         }
     }
 
@@ -58,15 +64,27 @@ impl SmallModel for CountingModel {
         self.prompts.lock().unwrap().push(prompt.to_owned());
         std::future::ready(Ok(self.answer.clone())).boxed()
     }
+
+    fn context_tokens(&self) -> u32 {
+        self.context_tokens
+    }
+}
+
+/// A model that cannot be reached.
+struct FailingModel;
+
+impl SmallModel for FailingModel {
+    fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        std::future::ready(Err(SmallModelError::Failed("unreachable".to_owned()))).boxed()
+    }
 }
 
 /// Records a request about the first turn of the only session, as a killed process leaves it.
 fn leave_request(dir: &tempfile::TempDir, attempt: u32, answer: Option<&str>) {
-    let store = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     let sql = "INSERT INTO memory_requests (unit, spans, attempt, answered, answer)
          SELECT 'session-' || id, id || ':1-1', ?1, ?2, ?3 FROM memory_sessions";
-    let row = rusqlite::params![attempt, answer.is_some(), answer];
-    store.execute(sql, row).unwrap();
+    let row = selvedge_database::params![attempt, answer.is_some(), answer];
+    database(dir.path()).execute(sql, row).unwrap();
 }
 
 #[tokio::test]
@@ -88,22 +106,96 @@ async fn a_recorded_answer_is_not_asked_for_again() {
     assert_eq!(model.asked(), 0);
 }
 
+fn contents(memory: &Memory) -> Vec<String> {
+    let lessons = memory.lessons(None).unwrap().into_iter();
+    let mut contents: Vec<String> = lessons.map(|lesson| lesson.content).collect();
+    contents.sort();
+    contents
+}
+
+/// Returns the requests without an answer, and their turns.
+fn unanswered(memory: &Memory) -> (u32, u32) {
+    let state = memory.distill_state("s").unwrap().unwrap();
+    (state.unanswered_requests, state.unanswered_turns)
+}
+
 #[tokio::test]
-async fn an_interrupted_request_is_sent_again_but_not_for_ever() {
-    for (attempt, asked, content) in [
-        (1, 1, "Asked again."),
-        (2, 1, "Asked again."),
-        (3, 0, "Always lock the gate."),
-    ] {
-        let dir = tempfile::tempdir().unwrap();
-        let memory = open(&dir);
-        say(&memory, "s", "Always lock the gate.");
-        leave_request(&dir, attempt, None);
-        let model = CountingModel::new(json!({"lessons": [{"content": "Asked again."}]}));
-        memory.distill("s", Some(&model)).await.unwrap();
-        assert_eq!(model.asked(), asked, "{attempt}");
-        assert_eq!(memory.lessons(None).unwrap()[0].content, content);
+async fn an_interrupted_request_is_sent_again_only_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = open(&dir);
+    say(&memory, "s", "Always lock the gate.");
+    leave_request(&dir, 1, None);
+    let model = CountingModel::new(json!({"lessons": [{"content": "Asked again."}]}));
+    for _ in 0..2 {
+        let done = memory.distill("s", Some(&model)).await.unwrap();
+        assert_eq!((model.asked(), done.remaining_turns), (0, 0));
+        assert_eq!(contents(&memory), ["Always lock the gate."]);
+        assert_eq!(unanswered(&memory), (1, 1));
     }
+    // The model fails, and the request is kept.
+    let failing = FailingModel;
+    let retried = memory.retry_distilling("s", &failing).await.unwrap();
+    assert_eq!((retried.answered, retried.unanswered), (0, 1));
+    let retried = memory.retry_distilling("s", &model).await.unwrap();
+    assert_eq!((retried.answered, retried.unanswered), (1, 0));
+    assert_eq!((model.asked(), retried.learned), (1, 1));
+    assert_eq!(contents(&memory), ["Always lock the gate.", "Asked again."]);
+    assert_eq!(unanswered(&memory), (0, 0));
+    memory.retry_distilling("s", &model).await.unwrap();
+    assert_eq!(model.asked(), 1);
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_again_to_a_smaller_model_is_split() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = open(&dir);
+    for n in 0..600 {
+        let text = format!("Number {n}: the harbour master wrote {} letters.", n * 7919);
+        say(&memory, "s", &text);
+    }
+    let store = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
+    let sql = "INSERT INTO memory_requests (unit, spans, attempt)
+         SELECT 'session-' || id, id || ':1-600', 1 FROM memory_sessions";
+    store.execute(sql, []).unwrap();
+    let mut model = CountingModel::new(json!({"lessons": []}));
+    model.context_tokens = 3_000;
+    let retried = memory.retry_distilling("s", &model).await.unwrap();
+    assert!(model.asked() > 1);
+    assert_eq!(
+        (retried.answered as usize, retried.unanswered),
+        (model.asked(), 0)
+    );
+    let prompts = model.prompts.lock().unwrap().join("\n");
+    for n in 1..=600 {
+        assert!(prompts.contains(&format!("T-{n}: ")), "T-{n}");
+    }
+    assert_eq!(memory.distill("s", None).await.unwrap().distilled_turns, 0);
+}
+
+#[tokio::test]
+async fn a_request_that_is_interrupted_again_is_neither_repeated_nor_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = open(&dir);
+    say(&memory, "s", "Always lock the gate.");
+    memory.distill("s", None).await.unwrap();
+    let model = CountingModel::new(json!({"lessons": [{"content": "Asked again."}]}));
+    // Killed while it was sent again.
+    leave_request(&dir, 2, None);
+    memory.distill("s", Some(&model)).await.unwrap();
+    assert_eq!((model.asked(), unanswered(&memory)), (0, (1, 1)));
+    // Killed after it was sent again and answered.
+    let recorded = json!({"lessons": [{"content": "From the record.", "turns": ["T-1"]}]});
+    leave_request(&dir, 2, Some(&recorded.to_string()));
+    memory.distill("s", Some(&model)).await.unwrap();
+    assert_eq!(model.asked(), 0);
+    assert_eq!(
+        contents(&memory),
+        ["Always lock the gate.", "From the record."]
+    );
+    // Nothing is asked about forgotten turns.
+    memory.forget_turn("s", 1).unwrap();
+    memory.retry_distilling("s", &model).await.unwrap();
+    assert_eq!((model.asked(), unanswered(&memory)), (0, (0, 0)));
 }
 
 #[tokio::test]
@@ -209,6 +301,26 @@ async fn a_later_statement_contradicts_an_earlier_one_without_a_model() {
     );
 }
 
+#[tokio::test]
+async fn topics_of_many_small_requests_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = open(&dir);
+    // Forty requests with a turn each, of which only the first is about the harbour.
+    let topic = |name: &str| json!({"topics": [{"name": name, "weight": 0.9}]});
+    for n in 0..40 {
+        say(&memory, "s", &format!("Something happened, number {n}."));
+        let model = CountingModel::new(topic(if n == 0 { "harbour" } else { "lantern" }));
+        memory.distill("s", Some(&model)).await.unwrap();
+    }
+    let trends = memory.topic_trends(&MemoryAccess::new("s")).unwrap();
+    let turns = |name: &str| {
+        let mut found = trends.iter().filter(|trend| trend.topic.name == name);
+        found.next().map(|trend| trend.topic.turns)
+    };
+    assert_eq!((turns("harbour"), turns("lantern")), (Some(1), Some(39)));
+    assert!(trends[0].topic.name == "lantern" && trends[0].topic.weight <= 1.0);
+}
+
 #[test]
 fn layers_are_stored_changed_found_and_removed() {
     let dir = tempfile::tempdir().unwrap();
@@ -249,10 +361,10 @@ fn layers_are_stored_changed_found_and_removed() {
         ..MemoryAccess::new("")
     };
     assert_eq!((found(&access), found(&elsewhere)), (1, 0));
-    let change = LayerChange {
-        title: Some("Tokens of all projects"),
+    let change = LessonEdit {
+        title: Some("Tokens of all projects".to_owned()),
         project: Some(None),
-        ..LayerChange::default()
+        ..LessonEdit::default()
     };
     memory.edit_layer(&id, &change).unwrap();
     assert_eq!((found(&access), found(&elsewhere)), (1, 1));

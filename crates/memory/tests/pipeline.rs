@@ -2,6 +2,9 @@
 //! error.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +16,7 @@ use selvedge_memory::{
     CandidateFate, Memory, NewTurn, RecallDeadlines, RecallRequest, RecalledMemory, SmallModel,
     SmallModelError, StageName, StageOutcome,
 };
+use support::store;
 
 const QUESTION: &str = "which database does the staging server use?";
 
@@ -59,7 +63,7 @@ impl SmallModel for PipelineModel {
                 Behaviour::Wrong => Ok("[999, -1, \"x\"]".into()),
                 Behaviour::Chatty => Ok("I would rather talk about the weather.".into()),
                 Behaviour::Silent => std::future::pending().await,
-                Behaviour::Failing => Err(SmallModelError("quota exceeded".into())),
+                Behaviour::Failing => Err(SmallModelError::Failed("quota exceeded".into())),
             }
         }
         .boxed()
@@ -68,7 +72,7 @@ impl SmallModel for PipelineModel {
 
 fn memory() -> (tempfile::TempDir, Arc<Memory>) {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
     let text = "The staging server uses the database heron-7 in Oslo.";
     memory.append("s", &NewTurn::text("user", text)).unwrap();
     for number in 0..24 {

@@ -1,21 +1,26 @@
 //! Projects: what sessions share, the brief of a new session, and where memory ends.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    LessonScope, Level, MAX_BRIEF_TOKENS, Memory, MemoryAccess, MemoryError, NewTurn, ProjectPlace,
-    RecallDeadlines, RecallRequest, get_turn_tool, search_memory_tool,
+    LessonScope, LessonStatus, LessonsToForget, Level, MAX_BRIEF_TOKENS, Memory, MemoryAccess,
+    MemoryError, NewTurn, ProjectPlace, RecallDeadlines, RecallRequest, get_turn_tool,
+    search_memory_tool,
 };
 use selvedge_protocol::{DocumentInfo, DocumentKind, MemoryScope};
 use selvedge_tools::{Risk, Tool};
 use serde_json::json;
+use support::{database, store};
 
 fn memory() -> (tempfile::TempDir, Arc<Memory>) {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
     (dir, memory)
 }
 
@@ -248,9 +253,7 @@ async fn earlier_data_is_assigned_by_the_folder_of_its_session() {
     }
     memory.distill("one", None).await.unwrap();
     // As if it had been stored before there were projects.
-    let path = memory_file(&_dir);
-    let store = rusqlite::Connection::open(path).unwrap();
-    store
+    database(_dir.path())
         .execute_batch(
             "UPDATE memory_sessions SET project = NULL; UPDATE memory_lessons SET project = NULL",
         )
@@ -264,10 +267,6 @@ async fn earlier_data_is_assigned_by_the_folder_of_its_session() {
     assert_eq!(memory.lessons(None).unwrap()[0].project, project);
     // A second time there is nothing to do.
     assert_eq!(memory.adopt_sessions(|_| None).unwrap(), 0);
-}
-
-fn memory_file(dir: &tempfile::TempDir) -> std::path::PathBuf {
-    dir.path().join("journal.sqlite")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -346,6 +345,69 @@ async fn the_board_lists_documents_of_the_project() {
         ..MemoryAccess::new("two")
     };
     assert_eq!(recalled(&memory, served, "hm").await, "");
-    memory.forget_session("one").unwrap();
+    memory.forget_session("one", LessonsToForget::All).unwrap();
     assert_eq!(recalled(&memory, MemoryAccess::new("two"), "hm").await, "");
+}
+
+/// A session of the agent server, whose memory ends at its folder, and one of a terminal in a
+/// folder below, which belong to one project.
+#[tokio::test]
+async fn a_session_of_the_server_changes_no_lesson_of_another_folder() {
+    let (_dir, memory) = memory();
+    for (session, directory) in [("terminal", "/a/below"), ("served", "/a")] {
+        let place = ProjectPlace {
+            directory: directory.to_owned(),
+            root: "/a".to_owned(),
+        };
+        memory.join_project(session, &place).unwrap();
+    }
+    memory.bound_to_folder("served").unwrap();
+    let say = async |session: &str, text: &str| {
+        let turn = NewTurn::text("user", text);
+        memory.append(session, &turn).unwrap();
+        memory.distill(session, None).await.unwrap();
+    };
+    let learned = |content: &str| {
+        let lessons = memory.lessons(None).unwrap().into_iter();
+        let lessons = lessons.filter(|lesson| lesson.content == content);
+        let mut found: Vec<_> = lessons
+            .map(|lesson| (lesson.source_turns, lesson.status))
+            .collect();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found
+    };
+    let used = |session: &str, turn: u32| {
+        let source = format!("{session}/T-{turn}");
+        (vec![source], LessonStatus::Used)
+    };
+    say("terminal", "Always run the linter.").await;
+    say("served", "Always run the linter.").await;
+    let mut own = used("served", 1);
+    assert_eq!(
+        learned("Always run the linter."),
+        [own.clone(), used("terminal", 1)]
+    );
+    // It takes back its own lesson only.
+    say("served", "Never run the linter.").await;
+    own.1 = LessonStatus::Contradicted;
+    assert_eq!(
+        learned("Always run the linter."),
+        [own, used("terminal", 1)]
+    );
+    say("served", "I prefer the slow ferry.").await;
+    say("served", "We decided to keep the logs in heron.").await;
+    say("terminal", "We decided to keep the logs in heron.").await;
+    let forgotten = memory.forget_session("served", LessonsToForget::OfFolder);
+    assert!(forgotten.unwrap().lessons > 0);
+    assert_eq!(learned("I prefer the slow ferry."), []);
+    assert_eq!(
+        learned("We decided to keep the logs in heron."),
+        [used("terminal", 2)]
+    );
+    assert_eq!(learned("Always run the linter."), [used("terminal", 1)]);
+    // A person who forgets a session forgets all that it said.
+    memory
+        .forget_session("terminal", LessonsToForget::All)
+        .unwrap();
+    assert_eq!(memory.lessons(None).unwrap(), []);
 }

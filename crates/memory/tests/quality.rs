@@ -3,12 +3,15 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chats;
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
 
 use selvedge_journal::Redactor;
 use selvedge_memory::{Memory, MemoryQuery, NewTurn, RankWeights};
+use support::store;
 
 fn open(dir: &tempfile::TempDir) -> Memory {
-    Memory::open(dir.path(), Redactor::new([])).unwrap()
+    Memory::open(store(dir.path()), Redactor::new([])).unwrap()
 }
 
 /// The average share of the evidence in the search results, over all questions.

@@ -2,6 +2,8 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chats;
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,14 +13,15 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    CandidateFate, Level, Memory, MemoryAccess, MemoryQuery, NewTurn, RecallDeadlines,
-    RecallRequest, SmallModel, SmallModelError, get_turn_tool,
+    CandidateFate, LessonsToForget, Level, Memory, MemoryAccess, MemoryQuery, NewTurn,
+    RecallDeadlines, RecallRequest, SmallModel, SmallModelError, get_turn_tool,
 };
 use selvedge_protocol::{DocumentInfo, DocumentKind};
+use support::store;
 
 fn memory() -> (tempfile::TempDir, Arc<Memory>) {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
     (dir, memory)
 }
 
@@ -315,7 +318,7 @@ async fn text_of_a_turn_cannot_end_the_recalled_block() {
 #[test]
 fn a_cached_scope_finds_the_same_as_a_new_one() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let open = || Memory::open(store(dir.path()), Redactor::new([])).unwrap();
     let (memory, all) = (open(), open());
     let lines = chats::chat(11, 30).lines;
     let assert_same = |when: &str| {
@@ -370,7 +373,7 @@ fn a_cached_scope_finds_the_same_as_a_new_one() {
         }
     }
     // A new session with the name of a forgotten one.
-    memory.forget_session("s").unwrap();
+    memory.forget_session("s", LessonsToForget::All).unwrap();
     for line in lines.iter().skip(240).take(250) {
         memory
             .append("s", &NewTurn::text("user", &line.text))

@@ -1,6 +1,9 @@
 //! The levels of turns with tool calls: what they name, and that the raw turn stays exact.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
+
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -9,6 +12,7 @@ use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{Level, Memory, NewTurn, SmallModel, SmallModelError};
 use serde_json::json;
+use support::store;
 
 /// A model that records its prompts, and answers all but the second.
 #[derive(Default)]
@@ -36,7 +40,7 @@ impl SmallModel for PromptRecorder {
 #[tokio::test]
 async fn a_small_model_writes_the_levels_of_several_turns_within_two_seconds() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
     for _ in 0..3 {
         memory
             .append("s", &NewTurn::from_items(&turn_with_script()))
@@ -100,7 +104,7 @@ fn turn_with_script() -> Vec<u8> {
 #[test]
 fn levels_have_request_actions_with_outcome_and_conclusion() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
     let raw = turn_with_script();
     memory.append("s", &NewTurn::from_items(&raw)).unwrap();
     let level = |level| String::from_utf8(memory.turn_at_level("s", 1, level).unwrap()).unwrap();
@@ -130,7 +134,7 @@ fn levels_have_request_actions_with_outcome_and_conclusion() {
 #[test]
 fn a_certain_secret_is_redacted_in_lower_levels_only() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
     let token = format!("ghp_{}", "a1B2".repeat(9));
     let text =
         format!("Use {token} for the upload, and let token = store.get(key) stays as it is.");
@@ -144,7 +148,7 @@ fn a_certain_secret_is_redacted_in_lower_levels_only() {
 #[test]
 fn eras_are_whole_clauses() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
     for number in 0..64 {
         let raw = String::from_utf8(turn_with_script()).unwrap();
         let raw = raw.replace("login", ["invoice", "cart", "search", "login"][number % 4]);

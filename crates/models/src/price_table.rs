@@ -86,8 +86,10 @@ const CLAUDE_PRICES: &[PriceRow] = &[
     claude("claude-3-haiku",      0.25,   0.30,  0.03,   1.25),
 ];
 
-/// Returns the list prices of a model at a built-in provider; `None` if they are not known. Other
-/// providers set their own prices, whatever they call their models.
+/// Returns the list prices of a model at a built-in provider, also if the configuration gives the
+/// provider another `base_url`: a gateway passes the prices on, and a limit of the cost must not
+/// lose its effect. `None` if they are not known. Providers with other names set their own prices,
+/// whatever they call their models.
 pub(crate) fn list_prices(provider: &str, model: &str) -> Option<Prices> {
     let model = model.to_lowercase();
     match provider {

@@ -167,6 +167,13 @@ impl Provider {
         }
     }
 
+    /// Returns scheme, host and port of the base URL, without a password or path.
+    pub fn address(&self) -> String {
+        let url = reqwest::Url::parse(&self.base_url);
+        let origin = url.map(|url| url.origin().ascii_serialization());
+        origin.unwrap_or_default()
+    }
+
     /// Returns the port of the base URL.
     pub(crate) fn port(&self) -> Option<u16> {
         let url = reqwest::Url::parse(&self.base_url).ok()?;

@@ -20,6 +20,7 @@ fn provider(wire: WireApi) -> Provider {
 fn model() -> Model {
     Model {
         freeform_tools: true,
+        images: true,
         ..Model::from_table("m")
     }
 }
@@ -387,6 +388,53 @@ fn images_are_sent_in_the_form_of_each_api() {
         json!({"type": "tool_result", "tool_use_id": "c",
         "content": [{"type": "text", "text": "look"}, block], "is_error": true})
     );
+}
+
+#[test]
+fn a_model_without_images_gets_a_note_for_each_image() {
+    let image = || OutputPart::Image {
+        data: "QUJD".into(),
+        mime_type: "image/png".into(),
+    };
+    let text = |text: &str| OutputPart::Text { text: text.into() };
+    let message = |content: Vec<OutputPart>| {
+        ConversationItem::Message(Message {
+            role: MessageRole::User,
+            content,
+            native: None,
+        })
+    };
+    let blind = Model {
+        images: false,
+        ..model()
+    };
+    for (wire, call_mode) in WIRES.into_iter().flat_map(|wire| {
+        [ToolCallMode::Parallel, ToolCallMode::Off].map(|call_mode| (wire, call_mode))
+    }) {
+        let prompt = Prompt {
+            history: vec![
+                message(vec![text("look"), image(), image()]),
+                message(vec![image()]),
+                call("c", "f", "{}", FunctionCallKind::Function),
+                ConversationItem::FunctionCallOutput(FunctionCallOutput {
+                    call_id: "c".into(),
+                    output: vec![text("shown"), image()],
+                    failed: false,
+                }),
+                assistant("nice"),
+            ],
+            call_mode,
+            ..Prompt::default()
+        };
+        let seeing = request_body(&prompt, &model(), &provider(wire)).to_string();
+        assert_eq!(seeing.matches("QUJD").count(), 4, "{wire:?}: {seeing}");
+        assert!(!seeing.contains("omitted"), "{wire:?}: {seeing}");
+        let sent = request_body(&prompt, &blind, &provider(wire)).to_string();
+        let note = "[image/png omitted: the model accepts no images]";
+        assert_eq!(sent.matches(note).count(), 4, "{wire:?}: {sent}");
+        assert!(!sent.contains("QUJD"), "{wire:?}: {sent}");
+        assert!(sent.contains("look") && sent.contains("shown"), "{sent}");
+    }
 }
 
 /// A history that the API would reject is corrected.

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
-use selvedge_memory::{Memory, MemoryQuery, NewTurn, RankWeights, TurnFormat};
+use selvedge_memory::{Encoder, Memory, MemoryQuery, NewTurn, RankWeights, TurnFormat};
 use serde_json::Value;
 
 use crate::chats;
@@ -56,7 +57,7 @@ pub fn synthetic_conversations() -> Vec<Conversation> {
 }
 
 /// Measures each data set in a folder.
-pub fn measure_folder(folder: &str) {
+pub fn measure_folder(folder: &str, encoder: Option<&Arc<dyn Encoder>>) {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| {
         eprintln!("error: cannot read {folder}: {error}");
         eprintln!("hint: pass a folder: make bench-memory DATA=dir");
@@ -76,7 +77,7 @@ pub fn measure_folder(folder: &str) {
             .iter()
             .any(|conversation| !conversation.questions.is_empty())
         {
-            measure(&name, set);
+            measure(&name, set, encoder);
             measured = true;
         }
     }
@@ -281,12 +282,16 @@ impl RecallScore {
     }
 }
 
-/// Measures a data set and prints its table.
-pub fn measure(name: &str, set: Vec<Conversation>) {
+/// Measures a data set and prints its table. Without an encoder, the built-in one is used, if there
+/// is one.
+pub fn measure(name: &str, set: Vec<Conversation>, encoder: Option<&Arc<dyn Encoder>>) {
     let home = tempfile::tempdir().unwrap();
-    let memory = Memory::open(home.path(), Redactor::new([]))
-        .unwrap()
-        .with_built_in_encoder();
+    let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
+    let memory = match encoder {
+        Some(encoder) => memory.with_encoder(encoder.clone()),
+        None => memory.with_built_in_encoder(),
+    };
+    let has_vectors = encoder.is_some() || cfg!(feature = "pocket");
     let (mut fts5, mut bm25, mut full, mut vectors) = (
         RecallScore::default(),
         RecallScore::default(),
@@ -333,7 +338,7 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
                 (&mut full, RankWeights::KEYWORDS),
                 (&mut vectors, RankWeights::default()),
             ];
-            for (score, weights) in rows.into_iter().take(if HAS_VECTORS { 3 } else { 2 }) {
+            for (score, weights) in rows.into_iter().take(if has_vectors { 3 } else { 2 }) {
                 let query = MemoryQuery {
                     max_turns: 50,
                     weights,
@@ -384,7 +389,7 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
     fts5.print_row("FTS5 (porter, without stop words)");
     bm25.print_row("selvedge, BM25 only");
     full.print_row("selvedge");
-    if HAS_VECTORS {
+    if has_vectors {
         vectors.print_row("selvedge, with vectors");
     }
     raw.print_row("selvedge, raw turns without tags");
@@ -393,8 +398,6 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
         halves[1].print_row("selvedge, odd conversations");
     }
 }
-
-const HAS_VECTORS: bool = cfg!(feature = "pocket");
 
 /// Searches, and returns the keys of the turns found.
 fn search_keys(memory: &Memory, query: &MemoryQuery<'_>) -> Vec<String> {

@@ -61,7 +61,7 @@ fn tool_definition(tool: &ModelTool) -> Value {
 
 fn build_messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
-    let history = request_history(prompt);
+    let history = request_history(prompt, model);
     let mut messages = Vec::with_capacity(history.len() + 1);
     if !prompt.system.is_empty() {
         messages.push(json!({"role": "system", "content": prompt.system}));

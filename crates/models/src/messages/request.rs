@@ -117,7 +117,7 @@ fn lacks_thinking_before_calls(prompt: &Prompt, model: &Model, provider: &Provid
 /// Returns the messages, in which the roles alternate.
 fn build_messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
-    let history = request_history(prompt);
+    let history = request_history(prompt, model);
     let mut messages: Vec<(MessageRole, Vec<Value>)> = Vec::new();
     for item in &history {
         let (role, blocks) = match item.as_ref() {

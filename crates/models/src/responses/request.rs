@@ -73,7 +73,7 @@ fn tool_definition(tool: &ModelTool, model: &Model) -> Value {
 
 fn build_input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
-    let history = request_history(prompt);
+    let history = request_history(prompt, model);
     let mut input = Vec::with_capacity(history.len());
     for (index, item) in history.iter().enumerate() {
         match item.as_ref() {

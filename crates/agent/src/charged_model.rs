@@ -1,0 +1,131 @@
+//! [`ChargedModel`]: the small model of the memory during and after a turn. Its requests are
+//! charged to the budget of the turn, and are not sent when a limit is reached.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_memory::{SmallModel, SmallModelAnswer, SmallModelError};
+use selvedge_protocol::Usage;
+
+use crate::budget::Budget;
+
+/// Characters of a prompt that count as one token, until the provider reports the usage.
+const CHARS_PER_TOKEN: usize = 4;
+
+/// The budget of a turn, for a hook that spends from it.
+#[derive(Debug, Clone)]
+pub struct TurnCharge(pub(crate) Budget);
+
+/// What was spent on sessions after their turns had ended. It counts in the next turn.
+#[derive(Debug, Default)]
+pub(crate) struct LateUsage(Mutex<HashMap<String, (Usage, f64)>>);
+
+impl LateUsage {
+    fn add(&self, session: &str, usage: Usage, cost: Option<f64>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let spent = all.entry(session.to_owned()).or_default();
+        spent.0 += usage;
+        spent.1 += cost.unwrap_or(0.0);
+    }
+
+    /// Counts in a turn what was spent after the one before. Its cost was charged.
+    pub(crate) fn count(&self, session: &str, charge: &TurnCharge) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((usage, cost)) = all.remove(session) {
+            charge.0.count_usage(usage, Some(cost));
+        }
+    }
+}
+
+/// When a request is sent.
+#[derive(Debug, Clone)]
+pub(crate) enum ChargeTime {
+    /// During the turn, in whose budget it counts.
+    Turn,
+    /// After the turn of this session.
+    AfterTurn(String, Arc<LateUsage>),
+}
+
+/// A small model whose requests are charged to the budget of a turn.
+pub(crate) struct ChargedModel {
+    pub(crate) model: Arc<dyn SmallModel>,
+    pub(crate) charge: TurnCharge,
+    pub(crate) time: ChargeTime,
+}
+
+/// The usage of a request. It is charged on drop, so that a request that takes too long is charged
+/// as well.
+struct SmallModelCharge<'a> {
+    model: &'a ChargedModel,
+    /// An estimate of the request, until the provider reports the usage; zero if it failed.
+    usage: Usage,
+    /// The cost that the model reported.
+    cost: Option<f64>,
+}
+
+impl Drop for SmallModelCharge<'_> {
+    fn drop(&mut self) {
+        let ChargedModel {
+            model,
+            charge: TurnCharge(budget),
+            time,
+        } = self.model;
+        let cost = self.cost.or_else(|| model.cost_of(&self.usage));
+        if let Some(cost) = cost {
+            budget.charge(cost);
+        }
+        match time {
+            ChargeTime::Turn => budget.count_usage(self.usage, cost),
+            ChargeTime::AfterTurn(session, late) => late.add(session, self.usage, cost),
+        }
+    }
+}
+
+impl SmallModel for ChargedModel {
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        async move { Ok(self.ask_counted(prompt).await?.text) }.boxed()
+    }
+
+    fn ask_counted<'a>(
+        &'a self,
+        prompt: &'a str,
+    ) -> BoxFuture<'a, Result<SmallModelAnswer, SmallModelError>> {
+        async move {
+            let TurnCharge(budget) = &self.charge;
+            if budget.limits_cost() && self.model.cost_of(&Usage::default()).is_none() {
+                let reason = "the cost is limited, and its prices are not known";
+                return Err(SmallModelError::Unavailable(reason.to_owned()));
+            }
+            if let Some(end) = budget.spending_limit().await {
+                let reason = format!("the budget is used up ({})", end.as_str());
+                return Err(SmallModelError::Unavailable(reason));
+            }
+            let mut charge = SmallModelCharge {
+                model: self,
+                usage: Usage {
+                    input_tokens: (prompt.len() / CHARS_PER_TOKEN) as u64,
+                    ..Usage::default()
+                },
+                cost: None,
+            };
+            let answer = self.model.ask_counted(prompt).await;
+            match &answer {
+                Ok(answer) => (charge.usage, charge.cost) = (answer.usage, answer.cost),
+                // A request that failed costs nothing.
+                Err(_) => charge.usage = Usage::default(),
+            }
+            answer
+        }
+        .boxed()
+    }
+
+    fn context_tokens(&self) -> u32 {
+        self.model.context_tokens()
+    }
+
+    fn cost_of(&self, usage: &Usage) -> Option<f64> {
+        self.model.cost_of(usage)
+    }
+}
