@@ -93,6 +93,7 @@ export async function post(path, body = {}, { once = true } = {}) {
   }
 }
 
+/** Writes something; a request without a body names it by its path. */
 export function put(path, body) {
   return request('PUT', path, { body });
 }

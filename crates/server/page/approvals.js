@@ -2,7 +2,7 @@
 // is selected at first, and a selection is confirmed with a button of its own.
 
 import { approvals } from '/page/approval-store.js';
-import { button, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
+import { emptyNote, errorNote, field, fill, h, marked } from '/page/dom.js';
 import { ago, dateTime, plural, pretty, visible } from '/page/format.js';
 import { plain, rich } from '/page/render.js';
 
@@ -23,7 +23,7 @@ function preview({ view }) {
   return plain(view.text ?? view.urls ?? pretty(view), { class: 'text command' });
 }
 
-function callPart(call) {
+function callPart(call, isLinked) {
   return h(
     'section',
     { class: 'asked-call' },
@@ -32,7 +32,7 @@ function callPart(call) {
       null,
       h('span', { class: 'tool' }, call.tool),
       ' ',
-      h('span', { class: 'reason' }, visible(call.reason)),
+      h('span', { class: 'reason' }, marked(visible(call.reason))),
     ),
     preview(call.preview),
     call.folder ? h('p', { class: 'notice' }, `Gives access to ${visible(call.folder)}`) : null,
@@ -47,7 +47,7 @@ function callPart(call) {
     call.snippet
       ? h(
           'details',
-          { open: true },
+          { open: isLinked },
           h('summary', null, `Script around line ${call.line}`),
           plain(call.snippet, { class: 'text snippet' }),
         )
@@ -61,7 +61,10 @@ function callPart(call) {
   );
 }
 
-/** A request with its calls and the decision about it. */
+/**
+ * A request with its calls and the decision about it. With `isLinked`, it is outside of its session
+ * and names it.
+ */
 export function approvalCard(approval, { isLinked = false } = {}) {
   const name = `decision-${approval.id}`;
   const note = h('div', { role: 'status' });
@@ -107,6 +110,16 @@ export function approvalCard(approval, { isLinked = false } = {}) {
       : 'Select a decision';
     confirm.className = value === 'deny' ? 'danger' : 'primary';
     reasonField.hidden = value !== 'deny';
+    if (value) confirm.scrollIntoView({ block: 'nearest' });
+  }
+
+  /** Selects the decision with this position. Returns whether there is one. */
+  function select(at) {
+    if (!inputs[at]) return false;
+    inputs[at].input.checked = true;
+    inputs[at].input.focus();
+    selected();
+    return true;
   }
 
   async function submit(event) {
@@ -125,20 +138,15 @@ export function approvalCard(approval, { isLinked = false } = {}) {
   // Digits select, Escape clears; only the button or Enter in the form decides.
   function keys(event) {
     if (event.target === reason || event.ctrlKey || event.metaKey || event.altKey) return;
-    const at = Number(event.key) - 1;
-    if (inputs[at]) {
-      inputs[at].input.checked = true;
-      inputs[at].input.focus();
-      selected();
-    } else if (event.key === 'Escape') {
+    if (event.key === 'Escape') {
       for (const { input } of inputs) input.checked = false;
       selected();
-    } else return;
+    } else if (!select(Number(event.key) - 1)) return;
     event.preventDefault();
   }
 
   const title = `${plural(calls.length, 'call')} ${calls.length === 1 ? 'needs' : 'need'} approval`;
-  return h(
+  const form = h(
     'form',
     {
       class: 'approval',
@@ -160,10 +168,16 @@ export function approvalCard(approval, { isLinked = false } = {}) {
           'p',
           null,
           'Session ',
-          h('a', { href: `#/sessions/${approval.session}` }, approval.session),
+          h(
+            'a',
+            { href: `#/sessions/${approval.session}`, dir: 'auto' },
+            visible(approval.title || approval.session),
+          ),
+          ' in ',
+          h('code', null, visible(approval.directory)),
         )
       : null,
-    calls.map(callPart),
+    calls.map((call) => callPart(call, isLinked)),
     h(
       'fieldset',
       null,
@@ -174,6 +188,25 @@ export function approvalCard(approval, { isLinked = false } = {}) {
     h('div', { class: 'actions' }, confirm),
     note,
   );
+  form.select = select;
+  return form;
+}
+
+// If one request is shown and nothing has the focus, digits select its decision, too.
+document.addEventListener('keydown', (event) => {
+  const focused = document.activeElement;
+  const isFree = focused === document.body || focused === document.getElementById('main');
+  if (!isFree || event.ctrlKey || event.metaKey || event.altKey) return;
+  const cards = document.querySelectorAll('.approval');
+  if (cards.length === 1 && cards[0].select(Number(event.key) - 1)) event.preventDefault();
+});
+
+/** Removes a card. If it had the focus, the next one gets it, or else the heading. */
+export function removeCard(card, heading) {
+  const hadFocus = card.contains(document.activeElement);
+  const next = card.nextElementSibling ?? card.parentElement.firstElementChild;
+  card.remove();
+  if (hadFocus) (next && next !== card ? next : heading).focus();
 }
 
 customElements.define(
@@ -187,10 +220,8 @@ customElements.define(
         'No call needs approval.',
         'A request of any session appears here at once.',
       );
-      fill(
-        this,
-        h('section', { class: 'panel' }, h('h2', null, 'Approvals'), this.empty, this.list),
-      );
+      this.heading = h('h2', { tabindex: -1 }, 'Approvals');
+      fill(this, h('section', { class: 'panel' }, this.heading, this.empty, this.list));
       approvals.addEventListener('change', () => this.update(), { signal: this.stop.signal });
       this.update();
     }
@@ -203,10 +234,8 @@ customElements.define(
     update() {
       for (const [id, card] of this.cards) {
         if (approvals.waiting.has(id)) continue;
-        const hadFocus = card.contains(document.activeElement);
-        card.remove();
         this.cards.delete(id);
-        if (hadFocus) (this.list.firstElementChild ?? document.getElementById('main')).focus();
+        removeCard(card, this.heading);
       }
       for (const [id, approval] of approvals.waiting) {
         if (this.cards.has(id)) continue;

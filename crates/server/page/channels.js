@@ -1,9 +1,25 @@
 // Channels: the list, the messages of one, and a form to post.
 
-import { follow, get, post } from '/page/api.js';
-import { emptyNote, errorNote, fill, h } from '/page/dom.js';
-import { ago, dateTime, plural, visible } from '/page/format.js';
+import { follow, get, post, put } from '/page/api.js';
+import { ENTER_HINT, emptyNote, errorNote, field, fill, h, onEnter } from '/page/dom.js';
+import { ago, authorName, dateTime, plural, visible } from '/page/format.js';
+import { mentionList } from '/page/mentions.js';
 import { rich } from '/page/render.js';
+import { keepDraft } from '/page/unsaved.js';
+
+/** Longest name of a channel. */
+const MAX_NAME_LENGTH = 64;
+
+/** A valid name of a channel made from what a person typed: `team-chat` for `Team chat`. */
+function channelName(text) {
+  return text
+    .normalize('NFD')
+    .replace(/\p{M}/gu, '')
+    .toLowerCase()
+    .replace(/[^a-z0-9_.-]+/g, '-')
+    .replace(/^[^a-z0-9]+|-+$/g, '')
+    .slice(0, MAX_NAME_LENGTH);
+}
 
 customElements.define(
   'sv-channels',
@@ -13,11 +29,12 @@ customElements.define(
       this.list = h('ul', { class: 'rows', 'aria-label': 'Channels' });
       this.note = h('div');
       this.detail = h('div', { class: 'detail' });
-      const name = h('input', {
-        type: 'text',
-        'aria-label': 'Name of a channel',
-        placeholder: 'Name',
-        pattern: '[a-z0-9_\\-]+',
+      const name = h('input', { type: 'text', spellcheck: 'false', required: true });
+      const rule = 'Lower-case letters, digits, - _ and . are used: “Team chat” becomes team-chat.';
+      const hint = h('span', null, rule);
+      name.addEventListener('input', () => {
+        const made = channelName(name.value);
+        hint.textContent = made && made !== name.value ? `It will be called ${made}.` : rule;
       });
       fill(
         this,
@@ -28,15 +45,19 @@ customElements.define(
           h(
             'form',
             {
-              class: 'inline',
+              class: 'new-channel',
               onsubmit: (event) => {
                 event.preventDefault();
-                if (name.value.trim())
-                  location.hash = `#/channels/${encodeURIComponent(name.value.trim())}`;
+                const made = channelName(name.value);
+                if (made) {
+                  name.value = '';
+                  hint.textContent = rule;
+                  location.hash = `#/channels/${made}`;
+                } else hint.textContent = 'Use at least one letter from a to z, or a digit.';
               },
             },
-            name,
-            h('button', { type: 'submit' }, 'Open'),
+            field('New channel', name, hint),
+            h('button', { type: 'submit' }, 'Create channel'),
           ),
           this.note,
           this.list,
@@ -72,9 +93,7 @@ customElements.define(
         const { channels } = await get('/channels', this.stop.signal);
         fill(
           this.note,
-          channels.length
-            ? null
-            : h('p', { class: 'dim' }, 'There are no channels yet. The first post creates one.'),
+          channels.length ? null : h('p', { class: 'dim' }, 'There are no channels yet.'),
         );
         fill(
           this.list,
@@ -118,39 +137,52 @@ customElements.define(
         rows: 2,
         dir: 'auto',
         'aria-label': 'Post',
-        placeholder: 'Post; @ and the id of a session mentions it',
+        placeholder: 'Message; @ mentions a session',
       });
+      const keep = keepDraft(text, `channel/${name}`);
+      const mentions = mentionList(text, signal);
+      const send = async (event) => {
+        event?.preventDefault();
+        const sent = text.value.trim();
+        if (!sent) return;
+        try {
+          // A session gets posts that mention it if it follows the channel.
+          for (const { id } of mentions.mentioned()) await put(`${path}/followers/${id}`);
+          const { queued, refused } = await post(`${path}/messages`, { text: sent });
+          text.value = '';
+          keep();
+          const titles = queued.map((id) => visible(mentions.titleOf(id)));
+          fill(
+            note,
+            titles.length
+              ? h('p', { class: 'notice good' }, `Sent to ${titles.join(', ')}.`)
+              : null,
+            refused.map((reason) => h('p', { class: 'notice error' }, visible(reason))),
+          );
+          this.refresh();
+          if (!isKnown) start();
+        } catch (error) {
+          fill(note, errorNote(error));
+        }
+        text.focus();
+      };
+      onEnter(text, send);
       const form = h(
         'form',
-        {
-          class: 'composer',
-          onsubmit: async (event) => {
-            event.preventDefault();
-            if (!text.value.trim()) return;
-            try {
-              const { queued, refused } = await post(`${path}/messages`, {
-                text: text.value.trim(),
-              });
-              text.value = '';
-              fill(
-                note,
-                queued.length ? h('p', { class: 'notice' }, `Sent to ${queued.join(', ')}.`) : null,
-                refused.map((reason) => h('p', { class: 'notice error' }, visible(reason))),
-              );
-              this.refresh();
-              if (!isKnown) start();
-            } catch (error) {
-              fill(note, errorNote(error));
-            }
-          },
-        },
-        text,
+        { class: 'composer', onsubmit: send },
+        h('div', { class: 'composer-text' }, mentions.list, text, h('small', null, ENTER_HINT)),
         h(
           'div',
           { class: 'composer-buttons' },
           h('button', { type: 'submit', class: 'primary' }, 'Post'),
         ),
       );
+      const empty = emptyNote(
+        'No messages yet.',
+        'The first post creates the channel. A session that a post mentions gets it as its next message.',
+      );
+      empty.hidden = true;
+      posts.append(empty);
       fill(
         this.detail,
         h(
@@ -167,6 +199,7 @@ customElements.define(
       const show = (message) => {
         if (message.number <= last) return;
         last = message.number;
+        empty.remove();
         const isAtEnd = posts.scrollHeight - posts.scrollTop - posts.clientHeight < 60;
         posts.append(
           h(
@@ -175,7 +208,7 @@ customElements.define(
             h(
               'p',
               { class: 'item-head' },
-              h('span', { class: 'kind' }, visible(message.author)),
+              h('span', { class: 'kind' }, author(message)),
               h('time', { class: 'dim', title: dateTime(message.time) }, ago(message.time)),
               message.hops ? h('span', { class: 'tag' }, plural(message.hops, 'hop')) : null,
             ),
@@ -194,15 +227,24 @@ customElements.define(
           posts.scrollTop = posts.scrollHeight;
         } catch (error) {
           if (error.status !== 404 && !signal.aborted) fill(note, errorNote(error));
+          empty.hidden = false;
           return;
         }
         follow(`${path}/events`, {
           after: last,
           signal,
-          onEvent: (event) => show(event.message ?? event),
+          onEvent: show,
         });
       };
       start();
+      text.focus();
     }
   },
 );
+
+/** Who posted a message: the person, another token, or a session with a link. */
+function author({ author: id, author_title: title, is_own: isOwn }) {
+  if (isOwn) return 'You';
+  if (!id.startsWith('ses_')) return authorName(id);
+  return h('a', { href: `#/sessions/${id}`, dir: 'auto' }, visible(title ?? id));
+}

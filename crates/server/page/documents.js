@@ -3,7 +3,9 @@
 import { get, post, put, query } from '/page/api.js';
 import { button, debounce, emptyNote, errorNote, fill, h } from '/page/dom.js';
 import { plural, pretty, visible } from '/page/format.js';
+import { newDocumentForm } from '/page/new-document.js';
 import { rich } from '/page/render.js';
+import { watchEdits } from '/page/unsaved.js';
 
 /** Documents that the table shows. */
 const MAX_SHOWN = 500;
@@ -46,9 +48,9 @@ customElements.define(
     }
 
     show([path, workspace]) {
-      if (path && workspace) {
+      if (workspace) {
         this.workspace.value = workspace;
-        return this.edit(path, workspace);
+        return path ? this.edit(path, workspace) : this.create(workspace);
       }
       fill(
         this,
@@ -63,7 +65,13 @@ customElements.define(
             this.kind,
             this.status,
             this.text,
-            button('New document', () => this.edit('', this.workspace.value), ''),
+            button(
+              'New document',
+              () => {
+                location.hash = `#/documents//${encodeURIComponent(this.workspace.value)}`;
+              },
+              'primary',
+            ),
           ),
           this.note,
           this.table,
@@ -169,71 +177,80 @@ customElements.define(
       );
     }
 
-    async edit(path, workspace) {
-      const name = h('input', {
-        type: 'text',
-        'aria-label': 'Path',
-        value: path,
-        placeholder: 'issues/new.md',
-        required: true,
+    /** Shows the form of a new document. */
+    create(workspace) {
+      const values = (name) => [
+        ...new Set(this.documents.map((entry) => entry[name]).filter((value) => value)),
+      ];
+      const { form, focus } = newDocumentForm({
+        workspace,
+        kinds: values('kind'),
+        statuses: values('status'),
+        onSaved: (path) => {
+          this.isCreated = true;
+          const address = [path, workspace].map(encodeURIComponent).join('/');
+          location.hash = `#/documents/${address}`;
+        },
       });
+      fill(this, h('section', { class: 'panel' }, backLink(), h('h2', null, 'New document'), form));
+      focus();
+    }
+
+    async edit(path, workspace) {
       const content = h('textarea', {
         rows: 24,
         class: 'editor',
         'aria-label': 'Content',
         spellcheck: 'true',
         dir: 'auto',
+        oninput: debounce(() => showPreview(), 400),
       });
       const note = h('div', { role: 'status' });
       const preview = h('div', { class: 'preview' });
-      let lineEnd = '\n';
-      if (path) {
-        try {
-          // The file as it is: what the editor does not change stays as it was.
-          const file = query({ workspace, path, source: true });
-          const document = await get(`/documents${file}`, this.stop.signal);
-          content.value = document.content;
-          // A text field has no other line ends.
-          if (document.content.includes('\r\n')) lineEnd = '\r\n';
-          fill(preview, rich('markdown', bodyOf(document.content)));
-        } catch (error) {
-          fill(note, errorNote(error));
-        }
-      } else {
-        content.value = '---\nkind: issue\nstatus: open\ntitle: \n---\n\n';
+      const showPreview = () => fill(preview, rich('markdown', bodyOf(content.value)));
+      // The file as it is: what the editor does not change stays as it was.
+      let stored;
+      try {
+        const file = query({ workspace, path, source: true });
+        stored = (await get(`/documents${file}`, this.stop.signal)).content;
+      } catch (error) {
+        // Without its content, there is nothing to edit: saving would replace the document.
+        const again = button('Try again', () => this.edit(path, workspace));
+        const actions = h('div', { class: 'actions' }, again);
+        const parts = [backLink(), h('h2', null, path), errorNote(error), actions];
+        fill(this, h('section', { class: 'panel' }, ...parts));
+        return;
       }
+      content.value = stored;
+      let saved = content.value;
+      showPreview();
       const save = async (event) => {
         event.preventDefault();
         try {
-          const text = content.value.replaceAll('\n', lineEnd);
-          await put('/documents', { workspace, path: name.value.trim(), content: text });
-          fill(note, h('p', { class: 'notice' }, 'Saved.'));
-          fill(preview, rich('markdown', bodyOf(content.value)));
+          const edited = content.value;
+          const text = withLineEnds(edited, stored);
+          await put('/documents', { workspace, path, content: text, replaces: stored });
+          stored = text;
+          saved = edited;
+          fill(note, h('p', { class: 'notice good' }, 'Saved.'));
+          showPreview();
         } catch (error) {
           fill(note, errorNote(error));
         }
       };
+      if (this.isCreated) fill(note, h('p', { class: 'notice good' }, 'Created.'));
+      this.isCreated = false;
+      watchEdits(content, () => content.value !== saved);
       fill(
         this,
         h(
           'section',
           { class: 'panel' },
-          h(
-            'a',
-            {
-              class: 'back always',
-              href: '#/documents',
-              onclick: () => {
-                if (location.hash === '#/documents') this.show([]);
-              },
-            },
-            '← Documents',
-          ),
-          h('h2', null, path || 'New document'),
+          backLink(),
+          h('h2', null, path),
           h(
             'form',
             { class: 'document', onsubmit: save },
-            path ? null : name,
             content,
             note,
             h(
@@ -249,6 +266,36 @@ customElements.define(
     }
   },
 );
+
+/**
+ * A text of the editor with the line ends of a file: those of the lines before and after the
+ * changed ones, and the first of the file for changed lines. A text field has no other line ends
+ * than `\n`.
+ */
+function withLineEnds(text, file) {
+  const ends = file.match(/\r\n|\r|\n/g) ?? [];
+  const [before, now] = [file.split(/\r\n|\r|\n/), text.split('\n')];
+  const shorter = Math.min(before.length, now.length);
+  let same = 0;
+  while (same < shorter && before[same] === now[same]) same += 1;
+  const moved = now.length - before.length;
+  let after = now.length;
+  while (after > same && after - moved > same && before[after - moved - 1] === now[after - 1])
+    after -= 1;
+  const endOf = (at) => {
+    if (at === now.length - 1) return '';
+    const own = at < same ? ends[at] : at >= after ? ends[at - moved] : undefined;
+    return own ?? ends[0] ?? '\n';
+  };
+  const joined = now.map((line, at) => line + endOf(at)).join('');
+  // A `\r` that comes before a `\n` now would be one line end with it.
+  const isSame = joined.replaceAll(/\r\n|\r/g, '\n') === text;
+  return isSame ? joined : now.join(ends[0]);
+}
+
+function backLink() {
+  return h('a', { class: 'back always', href: '#/documents' }, '← Documents');
+}
 
 /** The text of a document after its front matter. */
 function bodyOf(content) {

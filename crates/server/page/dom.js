@@ -54,6 +54,57 @@ export function button(label, onclick, kind = '', more = {}) {
   return h('button', { type: 'button', class: kind || null, onclick, ...more }, label);
 }
 
+/** Calls `action` for Enter in a field. Shift and Enter make a new line. */
+export function onEnter(control, action) {
+  control.addEventListener('keydown', (event) => {
+    if (event.key !== 'Enter' || event.shiftKey || event.isComposing || event.defaultPrevented)
+      return;
+    event.preventDefault();
+    action();
+  });
+}
+
+/** What `onEnter` does, for people. */
+export const ENTER_HINT = 'Enter sends, Shift and Enter make a new line.';
+
+/** A text in which parts between backticks become code. */
+export function marked(text) {
+  return text
+    .split(/`([^`]+)`/)
+    .map((part, at) => (at % 2 ? h('code', null, part) : part))
+    .filter((part) => part !== '');
+}
+
+/** Asks a question in a dialog. Resolves to whether the person chose `yes`. */
+export function askPerson(title, { content = [], yes, no, isDanger = true }) {
+  return new Promise((resolve) => {
+    const dialog = h('dialog', { 'aria-labelledby': 'question-title' });
+    const close = (answer) => () => {
+      dialog.returnValue = answer;
+      dialog.close();
+    };
+    const keep = button(no, close('no'), isDanger ? 'primary' : '');
+    fill(
+      dialog,
+      h('h2', { id: 'question-title' }, title),
+      content,
+      h(
+        'div',
+        { class: 'actions' },
+        button(yes, close('yes'), isDanger ? 'danger' : 'primary'),
+        keep,
+      ),
+    );
+    dialog.addEventListener('close', () => {
+      dialog.remove();
+      resolve(dialog.returnValue === 'yes');
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    keep.focus();
+  });
+}
+
 /** A field with its label above. */
 export function field(label, control, hint) {
   const id = `field-${++fields}`;
@@ -110,7 +161,7 @@ export function errorNote(error) {
   return h(
     'div',
     { class: 'notice error', role: 'alert' },
-    h('p', null, `error: ${error.message}`),
-    error.hint ? h('p', { class: 'hint' }, `hint: ${error.hint}`) : null,
+    h('p', null, marked(`error: ${error.message}`)),
+    error.hint ? h('p', { class: 'hint' }, marked(`hint: ${error.hint}`)) : null,
   );
 }

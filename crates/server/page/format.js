@@ -44,6 +44,20 @@ export function size(bytes) {
   return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
+/** Who wrote a message, for people: tokens of logged-in browsers have generated names. */
+export function authorName(author) {
+  return author.startsWith('page_') ? 'web page' : visible(author);
+}
+
+/** The word that mentions a session with this title: `fix-login` for `Fix login`. */
+export function mentionOf(title) {
+  const words = title.split(/[^\p{L}\p{N}_.-]+/u).filter((word) => word);
+  return words
+    .join('-')
+    .replace(/[.-]+$/, '')
+    .toLowerCase();
+}
+
 /** The last part of a path. */
 export function folderName(path) {
   return path.replace(/\/+$/, '').split('/').pop() || path;
@@ -70,4 +84,13 @@ export function visible(text) {
 export function pretty(value) {
   if (typeof value === 'string') return value;
   return JSON.stringify(value, null, 2) ?? '';
+}
+
+/** Short form of the arguments of a call, for one line. */
+export function summaryOf(args) {
+  if (!args) return '';
+  if (Array.isArray(args.command)) return args.command.join(' ');
+  const text =
+    args.path ?? args.url ?? args.command ?? args.pattern ?? args.query ?? JSON.stringify(args);
+  return String(text).slice(0, 300);
 }

@@ -1,11 +1,18 @@
 // Health of the server: checks of the machine, MCP servers, the queue, recent errors, and counters.
 
 import { get, getText, query } from '/page/api.js';
-import { errorNote, every, field, fill, h, table } from '/page/dom.js';
-import { ago, count, dateTime, plural, visible } from '/page/format.js';
+import { errorNote, every, field, fill, h, marked, table } from '/page/dom.js';
+import { ago, authorName, count, dateTime, plural, visible } from '/page/format.js';
+import { failedRunTable, failedRuns, summary } from '/page/health-summary.js';
 
 /** How often the state of the server is read. */
 const POLL_MS = 3000;
+/** Runs among which failed ones are looked for. */
+const MAX_RUNS = 100;
+/** Parts of the view. */
+const PARTS = ['summary', 'folders', 'checks', 'servers', 'queue', 'errors', 'runs', 'counters'];
+/** Names of checks that mean something else on the page. */
+const CHECK_NAMES = { memory: 'memory of the machine', deadline: 'time limit of scripts' };
 
 /** Classes and words of the states of checks. */
 const CHECK_STATES = {
@@ -26,6 +33,7 @@ const SERVER_STATES = {
 const MESSAGE_STATES = {
   running: ['active', 'its turn runs'],
   waiting_to_run: ['waits', 'its turn waits to start'],
+  waiting_for_server: ['waits', 'no running server serves its folder'],
   waiting_for_turn: ['waits', 'waits for the turn before it'],
 };
 
@@ -43,28 +51,32 @@ customElements.define(
       this.setAttribute('aria-label', 'Health');
       this.folder = h('select', { onchange: () => this.readAll() });
       this.parts = {};
-      for (const name of ['folders', 'checks', 'servers', 'queue', 'errors', 'counters']) {
+      for (const name of PARTS) {
         this.parts[name] = h('div', { 'data-part': name });
       }
-      const { folders, checks, servers, queue, errors, counters } = this.parts;
-      fill(
-        this,
-        h(
-          'section',
-          { class: 'panel' },
-          h('h2', null, 'Health'),
-          folders,
-          checks,
-          h('h3', null, 'MCP servers'),
-          servers,
-          h('h3', null, 'Queue'),
-          queue,
-          h('h3', null, 'Recent errors'),
-          errors,
-          h('h3', null, 'Server'),
-          counters,
-        ),
-      );
+      this.read = { checks: null, servers: null, errors: null, runs: null };
+      const { summary, folders, checks, servers, queue, errors, runs, counters } = this.parts;
+      // The parts appear together, and the checks, which take longest, are the last one: nothing
+      // moves after it was shown.
+      this.content = [
+        h('h3', null, 'MCP servers'),
+        servers,
+        h('h3', null, 'Queue'),
+        queue,
+        h('h3', null, 'Failed turns'),
+        errors,
+        h('h3', null, 'Failed scripts'),
+        runs,
+        h('h3', null, 'Server'),
+        counters,
+        h('h3', null, 'Machine'),
+        checks,
+      ];
+      this.content.forEach((element) => {
+        element.hidden = true;
+      });
+      const heading = h('h2', null, 'Health');
+      fill(this, h('section', { class: 'panel' }, heading, folders, summary, this.content));
       this.start();
     }
 
@@ -88,63 +100,94 @@ customElements.define(
       this.readAll();
       every(POLL_MS, signal, () => {
         this.readStatus();
+        this.readRuns();
         this.readCounters();
       });
     }
 
-    readAll() {
+    async readAll() {
+      this.read.checks = null;
+      this.showSummary();
       this.readChecks();
-      this.readStatus();
-      this.readCounters();
+      await Promise.all([this.readStatus(), this.readRuns(), this.readCounters()]);
+      this.content.forEach((element) => {
+        element.hidden = false;
+      });
     }
 
     get workspaceQuery() {
       return query({ workspace: this.folder.value });
     }
 
-    /** Shows a part, or why it cannot be read. What is shown already stays. */
+    /**
+     * Shows a part, or why it cannot be read. What is shown already stays. An answer for a folder
+     * that is not selected any more is ignored.
+     */
     async show(part, read) {
-      const element = this.parts[part];
+      const folder = this.folder.value;
+      const isOver = () => this.stop.signal.aborted || folder !== this.folder.value;
       try {
-        const content = await read();
-        const key = content.key ?? '';
-        if (key && element.dataset.key === key) return;
-        element.dataset.key = key;
-        fill(element, content.nodes);
+        const { key = '', nodes, read: values } = await read();
+        if (isOver()) return;
+        this.fillPart(part, key, nodes);
+        Object.assign(this.read, values);
+        this.showSummary();
       } catch (error) {
-        if (!this.stop.signal.aborted) fill(element, errorNote(error));
+        if (!isOver()) this.fillPart(part, '', errorNote(error));
       }
+    }
+
+    /** Fills a part, unless it shows what has this key. Without a key, it is always filled. */
+    fillPart(part, key, nodes) {
+      const element = this.parts[part];
+      if (key && element.dataset.key === key) return;
+      element.dataset.key = key;
+      fill(element, nodes);
+    }
+
+    showSummary() {
+      const node = summary(this.read);
+      if (node.textContent !== this.parts.summary.textContent) fill(this.parts.summary, node);
+    }
+
+    readRuns() {
+      return this.show('runs', async () => {
+        const { runs } = await get(`/runs?limit=${MAX_RUNS}`, this.stop.signal);
+        const failed = failedRuns(runs);
+        const minute = Math.floor(Date.now() / 60_000);
+        return { key: JSON.stringify([failed, minute]), nodes: failedRunTable(failed), read: { runs: failed } };
+      });
     }
 
     readChecks() {
       fill(this.parts.checks, h('p', { class: 'dim' }, 'Checks run …'));
-      const folder = this.folder.value;
       return this.show('checks', async () => {
         const { checks } = await get(`/health${this.workspaceQuery}`, this.stop.signal);
-        if (folder !== this.folder.value) throw new Error('another folder was selected');
         const rows = checks.map((check) => [
-          check.what,
+          CHECK_NAMES[check.what] ?? check.what,
           stateCell(CHECK_STATES[check.state]),
-          check.details,
+          marked(check.details),
         ]);
-        return { nodes: table('Checks', ['Check', 'State', 'Details'], rows) };
+        return { nodes: table('Checks', ['Check', 'State', 'Details'], rows), read: { checks } };
       });
     }
 
-    async readStatus() {
-      let status;
-      try {
-        status = await get(`/status${this.workspaceQuery}`, this.stop.signal);
-      } catch (error) {
-        if (!this.stop.signal.aborted) fill(this.parts.servers, errorNote(error));
-        return;
-      }
-      const { mcp_servers: servers, queue, errors, max_running_turns: most } = status;
-      this.show('servers', () => ({ key: JSON.stringify(servers), nodes: serverTable(servers) }));
-      this.show('queue', () => ({ key: JSON.stringify(queue), nodes: queueTable(queue, most) }));
-      const minute = Math.floor(Date.now() / 60_000);
-      const key = JSON.stringify([errors, minute]);
-      this.show('errors', () => ({ key, nodes: errorTable(errors) }));
+    readStatus() {
+      const status = get(`/status${this.workspaceQuery}`, this.stop.signal);
+      const servers = this.show('servers', async () => {
+        const { mcp_servers: list } = await status;
+        return { key: JSON.stringify(list), nodes: serverTable(list), read: { servers: list } };
+      });
+      const queued = this.show('queue', async () => {
+        const { queue, max_running_turns: most } = await status;
+        return { key: JSON.stringify(queue), nodes: queueTable(queue, most) };
+      });
+      const failed = this.show('errors', async () => {
+        const { errors } = await status;
+        const minute = Math.floor(Date.now() / 60_000);
+        return { key: JSON.stringify([errors, minute]), nodes: errorTable(errors), read: { errors } };
+      });
+      return Promise.all([servers, queued, failed]);
     }
 
     readCounters() {
@@ -168,7 +211,7 @@ function serverTable(servers) {
     tools ? String(tools) : '',
     [
       error ? h('p', { class: state === 'failed' ? 'bad' : null }, visible(error)) : null,
-      hint ? h('p', { class: 'hint' }, `hint: ${visible(hint)}`) : null,
+      hint ? h('p', { class: 'hint' }, marked(`hint: ${visible(hint)}`)) : null,
     ],
   ]);
   return table('MCP servers', ['Server', 'State', 'Tools', 'Last error'], rows);
@@ -177,11 +220,11 @@ function serverTable(servers) {
 function queueTable(queue, most) {
   const running = queue.filter(({ state }) => state === 'running').length;
   const waiting = queue.length - running;
-  const sum = `${plural(running, 'turn')} ${running === 1 ? 'runs' : 'run'}, ${plural(waiting, 'message')} ${waiting === 1 ? 'waits' : 'wait'}. Of a token, ${plural(most, 'turn')} can run at once.`;
+  const sum = `${plural(running, 'turn')} ${running === 1 ? 'runs' : 'run'}, ${plural(waiting, 'message')} ${waiting === 1 ? 'waits' : 'wait'}. At most ${plural(most, 'turn')} can run at once; others wait.`;
   const rows = queue.map(({ session, title, text, author, state }) => [
     h('a', { href: `#/sessions/${session}`, dir: 'auto' }, visible(title || session)),
     stateCell(MESSAGE_STATES[state]),
-    visible(author),
+    authorName(author),
     h('span', { dir: 'auto' }, visible(text)),
   ]);
   return [

@@ -1,10 +1,11 @@
-// Lessons and reference layers of the memory: review them, change their text, choose where they
-// are used.
+// Lessons and reference layers of the memory: review them and change their text. Lessons that are
+// used in all projects can be changed only by a command, as the server refuses it.
 
 import { get, patch, post, remove } from '/page/api.js';
 import { button, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
 import { dateTime, plural, visible } from '/page/format.js';
 import { rich } from '/page/render.js';
+import { watchEdits } from '/page/unsaved.js';
 
 /** Which lessons are shown: a label, and whether a lesson belongs to it. */
 const FILTERS = [
@@ -13,6 +14,12 @@ const FILTERS = [
   ['Layers', ({ kind }) => kind === 'layer'],
   ['Lessons', ({ kind }) => kind !== 'layer'],
 ];
+/** What the statuses of lessons mean. */
+const STATUSES = {
+  used: 'It is part of later prompts.',
+  proposed: 'It waits for your decision.',
+  declined: 'It is not used.',
+};
 /** Lines of the editor of a text, at least and at most. */
 const EDITOR_LINES = [5, 24];
 
@@ -72,7 +79,7 @@ function noLessons(all) {
   if (all) return emptyNote('No lesson belongs to this list.');
   return emptyNote(
     'There are no lessons yet.',
-    'They are distilled from turns after a session was idle for some time.',
+    'They are distilled from turns every 12 hours, or with `selvedge memory distill`.',
   );
 }
 
@@ -101,24 +108,24 @@ function lessonCard(lesson, reload) {
 
   function show() {
     const edit = button('Edit', () => openEditor(), '', { 'aria-label': `Edit: ${lesson.title}` });
-    const isEverywhere = lesson.scope === 'user';
     fill(
       card,
       h('h3', { dir: 'auto' }, visible(lesson.title)),
       facts(lesson),
       rich('markdown', lesson.content),
       sources(lesson.sources),
-      h(
-        'div',
-        { class: 'actions' },
-        lesson.status === 'used' ? null : act('Accept', decide('accept'), 'primary'),
-        lesson.status === 'declined' ? null : act('Decline', decide('decline')),
-        edit,
-        isEverywhere
-          ? act('Use in its project only', () => patch(path, { scope: 'project' }))
-          : act('Use in all projects', () => patch(path, { scope: 'user' })),
-        act('Delete', () => remove(path), 'danger'),
-      ),
+      lesson.scope === 'user'
+        ? h('p', { class: 'dim' }, 'Used in all projects. Change it with `selvedge memory review`.')
+        : h(
+            'div',
+            { class: 'actions' },
+            lesson.status === 'used' || lesson.kind === 'gap'
+              ? null
+              : act('Accept', decide('accept'), 'primary'),
+            lesson.status === 'declined' ? null : act('Decline', decide('decline')),
+            edit,
+            act('Delete', () => remove(path), 'danger'),
+          ),
       note,
     );
     return edit;
@@ -170,6 +177,10 @@ function lessonCard(lesson, reload) {
       ),
       note,
     );
+    const before = [title.value, text.value, topics.value];
+    watchEdits(text, () =>
+      [title, text, topics].some((control, at) => control.value !== before[at]),
+    );
     title.focus();
   }
 
@@ -182,9 +193,13 @@ function facts(lesson) {
     'p',
     { class: 'facts' },
     h('span', { class: 'tag' }, lesson.kind),
-    h('span', { class: 'tag' }, lesson.status),
+    h('span', { class: 'tag', title: STATUSES[lesson.status] ?? null }, lesson.status),
     h('span', { class: 'tag' }, lesson.scope === 'user' ? 'all projects' : 'its project'),
-    h('span', null, `weight ${lesson.weight.toFixed(2)}`),
+    h(
+      'span',
+      { title: 'Lessons with a higher weight are chosen first for a prompt.' },
+      `weight ${lesson.weight.toFixed(2)}`,
+    ),
     h('span', null, dateTime(lesson.updated_ms)),
     lesson.topics.map((topic) => h('span', { class: 'tag' }, visible(topic))),
   );

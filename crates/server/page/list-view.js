@@ -7,14 +7,15 @@ const PAGE_SIZE = 50;
 /** Most entries that are shown. */
 const MAX_ENTRIES = 500;
 /** How often the rows are shown again, because they tell how long ago something was. */
-const AGE_MS = 30000;
+const AGE_MS = 5000;
 
 /**
  * A subclass has a `heading`, and says how often the list is read in `pollMs`. It implements:
  * - `read(limit)`: resolves to `{ entries, hasMore, note }`; the note is shown above the list,
  * - `row(entry)`: the content of the link to an entry,
  * - `address(entry)`: where the link leads,
- * - `open(id)` and `openNothing()`: show an entry, or none, in `this.detail`.
+ * - `open(id)` and `openNothing()`: show an entry, or none, in `this.detail`,
+ * - `markOf(entry)`, if a row shows more than its entry: what else it shows.
  */
 export class ListView extends HTMLElement {
   connectedCallback() {
@@ -72,7 +73,9 @@ export class ListView extends HTMLElement {
   }
 
   showRows(entries) {
-    const key = JSON.stringify([entries, Math.floor(Date.now() / AGE_MS)]);
+    this.entries = entries;
+    const marks = entries.map((entry) => this.markOf?.(entry));
+    const key = JSON.stringify([entries, marks, Math.floor(Date.now() / AGE_MS)]);
     if (key === this.shown) return;
     this.shown = key;
     const focused = document.activeElement?.dataset?.entry;
@@ -80,7 +83,8 @@ export class ListView extends HTMLElement {
       this.list,
       entries.map((entry) => {
         const link = { href: this.address(entry), 'data-entry': entry.id };
-        return h('li', null, h('a', link, ...this.row(entry)));
+        const parts = this.row(entry).filter((part) => part);
+        return h('li', null, h('a', link, ...parts));
       }),
     );
     if (focused) this.list.querySelector(`[data-entry="${CSS.escape(focused)}"]`)?.focus();

@@ -11,7 +11,13 @@ customElements.define(
           'section',
           { class: 'panel narrow', 'aria-labelledby': 'login-title' },
           h('h2', { id: 'login-title' }, 'Log in'),
-          h('p', null, 'This browser is not logged in, or its login has expired.'),
+          h(
+            'p',
+            null,
+            location.hash === '#/used-login'
+              ? 'This login URL does not work any more: it was used before, or is older than ten minutes.'
+              : 'This browser is not logged in, or its login has expired.',
+          ),
           h(
             'ol',
             null,
@@ -35,7 +41,7 @@ customElements.define(
             h('code', null, 'selvedge serve token list'),
             ' shows it.',
           ),
-          button('Try again', () => location.reload(), 'primary'),
+          button('Try again', () => location.assign('/'), 'primary'),
         ),
       );
     }

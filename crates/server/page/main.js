@@ -3,6 +3,7 @@
 import { apiEvents } from '/page/api.js';
 import { approvals } from '/page/approval-store.js';
 import { errorNote, fill, h } from '/page/dom.js';
+import { hasUnsavedEdits, mayLeave } from '/page/unsaved.js';
 import '/page/approvals.js';
 import '/page/login.js';
 import '/page/sessions.js';
@@ -32,6 +33,20 @@ const links = VIEWS.map(([name, label]) =>
 );
 fill(nav, links);
 
+/** Views that are opened again where they were left. */
+const KEPT_VIEWS = ['sessions', 'runs', 'channels'];
+let shownIndex = 0;
+let shownAddress = '';
+
+/** Lets the link of the view that is left lead back to what it showed. */
+function keepAddress(index) {
+  if (index !== shownIndex && KEPT_VIEWS.includes(VIEWS[shownIndex][0])) {
+    links[shownIndex].setAttribute('href', shownAddress || '#/sessions');
+  }
+  links[index].setAttribute('href', `#/${VIEWS[index][0]}`);
+  [shownIndex, shownAddress] = [index, location.hash];
+}
+
 /** How often a view was opened, to find out whether another one was opened meanwhile. */
 let routed = 0;
 
@@ -44,6 +59,7 @@ async function route() {
     VIEWS.findIndex(([view]) => view === name),
   );
   const [, label, tag, module] = VIEWS[index];
+  keepAddress(index);
   links.forEach((link, at) => {
     if (at === index) {
       link.setAttribute('aria-current', 'page');
@@ -104,6 +120,27 @@ document.getElementById('skip').addEventListener('click', (event) => {
 });
 
 const stop = new AbortController();
-addEventListener('hashchange', route);
+
+/** Opens the view of the address, after a question if edits would be lost. */
+async function changeView({ oldURL }) {
+  if (isAsking) return;
+  if (hasUnsavedEdits()) {
+    const wanted = location.href;
+    history.replaceState(null, '', oldURL);
+    isAsking = true;
+    const isDiscarded = await mayLeave();
+    isAsking = false;
+    if (!isDiscarded) return;
+    history.replaceState(null, '', wanted);
+  }
+  for (const dialog of document.querySelectorAll('dialog[open]')) dialog.close();
+  route();
+}
+let isAsking = false;
+
+addEventListener('hashchange', changeView);
+addEventListener('beforeunload', (event) => {
+  if (hasUnsavedEdits()) event.preventDefault();
+});
 approvals.start(stop.signal);
 route();

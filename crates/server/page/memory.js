@@ -3,8 +3,9 @@
 
 import { get, query } from '/page/api.js';
 import { button, emptyNote, errorNote, fill, h } from '/page/dom.js';
-import { count, plural } from '/page/format.js';
+import { count, visible } from '/page/format.js';
 import { showLessons } from '/page/lessons.js';
+import { searchedWords, showFound } from '/page/memory-results.js';
 import { plain } from '/page/render.js';
 import { showTopics } from '/page/topics.js';
 
@@ -61,7 +62,7 @@ customElements.define(
           h(
             'nav',
             { class: 'tabs', 'aria-label': 'Parts of the memory' },
-            tab('#/memory', 'Search', !name),
+            tab('#/memory', 'Search', !name || name === 'search'),
             tab('#/memory/lessons', 'Lessons', name === 'lessons'),
             tab('#/memory/topics', 'Topics', name === 'topics'),
             isSession ? tab(`#/memory/${name}`, 'Session', true) : null,
@@ -73,7 +74,7 @@ customElements.define(
       if (name === 'lessons') this.attempt(content, () => showLessons(content, signal));
       else if (name === 'topics') this.attempt(content, () => showTopics(content, signal));
       else if (isSession) this.showSession(content, name, Number(turn) || null);
-      else this.showSearch(content);
+      else this.showSearch(content, name === 'search' ? turn : '');
     }
 
     async attempt(element, action) {
@@ -85,75 +86,66 @@ customElements.define(
       }
     }
 
-    showSearch(content) {
+    showSearch(content, words = '') {
       const input = h('input', {
         type: 'search',
         'aria-label': 'Search the memory',
         placeholder: 'Words or a question',
+        value: words,
       });
-      const results = h('div', { 'aria-live': 'polite' });
-      const find = async (event) => {
+      const results = h('div', { class: 'memory-content', 'aria-live': 'polite' });
+      // The address has the words, so that the results are there after "back".
+      const open = (event) => {
         event.preventDefault();
-        const words = input.value.trim();
-        if (!words) return;
-        const path = `/memory/search${query({ query: words, limit: 30 })}`;
-        const found = await this.attempt(results, () => get(path, this.stop.signal));
-        if (found) this.showFound(results, found.turns);
+        const wanted = input.value.trim();
+        const address = wanted ? `#/memory/search/${encodeURIComponent(wanted)}` : '#/memory';
+        if (location.hash === address) this.find(results, wanted);
+        else location.hash = address;
       };
       fill(
         content,
         h(
           'p',
           { class: 'dim' },
-          'What the sessions of your folders did and said, found by words or by a question.',
+          'What the sessions of your folders did and said, and the lessons, found by words or by a question.',
         ),
         h(
           'form',
-          { class: 'inline', onsubmit: find },
+          { class: 'inline', onsubmit: open },
           input,
           h('button', { type: 'submit', class: 'primary' }, 'Search'),
         ),
         results,
       );
       input.focus();
+      if (words) this.find(results, words);
     }
 
-    showFound(results, turns) {
-      const best = Math.max(...turns.map((turn) => turn.score), 1e-9);
-      fill(
-        results,
-        turns.length
-          ? h('p', { class: 'dim' }, `${plural(turns.length, 'turn')}, the best match first`)
-          : emptyNote('Nothing matches.'),
-        turns.map((turn) =>
-          h(
-            'article',
-            { class: 'item', 'aria-label': `Turn ${turn.turn}` },
-            h(
-              'p',
-              { class: 'item-head' },
-              h('a', { href: `#/sessions/${turn.session}` }, turn.session),
-              h('a', { href: `#/memory/${turn.session}/${turn.turn}` }, `turn ${turn.turn}`),
-              h('meter', {
-                min: 0,
-                max: best,
-                value: turn.score,
-                'aria-label': 'Relevance',
-                title: `relevance ${turn.score.toFixed(2)}`,
-              }),
-              h('span', { class: 'dim' }, `relevance ${turn.score.toFixed(2)}`),
-            ),
-            plain(turn.text, { dir: 'auto' }),
-          ),
-        ),
+    async find(results, words) {
+      const { signal } = this.stop;
+      const search = `/memory/search${query({ query: words, limit: 30 })}`;
+      const found = await this.attempt(results, () =>
+        Promise.all([get(search, signal), get('/memory/lessons', signal)]),
       );
+      if (!found) return;
+      const [{ turns }, { lessons }] = found;
+      const terms = searchedWords(words);
+      const matching = lessons.filter(({ title, content }) =>
+        terms.some((term) => `${title} ${content}`.toLowerCase().includes(term)),
+      );
+      showFound(results, turns, matching, terms);
     }
 
     async showSession(content, session, turn) {
-      const gradient = await this.attempt(content, () =>
-        get(`/sessions/${session}/memory`, this.stop.signal),
+      const read = await this.attempt(content, () =>
+        Promise.all(
+          [`/sessions/${session}/memory`, `/sessions/${session}`].map((path) =>
+            get(path, this.stop.signal),
+          ),
+        ),
       );
-      if (!gradient) return;
+      if (!read) return;
+      const [gradient, info] = read;
       const levels = h('div', { class: 'levels' });
       const open = async (number) => {
         const found = await this.attempt(levels, () =>
@@ -189,7 +181,12 @@ customElements.define(
       };
       fill(
         content,
-        h('p', null, 'Session ', h('a', { href: `#/sessions/${session}` }, session)),
+        h(
+          'p',
+          null,
+          'Session ',
+          h('a', { href: `#/sessions/${session}`, dir: 'auto' }, visible(info.title || session)),
+        ),
         h(
           'p',
           { class: 'dim' },

@@ -1,10 +1,20 @@
 // The dialog that creates a session.
 
 import { get, post, query } from '/page/api.js';
-import { button, errorNote, field, fill, h } from '/page/dom.js';
+import { ENTER_HINT, button, errorNote, field, fill, h, onEnter } from '/page/dom.js';
 
 function option(value, label = value) {
   return h('option', { value }, label);
+}
+
+/** The session that was created last, until it is shown. */
+let created = null;
+
+/** Returns the session that was just created, once. */
+export function takeCreated() {
+  const id = created;
+  created = null;
+  return id;
 }
 
 /** Opens the dialog. The new session is opened after it. */
@@ -39,6 +49,7 @@ export function openNewSession() {
     try {
       const session = await post('/sessions', body);
       dialog.close();
+      created = session.id;
       location.hash = `#/sessions/${session.id}`;
     } catch (error) {
       create.disabled = false;
@@ -53,8 +64,8 @@ export function openNewSession() {
       'form',
       { onsubmit: submit },
       h('h2', { id: 'new-session-title' }, 'New session'),
-      field('First message', prompt, 'What the agent should do. It starts at once.'),
-      field('Title', title, 'Optional.'),
+      field('First message', prompt, `What the agent should do. It starts at once. ${ENTER_HINT}`),
+      field('Title', title, 'Optional. Without one, the first line of the message is the title.'),
       field('Folder', workspace),
       field('Environment', environment, 'Model, sandbox and approval policy, as configured.'),
       h('label', { class: 'check' }, worktree, ' Work in a git worktree of its own'),
@@ -67,6 +78,7 @@ export function openNewSession() {
       ),
     ),
   );
+  onEnter(prompt, () => !create.disabled && dialog.querySelector('form').requestSubmit(create));
   dialog.addEventListener('close', () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();

@@ -1,21 +1,27 @@
 // One run: why it failed, its timeline with a lane per concurrent call, its calls and its script.
 
-import { get, post, query } from '/page/api.js';
-import { button, errorNote, fill, h } from '/page/dom.js';
-import { dateTime, duration, plural } from '/page/format.js';
+import { follow, get, post, query } from '/page/api.js';
+import { button, errorNote, every, fill, h, marked } from '/page/dom.js';
+import { dateTime, duration, plural, summaryOf, visible } from '/page/format.js';
 import { rich } from '/page/render.js';
 import { scriptEditor } from '/page/script-editor.js';
 import {
   callDetails,
   errorParts,
+  isStopped,
   outputElement,
+  runTitle,
   stateLabel,
-  summaryOf,
 } from '/page/script-item.js';
 import { timeline, waitTexts } from '/page/timeline.js';
+import { watchEdits } from '/page/unsaved.js';
 
 /** How often a run that has not ended is read. */
 const POLL_MS = 1500;
+/** How often the timeline of such a run grows. */
+const GROW_MS = 500;
+/** Longest output of a running call that is kept, in characters. */
+const MAX_LIVE_OUTPUT = 20_000;
 /** How long a run may be missing: a resumed one is stored with its first call or at its end. */
 const START_LIMIT_MS = 60_000;
 /** When runs were resumed from this page, by the id of the new run. */
@@ -26,7 +32,11 @@ customElements.define(
   class extends HTMLElement {
     connectedCallback() {
       this.stop = new AbortController();
+      /** Output of running calls, by their ids. */
+      this.outputs = new Map();
+      this.opened = new Set();
       this.read();
+      every(GROW_MS, this.stop.signal, () => this.grow());
     }
 
     disconnectedCallback() {
@@ -41,44 +51,110 @@ customElements.define(
         const key = JSON.stringify(run);
         if (key !== this.shown) this.show(run);
         this.shown = key;
-        if (!run.run.ended_ms) setTimeout(() => !signal.aborted && this.read(), POLL_MS);
+        this.followOutput(run.run);
+        if (!run.run.ended_ms) this.readIn(POLL_MS);
       } catch (error) {
         if (signal.aborted) return;
         const isStarting = Date.now() - (resumed.get(this.run) ?? 0) < START_LIMIT_MS;
         if (error.status === 404 && isStarting) {
           fill(this, h('p', { class: 'panel', role: 'status' }, 'The script starts …'));
-          setTimeout(() => !signal.aborted && this.read(), POLL_MS / 3);
+          this.readIn(POLL_MS / 3);
         } else fill(this, errorNote(error));
       }
     }
 
+    /** Reads the run again after a pause. */
+    readIn(pauseMs) {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => !this.stop.signal.aborted && this.read(), pauseMs);
+    }
+
+    /** Follows the output of running calls, which is in the events of the session. */
+    async followOutput({ id, session, ended_ms: ended }) {
+      if (this.isFollowing || ended || !session) return;
+      this.isFollowing = true;
+      const { signal } = this.stop;
+      const path = `/sessions/${session}`;
+      const { after } = await get(`${path}/latest-turn`, signal).catch(() => ({}));
+      if (after === undefined || signal.aborted) return;
+      follow(`${path}/events`, {
+        after,
+        signal,
+        // What open calls have written is sent again.
+        onOpen: () => this.outputs.clear(),
+        onEvent: (event) => {
+          if (event.parent_id !== id) return;
+          if (event.type === 'call.output') {
+            const text = (this.outputs.get(event.call_id) ?? '') + event.text;
+            this.outputs.set(event.call_id, text.slice(-MAX_LIVE_OUTPUT));
+            this.showOutput(event.call_id);
+          } else if (['call.started', 'call.finished'].includes(event.type)) this.readIn(0);
+        },
+      });
+    }
+
+    showOutput(id) {
+      const row = this.querySelector(`[data-call="${CSS.escape(id)}"]`);
+      // A running call with output is opened once; a person may close it.
+      if (row?.dataset.state === 'running' && !this.opened.has(id)) {
+        this.opened.add(id);
+        row.open = true;
+      }
+      const output = row?.querySelector('.live-output');
+      if (output) output.textContent = visible(this.outputs.get(id) ?? '');
+    }
+
+    /** Draws the timeline again while calls run. */
+    grow() {
+      const { run, calls } = this.drawn ?? {};
+      if (!run || run.ended_ms || !calls.length) return;
+      const [old] = this.getElementsByClassName('timeline');
+      const focused = [...(old?.querySelectorAll('button') ?? [])].indexOf(document.activeElement);
+      const picture = timeline(run, calls, this.select);
+      old?.replaceWith(picture);
+      if (focused >= 0) picture.querySelectorAll('button')[focused]?.focus();
+    }
+
     show({ run, source, error, calls, questions, advice }) {
+      const open = new Set(
+        [...this.querySelectorAll('.call[open]')].map(({ dataset }) => dataset.call),
+      );
+      this.drawn = { run, calls };
       const rows = h(
         'div',
         { class: 'calls' },
         calls.map((call) => this.callRow(call, run)),
       );
-      const select = (id) => {
+      const select = (this.select = (id) => {
         const row = rows.querySelector(`[data-call="${CSS.escape(id)}"]`);
         row.open = true;
         row.querySelector('summary').focus();
         row.scrollIntoView({ block: 'nearest' });
-      };
+      });
+      const isScript = run.id.startsWith('scr_');
+      const state = isStopped(error?.code) ? 'stopped' : run.state;
       fill(
         this,
         h(
           'div',
           { class: 'panel' },
           h('a', { class: 'back', href: '#/runs' }, '← Runs'),
-          h('h2', null, 'Run ', h('span', { class: 'id' }, run.id)),
+          h('h2', null, visible(runTitle(run.id, source ?? ''))),
           h(
             'p',
             { class: 'facts' },
-            stateLabel(run.state),
+            stateLabel(state),
+            h('span', { class: 'id' }, run.id),
             h('span', null, dateTime(run.started_ms)),
             run.ended_ms ? h('span', null, duration(run.ended_ms - run.started_ms)) : null,
             h('span', null, run.directory),
-            run.session ? h('a', { href: `#/sessions/${run.session}` }, 'Session') : null,
+            run.session
+              ? h(
+                  'a',
+                  { href: `#/sessions/${run.session}`, dir: 'auto' },
+                  visible(run.title || run.session),
+                )
+              : null,
             run.resumes
               ? h('a', { href: `#/runs/${run.resumes}` }, `Resumes ${run.resumes}`)
               : null,
@@ -91,11 +167,14 @@ customElements.define(
               `Waits for approval: ${question.reason ?? question.id ?? ''}`,
             ),
           ),
-          (advice ?? []).map((text) => h('p', { class: 'hint' }, text)),
+          // To resume, the page has a button.
+          (advice ?? [])
+            .filter((text) => !text.includes('--resume'))
+            .map((text) => h('p', { class: 'hint' }, marked(text))),
           h('h3', null, `Timeline: ${plural(calls.length, 'call')}`),
           calls.length ? timeline(run, calls, select) : null,
           rows,
-          run.ended_ms
+          run.ended_ms && isScript
             ? h(
                 'div',
                 { class: 'actions' },
@@ -105,17 +184,37 @@ customElements.define(
                   { class: 'dim' },
                   'Runs the script again with the recorded results. Nothing is changed.',
                 ),
-                run.session && run.id.startsWith('scr_')
+                run.session
                   ? button('Edit and resume', () => this.openEditor(run, source ?? ''))
                   : null,
               )
-            : null,
+            : run.session && run.state === 'running'
+              ? h(
+                  'div',
+                  { class: 'actions' },
+                  button('Stop', () => this.stopSession(run.session), 'danger'),
+                )
+              : null,
           (this.replayed = h('div', { 'aria-live': 'polite' })),
           (this.editor = h('div')),
           h('h3', null, 'Script'),
           rich('code', source ?? '', 'ts'),
         ),
       );
+      for (const id of open) {
+        const row = rows.querySelector(`[data-call="${CSS.escape(id)}"]`);
+        if (row) row.open = true;
+      }
+      for (const id of this.outputs.keys()) this.showOutput(id);
+    }
+
+    /** Stops the turn of the run, or the script that resumed a run. */
+    async stopSession(session) {
+      try {
+        await post(`/sessions/${session}/stop`);
+      } catch (error) {
+        fill(this.replayed, errorNote(error));
+      }
     }
 
     /** Replays the run, with a call that fails if there is one, and shows how it ends. */
@@ -158,12 +257,15 @@ customElements.define(
         fill(note, errorNote(error));
       }
       const editor = scriptEditor(source, tools);
+      let isSent = false;
+      watchEdits(editor.element, () => !isSent && editor.source !== source);
       const submit = h('button', { type: 'submit', class: 'primary' }, 'Resume');
       const resume = async (event) => {
         event.preventDefault();
         submit.disabled = true;
         try {
           const { id } = await post(`/runs/${run.id}/resume`, { source: editor.source });
+          isSent = true;
           resumed.set(id, Date.now());
           location.hash = `#/runs/${id}`;
         } catch (error) {
@@ -199,10 +301,18 @@ customElements.define(
     callRow(call, run) {
       const body = h('div', { class: 'call-body' });
       const exit = call.value?.exitCode;
-      const isFailed = call.state !== 'done' || exit > 0;
+      const isOpen = call.state === 'running';
+      const isWaiting = isOpen && (call.waits ?? []).some(({ to_ms: to }) => !to);
+      const state = isWaiting
+        ? 'waiting'
+        : isStopped(call.error?.code)
+          ? 'stopped'
+          : exit > 0
+            ? 'failed'
+            : call.state;
       const row = h(
         'details',
-        { class: 'call', 'data-call': call.id },
+        { class: 'call', 'data-call': call.id, 'data-state': call.state },
         h(
           'summary',
           null,
@@ -220,10 +330,7 @@ customElements.define(
             call.reused ? h('span', { class: 'tag' }, 'reused') : null,
             waitTexts(call).map((text) => h('span', { class: 'tag' }, text)),
             h('span', { class: 'dim' }, duration(call.duration_ms)),
-            stateLabel(
-              isFailed && call.state === 'done' ? 'failed' : call.state,
-              exit > 0 ? `exit ${exit}` : undefined,
-            ),
+            stateLabel(state, exit > 0 ? `exit ${exit}` : undefined),
           ),
         ),
         body,
@@ -231,7 +338,11 @@ customElements.define(
       row.addEventListener('toggle', () => {
         if (!row.open || body.childNodes.length) return;
         body.append(...callDetails(call));
-        if (run.ended_ms)
+        if (isOpen) {
+          body.append(h('h4', null, 'Output so far'), h('pre', { class: 'text live-output' }));
+          this.showOutput(call.id);
+        }
+        if (run.ended_ms && run.id.startsWith('scr_'))
           body.append(
             h(
               'div',

@@ -2,9 +2,9 @@
 
 import { get, query } from '/page/api.js';
 import { emptyNote, fill, h } from '/page/dom.js';
-import { ago, dateTime, duration, folderName, plural } from '/page/format.js';
+import { ago, dateTime, duration, folderName, plural, visible } from '/page/format.js';
 import { ListView } from '/page/list-view.js';
-import { stateLabel } from '/page/script-item.js';
+import { isStopped, runTitle, stateLabel } from '/page/script-item.js';
 import '/page/run.js';
 
 customElements.define(
@@ -42,14 +42,16 @@ customElements.define(
     row(run) {
       const time = run.ended_ms ? duration(run.ended_ms - run.started_ms) : null;
       return [
-        h('span', { class: 'row-title' }, stateLabel(run.state), ' ', plural(run.calls, 'call')),
+        h('span', { class: 'row-title' }, visible(runTitle(run.id, run.script ?? ''))),
+        run.title ? h('span', { class: 'row-about', dir: 'auto' }, visible(run.title)) : null,
         h(
           'span',
           { class: 'row-facts' },
+          stateLabel(isStopped(run.error) ? 'stopped' : run.state),
+          h('span', { class: 'dim' }, plural(run.calls, 'call')),
           h('span', { class: 'dim' }, folderName(run.directory)),
           time ? h('span', { class: 'dim' }, time) : null,
           h('time', { class: 'dim', title: dateTime(run.started_ms) }, ago(run.started_ms)),
-          h('span', { class: 'dim id' }, run.id),
         ),
       ];
     }

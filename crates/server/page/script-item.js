@@ -1,8 +1,8 @@
 // Scripts in a transcript: their code, their calls as they happen, and their results.
 
 import { get } from '/page/api.js';
-import { button, fill, h } from '/page/dom.js';
-import { duration, plural, pretty, visible } from '/page/format.js';
+import { button, fill, h, marked } from '/page/dom.js';
+import { duration, plural, pretty, summaryOf, visible } from '/page/format.js';
 import { plain, rich } from '/page/render.js';
 
 /** Lines of a script that are shown at first. */
@@ -29,9 +29,14 @@ const STATES = {
   completed: ['✓', 'completed', 'good'],
   failed: ['✗', 'failed', 'bad'],
   error: ['✗', 'failed', 'bad'],
-  cancelled: ['✗', 'cancelled', 'bad'],
+  cancelled: ['■', 'stopped', ''],
+  aborted: ['■', 'stopped', ''],
+  stopped: ['■', 'stopped', ''],
   timeout: ['✗', 'timed out', 'bad'],
-  interrupted: ['✗', 'interrupted', 'bad'],
+  interrupted: ['■', 'stopped', ''],
+  died: ['✗', 'its process ended', 'bad'],
+  not_started: ['–', 'not started', ''],
+  denied: ['–', 'denied', 'waits'],
   unknown: ['?', 'outcome unknown', 'waits'],
 };
 
@@ -46,13 +51,21 @@ export function stateLabel(state, word) {
   );
 }
 
-/** Short form of the arguments of a call, for one line. */
-export function summaryOf(args) {
-  if (!args) return '';
-  if (Array.isArray(args.command)) return args.command.join(' ');
-  const text =
-    args.path ?? args.url ?? args.command ?? args.pattern ?? args.query ?? JSON.stringify(args);
-  return String(text).slice(0, 300);
+/** Errors of scripts and calls that a person stopped, which is no failure. */
+const STOP_ERRORS = ['ScriptCancelledError', 'ToolAbortedError'];
+
+/** Whether an error says that a person stopped the script. */
+export function isStopped(code) {
+  return STOP_ERRORS.includes(code);
+}
+
+/** The name of a run: the first line of its script, without the signs of a comment. */
+export function runTitle(id, source) {
+  const line = source.split('\n').find((text) => text.trim()) ?? '';
+  const title = line.trim().replace(/^\/\/\s*/, '');
+  // A request for a document is recorded as a run without a script.
+  if (id.startsWith('trn_') && title.startsWith('request of')) return 'Change of a document';
+  return title.slice(0, 60) || id;
 }
 
 /** Code, of which a long one is folded. */
@@ -67,11 +80,17 @@ function codeBlock(source, language = 'ts') {
   return h('div', null, code, unfold);
 }
 
+/** The state of a call, and a word if it says more. */
+function callState({ status, failure, error }) {
+  if (isStopped(error?.code)) return { state: 'stopped' };
+  if (error?.code === 'ApprovalDeniedError') return { state: 'denied' };
+  const isFailed = (failure || error) && status === 'done';
+  return { state: isFailed ? 'failed' : status, word: failure ?? error?.code };
+}
+
 /** One call of a script. `details` returns a promise of the call with `args` and `value`. */
 function callRow(call, details) {
-  const isFailure = call.failure || call.error;
-  const state = isFailure && call.status === 'done' ? 'failed' : call.status;
-  const word = call.failure ?? (call.error ? (call.error.code ?? 'failed') : undefined);
+  const { state, word } = callState(call);
   const body = h('div', { class: 'call-body' });
   const isRunning = call.status === 'running';
   const element = h(
@@ -94,7 +113,10 @@ function callRow(call, details) {
     ),
     body,
   );
-  if (call.error) body.append(h('p', { class: 'bad' }, visible(call.error.message)));
+  if (call.error) {
+    const kind = isStopped(call.error.code) ? 'dim' : 'bad';
+    body.append(h('p', { class: kind }, marked(visible(call.error.message))));
+  }
   if (isRunning) {
     if (call.output) body.append(h('pre', { class: 'text' }, visible(call.output)));
     return element;
@@ -253,7 +275,7 @@ export function outputElement(item, model) {
       'p',
       { class: 'item-head' },
       h('span', { class: 'kind' }, 'Result'),
-      stateLabel(item.status),
+      stateLabel(isStopped(item.error?.code) ? 'stopped' : item.status),
       h('span', { class: 'dim' }, duration(item.metadata?.duration_ms)),
     ),
   );
@@ -273,6 +295,9 @@ export function outputElement(item, model) {
 
 /** Why a script failed, where, and what to do. */
 export function errorParts(error) {
+  if (isStopped(error.code)) {
+    return [h('p', { class: 'dim' }, 'The script was stopped before its end.')];
+  }
   const place = error.line ? ` (line ${error.line})` : '';
   return [
     h(
@@ -284,9 +309,12 @@ export function errorParts(error) {
         h('strong', null, error.code ?? 'Error'),
         place,
         ': ',
-        visible(error.message ?? pretty(error)),
+        marked(visible(error.message ?? pretty(error))),
       ),
-      (error.suggestions ?? []).map((text) => h('p', { class: 'hint' }, visible(text))),
+      // To resume, a run has a button.
+      (error.suggestions ?? [])
+        .filter((text) => !text.includes('`resume: '))
+        .map((text) => h('p', { class: 'hint' }, marked(visible(text)))),
     ),
   ];
 }

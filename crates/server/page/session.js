@@ -2,12 +2,14 @@
 
 import { get, post, remove } from '/page/api.js';
 import { approvals } from '/page/approval-store.js';
-import { approvalCard } from '/page/approvals.js';
-import { button, errorNote, every, fill, h } from '/page/dom.js';
+import { approvalCard, removeCard } from '/page/approvals.js';
+import { showChanges } from '/page/changes.js';
+import { ENTER_HINT, button, errorNote, every, fill, h, onEnter } from '/page/dom.js';
 import { count, visible } from '/page/format.js';
-import { rich } from '/page/render.js';
+import { takeCreated } from '/page/new-session.js';
 import { TranscriptModel } from '/page/transcript-model.js';
 import '/page/transcript.js';
+import { keepDraft } from '/page/unsaved.js';
 
 /** How often the state of the session and its queue are read. */
 const POLL_MS = 3000;
@@ -20,11 +22,11 @@ customElements.define(
     connectedCallback() {
       this.stop = new AbortController();
       this.model = new TranscriptModel(this.session);
-      this.heading = h('h2', { class: 'session-title', dir: 'auto' }, 'Session');
+      this.heading = h('h2', { class: 'session-title', dir: 'auto', tabindex: -1 }, 'Session');
       this.facts = h('p', { class: 'dim session-facts' });
       this.status = h('p', { class: 'hidden-text', role: 'status' });
       this.actions = h('div', { class: 'actions' });
-      this.asked = h('div', { class: 'asked' });
+      this.cards = new Map();
       this.queue = h('div', { class: 'queue' });
       this.usage = h('p', { class: 'dim usage' });
       this.notes = h('div');
@@ -50,11 +52,11 @@ customElements.define(
         ),
         this.body,
         this.notes,
-        this.asked,
         this.queue,
         this.composer(),
         this.usage,
       );
+      if (takeCreated() === this.session) this.input.focus();
       this.open();
     }
 
@@ -68,20 +70,31 @@ customElements.define(
         await this.refresh();
         await this.model.start(signal);
       } catch (error) {
-        if (!signal.aborted) fill(this.body, errorNote(error));
+        if (signal.aborted) return;
+        fill(this.body, errorNote(error));
+        // Nothing can be done with a session that does not exist.
+        if (error.status === 404) {
+          this.actions.remove();
+          this.querySelector('.composer').remove();
+        }
         return;
       }
       if (signal.aborted) return;
-      const transcript = document.createElement('sv-transcript');
-      transcript.model = this.model;
-      fill(this.body, transcript);
+      this.transcript = document.createElement('sv-transcript');
+      this.transcript.model = this.model;
+      fill(this.body, this.transcript);
       const listen = (target, name, action) => target.addEventListener(name, action, { signal });
       listen(this.model, 'usage', () => this.showUsage());
       listen(this.model, 'turn', () => {
         this.showTurn();
-        this.refresh();
         // The message counts as answered a moment after the turn has ended.
-        setTimeout(() => !signal.aborted && this.refresh(), SETTLE_MS);
+        for (const pause of [0, SETTLE_MS, 3 * SETTLE_MS]) {
+          setTimeout(async () => {
+            if (signal.aborted) return;
+            await this.refresh();
+            this.dispatchEvent(new Event('session-changed', { bubbles: true }));
+          }, pause);
+        }
       });
       listen(approvals, 'change', () => this.showApprovals());
       this.showUsage();
@@ -96,14 +109,11 @@ customElements.define(
         'aria-label': 'Message',
         dir: 'auto',
         placeholder: 'Message to the agent',
-        onkeydown: (event) => {
-          if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
-            event.preventDefault();
-            this.send();
-          }
-        },
+        title: ENTER_HINT,
         oninput: () => this.fitInput(),
       });
+      this.keepDraft = keepDraft(this.input, `session/${this.session}`);
+      onEnter(this.input, () => this.send());
       this.sendButton = h('button', { type: 'submit', class: 'primary' }, 'Send');
       this.steerButton = button('Stop and send', () => this.send({ isSteering: true }), '', {
         hidden: true,
@@ -118,7 +128,8 @@ customElements.define(
           },
         },
         this.input,
-        h('div', { class: 'composer-buttons' }, this.sendButton, this.steerButton),
+        // The button that was "Send" must not become one that stops the turn.
+        h('div', { class: 'composer-buttons' }, this.steerButton, this.sendButton),
       );
     }
 
@@ -219,15 +230,22 @@ customElements.define(
       fill(this.usage, parts.join(' · '));
     }
 
+    /** Shows the requests of the session at the end of its transcript. */
     showApprovals() {
       const waiting = approvals.ofSession(this.session);
-      const key = waiting.map(({ id }) => id).join();
-      if (key === this.shownApprovals) return;
-      this.shownApprovals = key;
-      fill(
-        this.asked,
-        waiting.map((approval) => approvalCard(approval)),
-      );
+      for (const [id, card] of this.cards) {
+        if (waiting.some((approval) => approval.id === id)) continue;
+        this.cards.delete(id);
+        removeCard(card, this.heading);
+      }
+      for (const approval of waiting) {
+        if (this.cards.has(approval.id)) continue;
+        const card = approvalCard(approval);
+        this.cards.set(approval.id, card);
+        this.transcript.asked.append(card);
+      }
+      this.classList.toggle('waits', this.cards.size > 0);
+      this.transcript.showJump();
     }
 
     /** Runs an action, and shows its failure. */
@@ -253,8 +271,9 @@ customElements.define(
       this.sendButton.disabled = false;
       if (!sent) return;
       this.input.value = '';
+      this.keepDraft();
       this.fitInput();
-      this.querySelector('sv-transcript')?.toEnd();
+      this.transcript?.toEnd();
       this.refresh();
     }
 
@@ -302,43 +321,10 @@ customElements.define(
       dialog.showModal();
     }
 
-    async showChanges() {
-      const result = await this.attempt(() => get(`/sessions/${this.session}/diff`));
-      if (!result) return;
-      const dialog = h('dialog', { class: 'wide', 'aria-label': 'Changes of files' });
-      const act = (path, label, kind) =>
-        button(
-          label,
-          async () => {
-            dialog.close();
-            const done = await this.attempt(() => post(`/sessions/${this.session}/${path}`));
-            if (done)
-              fill(
-                this.notes,
-                h(
-                  'p',
-                  { class: 'notice' },
-                  `${label}: ${(done.changed ?? done.reverted ?? []).join(', ') || 'done'}`,
-                ),
-              );
-          },
-          kind,
-        );
-      fill(
-        dialog,
-        h('h2', null, 'Changes of files'),
-        result.diff ? rich('diff', result.diff) : h('p', null, 'No file was changed.'),
-        h(
-          'div',
-          { class: 'actions' },
-          result.diff ? act('revert', 'Revert the last turn', 'danger') : null,
-          result.diff && this.info?.worktree ? act('apply', 'Apply to the folder') : null,
-          button('Close', () => dialog.close(), 'primary'),
-        ),
+    showChanges() {
+      return this.attempt(() =>
+        showChanges(this.session, { notes: this.notes, hasWorktree: this.info?.worktree }),
       );
-      dialog.addEventListener('close', () => dialog.remove());
-      document.body.append(dialog);
-      dialog.showModal();
     }
   },
 );

@@ -1,6 +1,7 @@
 // The sessions: a list with search, and the selected session next to it.
 
 import { get, query } from '/page/api.js';
+import { approvals } from '/page/approval-store.js';
 import { button, debounce, emptyNote, fill, h } from '/page/dom.js';
 import { ago, dateTime, folderName, visible } from '/page/format.js';
 import { ListView } from '/page/list-view.js';
@@ -21,6 +22,22 @@ customElements.define(
 
     headButton() {
       return button('New session', () => openNewSession(), 'primary');
+    }
+
+    connectedCallback() {
+      super.connectedCallback();
+      const { signal } = this.stop;
+      // A request appears at once, not with the next read of the list.
+      const update = () => {
+        if (this.entries) this.showRows(this.entries);
+        this.refresh();
+      };
+      approvals.addEventListener('change', update, { signal });
+      this.addEventListener('session-changed', () => this.refresh(), { signal });
+    }
+
+    markOf(session) {
+      return approvals.ofSession(session.id).length;
     }
 
     open(id) {
@@ -57,12 +74,18 @@ customElements.define(
       const isBusy = session.state === 'busy';
       // The message whose turn runs is not answered either.
       const queued = session.queued - (isBusy ? 1 : 0);
+      const waits = approvals.ofSession(session.id).length > 0;
+      const [kind, word] = waits
+        ? ['waits', 'waits for approval']
+        : isBusy || session.queued > 0
+          ? ['active', 'works']
+          : ['', 'idle'];
       return [
         h('span', { class: 'row-title', dir: 'auto' }, visible(session.title || session.id)),
         h(
           'span',
           { class: 'row-facts' },
-          h('span', { class: isBusy ? 'state active' : 'state' }, isBusy ? 'busy' : 'idle'),
+          h('span', { class: `state ${kind}` }, word),
           queued > 0 ? h('span', { class: 'tag' }, `${queued} queued`) : null,
           h('span', { class: 'dim' }, folderName(session.directory)),
           session.environment ? h('span', { class: 'dim' }, session.environment) : null,

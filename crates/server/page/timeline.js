@@ -2,7 +2,8 @@
 // waited.
 
 import { button, h } from '/page/dom.js';
-import { duration } from '/page/format.js';
+import { duration, summaryOf } from '/page/format.js';
+import { isStopped } from '/page/script-item.js';
 
 /** Height of a lane, in pixels. */
 const LANE_HEIGHT = 26;
@@ -25,6 +26,11 @@ export function waitTexts(call) {
   );
 }
 
+/** Whether a call has not ended, and waits for nothing. */
+function isRunning(call) {
+  return call.state === 'running' && !(call.waits ?? []).some(({ to_ms: to }) => !to);
+}
+
 /** Puts each call into the first lane that is free when it starts or begins to wait. */
 function lanesOf(calls) {
   const ends = [];
@@ -33,8 +39,9 @@ function lanesOf(calls) {
     const waits = waitsOf(call);
     const begin = Math.min(start, ...waits.map(({ from }) => from));
     const last = Math.max(start, ...waits.map(({ to }) => to));
-    const end = Math.max(last, start + Math.max(call.duration_ms ?? 0, 0));
-    return { call, start, waits, begin, end };
+    const stop = isRunning(call) ? Date.now() : start + Math.max(call.duration_ms ?? 0, 0);
+    const end = Math.max(last, stop);
+    return { call, start, stop: Math.max(start, stop), waits, begin, end };
   });
   timed.sort((a, b) => a.begin - b.begin);
   for (const entry of timed) {
@@ -62,20 +69,25 @@ export function timeline(run, calls, select) {
     picture.append(element);
   };
   const kinds = new Set();
-  for (const { call, start, waits, lane } of placed) {
-    const isGood = call.state === 'done' && !(call.value?.exitCode > 0);
-    const parts = [duration(call.duration_ms), isGood ? 'done' : 'failed', ...waitTexts(call)];
-    const label = `${call.tool}: ${parts.filter((part) => part).join(', ')}`;
+  for (const { call, start, stop, waits, lane } of placed) {
+    const isOpen = call.state === 'running';
+    const isGood = isOpen || (call.state === 'done' && !(call.value?.exitCode > 0));
+    const isEnded = isStopped(call.error?.code);
+    const word = isOpen ? 'running' : isGood ? 'done' : isEnded ? 'stopped' : 'failed';
+    const parts = [duration(stop - start), word, ...waitTexts(call)];
+    const name = `${call.tool} ${summaryOf(call.args)}`.trim();
+    const label = `${name}: ${parts.filter((part) => part).join(', ')}`;
     for (const wait of waits) {
       kinds.add(wait.kind);
       const element = h('span', { class: `wait ${wait.kind}`, 'aria-hidden': 'true' });
       place(element, lane, wait.from, wait.to, 3);
     }
-    const bar = button('', () => select(call.id), isGood ? 'bar' : 'bar bad', {
+    const kind = isOpen ? 'bar open' : isGood ? 'bar' : isEnded ? 'bar stopped' : 'bar bad';
+    const bar = button(name, () => select(call.id), kind, {
       'aria-label': label,
       title: label,
     });
-    place(bar, lane, start, start + (call.duration_ms ?? 0), 6);
+    place(bar, lane, start, stop, 6);
   }
   return h(
     'figure',
@@ -88,7 +100,9 @@ export function timeline(run, calls, select) {
       h(
         'span',
         null,
-        lanes > 1 ? `${lanes} lanes: up to ${lanes} calls at once` : 'one call at a time',
+        lanes > 1
+          ? `${lanes} lanes: up to ${lanes} calls that ran or waited at once`
+          : 'one call at a time',
       ),
       h('span', null, duration(to - from)),
     ),

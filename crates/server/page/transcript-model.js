@@ -5,6 +5,7 @@
 // key is read; so a reload or a reconnect shows each item once.
 
 import { follow, get } from '/page/api.js';
+import { plural, summaryOf } from '/page/format.js';
 
 /** Most items of one request. */
 const MAX_READ = 1000;
@@ -46,7 +47,10 @@ export class TranscriptModel extends EventTarget {
     this.turn = { number: null, state: 'idle', end: null };
     this.usage = null;
     this.notices = [];
-    this.diff = null;
+    /** What the memory added to the prompt of the turn, for people. */
+    this.recalled = null;
+    /** Numbers of files by turns that changed some. */
+    this.changed = new Map();
     /** By turn: keys of stored items for which no event has arrived, with their count. */
     this.unmatched = new Map();
     this.syncTimer = 0;
@@ -77,6 +81,7 @@ export class TranscriptModel extends EventTarget {
     for (const entry of this.items) {
       if (entry && entry.turn === latest.turn) this.expect(entry.turn, keyOf(entry.item));
     }
+    await this.readChanged();
     this.tell('items');
     this.tell('usage');
     follow(`${path}/events`, {
@@ -97,6 +102,17 @@ export class TranscriptModel extends EventTarget {
       if (!document.hidden) this.sync();
     }, POLL_MS);
     signal.addEventListener('abort', () => clearInterval(timer));
+  }
+
+  /** Reads which turns changed files. */
+  async readChanged() {
+    try {
+      const { turns } = await get(`/sessions/${this.session}/changed-turns`, this.signal);
+      this.changed = new Map(turns.map(({ turn, files }) => [turn, files]));
+      this.tell('changed');
+    } catch {
+      /* the end of the next turn reads them again */
+    }
   }
 
   expect(turn, key) {
@@ -198,6 +214,7 @@ export class TranscriptModel extends EventTarget {
     this.usage = { ...this.usage, ...end, context_tokens: this.usage?.context_tokens };
     this.live = this.live.filter((entry) => !entry.isOpen);
     this.sync();
+    this.readChanged();
     this.tell('turn');
     this.tell('usage');
     this.tell('live');
@@ -215,7 +232,7 @@ const HANDLERS = {
     }
     model.turn = { number: event.turn, state: 'running', end: null };
     model.notices = [];
-    model.diff = null;
+    model.recalled = null;
     model.sync();
     model.tell('turn');
     model.tell('live');
@@ -296,17 +313,15 @@ const HANDLERS = {
   'approval.requested'(model, event) {
     const script = model.script(event.request.scope_id);
     for (const asked of event.request.calls) {
-      Object.assign(model.call(script, asked.call_id), { tool: asked.tool, status: 'waiting' });
+      const known = model.call(script, asked.call_id);
+      const summary = known.summary ?? summaryOf(asked.args);
+      Object.assign(known, { tool: asked.tool, summary, status: 'waiting' });
     }
     model.tell('script', event.request.scope_id);
   },
   'usage.updated'(model, event) {
     model.usage = event;
     model.tell('usage');
-  },
-  'diff.updated'(model, event) {
-    model.diff = event.diff;
-    model.tell('live');
   },
   error(model, event) {
     model.notices.push(event.message);
@@ -318,9 +333,13 @@ const HANDLERS = {
     model.tell('live');
   },
   'memory.recalled'(model, event) {
-    const { turns, lessons, layers, duration_ms: time } = event;
-    const found = `${turns} turns, ${lessons} lessons and ${layers} references`;
-    model.notices.push(`Memory recalled ${found} in ${time} ms.`);
+    const found = [
+      [event.turns, 'earlier turn'],
+      [event.lessons, 'matching lesson'],
+      [event.layers, 'reference text'],
+    ];
+    const parts = found.filter(([number]) => number).map(([number, noun]) => plural(number, noun));
+    model.recalled = parts.length ? `Memory added to the prompt: ${parts.join(', ')}.` : null;
     model.tell('live');
   },
   'turn.completed': (model, event) => model.endTurn('completed', event),

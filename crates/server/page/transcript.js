@@ -1,9 +1,8 @@
 // The transcript of a session, windowed: only items near the visible part have elements.
 
+import { changedTurn } from '/page/changes.js';
 import { add, button, fill, h } from '/page/dom.js';
 import { itemElement, openElement } from '/page/item.js';
-import { plural } from '/page/format.js';
-import { rich } from '/page/render.js';
 
 /** Items of a chunk, which appears and disappears as a whole. */
 const CHUNK_ITEMS = 40;
@@ -26,7 +25,16 @@ customElements.define(
       this.list = h('div', { class: 'chunks' });
       this.tail = h('div', { class: 'tail' });
       this.extra = h('div', { class: 'tail-extra' });
-      this.inner = h('div', { class: 'transcript-inner' }, this.list, this.tail, this.extra);
+      /** Approval requests, which the session puts here. */
+      this.asked = h('div', { class: 'asked' });
+      this.inner = h(
+        'div',
+        { class: 'transcript-inner' },
+        this.list,
+        this.tail,
+        this.extra,
+        this.asked,
+      );
       this.jump = button('Newest ↓', () => this.toEnd(), 'jump', { hidden: true });
       this.tabIndex = 0;
       this.setAttribute('role', 'region');
@@ -42,10 +50,15 @@ customElements.define(
       this.resizes.observe(this.inner);
       this.resizes.observe(this);
       this.addEventListener('scroll', () => this.scrolled(), { passive: true });
+      // What a person opens stays where it is.
+      this.inner.addEventListener('click', ({ target }) => {
+        if (target.closest('summary') && !target.closest('.asked')) this.isAtEnd = false;
+      });
       const { model } = this;
       model.addEventListener('items', () => this.showItems());
       model.addEventListener('live', () => this.showLive());
       model.addEventListener('turn', () => this.showLive());
+      model.addEventListener('changed', () => this.showChanged());
       model.addEventListener('script', ({ detail }) => this.showScript(detail));
       this.showItems();
       this.showLive();
@@ -62,7 +75,13 @@ customElements.define(
       if (left < END_DISTANCE) this.isAtEnd = true;
       else if (this.scrollTop < (this.lastTop ?? 0)) this.isAtEnd = false;
       this.lastTop = this.scrollTop;
+      this.showJump();
+    }
+
+    showJump() {
       this.jump.hidden = this.isAtEnd;
+      const text = this.asked.childElementCount ? 'Needs your decision ↓' : 'Newest ↓';
+      if (this.jump.textContent !== text) this.jump.textContent = text;
     }
 
     toEnd() {
@@ -112,13 +131,16 @@ customElements.define(
       const from = chunk.at * CHUNK_ITEMS;
       const to = Math.min(model.total, from + CHUNK_ITEMS);
       try {
-        await model.load(from, to);
+        // The item before tells whether a turn ends there.
+        await model.load(Math.max(0, from - 1), to);
       } catch {
         return;
       }
       if (!chunk.isNear || !this.isConnected) return;
       for (let at = from + chunk.shown; at < to && model.items[at]; at += 1) {
-        chunk.element.append(this.itemElement(model.items[at]));
+        const element = this.itemElement(model.items[at]);
+        chunk.element.append(element);
+        this.addChanged(element);
         chunk.shown += 1;
       }
       if (chunk.shown) chunk.element.style.height = '';
@@ -144,6 +166,24 @@ customElements.define(
         this.updates.set(item.id, update);
       }
       return element;
+    }
+
+    /** Before the first item of a turn, says what the turn before it changed. */
+    addChanged(element) {
+      const { model } = this;
+      const at = Number(element.dataset.number) - 1;
+      const [before, own] = [model.items[at - 1]?.turn, model.items[at].turn];
+      const files = before !== own && model.changed.get(before);
+      if (!files || element.previousElementSibling?.dataset.changed) return;
+      element.before(changedTurn(model.session, { turn: before, files }));
+    }
+
+    /** Shows what turns changed, after it was read. */
+    showChanged() {
+      for (const element of this.list.querySelectorAll('[data-number]')) {
+        this.addChanged(element);
+      }
+      this.showTurn();
     }
 
     showScript(id) {
@@ -178,6 +218,7 @@ customElements.define(
       const { model } = this;
       const { state, end } = model.turn;
       const parts = model.notices.map((text) => h('p', { class: 'notice' }, text));
+      if (model.recalled) parts.unshift(h('p', { class: 'dim recalled' }, model.recalled));
       if (state === 'failed') {
         parts.push(
           h(
@@ -187,29 +228,29 @@ customElements.define(
             end.hint ? h('p', { class: 'hint' }, `hint: ${end.hint}`) : null,
           ),
         );
+      } else if (state === 'completed' && end.finish_reason === 'interrupted') {
+        parts.push(h('p', { class: 'dim' }, 'The turn was stopped.'));
       } else if (state === 'completed' && end.finish_reason !== 'stop') {
         parts.push(
           h('p', { class: 'notice' }, `The turn ended: ${end.finish_reason.replaceAll('_', ' ')}.`),
         );
       }
-      if (model.diff && state !== 'running') {
-        const files = (model.diff.match(/^diff /gm) ?? []).length;
-        const body = h(
-          'details',
-          { class: 'diff-box' },
-          h('summary', null, `Changes of the turn: ${plural(files, 'file')}`),
-        );
-        body.addEventListener('toggle', () => {
-          if (body.open && body.children.length === 1) body.append(rich('diff', model.diff));
-        });
-        parts.push(body);
-      }
+      const last = model.items[model.total - 1]?.turn;
+      const files = state !== 'running' && model.changed.get(last);
+      if (files) parts.push(changedTurn(model.session, { turn: last, files }));
       const isScriptRunning = [...model.scripts.values()].some(
         (script) => script.status === 'running',
       );
       const isAsking = state === 'running' && !model.live.length && !isScriptRunning;
       if (isAsking) parts.push(h('p', { class: 'dim' }, 'The model works …'));
-      const text = JSON.stringify([model.notices, model.turn, model.diff, isAsking]);
+      const text = JSON.stringify([
+        model.notices,
+        model.recalled,
+        model.turn,
+        last,
+        files,
+        isAsking,
+      ]);
       if (text === this.shownTurn) return;
       this.shownTurn = text;
       this.extra.replaceChildren();

@@ -15,7 +15,7 @@ const { chromium } = require('playwright-core');
 const STEP_TIMEOUT_MS = 60_000;
 
 export const base = process.env.SELVEDGE_PAGE_URL;
-export const axeSource = () => readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
+const axeSource = () => readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
 
 export function check(condition, what) {
   if (!condition) throw new Error(`not true: ${what}`);
@@ -86,6 +86,20 @@ export async function shownItems(page) {
     'numbers of the items',
   );
   return items.map(([, label]) => label);
+}
+
+/** Fails if axe-core finds a serious problem in what is shown. */
+export async function checkAccessible(page, what) {
+  const isLoaded = await page.evaluate(() => Boolean(globalThis.axe));
+  if (!isLoaded) await page.evaluate(axeSource());
+  const { violations, passes } = await page.evaluate(() => globalThis.axe.run());
+  const serious = violations.filter(({ impact }) => ['serious', 'critical'].includes(impact));
+  equal(
+    serious.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]),
+    [],
+    what,
+  );
+  check(passes.length > 5, 'axe-core has checked the page');
 }
 
 /** Runs a flow, and ends the process with its result. */

@@ -1,5 +1,5 @@
-// Runs Lighthouse on views of the page, as on a computer and as on a phone, prints the scores, and
-// fails if one is too low.
+// Runs Lighthouse on the views of the page, as on a computer and as on a phone, prints the scores,
+// and fails if one is too low. With LIGHTHOUSE_VIEW=health, measures this view only.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -35,8 +35,23 @@ try {
   const session = await ask('session follow');
   await ask('go');
   await ask('wait for the answer');
-  await ask('memory session');
-  const views = ['sessions', `sessions/${session}`, 'runs', 'memory/lessons', 'health'];
+  const memory = await ask('memory session');
+  await ask('session please');
+  const { runs } = await page.evaluate(() => fetch('/api/v1/runs').then((answer) => answer.json()));
+  const views = [
+    'sessions',
+    `sessions/${session}`,
+    'approvals',
+    'runs',
+    `runs/${runs.at(-1).id}`,
+    'channels/team',
+    'documents',
+    'memory',
+    `memory/${memory}`,
+    'memory/lessons',
+    'memory/topics',
+    'health',
+  ].filter((view) => [undefined, view].includes(process.env.LIGHTHOUSE_VIEW));
   for (const [device, config] of [
     ['computer', desktopConfig],
     ['phone', undefined],
