@@ -112,6 +112,9 @@ pub(crate) enum CliCommand {
     /// Import, search and manage the memory of conversations
     #[command(subcommand)]
     Memory(MemoryCommand),
+    /// Copy and check what is stored
+    #[command(subcommand)]
+    Store(crate::store::StoreCommand),
     /// Print and change the configuration
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -38,6 +38,10 @@ fn get(args: &ConfigGetArgs) -> Result<()> {
     let config = serde_json::to_value(config)?;
     let path = format!("/{}", args.key.replace('.', "/"));
     match config.pointer(&path) {
+        // The address of a database may have a password.
+        Some(serde_json::Value::String(text)) if args.key == "store" => {
+            print_text(&crate::runs::user_redactor()?.redact_text(text))?
+        }
         Some(serde_json::Value::String(text)) => print_text(text)?,
         Some(serde_json::Value::Null) => print_line("not set")?,
         Some(value) => print_json_text(&serde_json::to_string_pretty(value)?)?,

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::private_file::write_private;
+use crate::private_file::create_private;
 use crate::problem::Problem;
 
 /// Name of the file in Selvedge's folder: a JSON object with a text for each entry.
@@ -26,6 +26,13 @@ impl CredentialFile {
         Some(Self {
             home: selvedge_config::home()?,
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn in_folder(home: &Path) -> Self {
+        Self {
+            home: home.to_owned(),
+        }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -92,23 +99,25 @@ impl CredentialFile {
             .map_err(|error| refused(format!("{shown} is not a file of keys: {error}")))
     }
 
-    /// Replaces the file as a whole, so that an interruption leaves no truncated file.
+    /// Replaces the file as a whole, so that an interruption leaves no truncated file, not even one
+    /// of the machine.
     fn write(&self, entries: &BTreeMap<String, String>) -> Result<(), Problem> {
         let new = self.home.join(format!("{CREDENTIAL_FILE}.new"));
         let text = serde_json::to_string_pretty(entries)
             .map_err(|error| Problem::new(format!("cannot write the keys: {error}")))?;
-        write_private(&new, &format!("{text}\n"))
-            .and_then(|()| std::fs::rename(&new, self.path()))
-            .map_err(|error| self.unwritable(&error))
+        let replace = || {
+            let mut file = create_private(&new)?;
+            writeln!(file, "{text}")?;
+            file.sync_all()?;
+            std::fs::rename(&new, self.path())
+        };
+        replace().map_err(|error| self.unwritable(&error))
     }
 
     /// Waits until no other process changes the file.
     fn lock(&self) -> Result<File, Problem> {
-        let locked = selvedge_files::create_private_folder(&self.home).and_then(|()| {
-            let lock = File::create(self.home.join("credentials.lock"))?;
-            lock.lock()?;
-            Ok(lock)
-        });
+        let locked = selvedge_files::create_private_folder(&self.home)
+            .and_then(|()| selvedge_files::lock_file(&self.home.join("credentials.lock")));
         locked.map_err(|error| self.unwritable(&error))
     }
 

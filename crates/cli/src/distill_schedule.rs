@@ -33,7 +33,8 @@ pub(crate) fn distill_after_command(setup: &CliSetup) {
     }
 }
 
-fn is_enabled(config: &Config) -> bool {
+/// Returns whether due passes begin by themselves.
+pub(crate) fn is_enabled(config: &Config) -> bool {
     config.memory.distill_idle_minutes > 0
 }
 
@@ -73,28 +74,53 @@ async fn distill_due_projects(host: &Arc<JournalHost>) -> Result<()> {
         .run_blocking(|memory| memory.distill_states())
         .await?;
     for state in states.iter().filter(|state| state.is_due()) {
-        let config = configuration_of(host, &state.session).await;
-        if !is_enabled(&config) {
-            continue;
-        }
-        let model = small_model(&config, None).await?;
-        loop {
-            match memory.distill(&state.session, model.as_deref()).await {
-                Ok(distilled) if distilled.remaining_turns > 0 => {}
-                Ok(_) | Err(MemoryError::DistillLocked(_)) => break,
-                Err(error) => return Err(error.into()),
-            }
+        if let Err(error) = distill_project(host, &memory, state).await {
+            let (error, session) = (format!("{error:#}"), &state.session);
+            tracing::warn!(target: "selvedge::memory", session, error, "lessons are not distilled");
+            let name = session.clone();
+            memory
+                .run_blocking(move |memory| memory.postpone_distilling(&name))
+                .await?;
         }
     }
     Ok(())
 }
 
-/// Returns the configuration of the folder of a session, or that of the user for a session without
-/// a folder.
-async fn configuration_of(host: &Arc<JournalHost>, session: &str) -> Config {
-    let of_folder = match host.session_directory(session).await {
-        Ok(directory) => host.configuration(Path::new(&directory)).ok(),
-        Err(_) => None,
-    };
-    of_folder.map_or_else(|| host.user_configuration(), |found| found.config)
+async fn distill_project(
+    host: &Arc<JournalHost>,
+    memory: &Arc<Memory>,
+    state: &DistillState,
+) -> Result<()> {
+    let of_folder = |folder: &Path| Ok(host.configuration(folder)?.config);
+    let config = project_configuration(state, &host.user_configuration(), of_folder)?;
+    if !is_enabled(&config) {
+        return Ok(());
+    }
+    let model = small_model(&config, None).await?;
+    loop {
+        match memory.distill(&state.session, model.as_deref()).await {
+            Ok(distilled) if distilled.remaining_turns > 0 => {}
+            Ok(_) | Err(MemoryError::DistillLocked(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Returns the configuration with which a project is distilled: that of its folder, or that of the
+/// user for a conversation without one. If the folder does not exist, it is not known whether its
+/// turns may be sent to a model, so the configuration has none.
+pub(crate) fn project_configuration(
+    state: &DistillState,
+    user: &Config,
+    of_folder: impl FnOnce(&Path) -> Result<Config>,
+) -> Result<Config> {
+    match state.directory.as_deref().map(Path::new) {
+        None => Ok(user.clone()),
+        Some(folder) if folder.is_dir() => of_folder(folder),
+        Some(_) => {
+            let mut config = user.clone();
+            config.memory.model = None;
+            Ok(config)
+        }
+    }
 }

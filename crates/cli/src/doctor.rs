@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use selvedge_config::Severity;
 use selvedge_confine::{ConfinementBackend, FeatureSupport};
+use selvedge_journal::JournalLocation;
 use selvedge_models::Provider;
 use selvedge_protocol::{ModelErrorKind, SandboxPolicy};
 use selvedge_server::{HostedCheck, HostedCheckState};
@@ -152,12 +153,24 @@ pub(crate) fn check_for_server(setup: &CliSetup, folder: &str) -> Vec<HostedChec
             FindingStatus::Warning => HostedCheckState::Warning,
             FindingStatus::Failed => HostedCheckState::Failed,
         },
-        details: match names_server_files(&finding.details, folder) {
-            true => "run `selvedge doctor` on the machine of the server for the details".to_owned(),
-            false => finding.details,
-        },
+        details: shown_details(&finding, folder),
     });
     checks.collect()
+}
+
+/// Returns what clients see of a finding: its details up to the first that names other files of the
+/// server.
+fn shown_details(finding: &DoctorFinding, folder: &str) -> String {
+    let parts = finding.details.split("; ");
+    let shown = parts.take_while(|part| !names_server_files(part, folder));
+    let shown: Vec<&str> = shown.collect();
+    match (shown.is_empty(), finding.status) {
+        (false, _) => shown.join("; "),
+        (true, FindingStatus::Passed) => "no problem was found".to_owned(),
+        (true, _) => {
+            "run `selvedge doctor` on the machine of the server for the details".to_owned()
+        }
+    }
 }
 
 fn check_servers(setup: &CliSetup) -> DoctorFinding {
@@ -192,13 +205,28 @@ fn check_servers(setup: &CliSetup) -> DoctorFinding {
 /// Opens the journal, if there is one.
 fn check_journal(setup: &CliSetup) -> Option<DoctorFinding> {
     let home = setup.home.as_ref()?;
+    let location = crate::journal::journal_location(home, &setup.config.journal);
+    let database = location.as_ref().ok().and_then(JournalLocation::database);
     let file = home.join("journal.sqlite");
-    if !file.exists() {
+    if location.is_ok() && database.is_none() && !file.exists() {
         return None;
     }
-    let opened = crate::journal::open_journal(home, &setup.config.journal);
+    let name = database.map_or_else(|| file.display().to_string(), ToString::to_string);
+    // SQLite opens a file that cannot be written, too. Checked before the journal is open, because
+    // closing the file would release the locks of the process.
+    let writable = match &database {
+        Some(_) => Ok(()),
+        None => std::fs::File::options().append(true).open(&file).map(drop),
+    };
+    let opened = writable
+        .map_err(|error| {
+            Problem::new(format!("cannot write {}: {error}", file.display()))
+                .hint("make it writable, or set SELVEDGE_HOME to another folder")
+                .into()
+        })
+        .and_then(|()| crate::journal::open_journal(home, &setup.config.journal));
     let details = match &opened {
-        Ok(_) => format!("{} can be written", file.display()),
+        Ok(_) => format!("{name} can be written"),
         Err(error) => {
             let problem = Problem::from_error(error);
             let hints = problem.hints().iter().map(|hint| format!("; {hint}"));
@@ -352,6 +380,7 @@ fn check_model(setup: &CliSetup) -> DoctorFinding {
         }
     };
     let (model, provider) = (&choice.model.name, &choice.provider.name);
+    let address = choice.provider.address();
     let failure = match listed {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => match error.kind {
@@ -372,12 +401,14 @@ fn check_model(setup: &CliSetup) -> DoctorFinding {
         None => {
             let place = key_place(&choice.provider);
             format!(
-                "{model}; {provider} answers{place}; run `selvedge models test` to ask the model"
+                "{model} of {provider} at {address} can be reached{place}; run `selvedge models \
+                 test` to ask the model"
             )
         }
         Some(problem) => {
             let hints = problem.hints().iter().map(|hint| format!("; {hint}"));
-            format!("{model}: {problem}{}", hints.collect::<String>())
+            let hints = hints.collect::<String>();
+            format!("{model} of {provider} at {address} cannot be used: {problem}{hints}")
         }
     };
     DoctorFinding::new("model", failure.is_none(), details)
@@ -392,23 +423,26 @@ fn key_place(provider: &Provider) -> String {
 
 /// Asks the system keyring for an entry, and says where keys are stored.
 fn check_keyring() -> DoctorFinding {
-    let (status, details) = match (crate::keyring::state(), KeyStore::for_new_keys()) {
-        (KeyringState::Usable, _) => (
+    let unusable = |problem: Problem| {
+        let hints = problem.hints().iter().map(|hint| format!("; {hint}"));
+        let hints = hints.collect::<String>();
+        let details = format!("{problem}{hints}, or export keys such as OPENAI_API_KEY");
+        (FindingStatus::Warning, details)
+    };
+    let (status, details) = match crate::keyring::state() {
+        KeyringState::Usable => (
             FindingStatus::Passed,
             "the system keyring answers".to_owned(),
         ),
-        (KeyringState::Missing, Ok(store)) => {
-            let place = store.describe();
-            let details = format!("no system keyring is running; keys are stored in {place}");
-            (FindingStatus::Warning, details)
-        }
-        (_, Err(problem)) => {
-            let hints = problem.hints().iter().map(|hint| format!("; {hint}"));
-            let hints = hints.collect::<String>();
-            let details = format!("{problem}{hints}, or export keys such as OPENAI_API_KEY");
-            (FindingStatus::Warning, details)
-        }
-        (KeyringState::Unusable(problem), Ok(_)) => (FindingStatus::Warning, problem.to_string()),
+        KeyringState::Missing => match KeyStore::new_file() {
+            Ok(store) => {
+                let place = store.describe();
+                let details = format!("no system keyring is running; keys are stored in {place}");
+                (FindingStatus::Warning, details)
+            }
+            Err(problem) => unusable(problem),
+        },
+        KeyringState::Unusable(problem) => unusable(problem.hint("unlock the keyring")),
     };
     DoctorFinding {
         what: "keyring",
@@ -419,11 +453,13 @@ fn check_keyring() -> DoctorFinding {
 
 /// Runs `git --version`. Sessions in worktrees need it.
 fn check_git() -> DoctorFinding {
-    let output = std::process::Command::new("git")
-        .arg("--version")
-        .stdin(std::process::Stdio::null())
-        .output();
-    let (status, details) = match output {
+    let run = |git: &Path| {
+        let mut command = std::process::Command::new(git);
+        let command = command.arg("--version").stdin(std::process::Stdio::null());
+        command.output()
+    };
+    let missing = || Err(std::io::ErrorKind::NotFound.into());
+    let (status, details) = match selvedge_toolbox::system_git().map_or_else(missing, run) {
         Ok(output) if output.status.success() => {
             let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
             (FindingStatus::Passed, version)

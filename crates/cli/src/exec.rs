@@ -1,5 +1,6 @@
 //! `selvedge exec`: runs an agent on one task. It never asks for approval.
 
+use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::CliStatus;
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ExecArgs, TurnLimitArgs};
-use crate::chat::format_usage;
-use crate::exec_display::streaming_sink;
+use crate::exec_display::{streaming_sink, turn_summary};
 use crate::journal::JournalNeed;
 use crate::output::{print_json_text, print_text};
 use crate::problem::Problem;
@@ -155,7 +155,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
             assembled = agent_setup::assemble_agent(&mut setup, &args.workspace, agent_options) => assembled?,
         };
         if let Some(prompt) = task.prompt() {
-            prompt.check_model(agent.model())?;
+            prompt.check_images(agent.model())?;
         }
         let provider = provider.get_or_init(|| agent.client().provider().clone());
         options.events.emit(RuntimeEvent::ThreadStarted {
@@ -193,11 +193,12 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
         };
         servers.stop().await;
         finish_running_sessions(&options.cancel).await;
-        anyhow::Ok((outcome, session.id().to_owned(), provider.clone()))
+        let prices = agent.model().prices;
+        anyhow::Ok((outcome, session.id().to_owned(), provider.clone(), prices))
     };
     let result = run_with_signals(&runtime, signals, work);
     shut_down(runtime, &setup, &progress);
-    let (outcome, session, provider) = result?;
+    let (outcome, session, provider, prices) = result?;
     let value = schema.map(|schema| schema.parse_answer(&outcome));
     let matches_schema = !matches!(value, Some(Err(_)));
     let has_answer = has_answer(&outcome);
@@ -210,12 +211,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
         };
         print_turn_result(&outcome, session, answer, &args.turn, &provider)?;
         if !args.quiet && std::io::stderr().is_terminal() {
-            let session = session.map(|id| format!("{id} · ")).unwrap_or_default();
-            let cost = outcome.cost.filter(|cost| *cost > 0.0);
-            let cost = cost
-                .map(|cost| format!(" · ${cost:.4}"))
-                .unwrap_or_default();
-            eprint_line!("{session}{}{cost}", format_usage(&outcome.usage));
+            eprint_line!("{}", turn_summary(session, &outcome, prices));
         }
     } else if !has_answer {
         events.emit(RuntimeEvent::Error {
@@ -268,7 +264,8 @@ fn parse_task(args: &ExecArgs) -> Result<ExecTask> {
     let continues = id.is_some() || args.last;
     let needs_prompt = !continues || prompt.is_some() || !args.image.is_empty();
     let prompt = needs_prompt.then(|| {
-        let files = args.image.iter();
+        let mut read = HashSet::new();
+        let files = args.image.iter().filter(|file| read.insert(*file));
         let images: Vec<_> = files
             .map(|file| PromptImage::read(file))
             .collect::<Result<_, _>>()?;

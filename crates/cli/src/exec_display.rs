@@ -1,10 +1,12 @@
-//! The answer of `selvedge exec` at a terminal: Markdown that is printed while it streams in.
+//! What `selvedge exec` prints at a terminal: the answer as Markdown while it streams in, and a
+//! summary of the turn.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use selvedge_protocol::{ConversationItem, EventSink, RuntimeEvent, TurnItem};
+use selvedge_agent::TurnOutcome;
+use selvedge_protocol::{ConversationItem, EventSink, Prices, RuntimeEvent, TurnItem};
 
-use crate::chat::{StreamedMarkdown, Theme, finished_lines};
+use crate::chat::{StreamedMarkdown, Theme, finished_lines, format_usage};
 use crate::output::print_with_escapes;
 use crate::progress::ProgressDisplay;
 
@@ -61,4 +63,25 @@ pub(crate) fn streaming_sink(progress: &ProgressDisplay, inner: EventSink) -> Ev
         drop(current);
         inner.emit(event);
     })
+}
+
+/// Returns the session, the tokens and the cost of a turn in one line. `session` is the id of the
+/// session, `None` if it is not in the journal; `prices` are those of the model.
+pub(crate) fn turn_summary(
+    session: Option<&str>,
+    outcome: &TurnOutcome,
+    prices: Option<Prices>,
+) -> String {
+    let cost = match (prices, outcome.cost) {
+        (None, _) => Some("cost unknown: the model has no prices".to_owned()),
+        (Some(_), Some(cost)) if cost > 0.0 => Some(format!("${cost:.4}")),
+        (Some(_), _) => None,
+    };
+    let parts = [
+        session.map(str::to_owned),
+        Some(format_usage(&outcome.usage)),
+        cost,
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join(" · ")
 }

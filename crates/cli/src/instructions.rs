@@ -34,17 +34,21 @@ const AGENT_FILE_ENDINGS: [&str; 5] = [
 
 /// Whether a file may instruct agents, this one or others, by its path in a workspace: a known name
 /// in any folder, or a hidden file or folder, such as `.cursorrules`, `.windsurfrules` and
-/// `.github`.
+/// `.github`. Also whether a folder above it would take the place of such a file, as in
+/// `AGENTS.md/x.md`.
 pub(crate) fn is_instructions_file(path: &Path) -> bool {
     let parts = path.components().map(|part| part.as_os_str());
     let parts: Vec<String> = parts
         .map(|part| part.to_string_lossy().to_lowercase())
         .collect();
-    let name = parts.last().map(String::as_str).unwrap_or_default();
-    let stem = name.split('.').next().unwrap_or_default();
-    AGENT_FILE_STEMS.contains(&stem)
-        || AGENT_FILE_ENDINGS.iter().any(|end| name.ends_with(end))
-        || parts.iter().any(|part| part.starts_with('.'))
+    let names_instructions = |(index, part): (usize, &String)| {
+        let stem = part.split('.').next().unwrap_or_default();
+        let is_file = index + 1 == parts.len() || part.contains('.');
+        is_file && AGENT_FILE_STEMS.contains(&stem)
+            || AGENT_FILE_ENDINGS.iter().any(|end| part.ends_with(end))
+            || part.starts_with('.')
+    };
+    parts.iter().enumerate().any(names_instructions)
 }
 
 /// Maximum size of all instructions in the prompt, in bytes.
@@ -73,7 +77,8 @@ pub(crate) fn instruction_files(files: &ProjectFiles) -> Vec<std::path::PathBuf>
     let folders = files.folders().into_iter();
     let paths = folders.filter_map(|folder| {
         let mut named = INSTRUCTIONS_FILES.iter().map(|name| folder.join(name));
-        named.find(|path| path.symlink_metadata().is_ok())
+        // A folder with the name has no instructions.
+        named.find(|path| path.symlink_metadata().is_ok() && !path.is_dir())
     });
     paths.collect()
 }
@@ -134,6 +139,9 @@ mod tests {
             "review.prompt.md",
             "rules/x.mdc",
             ".goosehints",
+            "AGENTS.md/x.md",
+            "sub/claude.MD/deep/x.md",
+            "x.mdc/y.md",
         ] {
             assert!(is_instructions_file(Path::new(path)), "{path}");
         }

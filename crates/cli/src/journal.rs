@@ -1,16 +1,41 @@
 //! Opens the journal with the configured durability and encryption.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use selvedge_config::JournalSettings;
-use selvedge_journal::{Journal, JournalOptions};
+use selvedge_confine::CommandLease;
+use selvedge_journal::{Journal, JournalLocation, JournalOptions, PostgresUrl};
+
+use crate::problem::Problem;
+
+/// The variable that has precedence over the key `store`.
+const STORE_VARIABLE: &str = "SELVEDGE_STORE";
+
+/// Returns where the journal and the memory of a home folder are stored.
+pub(crate) fn journal_location(home: &Path, config: &JournalSettings) -> Result<JournalLocation> {
+    let variable = std::env::var(STORE_VARIABLE).ok();
+    let variable = variable.filter(|url| !url.is_empty());
+    let (url, place) = match (variable, &config.store) {
+        (Some(url), _) => (url, STORE_VARIABLE),
+        (None, Some(url)) => (url.clone(), "the key `store`"),
+        (None, None) => return Ok(JournalLocation::file_in(home)),
+    };
+    let database = url.parse::<PostgresUrl>().map_err(|error| {
+        Problem::new(format!("{place} is {error}")).hint(format!(
+            "set {place} to an address such as `postgres://user:password@host/database`"
+        ))
+    })?;
+    Ok(JournalLocation::postgres(home, database))
+}
 
 /// Opens the journal to read and write.
 pub(crate) fn open_journal(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
-    Ok(Journal::open_with(home, &journal_options(config)?)
-        .map_err(|error| crate::runs::journal_error_problem(&error))?)
+    Ok(
+        Journal::open_with(journal_location(home, config)?, &journal_options(config)?)
+            .map_err(|error| crate::runs::journal_error_problem(&error))?,
+    )
 }
 
 /// Opens the journal for turns of the agent server: they wait while the disk is full.
@@ -19,8 +44,10 @@ pub(crate) fn open_waiting_journal(home: &Path, config: &JournalSettings) -> Res
         waits_for_space: true,
         ..journal_options(config)?
     };
-    Ok(Journal::open_with(home, &options)
-        .map_err(|error| crate::runs::journal_error_problem(&error))?)
+    Ok(
+        Journal::open_with(journal_location(home, config)?, &options)
+            .map_err(|error| crate::runs::journal_error_problem(&error))?,
+    )
 }
 
 /// Whether a command can work without the journal.
@@ -40,13 +67,15 @@ pub(crate) fn open_journal_for_run(
     need: JournalNeed,
 ) -> Result<Arc<Journal>> {
     Ok(
-        Journal::open_with(home, &journal_options(config)?).map_err(|error| {
-            let problem = crate::runs::journal_error_problem(&error);
-            match need {
-                JournalNeed::Required => problem,
-                JournalNeed::Optional => problem.or_hint("pass --ephemeral"),
-            }
-        })?,
+        Journal::open_with(journal_location(home, config)?, &journal_options(config)?).map_err(
+            |error| {
+                let problem = crate::runs::journal_error_problem(&error);
+                match need {
+                    JournalNeed::Required => problem,
+                    JournalNeed::Optional => problem.or_hint("pass --ephemeral"),
+                }
+            },
+        )?,
     )
 }
 
@@ -55,8 +84,10 @@ pub(crate) fn open_journal_read_only(
     home: &Path,
     config: &JournalSettings,
 ) -> Result<Arc<Journal>> {
-    Ok(Journal::open_for_reading(home, &journal_options(config)?)
-        .map_err(|error| crate::runs::journal_error_problem(&error))?)
+    Ok(
+        Journal::open_for_reading(journal_location(home, config)?, &journal_options(config)?)
+            .map_err(|error| crate::runs::journal_error_problem(&error))?,
+    )
 }
 
 fn journal_options(config: &JournalSettings) -> Result<JournalOptions> {
@@ -69,5 +100,18 @@ fn journal_options(config: &JournalSettings) -> Result<JournalOptions> {
         durability: config.durability,
         encryption_key: key,
         waits_for_space: false,
+        leases: None,
     })
+}
+
+/// Returns the lease of the commands of this process, which the lease of the journal extends.
+/// `None` if processes have no leases.
+pub(crate) fn command_lease(journal: &Journal) -> Option<&'static CommandLease> {
+    static LEASE: OnceLock<&'static CommandLease> = OnceLock::new();
+    if !journal.has_leases() {
+        return None;
+    }
+    let lease = LEASE.get_or_init(CommandLease::new);
+    journal.observe_lease(*lease);
+    Some(lease)
 }

@@ -27,6 +27,14 @@ pub(crate) fn state() -> KeyringState {
     }
 }
 
+/// Stores an entry and deletes it. Fails if the keyring is locked and cannot be unlocked. Blocks
+/// while the keyring asks for its password.
+pub(crate) fn check_storing() -> Result<(), Problem> {
+    const PROBE_ENTRY: &str = "selvedge models login";
+    set(PROBE_ENTRY, "")?;
+    delete(PROBE_ENTRY).map(drop)
+}
+
 /// Returns an entry; `None` also if the machine has no keyring.
 pub(crate) fn get(entry: &str) -> Option<String> {
     Entry::new(KEYRING_SERVICE, entry)

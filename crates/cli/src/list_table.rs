@@ -52,6 +52,14 @@ pub(crate) fn print_list(headings: &[&str], rows: Vec<Vec<ListCell>>) -> io::Res
     print_with_escapes(&format_list(headings, rows, style))
 }
 
+/// Keeps the first `limit` rows of a list. Returns whether there were more.
+pub(crate) fn cut_list<T>(rows: &mut Vec<T>, limit: u32) -> bool {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let is_cut = rows.len() > limit;
+    rows.truncate(limit);
+    is_cut
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ListStyle {
     Pipe,

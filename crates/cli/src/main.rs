@@ -48,6 +48,7 @@ mod models;
 mod otlp;
 mod private_file;
 mod problem;
+mod programs;
 mod progress;
 mod prompt_images;
 mod prompt_input;
@@ -68,10 +69,12 @@ mod serve_documents;
 mod serve_errors;
 mod serve_failed_turn;
 mod serve_host;
+mod serve_leases;
 mod serve_mcp_status;
 mod serve_memory_views;
 mod serve_recovery;
 mod serve_resume;
+mod serve_runs;
 mod serve_tokens;
 mod served_runner;
 mod servers;
@@ -85,6 +88,7 @@ mod sessions_worktree;
 mod setup;
 mod shell_files;
 mod stop_signals;
+mod store;
 mod stored_keys;
 mod terminal_input;
 mod text_excerpt;
@@ -183,6 +187,7 @@ fn main() -> ExitCode {
         CliCommand::Serve(args) => serve::serve(args),
         CliCommand::Models(command) => models::models(command),
         CliCommand::Memory(command) => memory::run_command(command),
+        CliCommand::Store(command) => store::store(command),
         CliCommand::Config(command) => config::config(command),
         CliCommand::Doctor(args) => doctor::doctor(args),
         CliCommand::Init(args) => init::init(&args),
@@ -257,11 +262,10 @@ fn misplaced_chat_flag(matches: &clap::ArgMatches) -> Option<String> {
 }
 
 fn exit_code(outcome: anyhow::Result<CliStatus>) -> ExitCode {
-    match outcome {
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            Problem::from_error(&error).print();
-            CliStatus::NotStarted.into()
-        }
-    }
+    let status = outcome.unwrap_or_else(|error| {
+        Problem::from_error(&error).print();
+        CliStatus::NotStarted
+    });
+    provider_login::wait_for_refreshes();
+    status.into()
 }

@@ -33,8 +33,6 @@ pub(crate) struct MemoryBounds {
     pub(crate) directory: Option<PathBuf>,
     /// Whether it is a session of the agent server, whose memory ends at its workspace.
     pub(crate) is_served: bool,
-    /// Whether an agent wrote the request.
-    pub(crate) is_asked_by_agent: bool,
 }
 
 impl MemoryBounds {
@@ -106,14 +104,15 @@ pub(crate) fn open_configured_memory(setup: &CliSetup) -> Result<Option<Arc<Memo
 /// Opens the memory in a folder. It is encrypted if the journal is, or if it already was.
 pub(crate) fn open_memory_in(home: &Path, config: &Config) -> Result<Memory> {
     let redactor = || Redactor::new(config.journal.secret_names.clone());
+    let location = crate::journal::journal_location(home, &config.journal)?;
     let opened = match config.journal.encrypt {
-        false => Memory::open(home, redactor()),
+        false => Memory::open(&location, redactor()),
         // Encrypted memory is opened below, also if only the stored data is encrypted.
         true => Err(JournalError::WrongKey.into()),
     };
     let opened = match opened {
         Err(MemoryError::Journal(JournalError::WrongKey)) => {
-            Memory::open_encrypted(home, redactor(), &crate::keyring::journal_key()?)
+            Memory::open_encrypted(&location, redactor(), &crate::keyring::journal_key()?)
         }
         opened => opened,
     };
@@ -188,7 +187,6 @@ fn agent_project(setup: &CliSetup, context_window: u64) -> AgentProject {
         scope: setup.config.memory.scope,
         folders: bounds.folders(&setup.directory),
         max_brief_tokens: tokens.min(MAX_BRIEF_TOKENS),
-        is_asked_by_agent: bounds.is_asked_by_agent,
     }
 }
 

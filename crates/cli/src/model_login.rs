@@ -105,7 +105,8 @@ fn oauth_login(name: &str, settings: &OAuthSettings, device: bool) -> Result<OAu
         let login = client.start_browser_login(&redirect).map_err(problem)?;
         eprint_line!("open this URL to log in to {name}:");
         print_line(login.authorization_url())?;
-        let target = tokio::time::timeout(LOGIN_TIMEOUT, wait_for_login_callback(&listener)).await;
+        let returned = wait_for_login_callback(&listener, login.authorization_url());
+        let target = tokio::time::timeout(LOGIN_TIMEOUT, returned).await;
         let target = target.map_err(|_| problem(OAuthError::Expired))??;
         Ok(login.finish(&target).await.map_err(problem)?)
     })

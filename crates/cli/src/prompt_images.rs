@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use selvedge_agent::TurnInput;
+use selvedge_agent::{TurnAuthor, TurnInput};
 use selvedge_files::RefusalReason;
 use selvedge_models::Model;
 use selvedge_protocol::{Message, OutputPart};
@@ -10,6 +10,12 @@ use selvedge_text::count_noun;
 use selvedge_toolbox::{ImageDataError, MAX_IMAGE_FILE_BYTES, PreparedImage, prepare_image};
 
 use crate::problem::Problem;
+
+/// Most images of a prompt.
+const MAX_PROMPT_IMAGES: usize = 20;
+/// Most bytes that all images of a prompt have in a request. Providers refuse larger requests, and
+/// the images are sent again with each later turn.
+const MAX_PROMPT_IMAGE_BYTES: usize = 20 << 20;
 
 /// An image of a prompt.
 #[derive(Debug, Clone)]
@@ -82,8 +88,19 @@ pub(crate) struct UserPrompt {
 }
 
 impl UserPrompt {
-    /// Fails if the prompt has images and the model accepts none.
-    pub(crate) fn check_model(&self, model: &Model) -> Result<(), Problem> {
+    /// Fails if the prompt has more images than can be sent, or the model accepts none.
+    pub(crate) fn check_images(&self, model: &Model) -> Result<(), Problem> {
+        if self.images.len() > MAX_PROMPT_IMAGES {
+            let count = self.images.len();
+            let message = format!("the message has {count} images, more than {MAX_PROMPT_IMAGES}");
+            return Err(Problem::new(message).hint("send them in several messages"));
+        }
+        let bytes: usize = self.images.iter().map(|image| image.image.data.len()).sum();
+        if bytes > MAX_PROMPT_IMAGE_BYTES {
+            let limit = MAX_PROMPT_IMAGE_BYTES >> 20;
+            let message = format!("the images of the message have more than {limit} MB together");
+            return Err(Problem::new(message).hint("send them in several messages"));
+        }
         if self.images.is_empty() || model.images {
             return Ok(());
         }
@@ -101,6 +118,42 @@ impl From<UserPrompt> for TurnInput {
     fn from(prompt: UserPrompt) -> Self {
         let text = OutputPart::Text { text: prompt.text };
         let images = prompt.images.into_iter().map(|image| image.image.into());
-        Self(std::iter::once(text).chain(images).collect())
+        Self {
+            parts: std::iter::once(text).chain(images).collect(),
+            author: TurnAuthor::Person,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_with_too_many_or_too_large_images_is_refused() {
+        let pixel = include_bytes!("../tests/images/pixel.png").to_vec();
+        let image = PromptImage::from_bytes("a.png".to_owned(), pixel).unwrap();
+        let mut model = Model::from_table("seer");
+        model.images = true;
+        let check = |count: usize, bytes: usize| {
+            let mut image = image.clone();
+            image.image.data = "A".repeat(bytes);
+            let prompt = UserPrompt {
+                text: String::new(),
+                images: vec![image; count],
+            };
+            let checked = prompt.check_images(&model);
+            checked.map_err(|problem| problem.to_string())
+        };
+        check(MAX_PROMPT_IMAGES, 100).unwrap();
+        check(4, MAX_PROMPT_IMAGE_BYTES / 4).unwrap();
+        assert_eq!(
+            check(MAX_PROMPT_IMAGES + 1, 100).unwrap_err(),
+            "the message has 21 images, more than 20"
+        );
+        assert_eq!(
+            check(4, MAX_PROMPT_IMAGE_BYTES / 4 + 1).unwrap_err(),
+            "the images of the message have more than 20 MB together"
+        );
     }
 }

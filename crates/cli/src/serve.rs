@@ -20,6 +20,7 @@ use crate::distill_schedule::distill_in_server;
 use crate::log::reopen_log;
 use crate::output::{print_line, print_text};
 use crate::problem::Problem;
+use crate::programs::add_served_workspace;
 use crate::run::runtime;
 use crate::runs::open_user_journal;
 use crate::serve_args::{LoginArgs, ServeArgs, ServeCommand};
@@ -81,6 +82,8 @@ fn serve_api(args: &ServeArgs) -> Result<CliStatus> {
         tokens: requests.clone(),
         replies: requests.clone(),
         deciders: requests.clone(),
+        leases: journal.has_leases().then(|| journal.clone() as _),
+        approvals: journal.has_leases().then(|| journal.clone() as _),
     };
     let user_file = UserFile::read(&home)?;
     let host = JournalHost::new(
@@ -254,6 +257,9 @@ async fn check_tokens(store: &dyn ApiTokenStore) -> Result<(), Problem> {
         return Err(problem.hint("run `selvedge serve token create`"));
     }
     let mut workspaces = valid.iter().flat_map(|token| &token.workspaces);
+    for workspace in workspaces.clone() {
+        add_served_workspace(Path::new(workspace));
+    }
     match workspaces.find_map(|workspace| path_folder_in(Path::new(workspace))) {
         None => Ok(()),
         Some(folder) => Err(Problem::new(format!(

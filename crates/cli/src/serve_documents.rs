@@ -76,8 +76,19 @@ pub(crate) fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result
     Err(HostError {
         kind: HostErrorKind::Denied,
         message: format!("`{path}` is not a document of the workspace"),
-        hint: Some("`workspace.documents` in config.toml selects the documents".to_owned()),
+        hint: Some(format!(
+            "documents of this folder are {}; `workspace.documents` in config.toml selects them",
+            document_patterns(setup).join(", ")
+        )),
     })
+}
+
+/// Returns globs of the files of a workspace that can be documents.
+pub(crate) fn document_patterns(setup: &CliSetup) -> Vec<String> {
+    match setup.config.workspace.documents.as_slice() {
+        [] => vec!["**/*.md".to_owned()],
+        globs => globs.to_vec(),
+    }
 }
 
 /// Returns the file of a document as it is. Reads it as `workspace.read` does, never through a

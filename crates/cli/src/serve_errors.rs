@@ -1,9 +1,12 @@
 //! What clients of the agent server see of errors: no text of configuration files, and no path of
 //! the server outside of the folder that they use. The log has the whole error.
 
+use selvedge_agent::AgentError;
+use selvedge_journal::JournalError;
 use selvedge_server::{HostError, HostErrorKind};
 
 use crate::problem::Problem;
+use crate::session_configuration::{SessionConfiguration, no_environment};
 
 /// Returns a failure of the server, which clients do not see.
 pub(crate) fn failed(error: &anyhow::Error) -> HostError {
@@ -20,6 +23,24 @@ pub(crate) fn invalid(error: &anyhow::Error, folder: &str) -> HostError {
         hint: problem.hints().first().cloned(),
     }
     .without_server_paths(folder, "")
+}
+
+/// Fails if there is no environment with the name of a request. Such a name may look like a path of
+/// the server, which [`invalid`] would hide.
+pub(crate) fn check_environment(
+    configuration: &SessionConfiguration,
+    environment: Option<&str>,
+) -> Result<(), HostError> {
+    let known = configuration.environment_names();
+    let is_unknown = |name: &&str| known.iter().all(|known| known != name);
+    environment.filter(is_unknown).map_or(Ok(()), |name| {
+        let problem = no_environment(name);
+        Err(HostError {
+            kind: HostErrorKind::Invalid,
+            message: problem.to_string(),
+            hint: problem.hints().first().cloned(),
+        })
+    })
 }
 
 /// Hides errors about files of the server from clients.
@@ -72,6 +93,28 @@ pub(crate) fn names_server_files(text: &str, folder: &str) -> bool {
     };
     let quotes_config = text.contains("config.toml:") || text.contains(".mcp.json:");
     quotes_config || words.any(is_outside)
+}
+
+/// Returns the failure of a request that the journal refused.
+pub(crate) fn journal_failure(error: &JournalError) -> HostError {
+    HostError {
+        kind: match error {
+            JournalError::RunNotFound(_)
+            | JournalError::SessionNotFound(_)
+            | JournalError::AmbiguousId(_) => HostErrorKind::NotFound,
+            _ => HostErrorKind::Failed,
+        },
+        message: error.to_string(),
+        hint: None,
+    }
+}
+
+/// Returns the failure of a request about a session.
+pub(crate) fn agent_failure(error: &AgentError) -> HostError {
+    match error {
+        AgentError::Journal(error) => journal_failure(error),
+        other => HostError::failed(other),
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use selvedge_journal::Journal;
 use selvedge_protocol::{ClaimedMessage, EventSink, RuntimeEvent, TurnError, TurnErrorKind, Usage};
 
 use crate::problem::Problem;
+use crate::session_runner::input_of_message;
 
 /// Ends the turn of a message whose agent could not be set up, so that clients and the session see
 /// the failure.
@@ -21,8 +22,8 @@ pub(crate) async fn fail_turn(
     // The setup has closed the session.
     let recorded = async {
         let mut session = Session::open(journal, session).await?;
-        let text = &claimed.message.text;
-        session.fail_turn(text, error.clone()).await
+        let input = input_of_message(&claimed.message);
+        session.fail_turn(input, error.clone()).await
     };
     if let Err(error) = recorded.await {
         tracing::error!(session, %error, "cannot record the failed turn");

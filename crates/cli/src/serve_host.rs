@@ -9,15 +9,17 @@ use anyhow::Result;
 use async_trait::async_trait;
 use selvedge_agent::{AgentError, ChildSessions, Session, TurnActivity, TurnOptions, request_stop};
 use selvedge_config::{Config, UserFile};
-use selvedge_journal::{Journal, JournalError, Redactor, RunFilter};
+use selvedge_journal::{Journal, JournalError, Redactor};
 use selvedge_memory::Memory;
-use selvedge_protocol::{ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore};
+use selvedge_protocol::{
+    ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore, TurnChangeStore,
+};
 use selvedge_script::is_script_name;
 use selvedge_server::{
-    ClientTool, EditLesson, HostError, HostErrorKind, HostedCheck, HostedGradient, HostedItems,
-    HostedLesson, HostedMcpServer, HostedMemoryHit, HostedReplay, HostedRun, HostedStep,
-    HostedTool, HostedTopics, HostedTurn, HostedTurnLevel, LessonReview, ResumedRun, RunResume,
-    SessionHost, SessionPlace,
+    ClientTool, EditLesson, HostError, HostErrorKind, HostedChangedTurn, HostedCheck, HostedDiff,
+    HostedGradient, HostedItems, HostedLesson, HostedMcpServer, HostedMemoryHit, HostedReplay,
+    HostedRun, HostedStep, HostedTool, HostedTopics, HostedTurn, HostedTurnLevel, LessonReview,
+    ResumedRun, RunResume, SessionHost, SessionPlace,
 };
 use selvedge_tools::camel_case;
 use serde_json::{Value, json};
@@ -26,17 +28,25 @@ use crate::agent_setup::add_sub_agents;
 use crate::doctor::check_for_server;
 use crate::memory::delete_session;
 use crate::problem::Problem;
-use crate::runs::{replay_for_server, run_json};
+use crate::programs::add_served_workspace;
+use crate::runs::replay_for_server;
 use crate::serve::path_folder_in;
-use crate::serve_documents::{call_tool, check_document, check_inside, document_source};
-use crate::serve_errors::{WithoutServerPaths, failed, invalid, shown_problem};
+use crate::serve_documents::{
+    call_tool, check_document, check_inside, document_patterns, document_source,
+};
+use crate::serve_errors::{
+    WithoutServerPaths, agent_failure, check_environment, failed, invalid, journal_failure,
+    shown_problem,
+};
 use crate::serve_failed_turn::fail_turn;
+use crate::serve_leases::{is_declared, is_lost, is_unfinished};
 use crate::serve_mcp_status::mcp_servers;
 use crate::serve_memory_views::{
     edit_lesson, gradient, lessons_of, review_lesson, search, topics_of, turn_levels,
 };
 use crate::serve_recovery::{continue_item_ids, reconcile_events};
-use crate::serve_resume::{resume_run, script_tools};
+use crate::serve_resume::{ScriptClaims, resume_run, script_tools, turn_is_running};
+use crate::serve_runs::{list_runs, show_run};
 use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
@@ -59,6 +69,7 @@ pub(crate) struct JournalHost {
     reader: Arc<Journal>,
     /// What the turns of each workspace share.
     workspaces: WorkspaceCache,
+    script_claims: ScriptClaims,
     /// The user's configuration, as it was when it had no errors.
     user_config: Mutex<Config>,
 }
@@ -76,6 +87,7 @@ impl JournalHost {
             journal,
             requests,
             reader,
+            script_claims: ScriptClaims::default(),
             user_config: Mutex::new(user_config),
         }
     }
@@ -98,11 +110,7 @@ impl JournalHost {
                     let session = session.map_err(|error| journal_failure(&error))?;
                     work(&journal, &id).map_err(|error| invalid(&error, &session.directory))
                 }
-                TurnActivity::Running => Err(HostError {
-                    kind: HostErrorKind::Busy,
-                    message: format!("a turn of session {id} is running"),
-                    hint: Some("POST /api/v1/sessions/{id}/stop stops it".to_owned()),
-                }),
+                TurnActivity::Running => Err(turn_is_running(&id)),
             }
         };
         let done = tokio::task::spawn_blocking(change).await;
@@ -213,7 +221,15 @@ impl JournalHost {
             run.await
         };
         let (state, answer) = match run.await {
+            Ok((session, outcome)) if is_unfinished(&self.journal, &session, outcome.as_ref()) => {
+                return Err(HostError::failed(
+                    describe_end(&session, outcome.as_ref()).1,
+                ));
+            }
             Ok((session, outcome)) => describe_end(&session, outcome.as_ref()),
+            Err(error) if is_lost(&self.journal, &id).await? => {
+                return Err(HostError::failed(format!("{error:#}")));
+            }
             Err(error) => {
                 let problem = Problem::from_error(&error);
                 let problem = shown_problem(&problem, &id, claimed.turn, &directory);
@@ -235,31 +251,21 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn journal_failure(error: &JournalError) -> HostError {
-    HostError {
-        kind: match error {
-            JournalError::RunNotFound(_)
-            | JournalError::SessionNotFound(_)
-            | JournalError::AmbiguousId(_) => HostErrorKind::NotFound,
-            _ => HostErrorKind::Failed,
-        },
-        message: error.to_string(),
-        hint: None,
-    }
-}
-
-fn agent_failure(error: &AgentError) -> HostError {
-    match error {
-        AgentError::Journal(error) => journal_failure(error),
-        other => HostError::failed(other),
-    }
-}
-
 #[async_trait]
 impl SessionHost for JournalHost {
     async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError> {
+        let is_shared = self.journal.has_leases();
+        if is_shared {
+            let directory = self.session_directory(session).await;
+            if !self.serves(&directory.map_err(|error| failed(&error))?) {
+                return Ok(HostedStep::Elsewhere);
+            }
+        }
         let open = match Session::open(&self.journal, session).await {
             Ok(open) => open,
+            Err(AgentError::Journal(JournalError::SessionInUse(_))) if is_shared => {
+                return Ok(HostedStep::Elsewhere);
+            }
             Err(AgentError::Journal(JournalError::SessionInUse(_))) => return Ok(HostedStep::Busy),
             Err(error) => return Err(agent_failure(&error)),
         };
@@ -277,7 +283,13 @@ impl SessionHost for JournalHost {
         ended.map(|()| HostedStep::Ended)
     }
 
+    fn serves(&self, folder: &str) -> bool {
+        let declared = lock(&self.user_config).serve.workspaces.clone();
+        !self.journal.has_leases() || is_declared(folder, &declared) && self.is_folder(folder)
+    }
+
     fn refusal_of_workspace(&self, workspace: &str) -> Option<String> {
+        add_served_workspace(Path::new(workspace));
         path_folder_in(Path::new(workspace))?;
         Some("PATH of the server has a folder of the workspace; start it with another PATH".into())
     }
@@ -320,6 +332,7 @@ impl SessionHost for JournalHost {
         worktree: Option<bool>,
     ) -> Result<SessionPlace, HostError> {
         let configuration = self.requested_configuration(workspace)?;
+        check_environment(&configuration, environment)?;
         let place = configuration.session_place(environment, worktree);
         let (directory, folder) = place.map_err(|error| invalid(&error, workspace))?;
         Ok(SessionPlace {
@@ -355,7 +368,8 @@ impl SessionHost for JournalHost {
     async fn resume_run(&self, resume: RunResume) -> Result<ResumedRun, HostError> {
         let folder = self.session_directory(&resume.session).await;
         let folder = folder.map_err(|error| failed(&error))?;
-        let resumed = resume_run(&self.workspaces, &self.journal, resume).await;
+        let claim = self.script_claims.claim(&resume.session).await?;
+        let resumed = resume_run(&self.workspaces, &self.journal, claim, resume).await;
         resumed.map_err(|error| invalid(&error, &folder))
     }
 
@@ -428,7 +442,11 @@ impl SessionHost for JournalHost {
         Ok(!asked.map_err(HostError::failed)?.is_empty())
     }
 
-    async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError> {
+    async fn session_diff(
+        &self,
+        session: &str,
+        turn: Option<u32>,
+    ) -> Result<HostedDiff, HostError> {
         let folder = SessionStore::get(&*self.reader, session).await;
         let folder = folder.map_err(HostError::failed)?.directory;
         let (reader, session) = (self.reader.clone(), session.to_owned());
@@ -436,6 +454,14 @@ impl SessionHost for JournalHost {
         let done = tokio::task::spawn_blocking(diff).await;
         done.map_err(HostError::failed)?
             .map_err(|error| invalid(&error, &folder))
+    }
+
+    async fn changed_turns(&self, session: &str) -> Result<Vec<HostedChangedTurn>, HostError> {
+        let turns = self.reader.changed_turns(session).await;
+        let turns = turns.map_err(HostError::failed)?.into_iter();
+        Ok(turns
+            .map(|(turn, files)| HostedChangedTurn { turn, files })
+            .collect())
     }
 
     async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError> {
@@ -530,6 +556,12 @@ impl SessionHost for JournalHost {
         }
     }
 
+    async fn document_patterns(&self, workspace: &str) -> Result<Vec<String>, HostError> {
+        let shared = self.workspaces.get(Path::new(workspace), None);
+        let shared = shared.map_err(|error| failed(&error))?;
+        Ok(document_patterns(&shared.setup))
+    }
+
     async fn document_source(&self, workspace: &str, path: &str) -> Result<String, HostError> {
         let shared = self.workspaces.get(Path::new(workspace), None);
         let shared = shared.map_err(|error| failed(&error))?;
@@ -542,22 +574,8 @@ impl SessionHost for JournalHost {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<HostedRun>, HostError> {
-        let filter = RunFilter {
-            workspaces: Some(workspaces.to_vec()),
-            after: after.map(str::to_owned),
-            limit: Some(limit),
-            ..RunFilter::default()
-        };
-        let read = move |journal: &Journal| {
-            let runs = journal.runs(&filter)?.into_iter();
-            let hosted = runs.map(|run| HostedRun {
-                directory: run.directory.clone(),
-                body: json!(run),
-            });
-            Ok::<_, JournalError>(hosted.collect())
-        };
-        let runs = self.journal.spawn_blocking(read).await;
-        runs.map_err(|error| journal_failure(&error))
+        let redactor = Redactor::new(lock(&self.user_config).journal.secret_names.clone());
+        list_runs(&self.journal, redactor, workspaces, after, limit).await
     }
 
     async fn search_memory(
@@ -572,19 +590,6 @@ impl SessionHost for JournalHost {
 
     async fn run(&self, id: &str) -> Result<HostedRun, HostError> {
         let redactor = Redactor::new(lock(&self.user_config).journal.secret_names.clone());
-        let id = id.to_owned();
-        let read = move |journal: &Journal| {
-            let run = journal.run(&id)?;
-            // A person may shorten an id. Over the API, a short one would tell about other runs.
-            if run.summary.id != id {
-                return Err(JournalError::RunNotFound(id.clone()));
-            }
-            Ok::<_, JournalError>(HostedRun {
-                directory: run.summary.directory.clone(),
-                body: run_json(&run, &redactor),
-            })
-        };
-        let run = self.journal.spawn_blocking(read).await;
-        run.map_err(|error| journal_failure(&error))
+        show_run(&self.journal, redactor, id).await
     }
 }

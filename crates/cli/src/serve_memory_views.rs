@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use selvedge_config::MemorySettings;
 use selvedge_memory::{
-    AssembledHistory, GradientOptions, Lesson, LessonEdit, LessonScope, Level, Memory, MemoryError,
-    MemoryHit, MemoryQuery, PlanStorage, ProposalDecision, TopicOverTime,
+    AssembledHistory, GradientOptions, Lesson, LessonEdit, Level, Memory, MemoryError, MemoryHit,
+    MemoryQuery, PlanStorage, ProposalDecision, TopicTrend,
 };
 use selvedge_server::{
     EditLesson, HostError, HostErrorKind, HostedBand, HostedGradient, HostedLesson,
     HostedLessonScope, HostedMemoryHit, HostedTopic, HostedTopics, HostedTurnLevel, LessonReview,
 };
 
+use crate::memory::MAX_CHART_WEEKS;
+
 /// Most topics of a request.
 const MAX_TOPICS: usize = 20;
-/// Parts of the time in which the turns of a topic are counted.
-const TIME_PARTS: usize = 30;
 
 /// Returns how a prompt contains the turns of a session.
 pub(crate) async fn gradient(
@@ -149,7 +149,7 @@ pub(crate) async fn review_lesson(
     .await
 }
 
-/// Changes the text of a lesson, or where it is used.
+/// Changes the text of a lesson.
 pub(crate) async fn edit_lesson(
     memory: Arc<Memory>,
     lesson: &str,
@@ -157,21 +157,13 @@ pub(crate) async fn edit_lesson(
 ) -> Result<(), HostError> {
     let lesson = lesson.to_owned();
     read(memory, move |memory| {
-        let text = LessonEdit {
+        let edit = LessonEdit {
             title: edit.title,
             content: edit.content,
             topics: edit.topics,
+            project: None,
         };
-        if text != LessonEdit::default() {
-            memory.edit_lesson(&lesson, &text)?;
-        }
-        match edit.scope {
-            None => Ok(()),
-            Some(HostedLessonScope::User) => memory.set_lesson_scope(&lesson, LessonScope::User),
-            Some(HostedLessonScope::Project) => {
-                memory.set_lesson_scope(&lesson, LessonScope::Project)
-            }
-        }
+        memory.edit_lesson(&lesson, &edit)
     })
     .await
 }
@@ -181,19 +173,19 @@ pub(crate) async fn topics_of(
     memory: Arc<Memory>,
     sessions: Vec<String>,
 ) -> Result<HostedTopics, HostError> {
-    let history = read(memory, move |memory| {
-        memory.topic_history(&sessions, MAX_TOPICS, TIME_PARTS)
-    })
-    .await?;
-    let view = |topic: TopicOverTime| HostedTopic {
-        name: topic.name,
-        category: topic.category,
-        turns: topic.turns,
+    let trends = read(memory, move |memory| memory.topic_trends_of(&sessions));
+    let mut trends = trends.await?;
+    let weeks = TopicTrend::latest_weeks(&trends, MAX_CHART_WEEKS);
+    trends.truncate(MAX_TOPICS);
+    let view = |trend: TopicTrend| HostedTopic {
+        turns_by_week: trend.turns_in(&weeks),
+        name: trend.topic.name,
+        category: trend.topic.category,
+        turns: trend.topic.turns,
     };
     Ok(HostedTopics {
-        first_ms: history.first_ms,
-        last_ms: history.last_ms,
-        topics: history.topics.into_iter().map(view).collect(),
+        topics: trends.into_iter().map(view).collect(),
+        weeks,
     })
 }
 
@@ -238,9 +230,10 @@ async fn read<T: Send + 'static>(
             MemoryError::SessionNotFound(_)
             | MemoryError::TurnNotFound { .. }
             | MemoryError::LessonNotFound(_) => HostErrorKind::NotFound,
-            MemoryError::InvalidLesson(_) | MemoryError::LessonWithoutProject(_) => {
-                HostErrorKind::Invalid
-            }
+            MemoryError::InvalidLesson(_)
+            | MemoryError::LayerSize { .. }
+            | MemoryError::LayerExists(_)
+            | MemoryError::GapAccepted(_) => HostErrorKind::Invalid,
             _ => HostErrorKind::Failed,
         },
         message: error.to_string(),

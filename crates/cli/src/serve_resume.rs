@@ -1,20 +1,23 @@
 //! Scripts of clients of the agent server: the tools that they can call, and scripts that resume a
 //! run of a session.
 
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use anyhow::Result;
+use selvedge_agent::{TurnActivity, claim_between_turns};
 use selvedge_journal::Journal;
-use selvedge_protocol::{EventSink, LimitSurface, SessionFolder, SessionStore, ToolSpec, new_id};
+use selvedge_protocol::{EventSink, LimitSurface, SessionStore, ToolSpec, new_id};
 use selvedge_script::{RunOptions, callable_name};
-use selvedge_server::{HostedTool, HostedToolField, ResumedRun, RunResume};
+use selvedge_server::{
+    HostError, HostErrorKind, HostedTool, HostedToolField, ResumedRun, RunResume,
+};
 use selvedge_tools::{RegisteredTool, Registry, signature};
 
 use crate::args::ScriptLimitArgs;
-use crate::problem::Problem;
 use crate::saved_config::SavedRunConfig;
-use crate::session_runner::setup_for_session;
+use crate::session_runner::{session_worktree, setup_for_session};
 use crate::workspace_parts::WorkspaceCache;
 
 /// Tools that a resumed script cannot call, or namespaces of such tools: they would start turns,
@@ -61,23 +64,57 @@ fn tool_view(tool: &RegisteredTool) -> HostedTool {
     }
 }
 
+/// The sessions in which resumed scripts run. A journal handle of its own claims each of them, so
+/// that no turn begins meanwhile.
+#[derive(Default)]
+pub(crate) struct ScriptClaims(tokio::sync::Mutex<HashMap<String, Weak<Journal>>>);
+
+impl ScriptClaims {
+    /// Claims a session until the result and all others for it are dropped. Fails while a turn of
+    /// it runs.
+    pub(crate) async fn claim(&self, session: &str) -> Result<Arc<Journal>, HostError> {
+        let mut claims = self.0.lock().await;
+        claims.retain(|_, claim| claim.strong_count() > 0);
+        if let Some(claim) = claims.get(session).and_then(Weak::upgrade) {
+            return Ok(claim);
+        }
+        let opened = tokio::task::spawn_blocking(crate::runs::open_user_journal).await;
+        let opened = opened.map_err(HostError::failed)?;
+        let claim = opened.map_err(HostError::failed)?;
+        let claimed = claim_between_turns(&claim, session).await;
+        match claimed.map_err(HostError::failed)? {
+            TurnActivity::Idle => {
+                claims.insert(session.to_owned(), Arc::downgrade(&claim));
+                Ok(claim)
+            }
+            TurnActivity::Running => Err(turn_is_running(session)),
+        }
+    }
+}
+
+/// The error of a request that needs a session without a running turn.
+pub(crate) fn turn_is_running(session: &str) -> HostError {
+    HostError {
+        kind: HostErrorKind::Busy,
+        message: format!("a turn or a script of session {session} is running"),
+        hint: Some("POST /api/v1/sessions/{id}/stop stops it".to_owned()),
+    }
+}
+
 /// Prepares a script that resumes a run of a session, with the settings and permissions of the
-/// session. Fails if the run cannot be resumed here.
+/// session. Fails if the run cannot be resumed here. `claim` claims the session until the script
+/// has ended.
 pub(crate) async fn resume_run(
     workspaces: &WorkspaceCache,
     journal: &Arc<Journal>,
+    claim: Arc<Journal>,
     resume: RunResume,
 ) -> Result<ResumedRun> {
     let info = SessionStore::get(&**journal, &resume.session).await?;
-    if info.folder == SessionFolder::Worktree {
-        let message = "the session of the run works in a worktree";
-        return Err(Problem::new(message)
-            .hint("send a message to the session")
-            .into());
-    }
+    let worktree = session_worktree(&info).await?;
     let shared = workspaces.get(Path::new(&info.directory), info.environment.as_deref())?;
     let permissions: Vec<_> = info.permissions.iter().collect();
-    let mut setup = setup_for_session(&shared, None, &permissions, journal)?;
+    let mut setup = setup_for_session(&shared, worktree, &permissions, journal)?;
     setup.sub_agents = None;
     setup.toolbox.cabinet = journal.documents_of(&info.directory);
     let setup = setup.with_session(&info.id);
@@ -114,7 +151,7 @@ pub(crate) async fn resume_run(
             .with_tools(registry)
             .run_with(&source, options)
             .await;
-        drop((setup, shared));
+        drop((setup, shared, claim));
     };
     Ok(ResumedRun {
         id,

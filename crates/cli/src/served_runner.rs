@@ -6,7 +6,7 @@ use std::time::Duration;
 use selvedge_agent::SubAgents;
 use selvedge_journal::Journal;
 use selvedge_protocol::{
-    ApiTokenStore, InboxMessage, InboxState, QueuedTurnFuture, QueuedTurnRunner, ServerStoreError,
+    ApiTokenStore, InboxMessage, QueuedTurnFuture, QueuedTurnRunner, ServerStoreError,
     SessionError, SessionEventStore, SessionFuture, SessionRunner, SessionStore, since_epoch,
 };
 use selvedge_server::{SessionWaker, TurnPermit};
@@ -68,7 +68,7 @@ impl ServedRunner {
         let mut poll_interval = FIRST_POLL_INTERVAL;
         loop {
             let message = self.journal.message(session, number).await?;
-            if matches!(message.state, InboxState::Answered | InboxState::Failed) {
+            if !message.state.is_open() {
                 return Ok(message);
             }
             tokio::time::sleep(poll_interval).await;

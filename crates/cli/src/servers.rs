@@ -14,6 +14,7 @@ use selvedge_mcp::{
 
 use crate::output::eprint_labelled;
 use crate::problem::Problem;
+use crate::programs::server_program;
 use crate::setup::CliSetup;
 
 /// How long servers may take to start before a note says that they are waited for.
@@ -100,7 +101,17 @@ impl CliSetup {
                 );
                 let mut server = server;
                 server.cwd = Some(self.server_folder(origin, server.cwd));
-                server_settings_of(name, server, origin, place.as_deref())
+                let program = server_program(&self.toolbox.workspace, &server, origin);
+                let mut settings = server_settings_of(name, server, origin, place.as_deref())?;
+                match program {
+                    Ok(program) => settings.program = program,
+                    Err(error) => {
+                        let (name, reason) = (&settings.name, &error.reason);
+                        tracing::warn!(server = name, reason, "an MCP server is not started");
+                        settings.config_error.get_or_insert(error);
+                    }
+                }
+                Ok(settings)
             })
             .collect()
     }

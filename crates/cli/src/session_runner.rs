@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_agent::{AgentError, Session, SubAgents, TurnOptions, TurnOutcome};
+use selvedge_agent::{
+    AgentError, Session, SubAgents, TurnAuthor, TurnInput, TurnOptions, TurnOutcome,
+};
 use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_protocol::{
     ClaimedMessage, InboxMessage, InboxState, LimitSurface, QueuedTurnFuture, QueuedTurnRunner,
     RequestGate, SandboxPolicy, SessionError, SessionFolder, SessionFuture, SessionInfo,
-    SessionRunner, SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage,
+    SessionRunner, SessionStore, TurnBudgets, TurnEnd, TurnPermissions, Usage, WorkspaceReach,
 };
 use selvedge_server::ClientTool;
 use selvedge_toolbox::{SessionAccess, SessionEnvironment};
@@ -196,7 +198,7 @@ async fn answer_queue(
     let mut on_busy = Some(on_busy);
     loop {
         let message = journal.message(session, number).await?;
-        if matches!(message.state, InboxState::Answered | InboxState::Failed) {
+        if !message.state.is_open() {
             return Ok(AnsweredMessage {
                 message,
                 usage,
@@ -239,8 +241,7 @@ async fn answer_queue(
             }
             Err(error) => return Err(error.into()),
         }
-        let answered = journal.message(session, number).await?.state;
-        if matches!(answered, InboxState::Queued | InboxState::Claimed) {
+        if journal.message(session, number).await?.state.is_open() {
             tokio::select! {
                 () = options.cancel.cancelled() => {
                     return Err(Problem::new("interrupted while the message waits").into());
@@ -278,10 +279,6 @@ pub(crate) async fn run_message(
     ];
     let permissions: Vec<&TurnPermissions> = permissions.into_iter().flatten().collect();
     let folder = Path::new(&info.directory);
-    let real = folder
-        .canonicalize()
-        .map_err(|error| Problem::new(format!("cannot open {}: {error}", folder.display())))?;
-    check_folder(folder, &real)?;
     let worktree = session_worktree(&info).await?;
     let shared = workspaces.get(folder, info.environment.as_deref())?;
     let mut setup = setup_for_session(&shared, worktree, &permissions, journal)?;
@@ -290,7 +287,6 @@ pub(crate) async fn run_message(
         setup.memory_bounds.is_served = true;
     }
     setup.memory_bounds.directory = Some(folder.to_owned());
-    setup.memory_bounds.is_asked_by_agent = !claimed.message.author.kind.is_person();
     let gate = Arc::new(TurnGate::new(
         journal,
         claimed.payer.clone(),
@@ -343,8 +339,8 @@ pub(crate) async fn run_message(
     let outcome = match claimed.begun {
         true => agent.run_open_turn(&mut session, options).await,
         false => {
-            let text = claimed.message.text.clone();
-            agent.run_turn(&mut session, text, options).await
+            let input = input_of_message(&claimed.message);
+            agent.run_turn(&mut session, input, options).await
         }
     };
     if let Some(agents) = &setup.sub_agents {
@@ -355,6 +351,14 @@ pub(crate) async fn run_message(
     }
     gate.settle().await;
     Ok((session, Some(outcome)))
+}
+
+/// Returns the prompt of the turn that a message starts.
+pub(crate) fn input_of_message(message: &InboxMessage) -> TurnInput {
+    TurnInput::from(message.text.clone()).by(match message.author.kind.is_person() {
+        true => TurnAuthor::Person,
+        false => TurnAuthor::Agent,
+    })
 }
 
 /// Returns the state of a message whose turn has ended, and its final answer or the error. The
@@ -369,6 +373,7 @@ pub(crate) fn describe_end(
             InboxState::Answered,
             session.last_message().unwrap_or_default(),
         ),
+        Some(Ok(TurnEnd::Interrupted)) => (InboxState::Stopped, "the turn was stopped".to_owned()),
         Some(Ok(end)) => (
             InboxState::Failed,
             format!("the turn ended early: {}", end.as_str()),
@@ -378,9 +383,13 @@ pub(crate) fn describe_end(
 }
 
 /// Returns the worktree of a session, which is created if it does not exist. `None` if the session
-/// works in its folder.
-async fn session_worktree(session: &SessionInfo) -> Result<Option<PathBuf>> {
+/// works in its folder. Fails if the folder was replaced by a link to another one.
+pub(crate) async fn session_worktree(session: &SessionInfo) -> Result<Option<PathBuf>> {
     let (id, directory) = (session.id.clone(), PathBuf::from(&session.directory));
+    let real = directory
+        .canonicalize()
+        .map_err(|error| Problem::new(format!("cannot open {}: {error}", directory.display())))?;
+    check_folder(&directory, &real)?;
     match session.folder {
         SessionFolder::Shared => Ok(None),
         SessionFolder::Worktree => {
@@ -514,6 +523,10 @@ impl CliSetup {
             tool_packs: packs.cloned().collect(),
             tools: self.allowed_tools.clone(),
             workspace: self.directory.display().to_string(),
+            reach: match self.turn_place {
+                TurnPlace::Thread => WorkspaceReach::WithSubfolders,
+                TurnPlace::Server(_) => WorkspaceReach::FolderOnly,
+            },
             max_tokens: None,
             max_cost: None,
         }

@@ -10,7 +10,7 @@ use selvedge_protocol::{ConversationItem, MessageRole, SessionStore, TurnItem};
 use serde_json::{Value, json};
 
 use crate::CliStatus;
-use crate::list_table::print_list;
+use crate::list_table::{cut_list, print_list};
 use crate::output::{print_json_text, print_line, print_text};
 use crate::private_file;
 use crate::problem::Problem;
@@ -61,11 +61,14 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<CliStatus> {
 }
 
 fn list(journal: &Journal, args: &SessionsListArgs) -> Result<CliStatus> {
+    // One more tells whether the list is cut.
+    let limit = args.limit.saturating_add(1);
     let sessions = match args.all {
-        true => journal.all_sessions(args.limit),
-        false => journal.sessions(args.limit),
+        true => journal.all_sessions(limit),
+        false => journal.sessions(limit),
     };
-    let sessions = sessions.map_err(|error| session_problem(&error))?;
+    let mut sessions = sessions.map_err(|error| session_problem(&error))?;
+    let is_cut = cut_list(&mut sessions, args.limit);
     if args.json {
         return crate::output::print_json(&sessions);
     }
@@ -82,7 +85,7 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<CliStatus> {
     };
     let headings = ["SESSION", "USED", "TITLE", "FOLDER", ""];
     print_list(&headings, sessions.iter().map(row).collect())?;
-    if sessions.len() as u64 == u64::from(args.limit) {
+    if is_cut {
         eprint_line!(
             "note: only the last {} sessions; pass --limit N",
             sessions.len()
@@ -102,10 +105,13 @@ fn origin_and_queue(session: &SessionSummary) -> String {
     let creator = creator.map(|id| format!("  created by {id}"));
     let worktree = session.worktree.then(|| "  own worktree".to_owned());
     let queued = (session.queued > 0).then(|| format!("  {} queued", session.queued));
+    let unserved = session.unserved;
+    let unserved = unserved.then(|| "  no running server serves its folder".to_owned());
     environment
         .chain(creator)
         .chain(worktree)
         .chain(queued)
+        .chain(unserved)
         .collect()
 }
 

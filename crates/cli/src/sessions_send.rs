@@ -106,9 +106,15 @@ fn print_answer(message: &InboxMessage, as_json: bool) -> Result<CliStatus> {
             print_json(&json!({"message": message}))?;
         }
         (false, true) => print_text(answer.trim_end())?,
-        (false, false) => Problem::new(format!("the turn failed: {answer}"))
-            .hint(format!("run `selvedge sessions show {}`", message.session))
-            .print(),
+        (false, false) => {
+            let error = match message.state {
+                InboxState::Stopped => "the turn was stopped".to_owned(),
+                _ => format!("the turn failed: {answer}"),
+            };
+            Problem::new(error)
+                .hint(format!("run `selvedge sessions show {}`", message.session))
+                .print();
+        }
     }
     Ok(match is_answered {
         true => CliStatus::Success,

@@ -8,6 +8,7 @@ use anyhow::Result;
 use selvedge_agent::{TurnActivity, claim_between_turns};
 use selvedge_journal::{Journal, SessionSummary};
 use selvedge_protocol::SessionError;
+use selvedge_server::HostedDiff;
 use selvedge_toolbox::{
     SessionWorktree, WorktreeError, WorktreeRules, changes_diff, remove_session_worktree,
     worktrees_folder,
@@ -27,7 +28,7 @@ use crate::setup::{load_configuration, workspace_paths};
 use crate::trust::TrustQuestion;
 
 pub(crate) fn diff(journal: &Arc<Journal>, args: &SessionsDiffArgs) -> Result<CliStatus> {
-    let diff = session_diff(journal, &args.session, args.turn)?;
+    let diff = session_diff(journal, &args.session, args.turn)?.diff;
     match diff.is_empty() {
         true => eprint_line!("note: the session has changed no file"),
         false => print_text(diff.trim_end_matches('\n'))?,
@@ -41,18 +42,20 @@ pub(crate) fn session_diff(
     journal: &Arc<Journal>,
     named: &str,
     turn: Option<u32>,
-) -> Result<String> {
+) -> Result<HostedDiff> {
     let session = journal.session(named);
     let session = session.map_err(|error| session_problem(&error))?;
     if session.worktree && turn.is_none() {
         let (info, worktree) = find(journal, &session.id)?;
         let diff = worktree.diff(&session_rules(&info)?);
-        return Ok(diff.map_err(|error| worktree_problem(&error))?);
+        let diff = diff.map_err(|error| worktree_problem(&error))?;
+        return Ok(HostedDiff { diff, turn: None });
     }
-    match recorded_changes(journal, &session.id, turn)? {
-        Some((_, changes)) => Ok(changes_diff(&changes)),
-        None => Ok(String::new()),
-    }
+    let recorded = recorded_changes(journal, &session.id, turn)?;
+    Ok(HostedDiff {
+        turn: recorded.as_ref().map(|(turn, _)| *turn),
+        diff: recorded.map_or_else(String::new, |(_, changes)| changes_diff(&changes)),
+    })
 }
 
 pub(crate) fn apply(journal: &Arc<Journal>, args: &SessionsApplyArgs) -> Result<CliStatus> {
@@ -210,7 +213,9 @@ pub(crate) fn refuse_running_turn(journal: &Arc<Journal>, session: &str) -> Resu
     match claim_for_changes(journal, session)? {
         Ok(TurnActivity::Idle) => Ok(()),
         Ok(TurnActivity::Running) => {
-            let problem = Problem::new(format!("a turn of session {session} is running"));
+            let problem = Problem::new(format!(
+                "a turn or a script of session {session} is running"
+            ));
             let hint = format!("wait for it, or run `selvedge sessions stop {session}`");
             Err(problem.hint(hint).into())
         }
@@ -219,12 +224,16 @@ pub(crate) fn refuse_running_turn(journal: &Arc<Journal>, session: &str) -> Resu
 }
 
 /// Claims a session with a journal handle that nothing else uses, so that no turn begins until the
-/// handle is closed. Blocks.
+/// handle is closed. A script that resumed a run of the session counts as a turn. Blocks.
 pub(crate) fn claim_for_changes(
     journal: &Arc<Journal>,
     session: &str,
 ) -> Result<Result<TurnActivity, SessionError>> {
-    Ok(runtime()?.block_on(claim_between_turns(journal, session)))
+    let activity = runtime()?.block_on(claim_between_turns(journal, session));
+    match journal.has_running_script(session)? {
+        true => Ok(activity.map(|_| TurnActivity::Running)),
+        false => Ok(activity),
+    }
 }
 
 fn worktree_problem(error: &WorktreeError) -> Problem {

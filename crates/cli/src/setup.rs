@@ -336,6 +336,9 @@ impl CliSetup {
             self.toolbox.commands.keep_open_while_running(lock);
         }
         if let Some(journal) = &journal {
+            if let Some(lease) = crate::journal::command_lease(journal) {
+                self.toolbox.commands.kill_at_end_of(lease);
+            }
             let folder = self.directory.display().to_string();
             self.toolbox.cabinet = journal.user_documents_in(&folder);
         }

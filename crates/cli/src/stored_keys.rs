@@ -19,20 +19,29 @@ impl KeyStore {
     /// cannot be used, or neither a keyring nor a file that can be written.
     pub(crate) fn for_new_keys() -> Result<Self, Problem> {
         match keyring::state() {
-            KeyringState::Usable => Ok(Self::Keyring),
-            KeyringState::Missing => {
-                let file = CredentialFile::of_user().ok_or_else(|| {
-                    Problem::new("this machine has no system keyring, and you have no home folder")
-                        .hint("set SELVEDGE_HOME to a folder")
-                })?;
-                file.check()?;
-                Ok(Self::File(file))
+            KeyringState::Usable => {
+                // A locked keyring asks for its password here, or refuses.
+                keyring::check_storing()?;
+                Ok(Self::Keyring)
             }
+            KeyringState::Missing => Self::new_file(),
             KeyringState::Unusable(problem) => Err(problem.hint("unlock the keyring")),
         }
     }
 
-    /// Stores an entry here, and deletes one of the same name from the other place.
+    /// Returns the file in which a new key is stored on a machine without a keyring. Fails if it
+    /// cannot be written.
+    pub(crate) fn new_file() -> Result<Self, Problem> {
+        let file = CredentialFile::of_user().ok_or_else(|| {
+            Problem::new("this machine has no system keyring, and you have no home folder")
+                .hint("set SELVEDGE_HOME to a folder")
+        })?;
+        file.check()?;
+        Ok(Self::File(file))
+    }
+
+    /// Stores an entry here. The keyring replaces one of the same name in the file. A keyring that
+    /// is not running keeps its own, so an entry of the file is always the newer one.
     pub(crate) fn set(&self, entry: &str, text: &str) -> Result<(), Problem> {
         match self {
             Self::Keyring => {
@@ -62,19 +71,29 @@ pub(crate) struct StoredEntry {
     pub(crate) store: KeyStore,
 }
 
-/// Returns an entry: that of the keyring, else that of the file. Fails only if the file cannot be
-/// used.
+/// Returns an entry: that of the file, which is the newer one (see [`KeyStore::set`]), else that of
+/// the keyring. Fails only if the file cannot be used and the keyring has no entry.
 pub(crate) fn find_entry(entry: &str) -> Result<Option<StoredEntry>, Problem> {
-    if let Some(text) = keyring::get(entry) {
-        let store = KeyStore::Keyring;
+    let in_file = match CredentialFile::of_user() {
+        Some(file) => file.get(entry).map(|text| text.map(|text| (text, file))),
+        None => Ok(None),
+    };
+    newest_entry(in_file, || keyring::get(entry))
+}
+
+fn newest_entry(
+    in_file: Result<Option<(String, CredentialFile)>, Problem>,
+    in_keyring: impl FnOnce() -> Option<String>,
+) -> Result<Option<StoredEntry>, Problem> {
+    if let Ok(Some((text, file))) = in_file {
+        let store = KeyStore::File(file);
         return Ok(Some(StoredEntry { text, store }));
     }
-    let Some(file) = CredentialFile::of_user() else {
-        return Ok(None);
-    };
-    let text = file.get(entry)?;
-    let store = KeyStore::File(file);
-    Ok(text.map(|text| StoredEntry { text, store }))
+    let store = KeyStore::Keyring;
+    match in_keyring() {
+        Some(text) => Ok(Some(StoredEntry { text, store })),
+        None => in_file.map(|_| None),
+    }
 }
 
 /// Deletes an entry in both places. Returns those that had it.
@@ -133,4 +152,27 @@ pub(crate) enum ProviderCredential {
 pub(crate) struct FoundKey {
     pub(crate) credential: ProviderCredential,
     pub(crate) origin: KeyOrigin,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without a keyring, a login stores the key in the file; the keyring may have an older one.
+    #[test]
+    fn the_entry_of_the_file_is_used_before_that_of_the_keyring() {
+        let home = tempfile::tempdir().unwrap();
+        let file = CredentialFile::in_folder(home.path());
+        let text_of = |in_file, in_keyring: Option<&str>| {
+            let found = newest_entry(in_file, || in_keyring.map(str::to_owned));
+            found.map(|found| found.map(|found| found.text))
+        };
+        let entry = || Ok(Some(("new".to_owned(), file.clone())));
+        let unusable = || Err(Problem::new("damaged"));
+        assert_eq!(text_of(entry(), Some("old")).unwrap().unwrap(), "new");
+        assert_eq!(text_of(Ok(None), Some("old")).unwrap().unwrap(), "old");
+        assert_eq!(text_of(unusable(), Some("old")).unwrap().unwrap(), "old");
+        assert!(text_of(unusable(), None).is_err());
+        assert_eq!(text_of(Ok(None), None).unwrap(), None);
+    }
 }

@@ -37,6 +37,10 @@ impl RequestGate for TurnGate {
         if let Some(permit) = &self.permit {
             permit.hold().await;
         }
+        self.money_left().await
+    }
+
+    async fn money_left(&self) -> RequestDecision {
         let Some(account) = &self.account else {
             return RequestDecision::Allowed;
         };

@@ -193,7 +193,7 @@ fn the_next_process_fetches_the_batch_of_a_killed_one() {
         let done = workspace.json(&["distill", "--wait", "--json"]);
         assert_eq!(
             done,
-            json!({"turns": 1, "learned": 1, "dropped": 0, "handed_over": 0}),
+            json!({"turns": 1, "learned": 1, "dropped": 0, "submitted_turns": 0}),
             "{name}"
         );
         let lessons = workspace.json(&["lessons", "--json"]);
@@ -213,13 +213,19 @@ fn the_next_process_fetches_the_batch_of_a_killed_one() {
 #[test]
 fn without_batches_the_model_is_requested_directly() {
     let (url, provider) = start();
-    // The server supports only batches, so lessons come from rules.
+    // The server supports only batches, so the turns wait for a model that answers.
     let workspace = BatchWorkspace::new(&url, "anthropic", "batch = \"never\"");
-    let done = workspace.json(&["distill", "--json"]);
-    assert_eq!(
-        (&done["turns"], &done["handed_over"]),
-        (&json!(1), &json!(0))
+    let output = workspace.run(&["distill"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(2)
+            && stderr.contains("error: memory.model is not available: ")
+            && stderr.contains("hint: run it again later"),
+        "{stderr}"
     );
+    let status = workspace.json(&["distill", "--status", "--json"]);
+    assert_eq!(status[0]["new_turns"], 1, "{status}");
+    assert_eq!(workspace.json(&["lessons", "--json"]), json!([]));
     assert!(
         provider
             .lock()
@@ -238,5 +244,5 @@ fn without_batches_the_model_is_requested_directly() {
         "{stderr}"
     );
     let workspace = BatchWorkspace::new(&url, "another", "batch = \"always\"");
-    assert_eq!(workspace.json(&["distill", "--json"])["handed_over"], 1);
+    assert_eq!(workspace.json(&["distill", "--json"])["submitted_turns"], 1);
 }

@@ -28,6 +28,8 @@ mod images;
 mod inbox;
 #[path = "chat/keys.rs"]
 mod keys;
+#[path = "chat/outcomes.rs"]
+mod outcomes;
 #[path = "chat/questions.rs"]
 mod questions;
 #[path = "chat/sampling.rs"]

@@ -3,6 +3,8 @@
 
 #[path = "commands/command_line.rs"]
 mod command_line;
+#[path = "commands/doctor.rs"]
+mod doctor;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -728,6 +730,11 @@ fn check_prints_the_class_of_a_command() {
         let checked = [&["check", "--command", "--json"], flags, &["--"], argv].concat();
         let report = workspace.run(&checked).json();
         assert_eq!(report["verdict"], verdict, "{flags:?} {argv:?}: {report}");
+        // Without a terminal, what needs approval is denied.
+        let script = format!("await tools.exec({{ command: {} }})", json!(argv));
+        let ran = workspace.run(&[&["run", "--json"], flags, &["-e", &script]].concat());
+        let is_denied = ran.json()["error"]["code"] == "ApprovalDeniedError";
+        assert_eq!(is_denied, verdict != "runs", "{flags:?} {argv:?}: {ran:?}");
     }
     assert_eq!(report["commands"], json!([["ls"], ["rm", "-rf", "a b"]]));
     for usage in [

@@ -1,6 +1,8 @@
 //! `selvedge models` with a server on loopback: lists, tests, and errors.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "models/keyring.rs"]
+mod keyring;
 #[path = "models/keys.rs"]
 mod keys;
 #[path = "models/oauth.rs"]

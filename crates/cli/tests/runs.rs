@@ -253,6 +253,12 @@ fn runs_can_be_read_from_a_read_only_folder() {
     // A command that writes fails with a hint.
     let (status, _, err) = run_unprivileged(&workspace, &["run", "-e", "return 1"]);
     assert!(status == 2 && err.contains("hint: "), "{err}");
+    let doctor = || run_unprivileged(&workspace, &["doctor"]);
+    let (status, out, _) = doctor();
+    assert!(
+        status == 1 && out.contains("\n✗ journal ") && out.contains("\n✗ folder "),
+        "{out}"
+    );
     set_permissions_below(Access::Write, &workspace.home());
     // Only the file is read-only.
     std::fs::set_permissions(
@@ -261,6 +267,8 @@ fn runs_can_be_read_from_a_read_only_folder() {
     )
     .unwrap();
     assert_readable(&workspace, &id, "list_dir");
+    let (status, out, _) = doctor();
+    assert!(status == 1 && out.contains("\n✗ journal "), "{out}");
 }
 
 #[test]

@@ -21,6 +21,10 @@ mod faults;
 mod fixture;
 #[path = "serve/framing.rs"]
 mod framing;
+#[path = "serve/hostile_requests.rs"]
+mod hostile_requests;
+#[path = "serve/hostile_scripts.rs"]
+mod hostile_scripts;
 #[path = "serve/isolation.rs"]
 mod isolation;
 #[path = "serve/lifecycle.rs"]
@@ -33,6 +37,8 @@ mod lists;
 mod login;
 #[path = "serve/machine_faults.rs"]
 mod machine_faults;
+#[path = "serve/memory_isolation.rs"]
+mod memory_isolation;
 #[path = "serve/openai.rs"]
 mod openai;
 #[path = "serve/page.rs"]
@@ -47,6 +53,8 @@ mod resources;
 mod routes;
 #[path = "serve/sessions.rs"]
 mod sessions;
+#[path = "serve/shared.rs"]
+mod shared;
 #[path = "serve/spellings.rs"]
 mod spellings;
 #[path = "serve/spending.rs"]

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
+mod support;
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -36,6 +38,7 @@ impl SuspensionWorkspace {
         command
             .args(args)
             .env("SELVEDGE_HOME", self.path("home"))
+            .envs(support::store_variable(&self.path("home")))
             .current_dir(self.path("work"));
         command
             .stdin(Stdio::null())

@@ -136,6 +136,13 @@ impl ApiError {
                     ..full.hint(hint)
                 }
             }
+            LedgerError::Unavailable(_) => {
+                let error = Self::unavailable("the server cannot reach its database");
+                Self {
+                    detail: Some(detail),
+                    ..error.hint("repeat the request later; nothing of it was stored")
+                }
+            }
             _ => Self::internal(detail),
         }
     }

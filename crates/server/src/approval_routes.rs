@@ -2,17 +2,21 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::unfold;
-use selvedge_protocol::{ApprovalDecider, ApprovalDeciderStore, CallDecision, DecisionRace};
+use selvedge_protocol::{
+    ApprovalDecider, ApprovalDeciderStore, CallDecision, DecisionRace, SessionInfo,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -22,7 +26,11 @@ use crate::approvals::{ApprovalChange, ApprovalDecision, WaitingApproval};
 use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
 use crate::event_stream::event_response;
 use crate::metrics::GaugeGuard;
+use crate::shared_approvals::KnownApprovals;
 use crate::state::SharedState;
+
+/// How often a stream looks for approval requests of other servers.
+const OTHER_SERVERS_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -38,6 +46,10 @@ pub(crate) struct ApprovalView {
     id: String,
     /// Id of the session whose turn asks.
     session: String,
+    /// Title of the session.
+    title: Option<String>,
+    /// Folder that the session works in.
+    directory: String,
     /// When it was asked, in milliseconds since 1970.
     asked_ms: i64,
     /// The calls that need approval, with what each would do.
@@ -45,11 +57,13 @@ pub(crate) struct ApprovalView {
     calls: Value,
 }
 
-impl From<WaitingApproval> for ApprovalView {
-    fn from(approval: WaitingApproval) -> Self {
+impl ApprovalView {
+    fn new(approval: WaitingApproval, session: SessionInfo) -> Self {
         Self {
             id: approval.request.id,
             session: approval.session,
+            title: session.title,
+            directory: session.directory,
             asked_ms: approval.asked_ms,
             calls: json!(approval.request.calls),
         }
@@ -82,14 +96,23 @@ async fn list_approvals(
     caller: Caller,
     ApiQuery(query): ApiQuery<ListApprovals>,
 ) -> Result<Json<ApprovalList>, ApiError> {
+    let mut waiting = state.approvals.list();
+    if let Some(shared) = &state.approvals.shared {
+        let mut others = shared.announced().await?;
+        for own in &waiting {
+            others.remove(&own.request.id);
+        }
+        waiting.extend(others.into_values());
+        waiting.sort_by_key(|approval| approval.asked_ms);
+    }
     let mut approvals = Vec::new();
-    for approval in state.approvals.list() {
+    for approval in waiting {
         let is_wanted = query
             .session
             .as_ref()
             .is_none_or(|id| *id == approval.session);
-        if is_wanted && state.session(&caller, &approval.session).await.is_ok() {
-            approvals.push(ApprovalView::from(approval));
+        if is_wanted && let Ok(session) = state.session(&caller, &approval.session).await {
+            approvals.push(ApprovalView::new(approval, session));
         }
     }
     Ok(Json(ApprovalList { approvals }))
@@ -115,6 +138,8 @@ async fn follow_approvals(
         caller,
         ready: VecDeque::new(),
         changes: None,
+        known: KnownApprovals::default(),
+        next_poll: Instant::now(),
         _open: state.metrics.open_streams.enter(),
     };
     Ok(event_response(unfold(reader, async |mut reader| {
@@ -130,27 +155,43 @@ struct ApprovalReader {
     ready: VecDeque<ApprovalChange>,
     /// `None` until the requests that wait were read.
     changes: Option<Receiver<ApprovalChange>>,
+    /// The requests of other servers, which are read again and again.
+    known: KnownApprovals,
+    next_poll: Instant,
     _open: GaugeGuard,
 }
 
 impl ApprovalReader {
+    /// Reads what changed on other servers. Returns `None` if that fails; the stream then ends and
+    /// the client connects again.
+    async fn read_other_servers(&mut self) -> Option<()> {
+        if let Some(shared) = &self.state.approvals.shared {
+            let changes = self.known.changes(shared, &self.state.approvals).await;
+            self.ready.extend(changes.ok()?);
+        }
+        Some(())
+    }
+
     /// Returns the next event; `None` when the server stops.
     async fn next(&mut self) -> Option<Value> {
         loop {
             while let Some(change) = self.ready.pop_front() {
-                let (session, event) = match change {
-                    ApprovalChange::Asked(approval) => {
-                        let view = ApprovalView::from(*approval);
-                        let event = json!({"type": "approval.requested", "approval": view});
-                        (view.session, event)
-                    }
-                    ApprovalChange::Closed { id, session } => {
-                        (session, json!({"type": "approval.closed", "id": id}))
-                    }
+                let session = match &change {
+                    ApprovalChange::Asked(approval) => &approval.session,
+                    ApprovalChange::Closed { session, .. } => session,
                 };
-                if self.state.session(&self.caller, &session).await.is_ok() {
-                    return Some(event);
-                }
+                let Ok(session) = self.state.session(&self.caller, session).await else {
+                    continue;
+                };
+                return Some(match change {
+                    ApprovalChange::Asked(approval) => {
+                        let view = ApprovalView::new(*approval, session);
+                        json!({"type": "approval.requested", "approval": view})
+                    }
+                    ApprovalChange::Closed { id, .. } => {
+                        json!({"type": "approval.closed", "id": id})
+                    }
+                });
             }
             let Some(changes) = &mut self.changes else {
                 let (waiting, changes) = self.state.approvals.follow();
@@ -159,9 +200,15 @@ impl ApprovalReader {
                 self.changes = Some(changes);
                 continue;
             };
+            let next_poll = self.next_poll;
             let change = tokio::select! {
                 change = changes.recv() => change,
                 () = self.state.stopping.cancelled() => return None,
+                () = tokio::time::sleep_until(next_poll) => {
+                    self.next_poll += OTHER_SERVERS_POLL_INTERVAL;
+                    self.read_other_servers().await?;
+                    continue;
+                }
             };
             match change {
                 Ok(change) => self.ready.push_back(change),
@@ -185,6 +232,23 @@ pub(crate) enum ApprovalChoice {
     AllLaterCalls,
     /// Deny the calls.
     Deny,
+}
+
+impl ApprovalChoice {
+    /// Reads a stored choice.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        serde_json::from_value(text.into()).ok()
+    }
+}
+
+/// Returns the decision about a call.
+pub(crate) fn call_decision(choice: ApprovalChoice, reason: Option<String>) -> CallDecision {
+    match choice {
+        ApprovalChoice::Once => CallDecision::Once,
+        ApprovalChoice::SimilarCalls => CallDecision::SimilarCalls,
+        ApprovalChoice::AllLaterCalls => CallDecision::AllLaterCalls,
+        ApprovalChoice::Deny => CallDecision::Deny(reason),
+    }
 }
 
 /// The decision about an approval request.
@@ -221,15 +285,12 @@ async fn decide_approval(
     ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<DecideApproval>,
 ) -> Result<Json<DecidedApproval>, ApiError> {
-    let decided = || ApiError::conflict("the approval request is decided already");
-    let Some(approval) = state.approvals.get(&id) else {
-        // Another decision may have removed it.
-        let earlier = state.stores.deciders.decider(&id).await?;
-        let session = earlier.map(|decider| decider.session).unwrap_or_default();
-        return Err(match state.session(&caller, &session).await {
-            Ok(_) => decided(),
-            Err(_) => ApiError::not_found(format!("approval request `{id}`")),
-        });
+    let (approval, place) = match state.approvals.get(&id) {
+        Some(approval) => (approval, DecisionPlace::Here),
+        None => (
+            announced_elsewhere(&state, &caller, &id).await?,
+            DecisionPlace::OtherServer,
+        ),
     };
     if state.session(&caller, &approval.session).await.is_err() {
         return Err(ApiError::not_found(format!("approval request `{id}`")));
@@ -254,23 +315,68 @@ async fn decide_approval(
             .as_str()
             .unwrap_or_default()
             .to_owned(),
+        reason: request.reason.clone(),
     };
-    let right = state.approvals.begin_decision(&id).ok_or_else(decided)?;
-    let decision = match request.decision {
-        ApprovalChoice::Once => CallDecision::Once,
-        ApprovalChoice::SimilarCalls => CallDecision::SimilarCalls,
-        ApprovalChoice::AllLaterCalls => CallDecision::AllLaterCalls,
-        ApprovalChoice::Deny => CallDecision::Deny(request.reason),
-    };
-    let decisions = vec![decision; approval.request.calls.len()];
     // A task of its own: a client that disconnects does not stop it.
-    let store = store_and_deliver(state.stores.deciders.clone(), decider, right, decisions);
-    let done = tokio::spawn(store).await;
+    let done = match place {
+        DecisionPlace::Here => {
+            let right = state.approvals.begin_decision(&id);
+            let right = right.ok_or_else(decided_already)?;
+            let decision = call_decision(request.decision, request.reason);
+            let decisions = vec![decision; approval.request.calls.len()];
+            let deciders = state.stores.deciders.clone();
+            tokio::spawn(store_and_deliver(deciders, decider, right, decisions)).await
+        }
+        DecisionPlace::OtherServer => tokio::spawn(store_for_other(state.clone(), decider)).await,
+    };
     done.map_err(|error| ApiError::internal(error.to_string()))??;
     Ok(Json(DecidedApproval {
         id,
         decision: request.decision,
     }))
+}
+
+/// Which server runs the turn that waits for a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DecisionPlace {
+    Here,
+    OtherServer,
+}
+
+fn decided_already() -> ApiError {
+    ApiError::conflict("the approval request is decided already")
+}
+
+/// Returns an approval request that does not wait here but on another server.
+async fn announced_elsewhere(
+    state: &SharedState,
+    caller: &Caller,
+    id: &str,
+) -> Result<WaitingApproval, ApiError> {
+    if let Some(shared) = &state.approvals.shared
+        && let Some(approval) = shared.announced().await?.remove(id)
+    {
+        return Ok(approval);
+    }
+    // Another decision may have removed it.
+    let earlier = state.stores.deciders.decider(id).await?;
+    let session = earlier.map(|decider| decider.session).unwrap_or_default();
+    Err(match state.session(caller, &session).await {
+        Ok(_) => decided_already(),
+        Err(_) => ApiError::not_found(format!("approval request `{id}`")),
+    })
+}
+
+/// Stores a decision for a turn on another server, and waits until it was received.
+async fn store_for_other(state: SharedState, decider: ApprovalDecider) -> Result<(), ApiError> {
+    let id = decider.approval.clone();
+    if state.stores.deciders.record_decider(decider).await? == DecisionRace::Lost {
+        return Err(decided_already());
+    }
+    match &state.approvals.shared {
+        Some(shared) => shared.wait_for_delivery(&id).await,
+        None => Ok(()),
+    }
 }
 
 /// Stores a decision and passes it to the turn. A decision that the turn does not receive is not
@@ -283,9 +389,7 @@ async fn store_and_deliver(
 ) -> Result<(), ApiError> {
     let id = decider.approval.clone();
     if deciders.record_decider(decider).await? == DecisionRace::Lost {
-        return Err(ApiError::conflict(
-            "the approval request is decided already",
-        ));
+        return Err(decided_already());
     }
     if right.deliver(decisions) {
         return Ok(());

@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, since_epoch};
+use selvedge_protocol::{
+    ApprovalRequest, ApprovalResponse, ApprovalWithdrawal, CallDecision, since_epoch,
+};
 use selvedge_tools::Approver;
 use tokio::sync::broadcast::{self, Receiver, Sender};
 use tokio::sync::oneshot;
 
 use crate::metrics::{GaugeGuard, ServerMetrics};
+use crate::shared_approvals::SharedApprovals;
 
 /// Most changes that wait for one client. A slower client gets the whole list again.
 const MAX_WAITING_CHANGES: usize = 64;
@@ -20,6 +23,8 @@ pub(crate) struct PendingApprovals {
     pending: Mutex<BTreeMap<String, PendingApproval>>,
     metrics: Arc<ServerMetrics>,
     changes: Sender<ApprovalChange>,
+    /// The requests of all servers, if several share the database.
+    pub(crate) shared: Option<SharedApprovals>,
 }
 
 /// A change of the requests that wait.
@@ -75,11 +80,12 @@ pub(crate) struct WaitingApproval {
 }
 
 impl PendingApprovals {
-    pub(crate) fn new(metrics: Arc<ServerMetrics>) -> Arc<Self> {
+    pub(crate) fn new(metrics: Arc<ServerMetrics>, shared: Option<SharedApprovals>) -> Arc<Self> {
         Arc::new(Self {
             pending: Mutex::default(),
             metrics,
             changes: broadcast::channel(MAX_WAITING_CHANGES).0,
+            shared,
         })
     }
 
@@ -186,10 +192,27 @@ impl Approver for ApiApprover {
                 is_deciding: false,
                 _counted: self.approvals.metrics.pending_approvals.enter(),
             };
+            let mut announced = None;
+            if let Some(shared) = &self.approvals.shared {
+                announced = Some(shared.announce(pending.describe()).await);
+            }
             self.approvals.add(pending);
             let _withdraw = WithdrawApproval(&self.approvals, &request.id);
             let closed = || ApprovalResponse::Unavailable("the server stops".to_owned());
-            answer.await.unwrap_or_else(|_| closed())
+            let decided_elsewhere = async {
+                match &self.approvals.shared {
+                    Some(shared) => shared.deliver_decision(&self.approvals, request).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let answer = tokio::select! {
+                answer = answer => answer.unwrap_or_else(|_| closed()),
+                () = decided_elsewhere => closed(),
+            };
+            if let Some(announced) = &mut announced {
+                announced.withdrawal = ApprovalWithdrawal::Decided;
+            }
+            answer
         }
         .boxed()
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use selvedge_protocol::{
-    ApiToken, ApprovalPolicy, AuthorKind, MessageAuthor, SandboxPolicy, TokenScope, TurnPermissions,
+    ApiToken, ApprovalPolicy, AuthorKind, MessageAuthor, SandboxPolicy, TokenScope,
+    TurnPermissions, WorkspaceReach,
 };
 use serde::de::DeserializeOwned;
 
@@ -69,6 +70,7 @@ impl Caller {
             workspace: first
                 .filter(|_| may_send)
                 .unwrap_or(NO_WORKSPACE.to_owned()),
+            reach: WorkspaceReach::FolderOnly,
             max_tokens: None,
             max_cost: None,
         }

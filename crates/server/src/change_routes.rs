@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
-use crate::host::HostError;
+use crate::host::{HostError, HostedChangedTurn, HostedDiff};
 use crate::keyed_semaphores::KeyedSemaphores;
 use crate::state::SharedState;
 
@@ -21,6 +21,7 @@ static DIFFS_OF_TOKENS: LazyLock<KeyedSemaphores> = LazyLock::new(|| KeyedSemaph
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
         .routes(routes!(get_diff))
+        .routes(routes!(list_changed_turns))
         .routes(routes!(apply_changes))
         .routes(routes!(discard_changes))
         .routes(routes!(revert_turn))
@@ -53,30 +54,44 @@ pub(crate) struct ShowDiff {
     turn: Option<u32>,
 }
 
-/// Changes of files.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct SessionDiff {
-    /// A unified diff. Empty if nothing changed.
-    diff: String,
-}
-
 /// Show what a session or a turn changed
 #[utoipa::path(
     get, path = "/sessions/{id}/diff", tag = "sessions",
     params(("id" = String, Path), ShowDiff),
-    responses((status = 200, body = SessionDiff), (status = "4XX", body = ErrorBody)),
+    responses((status = 200, body = HostedDiff), (status = "4XX", body = ErrorBody)),
 )]
 async fn get_diff(
     State(state): State<SharedState>,
     caller: Caller,
     ApiPath(id): ApiPath<String>,
     ApiQuery(query): ApiQuery<ShowDiff>,
-) -> Result<Json<SessionDiff>, ApiError> {
+) -> Result<Json<HostedDiff>, ApiError> {
     let session = state.session(&caller, &id).await?;
     let host = state.host.clone();
     let diff = async move { host.session_diff(&session.id, query.turn).await };
-    let diff = one_at_a_time(&caller, diff).await?;
-    Ok(Json(SessionDiff { diff }))
+    Ok(Json(one_at_a_time(&caller, diff).await?))
+}
+
+/// The turns that changed files.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChangedTurns {
+    /// The turns, in order, as far as their changes are stored.
+    turns: Vec<HostedChangedTurn>,
+}
+
+/// List the turns of a session that changed files
+#[utoipa::path(
+    get, path = "/sessions/{id}/changed-turns", tag = "sessions", params(("id" = String, Path)),
+    responses((status = 200, body = ChangedTurns), (status = "4XX", body = ErrorBody)),
+)]
+async fn list_changed_turns(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiPath(id): ApiPath<String>,
+) -> Result<Json<ChangedTurns>, ApiError> {
+    let session = state.session(&caller, &id).await?;
+    let turns = state.host.changed_turns(&session.id).await?;
+    Ok(Json(ChangedTurns { turns }))
 }
 
 /// Files that were changed.

@@ -5,8 +5,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use selvedge_protocol::{
-    ChannelInfo, ChannelMessage, Following, MAX_CHANNEL_READ, NewChannelMessage, ReadFrom,
-    TokenScope, check_channel_name,
+    AuthorKind, ChannelInfo, ChannelMessage, Following, MAX_CHANNEL_READ, NewChannelMessage,
+    ReadFrom, TokenScope, check_channel_name,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -70,6 +70,10 @@ pub(crate) struct PostView {
     number: u64,
     /// Who posted it: the name of a person or token, or the id of a session or run.
     author: String,
+    /// Title of the session that posted it, if the token can reach it.
+    author_title: Option<String>,
+    /// Whether a client with the same token posted it.
+    is_own: bool,
     /// Text of the message.
     text: String,
     /// When it was posted, in milliseconds since 1970.
@@ -82,9 +86,19 @@ pub(crate) struct PostView {
     cause: Option<String>,
 }
 
-impl From<ChannelMessage> for PostView {
-    fn from(message: ChannelMessage) -> Self {
+impl PostView {
+    pub(crate) async fn new(state: &ApiState, caller: &Caller, message: ChannelMessage) -> Self {
+        let may_see = caller.require(TokenScope::Sessions).is_ok();
+        let author_title = match message.author.kind {
+            AuthorKind::Session if may_see => {
+                let session = state.session(caller, &message.author.id).await;
+                session.ok().and_then(|session| session.title)
+            }
+            _ => None,
+        };
         Self {
+            is_own: message.author == caller.author(),
+            author_title,
             channel: message.channel,
             number: message.number,
             author: message.author.id,
@@ -174,14 +188,18 @@ pub(crate) struct ReadChannel {
 )]
 async fn read_channel(
     State(state): State<SharedState>,
+    caller: Caller,
     ApiPath(name): ApiPath<String>,
     ApiQuery(query): ApiQuery<ReadChannel>,
 ) -> Result<Json<PostList>, ApiError> {
     let from = query.after.map_or(ReadFrom::Newest, ReadFrom::After);
     let limit = query.limit.unwrap_or(DEFAULT_READ).min(MAX_CHANNEL_READ);
     let messages = state.stores.channels.read(&name, from, limit).await?;
-    let messages = messages.into_iter().map(PostView::from).collect();
-    Ok(Json(PostList { messages }))
+    let mut views = Vec::new();
+    for message in messages {
+        views.push(PostView::new(&state, &caller, message).await);
+    }
+    Ok(Json(PostList { messages: views }))
 }
 
 /// Post a message to a channel, which is created if it does not exist
@@ -209,7 +227,7 @@ async fn post_to_channel(
         state.workers.wake(session);
     }
     let posted = PostedMessage {
-        message: receipt.message.into(),
+        message: PostView::new(&state, &caller, receipt.message).await,
         queued: receipt.queued,
         refused: usable_sessions(&state, &caller, &receipt.refused).await,
     };
@@ -283,6 +301,7 @@ pub(crate) struct FollowChannel {
 )]
 async fn follow_channel(
     State(state): State<SharedState>,
+    caller: Caller,
     ApiPath(name): ApiPath<String>,
     ApiQuery(query): ApiQuery<FollowChannel>,
     headers: HeaderMap,
@@ -290,14 +309,7 @@ async fn follow_channel(
     check_channel_name(&name)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
     // A channel that does not exist is an error now, not an empty stream.
-    let channels = state.stores.channels.clone();
+    let channels = &state.stores.channels;
     channels.read(&name, ReadFrom::After(after), 1).await?;
-    let stopping = state.stopping.clone();
-    Ok(channel_messages(
-        channels,
-        name,
-        after,
-        &state.metrics,
-        stopping,
-    ))
+    Ok(channel_messages(state, caller, name, after))
 }

@@ -16,6 +16,7 @@ use crate::state::SharedState;
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
         .routes(routes!(query_documents))
+        .routes(routes!(document_patterns))
         .routes(routes!(read_document, write_document))
 }
 
@@ -57,6 +58,37 @@ async fn query_documents(
         .call_tool(&workspace, "workspace.query", args)
         .await?;
     Ok(Json(DocumentMatches { documents }))
+}
+
+/// Whose patterns to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListPatterns {
+    /// Workspace, one of the token's. Defaults to the first one.
+    workspace: Option<String>,
+}
+
+/// Where documents of a workspace can be.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DocumentPatterns {
+    /// Globs relative to the workspace, such as `issues/**/*.md`.
+    patterns: Vec<String>,
+}
+
+/// List where documents of a workspace can be
+#[utoipa::path(
+    get, path = "/documents/patterns", tag = "documents", params(ListPatterns),
+    responses((status = 200, body = DocumentPatterns), (status = "4XX", body = ErrorBody)),
+)]
+async fn document_patterns(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiQuery(query): ApiQuery<ListPatterns>,
+) -> Result<Json<DocumentPatterns>, ApiError> {
+    let workspace = state.workspace(&caller, query.workspace.as_deref())?;
+    let patterns = state.host.document_patterns(&workspace).await?;
+    Ok(Json(DocumentPatterns { patterns }))
 }
 
 /// Which document to read.
@@ -106,6 +138,9 @@ pub(crate) struct WriteDocument {
     path: String,
     /// The whole document, with its front matter.
     content: String,
+    /// The content that is replaced; empty for a new document. If the document has another content
+    /// now, nothing is written and the response is 409. Without it, any content is replaced.
+    replaces: Option<String>,
 }
 
 /// Write a document
@@ -120,6 +155,15 @@ async fn write_document(
 ) -> Result<Json<Value>, ApiError> {
     let workspace = request.workspace.as_deref();
     let workspace = state.workspace(&caller, workspace)?;
+    if let Some(replaced) = request.replaces {
+        let source = state.host.document_source(&workspace, &request.path).await;
+        // A document that does not exist cannot be read. A repeated request finds its own content.
+        let now = source.unwrap_or_default();
+        if now != replaced && now != request.content {
+            return Err(ApiError::conflict("the document was changed meanwhile")
+                .hint("read it again, and repeat your change"));
+        }
+    }
     let args = json!({"path": request.path, "content": request.content});
     let written = state
         .host

@@ -9,18 +9,19 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
 use futures_util::stream::unfold;
-use selvedge_protocol::{ChannelStore, MAX_CHANNEL_READ, ReadFrom};
+use selvedge_protocol::{MAX_CHANNEL_READ, ReadFrom};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
+use crate::caller::Caller;
+use crate::channel_routes::PostView;
 use crate::feed::{FeedEvent, LiveEvent, SessionFeed};
 use crate::metrics::{GaugeGuard, ServerMetrics};
+use crate::state::SharedState;
 
 /// How often a comment is sent on a stream without events, so that proxies keep it open.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// How often a quiet stream looks for events that another server stored.
-const OTHER_SERVERS_POLL_INTERVAL: Duration = Duration::from_secs(3);
 /// How often a followed channel is read.
 const CHANNEL_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -43,6 +44,8 @@ struct SessionEventReader {
     live: Option<Receiver<LiveEvent>>,
     end: StreamEnd,
     stopping: CancellationToken,
+    /// The notices of other servers that were seen.
+    notices_seen: u64,
     _open: GaugeGuard,
 }
 
@@ -61,6 +64,7 @@ pub(crate) fn session_events(
         live: None,
         end,
         stopping,
+        notices_seen: 0,
         _open: metrics.open_streams.enter(),
     };
     let events = unfold(reader, async |mut reader| {
@@ -97,7 +101,7 @@ impl SessionEventReader {
                     (self.live, self.end) = (None, StreamEnd::AfterStored);
                     continue;
                 }
-                () = tokio::time::sleep(OTHER_SERVERS_POLL_INTERVAL) => {
+                () = self.feed.wait_for_other_servers(&mut self.notices_seen) => {
                     // The stream ends if the storage fails; the client connects again.
                     let stored = self.feed.stored_by_other_servers(self.sent, live).await.ok()?;
                     self.ready.extend(stored);
@@ -142,31 +146,30 @@ impl SessionEventReader {
 
 /// Reads the messages of a channel for one client.
 struct ChannelReader {
-    channels: Arc<dyn ChannelStore>,
+    state: SharedState,
+    caller: Caller,
     name: String,
     /// Number of the last message that was sent.
     sent: u64,
     /// Messages that were read, with their numbers.
     ready: VecDeque<(u64, String)>,
-    stopping: CancellationToken,
     _open: GaugeGuard,
 }
 
 /// Returns the messages of a channel after a number as Server-Sent Events.
 pub(crate) fn channel_messages(
-    channels: Arc<dyn ChannelStore>,
+    state: SharedState,
+    caller: Caller,
     name: String,
     after: u64,
-    metrics: &Arc<ServerMetrics>,
-    stopping: CancellationToken,
 ) -> Response {
     let reader = ChannelReader {
-        channels,
+        _open: state.metrics.open_streams.enter(),
+        state,
+        caller,
         name,
         sent: after,
         ready: VecDeque::new(),
-        stopping,
-        _open: metrics.open_streams.enter(),
     };
     let messages = unfold(reader, async |mut reader| {
         let (number, body) = reader.next().await?;
@@ -185,17 +188,20 @@ impl ChannelReader {
                 return Some((number, body));
             }
             let from = ReadFrom::After(self.sent);
-            let read = self.channels.read(&self.name, from, MAX_CHANNEL_READ);
+            let channels = &self.state.stores.channels;
+            let read = channels.read(&self.name, from, MAX_CHANNEL_READ);
             // The stream ends if the storage fails; the client connects again.
             let messages = read.await.ok()?;
-            self.ready.extend(messages.iter().filter_map(|message| {
-                let body = serde_json::to_string(message).ok()?;
-                Some((message.number, body))
-            }));
+            for message in messages {
+                let number = message.number;
+                let view = PostView::new(&self.state, &self.caller, message).await;
+                let body = serde_json::to_string(&view).ok()?;
+                self.ready.push_back((number, body));
+            }
             if self.ready.is_empty() {
                 tokio::select! {
                     () = tokio::time::sleep(CHANNEL_POLL_INTERVAL) => {}
-                    () = self.stopping.cancelled() => return None,
+                    () = self.state.stopping.cancelled() => return None,
                 }
             }
         }
@@ -284,6 +290,7 @@ mod tests {
                 live: None,
                 end: StreamEnd::Never,
                 stopping: CancellationToken::new(),
+                notices_seen: 0,
                 _open: metrics.open_streams.enter(),
             };
             let (events, flush) = feed.sink();

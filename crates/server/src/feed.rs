@@ -31,6 +31,8 @@ const MAX_BATCH: usize = MAX_WAITING_EVENTS;
 const MAX_WRITE_RETRIES: u32 = 5;
 /// Pause before a failed write is tried again.
 const WRITE_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// How often a quiet stream looks for events that another server stored.
+const OTHER_SERVERS_POLL_INTERVAL: Duration = Duration::from_secs(3);
 /// How long the last events may take to be stored when the server stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -256,6 +258,10 @@ impl SessionFeed {
                     self.metrics.events_stored.add(bodies.len() as u64);
                     return Some(first);
                 }
+                Err(error @ ServerStoreError::TakenOver(_)) => {
+                    tracing::error!(session = self.session, %error, "cannot store events");
+                    return None;
+                }
                 Err(error) => {
                     tracing::error!(session = self.session, attempt, %error, "cannot store events");
                     tokio::time::sleep(WRITE_RETRY_DELAY).await;
@@ -332,6 +338,15 @@ impl SessionFeed {
     pub(crate) async fn follow(&self) -> Receiver<LiveEvent> {
         let _publishing = self.publishing.lock().await;
         self.live.subscribe()
+    }
+
+    /// Waits until another server may have stored events: until it says so, or for the time after
+    /// which a quiet stream looks for them.
+    pub(crate) async fn wait_for_other_servers(&self, notices_seen: &mut u64) {
+        tokio::select! {
+            () = self.store.events_changed(&self.session, notices_seen) => {}
+            () = tokio::time::sleep(OTHER_SERVERS_POLL_INTERVAL) => {}
+        }
     }
 
     /// Returns stored events after a number that another process stored. Returns none if this

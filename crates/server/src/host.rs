@@ -25,6 +25,9 @@ pub trait SessionHost: Send + Sync {
     /// Claims the oldest message of a session that is not answered, and runs its turn. If the
     /// future is dropped, the turn stays open and a later call continues it.
     async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError>;
+    /// Returns whether this server runs the sessions of a folder. With a database that several
+    /// servers share, others may run them instead.
+    fn serves(&self, folder: &str) -> bool;
     /// Returns why this server accepts no token for a workspace; `None` if it does.
     fn refusal_of_workspace(&self, workspace: &str) -> Option<String>;
     /// Returns whether a path leads to a folder, without links.
@@ -46,7 +49,10 @@ pub trait SessionHost: Send + Sync {
     /// one runs.
     async fn request_stop(&self, session: &str) -> Result<bool, HostError>;
     /// Returns a unified diff of what a session changed in its worktree, or of what a turn changed.
-    async fn session_diff(&self, session: &str, turn: Option<u32>) -> Result<String, HostError>;
+    async fn session_diff(&self, session: &str, turn: Option<u32>)
+    -> Result<HostedDiff, HostError>;
+    /// Returns the turns of a session that changed files, as far as the changes are stored.
+    async fn changed_turns(&self, session: &str) -> Result<Vec<HostedChangedTurn>, HostError>;
     /// Merges what a session changed in its worktree into its folder: all files or none. Returns
     /// the changed files.
     async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError>;
@@ -80,6 +86,8 @@ pub trait SessionHost: Send + Sync {
     /// approval is denied.
     async fn call_tool(&self, workspace: &str, tool: &str, args: Value)
     -> Result<Value, HostError>;
+    /// Returns globs of the files of a workspace that can be documents.
+    async fn document_patterns(&self, workspace: &str) -> Result<Vec<String>, HostError>;
     /// Returns the file of a document as it is, with its front matter.
     async fn document_source(&self, workspace: &str, path: &str) -> Result<String, HostError>;
     /// Returns runs of some workspaces, the newest first; those before the run `after` if it names
@@ -172,6 +180,9 @@ pub enum HostedStep {
     Idle,
     /// Another process uses the session.
     Busy,
+    /// Another server runs the session, or has to: this one does not serve its folder. The session
+    /// is found again when it is free.
+    Elsewhere,
     /// The turn of a message has ended.
     Ended,
 }
@@ -198,10 +209,28 @@ pub struct HostedMemoryHit {
     pub text: String,
 }
 
+/// What a session or a turn of it changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HostedDiff {
+    /// A unified diff. Empty if nothing changed.
+    pub diff: String,
+    /// Number of the turn that made the changes. Missing if it is the diff of a worktree.
+    pub turn: Option<u32>,
+}
+
+/// A turn that changed files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HostedChangedTurn {
+    /// Number of the turn.
+    pub turn: u32,
+    /// Number of the files that it changed.
+    pub files: u32,
+}
+
 /// A run, as the journal has it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostedRun {
-    /// Folder in which it ran.
+    /// Folder in which it ran; that of its session if it ran in the worktree of the session.
     pub directory: String,
     /// The run as `selvedge runs --json` prints it, with secrets redacted.
     pub body: Value,

@@ -67,8 +67,8 @@ pub struct HostedLesson {
     pub updated_ms: i64,
 }
 
-/// Where a lesson is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Where a lesson is used. Only the command `selvedge memory review` changes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HostedLessonScope {
     /// In all projects of the user.
@@ -87,17 +87,13 @@ pub struct EditLesson {
     pub content: Option<String>,
     /// The topics it belongs to.
     pub topics: Option<Vec<String>>,
-    /// Where it is used.
-    pub scope: Option<HostedLessonScope>,
 }
 
 /// Topics of sessions, and how many turns mentioned them over time.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct HostedTopics {
-    /// When the oldest turn was stored, in milliseconds since 1970.
-    pub first_ms: i64,
-    /// When the newest turn was stored, in milliseconds since 1970.
-    pub last_ms: i64,
+    /// The latest weeks in which turns mention a topic, in order: the days of their Mondays.
+    pub weeks: Vec<String>,
     /// The topics, the most prominent first.
     pub topics: Vec<HostedTopic>,
 }
@@ -109,8 +105,10 @@ pub struct HostedTopic {
     pub name: String,
     /// The area it belongs to, such as `tests`.
     pub category: String,
-    /// How many turns mention it in each of the equal parts of the time, the oldest first.
-    pub turns: Vec<u32>,
+    /// How many turns mention it.
+    pub turns: u32,
+    /// How many turns mention it in each of the weeks.
+    pub turns_by_week: Vec<u32>,
 }
 
 /// What is decided about a lesson.

@@ -13,7 +13,8 @@ use utoipa_axum::routes;
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, Caller};
 use crate::hosted_memory::{
-    EditLesson, HostedGradient, HostedLesson, HostedTopics, HostedTurnLevel, LessonReview,
+    EditLesson, HostedGradient, HostedLesson, HostedLessonScope, HostedTopics, HostedTurnLevel,
+    LessonReview,
 };
 use crate::state::{ApiState, SharedState};
 
@@ -103,8 +104,8 @@ pub(crate) struct ReviewLesson {
 
 /// Accept or decline a lesson
 ///
-/// Needs the scopes `memory` and `approvals`: an accepted lesson is part of later prompts, also in
-/// other workspaces.
+/// Needs the scopes `memory` and `approvals`: an accepted lesson is part of later prompts. A lesson
+/// that is used in all projects can be changed only by a command.
 #[utoipa::path(
     post, path = "/memory/lessons/{lesson}", tag = "memory",
     params(("lesson" = String, Path)),
@@ -124,9 +125,10 @@ async fn review_lesson(
     decide(&state, &caller, &id, review).await
 }
 
-/// Change the text of a lesson, or where it is used
+/// Change the text of a lesson
 ///
-/// Needs the scopes `memory` and `approvals`.
+/// Needs the scopes `memory` and `approvals`. A lesson that is used in all projects can be changed
+/// only by a command.
 #[utoipa::path(
     patch, path = "/memory/lessons/{lesson}", tag = "memory",
     params(("lesson" = String, Path)),
@@ -146,7 +148,8 @@ async fn edit_lesson(
 
 /// Delete a lesson
 ///
-/// Needs the scopes `memory` and `approvals`.
+/// Needs the scopes `memory` and `approvals`. A lesson that is used in all projects can be deleted
+/// only by a command.
 #[utoipa::path(
     delete, path = "/memory/lessons/{lesson}", tag = "memory",
     params(("lesson" = String, Path)),
@@ -172,13 +175,19 @@ async fn decide(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Fails unless the caller can list a lesson and decide about it.
+/// Fails unless the caller can list a lesson and decide about it. A lesson that is used in all
+/// projects is part of prompts that no token reaches.
 async fn require_lesson(state: &ApiState, caller: &Caller, id: &str) -> Result<(), ApiError> {
     caller.require(TokenScope::Approvals)?;
     let lessons = state.host.lessons(&caller.token.workspaces).await?;
-    match lessons.iter().any(|lesson| lesson.id == id) {
-        true => Ok(()),
-        false => Err(ApiError::not_found(format!("lesson `{id}`"))),
+    match lessons.iter().find(|lesson| lesson.id == id) {
+        None => Err(ApiError::not_found(format!("lesson `{id}`"))),
+        Some(lesson) if lesson.scope == HostedLessonScope::User => {
+            let message = "the lesson is used in all projects, also outside of this token's";
+            let hint = format!("run `selvedge memory review --project {id}` on the server");
+            Err(ApiError::forbidden(message).hint(hint))
+        }
+        Some(_) => Ok(()),
     }
 }
 

@@ -37,12 +37,14 @@ mod render_routes;
 mod replay_routes;
 mod responses;
 mod resume_routes;
+mod resumed_scripts;
 mod router;
 mod run_routes;
 mod running_answer;
 mod secrets;
 mod server;
 mod session_routes;
+mod shared_approvals;
 mod state;
 mod status_routes;
 mod token_watch;
@@ -55,9 +57,9 @@ mod workspace_routes;
 pub use client_tools::{ClientTool, SessionClientTools};
 pub use feed::EventFlush;
 pub use host::{
-    HostError, HostErrorKind, HostedCheck, HostedCheckState, HostedItems, HostedMcpServer,
-    HostedMemoryHit, HostedRun, HostedStep, HostedTool, HostedToolField, HostedTurn, ResumedRun,
-    RunResume, SessionHost, SessionPlace, SessionWaker,
+    HostError, HostErrorKind, HostedChangedTurn, HostedCheck, HostedCheckState, HostedDiff,
+    HostedItems, HostedMcpServer, HostedMemoryHit, HostedRun, HostedStep, HostedTool,
+    HostedToolField, HostedTurn, ResumedRun, RunResume, SessionHost, SessionPlace, SessionWaker,
 };
 pub use hosted_memory::{
     EditLesson, HostedBand, HostedGradient, HostedLesson, HostedLessonScope, HostedReplay,

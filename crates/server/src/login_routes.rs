@@ -19,6 +19,8 @@ use crate::state::SharedState;
 
 /// Path of the login.
 pub(crate) const LOGIN_PATH: &str = "/login";
+/// The page for a browser whose code is not valid: it was used, or is too old.
+const USED_LOGIN_PAGE: &str = "/#/used-login";
 /// Name of the cookie over HTTP.
 const COOKIE_NAME: &str = "selvedge_token";
 /// Name of the cookie over HTTPS. Browsers accept the prefix only from this host, over TLS, so that
@@ -72,7 +74,8 @@ pub(crate) struct LoginQuery {
 
 /// Log a browser in: set the cookie of the page, and redirect to it
 ///
-/// The cookie is a token with all scopes for the workspaces of all valid tokens.
+/// The cookie is a token with all scopes for the workspaces of all valid tokens. If the code is not
+/// valid, a browser is redirected to the page as well, which says so.
 #[utoipa::path(
     get, path = "/login", tag = "login", params(LoginQuery), security(()),
     responses((status = 303), (status = "4XX", body = ErrorBody)),
@@ -81,6 +84,7 @@ async fn log_in(
     method: Method,
     State(state): State<SharedState>,
     Extension(scheme): Extension<RequestScheme>,
+    headers: HeaderMap,
     ApiQuery(query): ApiQuery<LoginQuery>,
 ) -> Result<Response, ApiError> {
     // Programs that show a preview of the link must not use up its code.
@@ -89,6 +93,10 @@ async fn log_in(
     }
     let tokens = &state.stores.tokens;
     if !tokens.take_login(hash_of(&query.code)).await? {
+        if accepts_html(&headers) {
+            let place = [(header::LOCATION, USED_LOGIN_PAGE)];
+            return Ok((StatusCode::SEE_OTHER, place).into_response());
+        }
         return Err(ApiError::unauthorized().hint("run `selvedge serve login` for a new URL"));
     }
     let now = since_epoch();
@@ -133,6 +141,13 @@ async fn log_in(
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
     Ok((StatusCode::SEE_OTHER, headers).into_response())
+}
+
+/// Whether the client is a browser that opens a page.
+fn accepts_html(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(header::ACCEPT);
+    let accepted = accepted.and_then(|accepted| accepted.to_str().ok());
+    accepted.is_some_and(|accepted| accepted.contains("text/html"))
 }
 
 /// Returns the token in the cookie of a request.

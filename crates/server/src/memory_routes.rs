@@ -37,6 +37,8 @@ pub(crate) struct SearchMemory {
 pub(crate) struct MemoryTurnView {
     /// Id of the session.
     session: String,
+    /// Title of the session.
+    title: Option<String>,
     /// Number of the turn.
     turn: u32,
     /// Relevance, comparable within one search only.
@@ -45,9 +47,10 @@ pub(crate) struct MemoryTurnView {
     text: String,
 }
 
-impl From<HostedMemoryHit> for MemoryTurnView {
-    fn from(hit: HostedMemoryHit) -> Self {
+impl MemoryTurnView {
+    fn new(hit: HostedMemoryHit, title: Option<String>) -> Self {
         Self {
+            title,
             session: hit.session,
             turn: hit.turn,
             score: hit.score,
@@ -79,10 +82,11 @@ async fn search_memory(
         .min(MAX_FOUND_TURNS);
     let workspaces = &caller.token.workspaces;
     let search = state.host.search_memory(workspaces, &query.query, limit);
-    let turns = search
-        .await?
-        .into_iter()
-        .map(MemoryTurnView::from)
-        .collect();
+    let mut turns = Vec::new();
+    for hit in search.await? {
+        let session = state.session(&caller, &hit.session).await;
+        let title = session.ok().and_then(|session| session.title);
+        turns.push(MemoryTurnView::new(hit, title));
+    }
     Ok(Json(MemoryResponse { turns }))
 }

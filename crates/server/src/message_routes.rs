@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use selvedge_protocol::{InboxMessage, InboxState, NewInboxMessage, RemovedMessage};
+use selvedge_protocol::{InboxMessage, NewInboxMessage, RemovedMessage};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
@@ -47,7 +47,7 @@ pub(crate) struct MessageView {
     author: String,
     /// Text of the message.
     text: String,
-    /// `queued`, `claimed` while its turn runs, `answered` or `failed`.
+    /// `queued`, `claimed` while its turn runs, `answered`, `failed` or `stopped`.
     #[schema(example = "queued")]
     state: String,
     /// Number of the turn that answers it.
@@ -159,7 +159,7 @@ async fn get_message(
     let deadline = Instant::now() + wait;
     loop {
         let message = state.stores.sessions.message(&session.id, number).await?;
-        let is_open = matches!(message.state, InboxState::Queued | InboxState::Claimed);
+        let is_open = message.state.is_open();
         if !is_open || Instant::now() >= deadline || state.stopping.is_cancelled() {
             return Ok(Json(message.into()));
         }

@@ -48,14 +48,19 @@ page_files! {
     "render.js"
     "approval-store.js"
     "approvals.js"
+    "changes.js"
     "channels.js"
     "documents.js"
     "health.js"
+    "health-summary.js"
     "item.js"
     "lessons.js"
     "list-view.js"
     "login.js"
     "memory.js"
+    "memory-results.js"
+    "mentions.js"
+    "new-document.js"
     "new-session.js"
     "run.js"
     "runs.js"
@@ -67,6 +72,7 @@ page_files! {
     "topics.js"
     "transcript.js"
     "transcript-model.js"
+    "unsaved.js"
 }
 
 /// A file of the page, as it is sent.

@@ -12,7 +12,6 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, Caller};
-use crate::host::HostErrorKind;
 use crate::hosted_memory::HostedReplay;
 use crate::keyed_semaphores::KeyedSemaphores;
 use crate::state::SharedState;
@@ -50,15 +49,7 @@ async fn replay_run(
     ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<ReplayRun>,
 ) -> Result<Json<HostedReplay>, ApiError> {
-    // The answer is the same for a run that does not exist and one of another workspace.
-    let missing = || ApiError::not_found(format!("run `{id}`"));
-    let run = match state.host.run(&id).await {
-        Err(error) if error.kind == HostErrorKind::NotFound => return Err(missing()),
-        run => run?,
-    };
-    if !caller.token.allows_directory(&run.directory) {
-        return Err(missing());
-    }
+    state.run_of(&caller, &id).await?;
     let _own = REPLAYS_OF_TOKENS.acquire(&caller.token.id).await;
     let permit = REPLAYS.acquire().await;
     let _permit = permit.map_err(|error| ApiError::internal(error.to_string()))?;

@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, ApiQuery, Caller};
-use crate::host::{HostErrorKind, HostedTool, ResumedRun, RunResume};
+use crate::host::{HostedTool, ResumedRun, RunResume};
 use crate::keyed_semaphores::KeyedSemaphores;
 use crate::state::SharedState;
 
@@ -80,7 +80,8 @@ pub(crate) struct ResumedRunView {
 /// Resume a run of a session with a script, which may be edited
 ///
 /// Completed calls return their recorded results. Calls that need approval ask as those of the
-/// session's turns do. The new run can be read from its first call on.
+/// session's turns do. The new run can be read from its first call on. No turn of the session runs
+/// at the same time. What stops the session stops the script, and so does revoking the token.
 #[utoipa::path(
     post, path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path)),
     request_body = ResumeRun,
@@ -92,15 +93,7 @@ async fn resume_run(
     ApiPath(id): ApiPath<String>,
     ApiJson(request): ApiJson<ResumeRun>,
 ) -> Result<(StatusCode, Json<ResumedRunView>), ApiError> {
-    // The answer is the same for a run that does not exist and one of another workspace.
-    let missing = || ApiError::not_found(format!("run `{id}`"));
-    let run = match state.host.run(&id).await {
-        Err(error) if error.kind == HostErrorKind::NotFound => return Err(missing()),
-        run => run?,
-    };
-    if !caller.token.allows_directory(&run.directory) {
-        return Err(missing());
-    }
+    let run = state.run_of(&caller, &id).await?;
     let session = run.body["run"]["session"].as_str().unwrap_or_default();
     if session.is_empty() {
         return Err(
@@ -116,17 +109,25 @@ async fn resume_run(
         ApiError::conflict(message).hint("wait until one has ended")
     })?;
     let cancel = state.stopping.child_token();
+    let script = state.resumed_scripts.enter(&session.id, cancel.clone());
+    let revoked = state.token_watch.until_invalid(caller.token.id.clone());
     let resumed = state.host.resume_run(RunResume {
         run: id.clone(),
         approver: state.approvals.approver(&session.id),
         session: session.id,
         source: request.source,
-        cancel,
+        cancel: cancel.clone(),
     });
-    let ResumedRun { id, work } = resumed.await?;
-    tokio::spawn(async move {
-        work.await;
-        drop(slot);
+    let ResumedRun { id, mut work } = resumed.await?;
+    state.workers.spawn(async move {
+        tokio::select! {
+            () = &mut work => {}
+            () = revoked => {
+                cancel.cancel();
+                work.await;
+            }
+        }
+        drop((script, slot));
     });
     Ok((StatusCode::ACCEPTED, Json(ResumedRunView { id })))
 }

@@ -1,16 +1,17 @@
 //! Routes of runs: list and show, with secrets redacted.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiPath, ApiQuery, Caller};
-use crate::host::HostErrorKind;
 use crate::state::SharedState;
 
 /// Most runs that one request lists.
@@ -27,7 +28,9 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
 /// A list of runs.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RunList {
-    /// The runs, the newest first, as `selvedge runs list --json` prints them.
+    /// The runs, the newest first, as `selvedge runs list --json` prints them, each with the title
+    /// of its session (`title`), the first line of its script (`script`) and the name of the error
+    /// with which it ended (`error`).
     #[schema(value_type = Vec<Object>)]
     runs: Vec<Value>,
 }
@@ -59,9 +62,30 @@ async fn list_runs(
         .min(MAX_LISTED_RUNS);
     let (workspaces, after) = (&caller.token.workspaces, query.after.as_deref());
     let runs = state.host.runs(workspaces, after, limit).await?;
-    Ok(Json(RunList {
-        runs: runs.into_iter().map(|run| run.body).collect(),
-    }))
+    let mut titles = HashMap::new();
+    let mut listed = Vec::new();
+    for mut run in runs {
+        let session = run.body["session"].as_str().unwrap_or_default().to_owned();
+        let title = match titles.get(&session) {
+            Some(title) => Value::clone(title),
+            None => {
+                let title = session_title(&state, &caller, &session).await;
+                titles.insert(session, title.clone());
+                title
+            }
+        };
+        run.body["title"] = title;
+        listed.push(run.body);
+    }
+    Ok(Json(RunList { runs: listed }))
+}
+
+/// Returns the title of a session; null if the token cannot reach it, or it has none.
+async fn session_title(state: &SharedState, caller: &Caller, session: &str) -> Value {
+    match state.session(caller, session).await {
+        Ok(session) => json!(session.title),
+        Err(_) => Value::Null,
+    }
 }
 
 /// Show a run with its calls
@@ -74,14 +98,8 @@ async fn get_run(
     caller: Caller,
     ApiPath(id): ApiPath<String>,
 ) -> Result<Json<Value>, ApiError> {
-    // The answer is the same for a run that does not exist and one of another workspace.
-    let missing = || ApiError::not_found(format!("run `{id}`"));
-    let run = match state.host.run(&id).await {
-        Err(error) if error.kind == HostErrorKind::NotFound => return Err(missing()),
-        run => run?,
-    };
-    match caller.token.allows_directory(&run.directory) {
-        true => Ok(Json(run.body)),
-        false => Err(missing()),
-    }
+    let mut body = state.run_of(&caller, &id).await?.body;
+    let session = body["run"]["session"].as_str().unwrap_or_default();
+    body["run"]["title"] = session_title(&state, &caller, session).await;
+    Ok(Json(body))
 }

@@ -184,10 +184,10 @@ impl RunningAnswer {
         let answer = message.answer.unwrap_or_default();
         match message.state {
             InboxState::Queued | InboxState::Claimed => None,
-            InboxState::Failed if answer.is_empty() => {
+            InboxState::Stopped if answer.is_empty() => {
                 Some(self.fail("the message was removed".to_owned()))
             }
-            InboxState::Failed => Some(self.fail(answer)),
+            InboxState::Failed | InboxState::Stopped => Some(self.fail(answer)),
             InboxState::Answered if !self.has_text && !answer.is_empty() => {
                 self.has_text = true;
                 Some(AnswerUpdate::Text(answer))

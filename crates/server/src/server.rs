@@ -112,6 +112,7 @@ impl AgentServer {
             }
         };
         let polling = tokio::spawn(state.workers.clone().poll_queues());
+        let leasing = tokio::spawn(state.workers.clone().watch_lease());
         let stopping = state.stopping.clone();
         // Turns stop while open responses end.
         let stop_turns = async {
@@ -123,6 +124,7 @@ impl AgentServer {
         let serving = listener.serve(router, stopping.clone(), shutdown);
         tokio::join!(serving, stop_turns);
         polling.abort();
+        leasing.abort();
         watching.abort();
     }
 }

@@ -4,7 +4,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use selvedge_protocol::{NewSession, SessionError, SessionFilter, SessionInfo, SessionState};
+use selvedge_protocol::{
+    NewSession, SessionError, SessionFilter, SessionFolder, SessionInfo, SessionState,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -40,7 +42,7 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
 pub(crate) struct SessionView {
     /// Id of the session, `ses_…`.
     id: String,
-    /// Title of the session.
+    /// Title of the session, or the first line of its first message.
     title: Option<String>,
     /// Name of its environment.
     environment: Option<String>,
@@ -53,6 +55,8 @@ pub(crate) struct SessionView {
     state: String,
     /// Number of messages that are not answered yet.
     queued: u32,
+    /// Whether it works in a git worktree of its own.
+    worktree: bool,
     /// When it was last used, in milliseconds since 1970.
     used_ms: i64,
 }
@@ -68,9 +72,11 @@ impl From<SessionInfo> for SessionView {
             state: match session.state {
                 SessionState::Idle => "idle",
                 SessionState::Busy => "busy",
+                SessionState::Unserved => "unserved",
             }
             .to_owned(),
             queued: session.queued,
+            worktree: session.folder == SessionFolder::Worktree,
             used_ms: session.touched_ms,
         }
     }
@@ -91,7 +97,7 @@ impl SessionsResponse {
     fn page(sessions: Vec<SessionInfo>, limit: u32) -> Self {
         let last = sessions.last().map(|session| session.touched_ms);
         Self {
-            next: last.filter(|_| sessions.len() == limit as usize),
+            next: last.filter(|_| sessions.len() >= limit as usize),
             sessions: sessions.into_iter().map(SessionView::from).collect(),
         }
     }
@@ -268,6 +274,12 @@ async fn delete_session(
     ApiPath(id): ApiPath<String>,
 ) -> Result<StatusCode, ApiError> {
     let session = state.session(&caller, &id).await?;
+    if !state.resumed_scripts.stop_and_wait(&session.id).await {
+        return Err(
+            ApiError::conflict("a resumed script of the session did not stop in time")
+                .hint("try again later"),
+        );
+    }
     state.host.delete_session(&session.id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -372,16 +384,19 @@ pub(crate) struct StopSession {
     children: bool,
 }
 
-/// The turns that stop.
+/// The turns and scripts that stop.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StoppedTurns {
-    /// Whether a turn of the session was running, which now ends as `interrupted`.
+    /// Whether a turn of the session was running, which now ends as `interrupted`, or a script that
+    /// resumed a run of it.
     stopped: bool,
     /// Ids of the other sessions whose turns were running.
     children: Vec<String>,
 }
 
-/// Stop the running turn of a session, in whatever process. Queued messages stay
+/// Stop the running turn of a session, in whatever process, and its resumed scripts
+///
+/// Queued messages stay.
 #[utoipa::path(
     post, path = "/sessions/{id}/stop", tag = "sessions", params(("id" = String, Path)),
     request_body = StopSession,

@@ -7,8 +7,8 @@ use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use selvedge_http::RequestOrigin;
 use selvedge_protocol::{
-    ApiTokenStore, ApprovalDeciderStore, ChannelStore, IdempotencyStore, SessionEventStore,
-    SessionInfo, SessionQueueStore, SessionStore,
+    ApiTokenStore, ApprovalDeciderStore, ChannelStore, IdempotencyStore, ServerLeaseStore,
+    SessionEventStore, SessionInfo, SessionQueueStore, SessionStore, SharedApprovalStore,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -17,9 +17,11 @@ use crate::approvals::PendingApprovals;
 use crate::caller::{Caller, no_workspace};
 use crate::client_tools::ClientTools;
 use crate::feed::SessionFeeds;
-use crate::host::SessionHost;
+use crate::host::{HostErrorKind, HostedRun, SessionHost};
 use crate::login_routes::RequestScheme;
 use crate::metrics::ServerMetrics;
+use crate::resumed_scripts::ResumedScripts;
+use crate::shared_approvals::SharedApprovals;
 use crate::token_watch::TokenWatch;
 use crate::workers::SessionWorkers;
 
@@ -40,6 +42,10 @@ pub struct ServerStores {
     pub replies: Arc<dyn IdempotencyStore>,
     /// Who decided about approvals.
     pub deciders: Arc<dyn ApprovalDeciderStore>,
+    /// The lease of this server, if several servers share the database.
+    pub leases: Option<Arc<dyn ServerLeaseStore>>,
+    /// The approval requests of all servers, if several share the database.
+    pub approvals: Option<Arc<dyn SharedApprovalStore>>,
 }
 
 /// Limits of each token.
@@ -75,6 +81,7 @@ pub(crate) struct ApiState {
     pub(crate) feeds: Arc<SessionFeeds>,
     pub(crate) approvals: Arc<PendingApprovals>,
     pub(crate) workers: Arc<SessionWorkers>,
+    pub(crate) resumed_scripts: Arc<ResumedScripts>,
     pub(crate) client_tools: Arc<ClientTools>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) token_watch: Arc<TokenWatch>,
@@ -96,7 +103,11 @@ impl ApiState {
     ) -> SharedState {
         let metrics = Arc::<ServerMetrics>::default();
         let feeds = Arc::new(SessionFeeds::new(stores.events.clone(), metrics.clone()));
-        let approvals = PendingApprovals::new(metrics.clone());
+        let shared = stores.approvals.clone().map(|store| SharedApprovals {
+            store,
+            deciders: stores.deciders.clone(),
+        });
+        let approvals = PendingApprovals::new(metrics.clone(), shared);
         let client_tools = Arc::<ClientTools>::default();
         let workers = SessionWorkers::new(
             stores.clone(),
@@ -116,6 +127,7 @@ impl ApiState {
             feeds,
             approvals,
             workers,
+            resumed_scripts: Arc::default(),
             client_tools,
             metrics,
             forking: tokio::sync::Mutex::default(),
@@ -152,9 +164,25 @@ impl ApiState {
         }
     }
 
-    /// Stops the running turn of a session, in this process or another. Returns whether one runs.
+    /// Stops the running turn of a session, in this process or another, and its resumed scripts.
+    /// Returns whether one runs.
     pub(crate) async fn stop_turn(&self, session: &str) -> Result<bool, ApiError> {
-        Ok(self.workers.interrupt(session) || self.host.request_stop(session).await?)
+        let stops_script = self.resumed_scripts.stop(session);
+        let stops_turn = self.workers.interrupt(session) || self.host.request_stop(session).await?;
+        Ok(stops_turn || stops_script)
+    }
+
+    /// Returns a run that the caller can reach. Others do not exist for it.
+    pub(crate) async fn run_of(&self, caller: &Caller, id: &str) -> Result<HostedRun, ApiError> {
+        let missing = || ApiError::not_found(format!("run `{id}`"));
+        let run = match self.host.run(id).await {
+            Err(error) if error.kind == HostErrorKind::NotFound => return Err(missing()),
+            run => run?,
+        };
+        match caller.token.allows_directory(&run.directory) {
+            true => Ok(run),
+            false => Err(missing()),
+        }
     }
 
     /// Returns a session that the caller can reach. Others do not exist for it.

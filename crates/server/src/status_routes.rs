@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use selvedge_protocol::{FailedMessage, InboxState, SessionError};
+use selvedge_protocol::{FailedMessage, InboxState, SessionError, SessionState};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -42,7 +42,7 @@ pub(crate) struct StatusReport {
     queue: Vec<WaitingMessage>,
     /// Most turns at once that a token pays for. Further ones wait.
     max_running_turns: usize,
-    /// The turns that failed last, the newest first. Those that were stopped are among them.
+    /// The turns that failed last, the newest first. Those that were stopped are not among them.
     errors: Vec<TurnFailure>,
 }
 
@@ -73,6 +73,8 @@ pub(crate) enum WaitingMessageState {
     WaitingToRun,
     /// It waits until the message before it is answered.
     WaitingForTurn,
+    /// It waits until a server runs that serves the folder of the session.
+    WaitingForServer,
 }
 
 /// A turn that failed.
@@ -120,8 +122,7 @@ async fn get_status(
         .stores
         .queues
         .failed_messages(folders, MAX_LISTED_ERRORS);
-    let failed = failed.await?.into_iter();
-    let errors = failed.filter(|failed| caller.token.works_in(&failed.directory));
+    let errors = failed.await?.into_iter();
     Ok(Json(StatusReport {
         mcp_servers: state.host.mcp_servers(&workspace).await?,
         queue: open_messages(&state, &caller).await?,
@@ -150,6 +151,9 @@ async fn open_messages(state: &ApiState, caller: &Caller) -> Result<Vec<WaitingM
                 author: message.author.id,
                 text: message.text.chars().take(MAX_MESSAGE_CHARS).collect(),
                 state: match (message.state, position) {
+                    _ if info.state == SessionState::Unserved => {
+                        WaitingMessageState::WaitingForServer
+                    }
                     (InboxState::Claimed, _) => WaitingMessageState::Running,
                     (_, 0) => WaitingMessageState::WaitingToRun,
                     _ => WaitingMessageState::WaitingForTurn,

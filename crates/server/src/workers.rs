@@ -1,13 +1,13 @@
 //! Runs the queued messages of sessions: many sessions at once, the turns of one session in order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{
     ApiToken, AuthorKind, EventSink, InboxState, NextMessage, RuntimeEvent, ServerStoreError,
-    SessionError, SessionStore, since_epoch,
+    SessionError, SessionStore, WaitingSession, since_epoch,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -58,6 +58,8 @@ struct WorkerState {
     has_news: bool,
     /// Cancels the turn that runs.
     turn: Option<CancellationToken>,
+    /// Cancelled when another server has taken over the session. The turn is then dropped.
+    lost: CancellationToken,
 }
 
 /// A worker that runs. Its entry is removed with it, also if it panics.
@@ -151,6 +153,11 @@ impl SessionWorkers {
         })
     }
 
+    /// Runs other work of a session. A server that stops waits for it as for turns.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(work);
+    }
+
     /// Interrupts the turn of a session. Returns whether one was running.
     pub(crate) fn interrupt(&self, session: &str) -> bool {
         let running = self.lock_running();
@@ -161,12 +168,14 @@ impl SessionWorkers {
     /// Wakes workers for messages from other processes, until the server stops. Also continues the
     /// turns that an earlier server left open.
     pub(crate) async fn poll_queues(self: Arc<Self>) {
+        let mut notices_seen = 0;
         loop {
             if let Err(error) = self.wake_waiting().await {
                 tracing::error!(%error, "cannot read the queues");
             }
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = self.stores.queues.queues_changed(&mut notices_seen) => {}
                 () = self.draining.cancelled() => return,
             }
         }
@@ -176,11 +185,12 @@ impl SessionWorkers {
     /// tokens that are not valid any more; their messages fail when they are claimed.
     async fn wake_waiting(self: &Arc<Self>) -> Result<(), ServerStoreError> {
         let waiting = self.stores.queues.waiting_sessions().await?;
-        if waiting.is_empty() {
+        if waiting.is_empty() && self.stores.leases.is_none() {
             return Ok(());
         }
         let now = since_epoch().as_millis() as i64;
         let tokens = self.stores.tokens.tokens().await?;
+        self.declare_workspaces(&tokens).await?;
         let valid = || tokens.iter().filter(|token| token.is_valid_at(now));
         for session in waiting {
             let has_payer = |token: &ApiToken| session.payer.as_ref() == Some(&token.name);
@@ -188,12 +198,55 @@ impl SessionWorkers {
             if is_refused {
                 self.interrupt(&session.id);
             }
-            let is_served = valid().any(|token| token.works_in(&session.directory));
-            if is_served || is_refused {
+            let is_served = valid().any(|token| token.works_in(&session.directory))
+                && self.host.serves(&session.directory);
+            if self.can_claim(&session) && (is_served || is_refused) {
                 self.wake(&session.id);
             }
         }
         Ok(())
+    }
+
+    /// Returns whether a worker may claim a session. If it may not, a later poll finds the session
+    /// again when it is free. Without other servers, a worker waits for the session.
+    fn can_claim(&self, session: &WaitingSession) -> bool {
+        self.stores.leases.as_ref().is_none_or(|leases| {
+            session.is_free || session.owner.as_deref() == Some(leases.owner())
+        })
+    }
+
+    /// Declares the workspaces that this server serves, if several servers share the database.
+    async fn declare_workspaces(&self, tokens: &[ApiToken]) -> Result<(), ServerStoreError> {
+        let Some(leases) = &self.stores.leases else {
+            return Ok(());
+        };
+        let now = since_epoch().as_millis() as i64;
+        let valid = tokens.iter().filter(|token| token.is_valid_at(now));
+        let workspaces: BTreeSet<&String> = valid.flat_map(|token| &token.workspaces).collect();
+        let served = workspaces
+            .into_iter()
+            .filter(|folder| self.host.serves(folder));
+        leases.declare_workspaces(served.cloned().collect()).await
+    }
+
+    /// Drops the turns of sessions that other servers have taken over, after the lease of this
+    /// server has ended, again and again.
+    pub(crate) async fn watch_lease(self: Arc<Self>) {
+        let Some(leases) = self.stores.leases.clone() else {
+            return;
+        };
+        loop {
+            leases.lapse().await;
+            let running: Vec<String> = self.lock_running().keys().cloned().collect();
+            let lost = leases.lost_sessions(running).await;
+            let lost = lost.inspect_err(|error| tracing::error!(%error, "cannot check sessions"));
+            for session in lost.unwrap_or_default() {
+                tracing::warn!(session, "another server has taken over the session");
+                if let Some(worker) = self.lock_running().get(&session) {
+                    worker.lost.cancel();
+                }
+            }
+        }
     }
 
     /// Returns whether no further turn starts, because the server stops.
@@ -248,6 +301,10 @@ impl SessionWorkers {
                         running.remove(session);
                         return;
                     }
+                }
+                Ok(HostedStep::Elsewhere) => {
+                    self.lock_running().remove(session);
+                    return;
                 }
                 Ok(HostedStep::Busy) => {
                     tokio::time::sleep(busy_delay).await;
@@ -318,9 +375,10 @@ impl SessionWorkers {
         number: u32,
         permit: TurnPermit,
     ) -> Result<HostedStep, String> {
-        let cancel = CancellationToken::new();
+        let (cancel, lost) = (CancellationToken::new(), CancellationToken::new());
         if let Some(worker) = self.lock_running().get_mut(session) {
             worker.turn = Some(cancel.clone());
+            worker.lost = lost.clone();
         }
         let _counted = self.metrics.running_turns.enter();
         let (events, flush) = self.feeds.feed(session).sink();
@@ -336,7 +394,10 @@ impl SessionWorkers {
             },
             waker: self.waker(),
         };
-        let step = self.host.run_next(session, turn).await;
+        let step = tokio::select! {
+            step = self.host.run_next(session, turn) => step,
+            () = lost.cancelled() => Ok(HostedStep::Elsewhere),
+        };
         if step == Ok(HostedStep::Busy) {
             self.report_refusal(session, number, &events).await;
         }

@@ -406,6 +406,7 @@ impl Chat {
             }
             ChatUpdate::TurnPanicked => self.recover_from_panic(now),
             ChatUpdate::ClipboardRead(image) => self.handle_clipboard(image),
+            ChatUpdate::ImageFileRead { text, image } => self.handle_image_file(&text, image),
             ChatUpdate::FilesFound { query, paths } => self.handle_found_files(&query, paths),
             ChatUpdate::ServersReady => {
                 self.servers_ready = true;

@@ -3,6 +3,7 @@
 //! A pasted image is a label in the text, such as `[image 1: shot.png]`. Deleting the label removes
 //! the image.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,6 +16,7 @@ use super::app::Chat;
 use super::rows::{StyledRow, sanitize_line, truncate};
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
+use crate::programs::chat_program;
 use crate::prompt_images::{PromptImage, UserPrompt};
 
 /// Endings of the names of image files. The content decides whether a file is an image.
@@ -24,10 +26,13 @@ const MAX_LABEL_NAME_COLUMNS: usize = 40;
 /// How long the program that reads the clipboard may take.
 const CLIPBOARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The images that were pasted in this chat. They stay until it ends, because the message with
-/// their labels may come back into the editor.
+/// Most bytes of the pasted images that are kept.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+
+/// The labels of the images that were pasted in this chat, with the newest images. They stay when
+/// their message is sent, because it may come back into the editor.
 #[derive(Debug, Default)]
-pub(crate) struct PastedImages(Vec<(String, PromptImage)>);
+pub(crate) struct PastedImages(Vec<(String, Option<PromptImage>)>);
 
 impl PastedImages {
     /// Keeps an image, and returns its label.
@@ -37,19 +42,33 @@ impl PastedImages {
         let name = sanitize_line(&name).replace(['[', ']'], "");
         let name = truncate(&name, MAX_LABEL_NAME_COLUMNS);
         let label = format!("[image {}: {name}]", self.0.len() + 1);
-        self.0.push((label.clone(), image));
+        self.0.push((label.clone(), Some(image)));
+        let mut bytes = 0;
+        for (_, image) in self.0.iter_mut().rev() {
+            bytes += image.as_ref().map_or(0, |image| image.image.data.len());
+            if bytes > MAX_KEPT_BYTES {
+                *image = None;
+            }
+        }
         label
     }
 
     /// Returns the message with the images whose labels it has, and those that it names as `@file`,
-    /// in the order of the text. Relative paths are relative to `folder`.
+    /// in the order of the text, each once. Relative paths are relative to `folder`.
     fn attach(&self, text: String, folder: &Path) -> Result<UserPrompt, Problem> {
         let mut found: Vec<(usize, PromptImage)> = Vec::new();
         for (label, image) in &self.0 {
-            found.extend(text.find(label).map(|at| (at, image.clone())));
+            let Some(at) = text.find(label) else { continue };
+            let image = image.clone().ok_or_else(|| {
+                Problem::new(format!("{label} is not kept any more")).hint("paste it again")
+            })?;
+            found.push((at, image));
         }
+        let mut read = HashSet::new();
         for (at, path) in mentioned_images(&text, folder) {
-            found.push((at, PromptImage::read(&path)?));
+            if read.insert(path.clone()) {
+                found.push((at, PromptImage::read(&path)?));
+            }
         }
         found.sort_by_key(|(at, _)| *at);
         Ok(UserPrompt {
@@ -60,11 +79,11 @@ impl PastedImages {
 }
 
 impl Chat {
-    /// Returns the message with its images. Fails if one cannot be read, or if the model accepts
-    /// none.
+    /// Returns the message with its images. Fails if one cannot be read, if they are too many or
+    /// too large, or if the model accepts none.
     pub(super) fn attach_images(&self, text: String) -> Result<UserPrompt, Problem> {
         let prompt = self.pasted_images.attach(text, &self.setup.directory)?;
-        prompt.check_model(self.agent.model())?;
+        prompt.check_images(self.agent.model())?;
         Ok(prompt)
     }
 
@@ -77,21 +96,37 @@ impl Chat {
         rows.collect()
     }
 
-    /// Inserts the label of a pasted file, if the text is the path of an image. Terminals paste the
-    /// path of a file that is dropped on them.
+    /// Reads a pasted file in the background, if the text is the path of an image. Returns whether
+    /// it is. Terminals paste the path of a file that is dropped on them.
     pub(super) fn paste_image_file(&mut self, text: &str) -> bool {
         let Some(path) = pasted_path(text) else {
             return false;
         };
-        match PromptImage::read(&path) {
-            Ok(image) => self.insert_image(image),
-            // It stays a path, with the reason.
+        let (sender, text) = (self.sender.clone(), text.to_owned());
+        self.notice = Some("reading the image…".to_owned());
+        tokio::task::spawn_blocking(move || {
+            let image = PromptImage::read(&path).map(Box::new);
+            // Sending fails only if the chat has ended.
+            let _ = sender.send(ChatUpdate::ImageFileRead { text, image });
+        });
+        true
+    }
+
+    /// Inserts the label of the image that was read from a pasted file, or the pasted text if it is
+    /// no image.
+    pub(super) fn handle_image_file(
+        &mut self,
+        text: &str,
+        image: Result<Box<PromptImage>, Problem>,
+    ) {
+        self.notice = None;
+        match image {
+            Ok(image) => self.insert_image(*image),
             Err(problem) => {
                 self.print_problem(&problem);
-                return false;
+                self.paste_text(text);
             }
         }
-        true
     }
 
     /// Reads the image on the clipboard in the background.
@@ -100,10 +135,17 @@ impl Chat {
             let problem = Problem::new("there is no clipboard to read an image from");
             return self.print_problem(&problem.hint("type @FILE, or paste the path of an image"));
         };
+        let path = match chat_program(&self.setup.toolbox.workspace, program[0]) {
+            Ok(path) => path,
+            Err(problem) => {
+                let hint = format!("install {}, or paste the path of an image", program[0]);
+                return self.print_problem(&problem.hint(hint));
+            }
+        };
         let sender = self.sender.clone();
         self.notice = Some("reading the clipboard…".to_owned());
         tokio::task::spawn_blocking(move || {
-            let image = read_clipboard(program);
+            let image = read_clipboard(&path, program);
             // Sending fails only if the chat has ended.
             let _ = sender.send(ChatUpdate::ClipboardRead(image.map(Box::new)));
         });
@@ -141,9 +183,9 @@ fn clipboard_program() -> Option<&'static [&'static str]> {
 }
 
 /// Reads an image from the clipboard. Blocks up to [`CLIPBOARD_TIMEOUT`].
-fn read_clipboard(program: &[&str]) -> Result<PromptImage, Problem> {
+fn read_clipboard(path: &Path, program: &[&str]) -> Result<PromptImage, Problem> {
     let name = program[0];
-    let started = Command::new(name)
+    let started = Command::new(path)
         .args(&program[1..])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -346,5 +388,21 @@ mod tests {
         );
         let prompt = pasted.attach("neither".to_owned(), folder.path()).unwrap();
         assert!(prompt.images.is_empty());
+        let twice = format!("@a.png, again @a.png, {label} and {label}");
+        let prompt = pasted.attach(twice, folder.path()).unwrap();
+        assert_eq!(prompt.images.len(), 2, "each image is sent once");
+    }
+
+    #[test]
+    fn old_pasted_images_are_not_kept_for_ever() {
+        let mut pasted = PastedImages::default();
+        let mut image = PromptImage::from_bytes("a.png".to_owned(), PIXEL.to_vec()).unwrap();
+        image.image.data = "A".repeat(MAX_KEPT_BYTES / 2);
+        let labels = [(); 3].map(|()| pasted.add(image.clone()));
+        let attach = |label: &String| pasted.attach(label.clone(), Path::new("/"));
+        assert_eq!(attach(&labels[1]).unwrap().images.len(), 1);
+        assert_eq!(attach(&labels[2]).unwrap().images.len(), 1);
+        let problem = attach(&labels[0]).unwrap_err();
+        assert_eq!(problem.to_string(), "[image 1: a.png] is not kept any more");
     }
 }

@@ -10,7 +10,7 @@ use super::app::Chat;
 use super::conversation::{TurnStart, wait_here};
 use super::recent_turns::user_message_rows;
 use crate::problem::Problem;
-use crate::session_runner::{TurnPlace, describe_end};
+use crate::session_runner::{TurnPlace, describe_end, input_of_message};
 use crate::turn_gate::TurnGate;
 
 /// Whether messages to the session start turns by themselves.
@@ -81,7 +81,8 @@ impl Chat {
         let Some(claimed) = self.claim_inbox_message() else {
             return;
         };
-        let (text, begun) = (claimed.message.text.clone(), claimed.begun);
+        let (input, begun) = (input_of_message(&claimed.message), claimed.begun);
+        let text = claimed.message.text.clone();
         self.inbox_message = Some(claimed);
         if let Err(error) = self.prepare_turn() {
             self.inbox_message = None;
@@ -91,7 +92,7 @@ impl Chat {
             return self.spawn_turn(TurnStart::Recover);
         }
         self.print_block(user_message_rows(&text, self.theme));
-        self.spawn_turn(TurnStart::Message(text.into()));
+        self.spawn_turn(TurnStart::Message(input));
     }
 
     /// Claims the oldest message whose sender may do as much as this chat. A message whose turn has

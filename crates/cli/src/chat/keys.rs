@@ -135,9 +135,13 @@ impl Chat {
             Some(question) => question.handle_paste(Instant::now()),
             None => {}
         }
-        if self.paste_image_file(text) {
-            return;
+        if !self.paste_image_file(text) {
+            self.paste_text(text);
         }
+    }
+
+    /// Inserts a pasted text into the message.
+    pub(super) fn paste_text(&mut self, text: &str) {
         self.editor.paste(text);
         self.history.reset_position();
         self.completions = None;

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::app::{Chat, terminal_size};
 use super::terminal::{enter_raw_mode, restore_terminal};
 use crate::problem::Problem;
+use crate::programs::editor_command;
 
 /// How long the reader waits for input before it looks whether the terminal is lent.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -89,6 +90,8 @@ impl Chat {
         let named = variables.filter_map(|name| std::env::var(name).ok());
         let editor = named.into_iter().find(|name| !name.trim().is_empty());
         let editor = editor.unwrap_or_else(|| "vi".to_owned());
+        let editor = editor_command(&self.setup.toolbox.workspace, &editor)
+            .map_err(|problem| problem.hint("set EDITOR to the full path of an editor"))?;
         let cannot = |what: &str, error: &std::io::Error| {
             Problem::new(format!("cannot {what}: {error}"))
                 .hint("set EDITOR to the command of an editor")
@@ -105,7 +108,7 @@ impl Chat {
         let _ = self.screen.clear();
         restore_terminal();
         // The variable may contain arguments, so a shell reads it.
-        let status = Command::new("sh")
+        let status = Command::new("/bin/sh")
             .arg("-c")
             .arg(format!("{editor} \"$1\""))
             .args(["sh".as_ref(), file.as_os_str()])

@@ -1,6 +1,6 @@
 //! What memory proposes, in the chat: a line at the start, and the command `/memory`.
 
-use selvedge_memory::{Lesson, MemoryError, ProposalDecision};
+use selvedge_memory::{Lesson, LessonKind, MemoryError, ProposalDecision};
 use selvedge_text::count_noun;
 
 use super::app::Chat;
@@ -54,17 +54,27 @@ impl Chat {
             if content.lines().nth(MAX_PROPOSAL_LINES).is_some() {
                 rows.push(StyledRow::dim("…").indented(4));
             }
+            if proposal.kind == LessonKind::Gap {
+                let hint = "write about it with `selvedge memory layer add FILE`, then decline it";
+                rows.push(StyledRow::text(hint).indented(4));
+            }
         }
         rows.push(StyledRow::text("type /memory accept ID, or /memory decline ID").indented(2));
         self.print_block(rows);
     }
 
-    /// Accepts or declines a proposal.
+    /// Accepts or declines a proposal of the project of this chat.
     pub(super) fn review_proposal(&mut self, id: &str, decision: ProposalDecision) {
         let Some(memory) = &self.setup.memory else {
             return self.print_text("this chat has no memory");
         };
-        match memory.review_lesson(id, decision) {
+        let reviewed = self.proposals().and_then(|proposals| {
+            match proposals.iter().any(|proposal| proposal.lesson_id == id) {
+                true => memory.review_lesson(id, decision),
+                false => Err(MemoryError::LessonNotFound(id.to_owned())),
+            }
+        });
+        match reviewed {
             Ok(()) => self.print_text(match decision {
                 ProposalDecision::Accept => format!("accepted {id}; it is used from now on"),
                 ProposalDecision::Decline => format!("declined {id}; it is not proposed again"),

@@ -53,7 +53,7 @@ impl Chat {
             };
             return self.print_problem(&problem);
         }
-        let shell = std::env::var_os("SHELL").unwrap_or_else(|| "sh".into());
+        let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
         let mut command = Command::new(shell);
         command
             .arg("-c")

@@ -17,8 +17,9 @@ pub(crate) struct StreamedMarkdown {
 
 impl StreamedMarkdown {
     pub(crate) fn push(&mut self, delta: &str) {
+        // The start of a line may complete the block before it.
+        self.has_new_line |= delta.contains('\n') || self.text.ends_with('\n');
         self.text.push_str(delta);
-        self.has_new_line |= delta.contains('\n');
     }
 
     /// Ends the text. `whole` replaces the streamed text, unless the printed part differs.

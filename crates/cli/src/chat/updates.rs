@@ -43,6 +43,11 @@ pub(crate) enum ChatUpdate {
     ServersChecked(Vec<ServerStatus>),
     /// The image that was on the clipboard.
     ClipboardRead(Result<Box<PromptImage>, Problem>),
+    /// The file that a pasted text names was read.
+    ImageFileRead {
+        text: String,
+        image: Result<Box<PromptImage>, Problem>,
+    },
     /// The result of `/diff`.
     SessionDiffReady(Box<WorkspaceDiff>),
 }

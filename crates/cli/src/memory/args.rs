@@ -146,12 +146,16 @@ pub(crate) struct MemoryDistillArgs {
     #[arg(long, conflicts_with = "due")]
     pub(crate) now: bool,
 
-    /// Read new turns only of projects whose last run was 12 hours ago or more
+    /// Read new turns only of projects whose last pass was 12 hours ago or more
     #[arg(long)]
     pub(crate) due: bool,
 
-    /// Show the last run of each project, what it used, and when the next one is due
-    #[arg(long, conflicts_with_all = ["now", "due", "wait"])]
+    /// Send requests to the model again that have no answer, also if they may have been paid for
+    #[arg(long, conflicts_with = "due")]
+    pub(crate) retry: bool,
+
+    /// Show the last pass of each project, what it used, and when the next one is due
+    #[arg(long, conflicts_with_all = ["now", "due", "wait", "retry"])]
     pub(crate) status: bool,
 
     /// Wait for the results of the provider's batch

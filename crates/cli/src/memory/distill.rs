@@ -2,12 +2,15 @@
 //! schedule.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_config::Config;
-use selvedge_memory::{DistillReport, DistillState, LessonStatus, Memory, MemoryError};
+use selvedge_memory::{
+    DistillReport, DistillRetryReport, DistillState, LessonStatus, Memory, MemoryError,
+};
 use selvedge_protocol::{Usage, now_ms};
 use selvedge_text::count_noun;
 use serde_json::json;
@@ -15,9 +18,14 @@ use serde_json::json;
 use super::args::MemoryDistillArgs;
 use super::import::progress_bar;
 use crate::CliStatus;
+use crate::args::WorkspaceArgs;
 use crate::chat::format_usage;
+use crate::distill_schedule::{is_enabled, project_configuration};
 use crate::memory_setup::small_model;
 use crate::output::{print_json, print_json_text, print_line};
+use crate::problem::Problem;
+use crate::setup::load_configuration;
+use crate::trust::TrustQuestion;
 
 /// First interval between two checks of a provider's batch. It doubles up to [`MAX_POLL_INTERVAL`].
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,54 +50,128 @@ pub(super) fn distill(
     }
     states.retain(|state| match args.due {
         true => state.is_due(),
-        false => state.new_turns > 0,
+        false => {
+            let may_retry = state.open_requests > 0 || state.unanswered_requests > 0;
+            state.new_turns > 0 || (args.retry && may_retry)
+        }
     });
     let runtime = crate::run::runtime()?;
-    let small = runtime.block_on(small_model(config, None))?;
-    let mut total = DistillReport::default();
+    let mut done = Distilled::default();
     for state in &states {
-        let (mut bar_shown, mut interval) = (None, MIN_POLL_INTERVAL);
-        loop {
-            let distilled = runtime.block_on(memory.distill(&state.session, small.as_deref()));
-            let distilled = match distilled {
-                // Another process distills this project.
-                Err(MemoryError::DistillLocked(_)) if args.session.is_none() => break,
-                distilled => distilled?,
-            };
-            let bar = bar_shown.get_or_insert_with(|| {
-                let turns = u64::from(distilled.distilled_turns + distilled.remaining_turns);
-                let template = "{msg} {wide_bar} {pos}/{len} {eta}";
-                progress_bar(Some(turns), template, unit_name(state))
-            });
-            bar.inc(u64::from(distilled.distilled_turns));
-            if distilled.submitted_turns > 0 && args.wait {
-                std::thread::sleep(interval);
-                interval = (interval * 2).min(MAX_POLL_INTERVAL);
-                continue;
+        let distilled = runtime.block_on(distill_project(memory, state, args, config, &mut done));
+        match distilled {
+            // Another process distills this project.
+            Err(error) if is_locked(&error) && args.session.is_none() => {}
+            Err(error) if states.len() == 1 => return Err(error),
+            Err(error) => {
+                done.failed += 1;
+                let error = match error.downcast_ref::<MemoryError>() {
+                    Some(error) => super::memory_problem(error),
+                    None => Problem::from_error(&error),
+                };
+                eprint_line!("warning: {} is not distilled: {error}", unit_name(state));
             }
-            total.submitted_turns += distilled.submitted_turns;
-            total.distilled_turns += distilled.distilled_turns;
-            total.learned += distilled.learned;
-            total.dropped += distilled.dropped;
-            if distilled.remaining_turns == 0 {
-                bar.finish_and_clear();
-                break;
-            }
+            Ok(()) => {}
         }
     }
-    report(memory, args, &states, total)
+    report(memory, args, &states, &done)
 }
 
-/// Prints what was learned, and what the requests of these runs used.
+/// What was done for all projects of a command.
+#[derive(Default)]
+struct Distilled {
+    total: DistillReport,
+    retried: DistillRetryReport,
+    /// Projects that failed.
+    failed: usize,
+}
+
+fn is_locked(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref::<MemoryError>(),
+        Some(MemoryError::DistillLocked(_))
+    )
+}
+
+/// Distills a project with the model that its configuration names.
+async fn distill_project(
+    memory: &Arc<Memory>,
+    state: &DistillState,
+    args: &MemoryDistillArgs,
+    user: &Config,
+    done: &mut Distilled,
+) -> Result<()> {
+    let of_folder = |folder: &Path| {
+        let workspace = WorkspaceArgs {
+            directory: Some(folder.to_owned()),
+            trust_question: TrustQuestion::Never,
+            ..WorkspaceArgs::default()
+        };
+        Ok(load_configuration(&workspace)?.config)
+    };
+    let config = project_configuration(state, user, of_folder)?;
+    if args.due && !is_enabled(&config) {
+        return Ok(());
+    }
+    let small = match small_model(&config, None).await {
+        Ok(small) => small,
+        Err(error) => {
+            memory.postpone_distilling(&state.session)?;
+            return Err(error);
+        }
+    };
+    if args.retry {
+        let Some(small) = &small else {
+            let problem = Problem::new("memory.model is not set, so no request can be sent again");
+            let hint = "run `selvedge config set memory.model PROVIDER/MODEL`";
+            return Err(problem.hint(hint).into());
+        };
+        let retried = memory
+            .retry_distilling(&state.session, small.as_ref())
+            .await?;
+        done.retried.answered += retried.answered;
+        done.retried.learned += retried.learned;
+        done.retried.unanswered += retried.unanswered;
+    }
+    let (mut bar_shown, mut interval) = (None, MIN_POLL_INTERVAL);
+    loop {
+        let distilled = memory.distill(&state.session, small.as_deref()).await?;
+        let bar = bar_shown.get_or_insert_with(|| {
+            let turns = u64::from(distilled.distilled_turns + distilled.remaining_turns);
+            let template = "{msg} {wide_bar} {pos}/{len} {eta}";
+            progress_bar(Some(turns), template, unit_name(state))
+        });
+        bar.inc(u64::from(distilled.distilled_turns));
+        if distilled.submitted_turns > 0 && args.wait {
+            tokio::time::sleep(interval).await;
+            interval = (interval * 2).min(MAX_POLL_INTERVAL);
+            continue;
+        }
+        done.total.submitted_turns += distilled.submitted_turns;
+        done.total.distilled_turns += distilled.distilled_turns;
+        done.total.learned += distilled.learned;
+        done.total.dropped += distilled.dropped;
+        if distilled.remaining_turns == 0 {
+            bar.finish_and_clear();
+            return Ok(());
+        }
+    }
+}
+
+/// Prints what was learned, and what the requests of these passes used.
 fn report(
     memory: &Memory,
     args: &MemoryDistillArgs,
     states: &[DistillState],
-    total: DistillReport,
+    done: &Distilled,
 ) -> Result<CliStatus> {
+    let status = match done.failed {
+        0 => CliStatus::Success,
+        _ => CliStatus::Failed,
+    };
     let names: BTreeSet<&str> = states.iter().map(|state| state.session.as_str()).collect();
     let after = memory.distill_states()?.into_iter();
-    let mut usage = RunUsage::default();
+    let mut usage = PassUsage::default();
     for state in after.filter(|state| names.contains(state.session.as_str())) {
         usage.add(&state);
     }
@@ -97,13 +179,18 @@ fn report(
         distilled_turns: turns,
         learned,
         dropped,
-        submitted_turns: handed_over,
+        submitted_turns: submitted,
         ..
-    } = total;
+    } = done.total;
+    let (retried, learned) = (&done.retried, learned + done.retried.learned);
     if args.json {
         let mut report = json!({
-            "turns": turns, "learned": learned, "dropped": dropped, "handed_over": handed_over,
+            "turns": turns, "learned": learned, "dropped": dropped, "submitted_turns": submitted,
         });
+        if args.retry {
+            report["retried"] = retried.answered.into();
+            report["unanswered"] = retried.unanswered.into();
+        }
         if usage.is_known() {
             report["requests"] = usage.requests.into();
             report["input_tokens"] = usage.tokens.input_tokens.into();
@@ -111,15 +198,20 @@ fn report(
             report["cost"] = usage.cost.into();
         }
         print_json_text(&report.to_string())?;
-        return Ok(CliStatus::Success);
+        return Ok(status);
     }
     let (read, learned) = (count_noun(turns, "turn"), count_noun(learned, "lesson"));
     eprint_line!("read {read}, learned {learned}, dropped {dropped}");
+    if args.retry {
+        let answered = count_noun(retried.answered, "request");
+        let unanswered = retried.unanswered;
+        eprint_line!("sent {answered} again, {unanswered} still without an answer");
+    }
     if usage.is_known() {
         eprint_line!("used {}", usage.line());
     }
-    if handed_over > 0 {
-        let submitted = count_noun(handed_over, "turn");
+    if submitted > 0 {
+        let submitted = count_noun(submitted, "turn");
         eprint_line!("note: submitted {submitted} in a provider's batch");
         eprint_line!("hint: run `selvedge memory distill` again later, or pass --wait");
     }
@@ -128,26 +220,26 @@ fn report(
         let proposals = count_noun(proposals, "proposal");
         eprint_line!("note: {proposals} to review: `selvedge memory review`");
     }
-    Ok(CliStatus::Success)
+    Ok(status)
 }
 
-/// What the requests of runs used.
+/// What the requests of passes used.
 #[derive(Default)]
-struct RunUsage {
+struct PassUsage {
     requests: u32,
     tokens: Usage,
     cost: Option<f64>,
 }
 
-impl RunUsage {
+impl PassUsage {
     fn add(&mut self, state: &DistillState) {
-        let Some(run) = &state.last_run else {
+        let Some(pass) = &state.last_pass else {
             return;
         };
-        self.requests += run.requests;
-        self.tokens.input_tokens += run.input_tokens;
-        self.tokens.output_tokens += run.output_tokens;
-        if let Some(cost) = run.cost {
+        self.requests += pass.requests;
+        self.tokens.input_tokens += pass.input_tokens;
+        self.tokens.output_tokens += pass.output_tokens;
+        if let Some(cost) = pass.cost {
             self.cost = Some(self.cost.unwrap_or_default() + cost);
         }
     }
@@ -166,7 +258,7 @@ impl RunUsage {
     }
 }
 
-/// Prints the last run of each project, and when the next one is due.
+/// Prints the last pass of each project, and when the next one is due.
 fn show_status(
     memory: &Memory,
     states: &[DistillState],
@@ -185,22 +277,25 @@ fn show_status(
             None => unit_name(state),
         };
         print_line(name)?;
-        print_line(&format!("  {}", next_run(state)))?;
-        match &state.last_run {
-            None => print_line("  no run yet")?,
-            Some(run) => {
-                let mut usage = RunUsage::default();
+        print_line(&format!("  {}", next_pass(state)))?;
+        if state.unanswered_requests > 0 {
+            print_line(&format!("  {}", unanswered(state)))?;
+        }
+        match &state.last_pass {
+            None => print_line("  no pass yet")?,
+            Some(pass) => {
+                let mut usage = PassUsage::default();
                 usage.add(state);
-                let ended = match run.ended_ms {
+                let ended = match pass.ended_ms {
                     Some(ended_ms) => format!("{} ago", ago(ended_ms)),
-                    None => format!("began {} ago, not finished", ago(run.started_ms)),
+                    None => format!("began {} ago, not finished", ago(pass.started_ms)),
                 };
                 let (turns, learned) = (
-                    count_noun(run.turns, "turn"),
-                    count_noun(run.learned, "lesson"),
+                    count_noun(pass.turns, "turn"),
+                    count_noun(pass.learned, "lesson"),
                 );
                 print_line(&format!(
-                    "  last run: {ended}; read {turns}, learned {learned}"
+                    "  last pass: {ended}; read {turns}, learned {learned}"
                 ))?;
                 if usage.is_known() {
                     print_line(&format!("  used {}", usage.line()))?;
@@ -214,12 +309,22 @@ fn show_status(
     Ok(CliStatus::Success)
 }
 
-/// Returns when the next run of a project begins.
-fn next_run(state: &DistillState) -> String {
+/// Returns which requests have no answer, and how they are sent again.
+fn unanswered(state: &DistillState) -> String {
+    let requests = count_noun(state.unanswered_requests, "request");
+    let turns = count_noun(state.unanswered_turns, "turn");
+    format!(
+        "{requests} without an answer: {turns} read without a model; \
+         `selvedge memory distill --now --retry` asks again"
+    )
+}
+
+/// Returns when the next pass of a project begins.
+fn next_pass(state: &DistillState) -> String {
     let turns = count_noun(state.new_turns, "new turn");
     let waiting = match state.open_requests {
         0 => String::new(),
-        open => format!(", {} without an answer", count_noun(open, "request")),
+        open => format!(", {} under way", count_noun(open, "request")),
     };
     let when = match state.due_ms {
         None => "nothing to do".to_owned(),

@@ -9,7 +9,7 @@ use anyhow::Result;
 use selvedge_agent::{AgentError, Session};
 use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError, SessionForgetReport};
-use selvedge_memory::{ForgottenCounts, Memory, MemoryError, parse_turn_number};
+use selvedge_memory::{ForgottenCounts, LessonsToForget, Memory, MemoryError, parse_turn_number};
 use selvedge_protocol::{ConversationItem, MessageRole, TurnItem};
 use selvedge_text::count_noun;
 use serde_json::json;
@@ -72,6 +72,7 @@ pub(super) fn forget(
         session: &session,
         messages: &messages,
         in_journal,
+        lessons: LessonsToForget::All,
     };
     let (removed, counts) = remove(memory, &journal, home, &known, turn)?;
     journal.scrub().map_err(|error| journal_problem(&error))?;
@@ -114,6 +115,8 @@ struct KnownSession<'a> {
     messages: &'a BTreeSet<String>,
     /// Whether the journal has it, or the memory only.
     in_journal: bool,
+    /// Which lessons are deleted with it.
+    lessons: LessonsToForget,
 }
 
 /// Removes a session, or a turn of it, from the memory, the chat history and the journal.
@@ -128,6 +131,7 @@ fn remove(
         session,
         messages,
         in_journal,
+        lessons,
     } = known;
     let remembered = memory.session_names()?;
     let agent_problem = |error: AgentError| match error {
@@ -158,7 +162,7 @@ fn remove(
     };
     let sessions = removed.sessions.iter();
     for name in sessions.filter(|name| remembered.contains(name)) {
-        add(memory.forget_session(name)?);
+        add(memory.forget_session(name, *lessons)?);
     }
     let turns = removed.turns.iter();
     for (name, turns) in turns.filter(|(name, _)| remembered.contains(name)) {
@@ -178,8 +182,9 @@ fn remove(
     Ok((removed, counts))
 }
 
-/// Deletes a session of the journal, for a client of the agent server. Its content may stay in free
-/// pages of the file, which later rows overwrite.
+/// Deletes a session of the journal, for a client of the agent server. Lessons that were learned in
+/// other folders, too, stay. The content of the session may stay in free pages of the file, which
+/// later rows overwrite.
 pub(crate) fn delete_session(memory: &Memory, journal: &Arc<Journal>, session: &str) -> Result<()> {
     let home = selvedge_config::home()
         .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?;
@@ -187,6 +192,7 @@ pub(crate) fn delete_session(memory: &Memory, journal: &Arc<Journal>, session: &
         session,
         messages: &user_messages(journal, session, None)?,
         in_journal: true,
+        lessons: LessonsToForget::OfFolder,
     };
     remove(memory, journal, &home, &known, None)?;
     Ok(())

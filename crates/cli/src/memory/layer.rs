@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_memory::{LayerChange, Lesson, Memory, NewLayer};
+use selvedge_memory::{Lesson, LessonEdit, Memory, NewLayer};
 use selvedge_text::count_noun;
 
 use super::args::{
@@ -63,19 +63,19 @@ fn edit(memory: &Memory, args: &MemoryLayerEditArgs) -> Result<CliStatus> {
         true => Some(memory.open_project(&project_place(&this_folder()?).root)?),
         false => None,
     };
-    let change = LayerChange {
-        title: args.title.as_deref(),
-        topics: (!args.topics.is_empty()).then_some(args.topics.as_slice()),
-        content: content.as_deref(),
-        project: (args.user || args.project).then_some(project.as_deref()),
+    let edit = LessonEdit {
+        title: args.title.clone(),
+        topics: (!args.topics.is_empty()).then(|| args.topics.clone()),
+        content,
+        project: (args.user || args.project).then_some(project),
     };
-    if change == LayerChange::default() {
+    if edit == LessonEdit::default() {
         let problem = Problem::new("nothing to change");
         return Err(problem
             .hint("pass a FILE with the new text, --title, --topic, --user or --project")
             .into());
     }
-    memory.edit_layer(&args.layer, &change)?;
+    memory.edit_layer(&args.layer, &edit)?;
     eprint_line!("changed {}", args.layer);
     Ok(CliStatus::Success)
 }

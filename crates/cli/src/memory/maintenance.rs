@@ -14,7 +14,7 @@ use crate::CliStatus;
 use crate::output::{print_json_text, print_line};
 
 /// Weeks that the chart shows, the latest.
-const MAX_CHART_WEEKS: usize = 12;
+pub(crate) const MAX_CHART_WEEKS: usize = 12;
 /// Topics of one area that are shown.
 const MAX_TOPICS_OF_AREA: usize = 10;
 /// The bars of the chart, the lowest first. A space is a week without the topic.
@@ -43,7 +43,7 @@ pub(super) fn topics(memory: &Memory, args: &MemoryTopicsArgs) -> Result<CliStat
         eprint_line!("hint: pass --all for the topics of all projects");
         return Ok(CliStatus::Success);
     }
-    let weeks = chart_weeks(&trends);
+    let weeks = TopicTrend::latest_weeks(&trends, MAX_CHART_WEEKS);
     if let (Some(first), Some(last)) = (weeks.first(), weeks.last()) {
         let weeks = count_noun(weeks.len(), "week");
         print_line(&format!("{weeks}, from {first} to {last}"))?;
@@ -89,29 +89,15 @@ pub(super) fn topics(memory: &Memory, args: &MemoryTopicsArgs) -> Result<CliStat
     Ok(CliStatus::Success)
 }
 
-/// Returns the latest weeks with any topic, in order.
-fn chart_weeks(trends: &[TopicTrend]) -> Vec<String> {
-    let mut weeks: Vec<String> = Vec::new();
-    for (week, _) in trends.iter().flat_map(|trend| &trend.weeks) {
-        weeks.push(week.clone());
-    }
-    weeks.sort_unstable();
-    weeks.dedup();
-    weeks.split_off(weeks.len().saturating_sub(MAX_CHART_WEEKS))
-}
-
 /// Draws how often a topic occurred in each week, with the highest bar for its best week.
 fn chart(trend: &TopicTrend, weeks: &[String]) -> String {
-    let count = |week: &String| {
-        let mut found = trend.weeks.iter().filter(|(it, _)| it == week);
-        found.next().map_or(0, |(_, turns)| *turns)
-    };
-    let highest = weeks.iter().map(count).max().unwrap_or(0).max(1);
+    let turns = trend.turns_in(weeks);
+    let highest = turns.iter().copied().max().unwrap_or(0).max(1);
     let bar = |turns: u32| match turns {
         0 => ' ',
         turns => BARS[((turns * 8).div_ceil(highest) as usize).clamp(1, 8) - 1],
     };
-    weeks.iter().map(|week| bar(count(week))).collect()
+    turns.into_iter().map(bar).collect()
 }
 
 pub(super) fn replan(
@@ -180,6 +166,6 @@ mod tests {
         };
         let weeks = ["2026-01-05", "2026-01-12", "2026-01-19"].map(str::to_owned);
         assert_eq!(chart(&trend, &weeks), "▁ █");
-        assert_eq!(chart_weeks(&[trend]).len(), 2);
+        assert_eq!(TopicTrend::latest_weeks(&[trend], 12).len(), 2);
     }
 }

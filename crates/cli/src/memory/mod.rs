@@ -25,6 +25,7 @@ use crate::CliStatus;
 use crate::problem::Problem;
 use args::MemoryCommand;
 pub(crate) use forget::delete_session;
+pub(crate) use maintenance::MAX_CHART_WEEKS;
 
 pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
     let home = selvedge_config::home()
@@ -114,6 +115,10 @@ pub(crate) fn memory_problem(error: &MemoryError) -> Problem {
         MemoryError::LayerSize { .. } => {
             "shorten the text, or split it into several layers; a shorter one belongs in AGENTS.md"
         }
+        MemoryError::InvalidLesson(_) => "pass another title, text or topic",
+        MemoryError::GapAccepted(_) => {
+            "write about it with `selvedge memory layer add FILE`, then decline the gap"
+        }
         MemoryError::ProjectNotFound(_) => {
             "run `selvedge memory project list` to list the projects"
         }
@@ -122,6 +127,9 @@ pub(crate) fn memory_problem(error: &MemoryError) -> Problem {
         }
         MemoryError::LessonWithoutProject(_) => {
             "run `selvedge memory lessons --json` to see the sources of the lesson"
+        }
+        MemoryError::ModelUnavailable(_) => {
+            "run it again later, or `selvedge config set memory.model --unset` to learn by rules"
         }
         MemoryError::ProviderBatch(_) => {
             "run `selvedge memory distill` again later, or set `memory.batch = \"never\"`"

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_journal::{
-    Journal, Redactor, RunFilter, RunSummary, StoredCall, StoredRun, StoredRunState,
+    Journal, JournalError, Redactor, RunFilter, RunSummary, StoredApproval, StoredCall, StoredRun,
+    StoredRunState,
 };
 use selvedge_protocol::{ResumeAs, since_epoch};
 use selvedge_tools::{snake_case, summarise_args};
@@ -12,7 +13,7 @@ use serde_json::json;
 
 use crate::CliStatus;
 use crate::call_outcome::CallOutcomeLabel;
-use crate::list_table::{ListCell, first_code_line, print_list};
+use crate::list_table::{ListCell, cut_list, first_code_line, print_list};
 use crate::output::{print_coloured, print_line, print_text};
 use crate::runs::args::{RunsListArgs, RunsShowArgs};
 use crate::runs::{resume_advice, user_redactor};
@@ -23,10 +24,12 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliSta
     let filter = RunFilter {
         since_ms: since.map(|since| since.as_millis() as i64),
         tool: args.tool.as_deref().map(journal_tool_name),
-        limit: Some(args.limit),
+        // One more tells whether the list is cut.
+        limit: Some(args.limit.saturating_add(1)),
         ..RunFilter::default()
     };
-    let runs = journal.runs(&filter)?;
+    let mut runs = journal.runs(&filter)?;
+    let is_cut = cut_list(&mut runs, args.limit);
     if args.json {
         return crate::output::print_json(&runs);
     }
@@ -52,7 +55,7 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliSta
         "RUN", "STATE", "STARTED", "TIME", "CALLS", "SCRIPT", "FOLDER",
     ];
     print_list(&headings, runs.iter().map(row).collect())?;
-    if runs.len() as u64 == u64::from(args.limit) {
+    if is_cut {
         eprint_line!("note: only the newest {} runs; pass --limit N", runs.len());
     }
     if runs.is_empty() {
@@ -65,7 +68,7 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
     let run = journal.run(&args.run)?;
     let redactor = user_redactor()?;
     if args.json {
-        return crate::output::print_json(&run_json(&run, &redactor));
+        return crate::output::print_json(&run_json(journal, &run, &redactor)?);
     }
     let summary = &run.summary;
     let age = format_age(since_epoch(), summary.started_ms);
@@ -157,28 +160,33 @@ fn next_steps(run: &StoredRun) -> Vec<String> {
 }
 
 /// Returns a run with its calls as JSON, with secrets redacted.
-pub(crate) fn run_json(run: &StoredRun, redactor: &Redactor) -> serde_json::Value {
+pub(crate) fn run_json(
+    journal: &Journal,
+    run: &StoredRun,
+    redactor: &Redactor,
+) -> Result<serde_json::Value, JournalError> {
+    let approvals = journal.approvals_of(&run.summary.id)?;
     let calls = run.calls.iter().map(|call| {
         let mut shown = redactor.redact_value(&json!(call));
-        shown["waits"] = waits_of(run, call).into();
+        shown["waits"] = waits_of(&approvals, call).into();
         shown
     });
     let calls: Vec<_> = calls.collect();
     let error = run.output.as_ref().and_then(|output| output.error.as_ref());
-    json!({
+    Ok(json!({
         "run": run.summary,
         "source": redactor.redact_text(&run.source),
         "error": error.map(|error| redactor.redact_value(&json!(error))),
         "calls": calls,
         "questions": run.open_approvals,
         "advice": next_steps(run),
-    })
+    }))
 }
 
 /// Returns when a call waited before it started: for approval, and for a free slot. An open wait
 /// has no end.
-fn waits_of(run: &StoredRun, call: &StoredCall) -> Vec<serde_json::Value> {
-    let approvals = run.approvals.iter();
+fn waits_of(approvals: &[StoredApproval], call: &StoredCall) -> Vec<serde_json::Value> {
+    let approvals = approvals.iter();
     let approvals = approvals.filter(|approval| approval.calls.contains(&call.id));
     let approvals = approvals.map(|approval| {
         let (from, to) = (approval.asked_ms, approval.answered_ms);

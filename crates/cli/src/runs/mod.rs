@@ -87,6 +87,13 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
             "restore the key that encrypted the journal in the system keyring"
         }
         error if error.is_disk_full() => "free disk space",
+        error if error.is_address_wrong() => {
+            "correct the address, user, password and certificates in the key `store` of \
+             config.toml, or in the variable SELVEDGE_STORE"
+        }
+        error if error.is_unavailable() => {
+            "check that the database of the key `store` runs and can be reached from this machine"
+        }
         JournalError::File { path, .. } => {
             let folder = match path.is_dir() {
                 true => path.as_path(),

@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -169,6 +169,7 @@ impl ChatTerminal {
                 .collect(),
             stdio: ChildStdio::Terminal(tty),
             keep_open_fd: None,
+            lease: None,
         };
         let child = spawn(
             command,
@@ -233,8 +234,11 @@ impl ChatTerminal {
 
     /// Waits until the text on the screen meets the condition.
     pub fn wait_until(&mut self, description: &str, mut condition: impl FnMut(&str) -> bool) {
+        // Also for a program that never stops drawing.
+        let deadline = Instant::now() + OUTPUT_TIMEOUT;
         while !condition(&self.screen()) {
-            match self.output.recv_timeout(OUTPUT_TIMEOUT) {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(rest) {
                 Ok(chunk) => self.process(&chunk),
                 Err(error) => panic!("{description} never came ({error}):\n{}", self.screen()),
             }
@@ -256,8 +260,10 @@ impl ChatTerminal {
     /// Waits until the normalized screen equals `expected`.
     pub fn expect_screen(&mut self, expected: &str) {
         let expected = expected.trim_matches('\n');
+        let deadline = Instant::now() + OUTPUT_TIMEOUT;
         while normalize(&self.screen()) != expected {
-            match self.output.recv_timeout(OUTPUT_TIMEOUT) {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(rest) {
                 Ok(chunk) => self.process(&chunk),
                 Err(_) => {
                     assert_eq!(
@@ -371,8 +377,10 @@ impl ChatTerminal {
 
     /// Like `wait_for_exit`, and returns the emulator as the process left it.
     pub fn wait_for_exit_and_emulator(mut self) -> (i32, String, vt100::Parser) {
+        let deadline = Instant::now() + OUTPUT_TIMEOUT;
         loop {
-            match self.output.recv_timeout(OUTPUT_TIMEOUT) {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(rest) {
                 Ok(chunk) => self.process(&chunk),
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(_) => panic!("the chat does not end:\n{}", self.screen()),

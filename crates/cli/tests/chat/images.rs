@@ -57,8 +57,9 @@ fn a_named_file_and_a_pasted_path_are_sent_as_images() {
 #[test]
 fn the_image_on_the_clipboard_is_inserted() {
     let fixture = fixture();
-    let programs = fixture.dir.path().join("bin");
-    std::fs::create_dir(&programs).unwrap();
+    // Not in a temporary folder, where commands could replace it.
+    let programs = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let programs = programs.path();
     let program = programs.join("wl-paste");
     let shot = fixture.work().join("shot.png");
     let copied = fixture.dir.path().join("copied");
@@ -81,6 +82,16 @@ fn the_image_on_the_clipboard_is_inserted() {
     terminal.type_text("what is it?\r");
     fixture.wait_for_requests(1);
     assert_eq!(images(&fixture, 0), 1);
+    // A program that commands could replace is not started.
+    let replaceable = fixture.work().join("bin");
+    std::fs::create_dir(&replaceable).unwrap();
+    std::fs::copy(&program, replaceable.join("wl-paste")).unwrap();
+    let path = format!("{}:{}", replaceable.display(), path);
+    let environment = [("PATH", path.as_str()), ("WAYLAND_DISPLAY", "wayland-0")];
+    let mut terminal = fixture.open(&[], 100, 30, &environment);
+    terminal.wait_for(READY);
+    terminal.type_text("\x16");
+    terminal.wait_for("error: commands of agents could replace ");
     // Without a display there is no clipboard.
     let mut terminal = fixture.open(&[], 100, 30, &[]);
     terminal.wait_for(READY);
@@ -104,4 +115,31 @@ fn a_message_with_an_image_that_cannot_be_sent_returns_to_the_input() {
     terminal.wait_for("shot.png is not a PNG, JPEG, GIF or WebP image");
     terminal.wait_for("› Look at @shot.png now");
     assert!(fixture.server.asked().is_empty());
+}
+
+#[test]
+fn images_of_earlier_turns_are_not_sent_to_a_model_without_images() {
+    let fixture = fixture();
+    let mut terminal = fixture.open(&[], 100, 30, &[]);
+    terminal.send("What is in @shot.png?");
+    fixture.wait_for_requests(1);
+    terminal.wait_for(READY);
+    let sent = |request: usize| fixture.server.asked()[request].raw.clone();
+    let image = "data:image/png;base64,";
+    let note = "[image/png omitted: the model accepts no images]";
+    assert_eq!(images(&fixture, 0), 1);
+    terminal.send("/model mock/blind");
+    terminal.wait_for("  blind ·");
+    terminal.send("Which colour?");
+    fixture.wait_for_requests(2);
+    assert!(sent(1).contains("What is in @shot.png?"), "{}", sent(1));
+    assert!(!sent(1).contains(image), "{}", sent(1));
+    assert!(sent(1).contains(note), "{}", sent(1));
+    // The image is still part of the session.
+    terminal.wait_for(READY);
+    terminal.send("/model mock/mock");
+    terminal.wait_for("  mock ·");
+    terminal.send("And now?");
+    fixture.wait_for_requests(3);
+    assert!(sent(2).contains(image) && !sent(2).contains(note));
 }

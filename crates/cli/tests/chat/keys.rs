@@ -123,15 +123,33 @@ fn the_first_message_can_be_an_argument_and_the_last_session_continues() {
 fn exec_at_a_terminal_streams_markdown_and_reports_session_and_usage() {
     let answer = "# Title\n\n| a | b |\n|---|--:|\n| 1 | 22 |\n\nThe **end**.";
     let fixture = ChatFixture::new(move |_| vec![text(answer)].into());
-    let mut terminal = fixture.open(&["exec", "Show"], 80, 24, &[]);
-    terminal.wait_for("ses_");
-    let screen = terminal.screen();
+    let terminal = fixture.open(&["exec", "Show"], 80, 24, &[]);
+    let (status, screen) = terminal.wait_for_exit();
+    assert_eq!(status, 0, "{screen}");
     assert!(
-        screen.contains("Title\n\na │  b\n──┼───\n1 │ 22\n\nThe end.\n")
-            && screen.contains(" · 100 in, 20 out"),
+        screen.contains("Title\n\na │  b\n──┼───\n1 │ 22\n\nThe end.\n"),
         "{screen}"
     );
     assert_eq!(screen.matches("The end.").count(), 1, "{screen}");
+    let summary = |screen: &str| screen.lines().last().unwrap().to_owned();
+    let unknown = " · 100 in, 20 out · cost unknown: the model has no prices";
+    assert!(
+        summary(&screen).starts_with("ses_") && summary(&screen).ends_with(unknown),
+        "{screen}"
+    );
+    // 100 tokens at 5000 and 20 at 10000 per million.
+    let prices = |input: f64, output: f64| {
+        fixture.configure(&format!(
+            "[models.mock]\nprices = {{ input = {input:.1}, output = {output:.1} }}\n"
+        ));
+        let terminal = fixture.open(&["exec", "--ephemeral", "Show"], 80, 24, &[]);
+        summary(&terminal.wait_for_exit().1)
+    };
+    assert_eq!(prices(5000.0, 10000.0), "100 in, 20 out · $0.7000");
+    assert_eq!(prices(0.0, 0.0), "100 in, 20 out");
+    // `--quiet` omits it.
+    let terminal = fixture.open(&["exec", "--quiet", "Show"], 80, 24, &[]);
+    assert_eq!(summary(&terminal.wait_for_exit().1), "The end.");
 }
 
 #[test]
@@ -163,9 +181,31 @@ fn deleting_a_session_asks_first() {
         drop(terminal);
         assert_eq!(sessions().len(), 1);
     }
-    let output = fixture.run(&["sessions", "delete", &id, "-y"]);
-    assert!(output.status.success(), "{output:?}");
+    let mut terminal = fixture.open(&["sessions", "delete", &id], 100, 24, &[]);
+    terminal.wait_for("1. Delete");
+    terminal.wait_for("\n>");
+    terminal.type_text("1\r");
+    assert_eq!(terminal.wait_for_exit().0, 0);
     assert!(sessions().is_empty());
+    assert!(fixture.run(&["-p", "Hello"]).status.success());
+    let id = sessions()[0]["id"].as_str().unwrap().to_owned();
+    let args = ["memory", "forget", "--session", &id];
+    let mut terminal = fixture.open(&args, 100, 24, &[]);
+    terminal.wait_for("2. Keep");
+    terminal.wait_for("\n>");
+    terminal.type_text("1\r");
+    assert_eq!(terminal.wait_for_exit().0, 0);
+    assert!(sessions().is_empty());
+    for command in [
+        &["sessions", "delete"][..],
+        &["memory", "forget", "--session"],
+    ] {
+        assert!(fixture.run(&["-p", "Hello"]).status.success());
+        let id = sessions()[0]["id"].as_str().unwrap().to_owned();
+        let output = fixture.run(&[command, &[&id, "-y"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        assert!(sessions().is_empty());
+    }
 }
 
 #[test]

@@ -7,7 +7,11 @@ use std::process::Stdio;
 use super::{ModelListServer, ModelsOutput, ModelsWorkspace, chat, command_output, own};
 
 /// Runs `models login own`, and types a key.
-fn log_in(workspace: &ModelsWorkspace, key: &str, environment: &[(&str, &str)]) -> ModelsOutput {
+pub(super) fn log_in(
+    workspace: &ModelsWorkspace,
+    key: &str,
+    environment: &[(&str, &str)],
+) -> ModelsOutput {
     let mut command = workspace.command(&["models", "login", "own"]);
     command
         .envs(environment.iter().copied())
@@ -52,7 +56,7 @@ fn without_a_keyring_a_key_is_stored_in_a_private_file() {
     let doctor = command_output(workspace.command(&["doctor"]).spawn().unwrap());
     for line in [
         format!("! keyring        no system keyring is running; keys are stored in {shown}\n"),
-        format!("own answers; its key is from {shown}; run `selvedge models test`"),
+        format!("can be reached; its key is from {shown}; run `selvedge models test`"),
     ] {
         assert!(doctor.out.contains(&line), "{line}: {}", doctor.out);
     }
@@ -123,13 +127,20 @@ fn doctor_asks_the_provider_and_no_model_is_only_a_warning() {
     };
     let server = ModelListServer::start(chat);
     let seen = doctor(&own(&server, ""));
-    let line = "\n✓ model          tiny; own answers; run `selvedge models test`";
-    assert!(seen.status == 0 && seen.out.contains(line), "{seen:?}");
+    let line = "\n✓ model          tiny of own at http://127.0.0.1:";
+    let is_reached = seen
+        .out
+        .contains(" can be reached; run `selvedge models test`");
+    assert!(
+        seen.status == 0 && seen.out.contains(line) && is_reached,
+        "{seen:?}"
+    );
     let seen = doctor(&ModelsWorkspace::new(
         "model_provider = \"own\"\nmodel = \"tiny\"\n\
          [model_providers.own]\nbase_url = \"http://127.0.0.1:9/v1\"\n",
     ));
-    let line = "\n✗ model          tiny: cannot connect to provider `own`";
+    let line =
+        "\n✗ model          tiny of own at http://127.0.0.1:9 cannot be used: cannot connect";
     assert!(seen.status == 1 && seen.out.contains(line), "{seen:?}");
     let seen = doctor(&ModelsWorkspace::new(""));
     let line = "\n! model          no model is available: ";

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,6 +15,9 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{ModelsOutput, ModelsWorkspace, chat, command_output, read};
+
+/// Longer than any step takes.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the server knows, and how it behaves.
 #[derive(Debug, Default)]
@@ -23,6 +28,8 @@ struct AuthState {
     pending_polls: u32,
     is_denied: bool,
     is_revoked: bool,
+    /// Holds back the answers to refreshes, which are valid at once.
+    held_refreshes: Option<Receiver<()>>,
     lifetime_seconds: Option<u64>,
     /// The challenge with which the browser came.
     code_challenge: String,
@@ -47,6 +54,12 @@ impl AuthServer {
                     continue;
                 };
                 let (status, text) = shared.lock().unwrap().answer(&own, &head, &body);
+                let held = match body.contains("grant_type=refresh_token") {
+                    true => shared.lock().unwrap().held_refreshes.take(),
+                    false => None,
+                };
+                // Ends when the test drops the other side.
+                let _ = held.map(|held| held.recv());
                 let kind = match text.starts_with("data:") {
                     true => "text/event-stream",
                     false => "application/json",
@@ -272,9 +285,14 @@ fn a_login_in_the_browser_uses_pkce() {
     let redirect = &asked["redirect_uri"];
     let other = redirect.replace("/callback", "/favicon.ico");
     assert!(visit(&other, "x=1").starts_with("HTTP/1.1 404"));
+    for query in ["code=guessed&state=guessed", "error=access_denied"] {
+        let page = visit(redirect, query);
+        assert!(page.starts_with("HTTP/1.1 404"), "{page}");
+    }
     let state = &asked["state"];
     let page = visit(redirect, &format!("code=the-code&state={state}"));
     assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    assert!(!page.contains("logged in"), "it is not known yet: {page}");
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
     let seen = command_output(child);
@@ -298,10 +316,6 @@ fn a_login_that_fails_says_why_and_stores_nothing() {
             "{seen:?}"
         );
     };
-    fails(
-        &|_| "code=the-code&state=guessed".to_owned(),
-        "the browser returned from another login",
-    );
     fails(
         &|state| format!("error=access_denied&error_description=No+entry&state={state}"),
         "the authorization server refused the login: access_denied: No entry",
@@ -370,4 +384,76 @@ fn tokens_are_refreshed_when_they_expire_and_when_they_are_rejected() {
         seen.err
     );
     assert!(!format!("{seen:?}").contains("refresh-"), "{seen:?}");
+}
+
+/// Waits until a condition holds.
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The server has replaced the refresh token when the command does not wait for it any more.
+#[test]
+fn a_refresh_that_a_command_does_not_wait_for_is_stored() {
+    let server = AuthServer::start();
+    server.change(|state| state.lifetime_seconds = Some(5));
+    let workspace = server.logged_in();
+    let (release, held) = mpsc::channel();
+    server.change(|state| state.held_refreshes = Some(held));
+    let mut command = workspace.command(&["models", "list", "--provider", "corp"]);
+    let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+    // The command prints that the server did not answer in time.
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    drop(release);
+    let seen = command_output(child);
+    assert!(
+        seen.err
+            .contains("note: waiting for the authorization server"),
+        "{line}{seen:?}"
+    );
+    assert_eq!(test_model(&workspace).status, 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_logout_during_a_refresh_is_not_undone_by_it() {
+    let server = AuthServer::start();
+    server.change(|state| state.lifetime_seconds = Some(5));
+    let workspace = server.logged_in();
+    let (release, held) = mpsc::channel();
+    server.change(|state| state.held_refreshes = Some(held));
+    let start = |args: &[&str]| {
+        let mut command = workspace.command(args);
+        command.stdin(Stdio::null()).spawn().unwrap()
+    };
+    let refreshing = start(&["models", "test"]);
+    wait_until("no refresh", || {
+        server.grants().last().map(String::as_str) == Some("refresh_token")
+    });
+    let mut logout = start(&["models", "logout", "corp"]);
+    // It ends, or waits for the lock.
+    let files = format!("/proc/{}/fd", logout.id());
+    let waits = || {
+        let files = std::fs::read_dir(&files).into_iter().flatten().flatten();
+        let mut targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        targets.any(|target| target.ends_with("logins.lock"))
+    };
+    let logout = std::cell::RefCell::new(&mut logout);
+    wait_until("no lock", || {
+        waits() || logout.borrow_mut().try_wait().unwrap().is_some()
+    });
+    drop(release);
+    command_output(refreshing);
+    logout.into_inner().wait().unwrap();
+    let seen = test_model(&workspace);
+    assert!(
+        seen.err
+            .starts_with("error: you are not logged in to provider `corp`\n"),
+        "{seen:?}"
+    );
 }

@@ -1,5 +1,6 @@
 //! The fixture of the tests, and the tests by subject.
 
+mod configuration;
 mod kills;
 mod layers;
 mod runs;
@@ -73,10 +74,24 @@ impl OfflineFixture {
             .args(args)
             .current_dir(self.folder(folder))
             .env("SELVEDGE_HOME", self.folder("home"))
+            .env_remove("ANTHROPIC_API_KEY")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         command
+    }
+
+    /// Whether a process of this home runs.
+    pub fn has_process(&self) -> bool {
+        let home = format!("SELVEDGE_HOME={}", self.folder("home").display());
+        let processes = std::fs::read_dir("/proc").unwrap();
+        let mut processes = processes.filter_map(|entry| Some(entry.ok()?.path()));
+        processes.any(|process| {
+            // A process that has ended meanwhile, or that is not ours, has no readable variables.
+            let environment = std::fs::read(process.join("environ")).unwrap_or_default();
+            let mut variables = environment.split(|byte| *byte == 0);
+            variables.any(|variable| variable == home.as_bytes())
+        })
     }
 
     /// Runs a command, and returns its exit code, standard output and standard error.
@@ -156,7 +171,7 @@ fn line(n: usize) -> String {
     let (week, day) = (n / 70, n % 70 / 10 + 1);
     let line = json!({
         "session": SESSIONS[n % 2], "turn": n, "role": "user", "text": text,
-        "ts": format!("2026-{:02}-{:02}T10:00:00Z", week + 1, day),
+        "ts": format!("2026-{:02}-{:02}T10:00:00Z", week % 12 + 1, day),
     });
     format!("{line}\n")
 }

@@ -60,7 +60,7 @@ fn an_interrupted_task_is_undecided() {
         "{shown}"
     );
     // Also if the task's own run was deleted.
-    let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
+    let file = crate::support::store::database(&workspace.home());
     let forget = "DELETE FROM calls WHERE run LIKE 'tsk_%'; DELETE FROM runs WHERE id LIKE 'tsk_%'";
     file.execute_batch(forget).unwrap();
     drop(file);

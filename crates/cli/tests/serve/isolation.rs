@@ -9,10 +9,10 @@ use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::server::{Asked, Reply};
 use crate::support::TEST_TIMEOUT;
-use crate::support::api::{ALL_SCOPES, ApiClient, ApiServer, create_token};
+use crate::support::api::{ApiClient, ApiServer, create_token};
 
 /// Returns the text of the last message, without what memory added.
-fn last_text(asked: &Asked) -> String {
+pub fn last_text(asked: &Asked) -> String {
     let messages = asked.body["messages"].as_array().unwrap();
     let content = &messages.last().unwrap()["content"];
     let text = content.as_str().or(content[0]["text"].as_str());
@@ -321,6 +321,9 @@ fn sessions_of_folders_below_a_workspace_do_not_exist_for_clients() {
     let listed = list.output().unwrap();
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     let session = listed[0]["id"].as_str().unwrap();
+    let follow = ["channels", "follow", "news", session];
+    let followed = fixture.workspace.command(&follow).output().unwrap();
+    assert!(followed.status.success(), "{followed:?}");
     let (_server, client) = fixture.start();
     let all = client.get("/api/v1/sessions");
     assert_eq!(all.body["sessions"], json!([]), "{all:?}");
@@ -329,6 +332,21 @@ fn sessions_of_folders_below_a_workspace_do_not_exist_for_clients() {
         json!({"text": "hi"}),
     );
     assert_eq!(sent.status, 404, "{sent:?}");
+    // A post and a script of the client do not reach it either.
+    let text = format!("@{session} hello");
+    let posted = client.post("/api/v1/channels/news/messages", json!({"text": text}));
+    assert_eq!(posted.status, 201, "{posted:?}");
+    let reached = (&posted.body["queued"], &posted.body["refused"]);
+    assert_eq!(reached, (&json!([]), &json!([])), "{posted:?}");
+    let code = format!(
+        "const no = () => 'no'; \
+         const got = await sessions.get('{session}').catch(no); \
+         const sent = await tools.sessions.send({{ id: '{session}', message: 'x' }}).catch(no); \
+         const listed = await sessions.list(); \
+         return `GOT ${{got}} ${{sent}} ${{listed.some(s => s.id == '{session}')}} END`"
+    );
+    let answer = run_script(&client, &client.session(json!({})), &code);
+    assert!(answer.contains("GOT no no false END"), "{answer}");
 }
 
 #[test]
@@ -405,127 +423,6 @@ fn a_token_that_is_revoked_while_a_body_arrives_does_nothing() {
     assert_eq!(sessions.body["sessions"].as_array().unwrap().len(), 0);
 }
 
-#[test]
-fn memory_of_a_session_stays_within_its_workspace_also_with_the_scope_all() {
-    let memory = "memory.scope = \"all\"\nmemory.recall_timeout_ms = 30000";
-    let fixture = ServeFixture::with_config(memory, runs_scripts);
-    let (_, secret) = fixture.other_workspace("neighbour");
-    let (server, client) = fixture.start();
-    let other = server.client(&secret);
-    let say = |client: &ApiClient, text: &str| {
-        let session = client.session(json!({}));
-        let number = client.message(&session, text);
-        client.answer(&session, number);
-        fixture.model.asked().pop().unwrap().raw
-    };
-    say(
-        &client,
-        "We decided to keep the queue in heron, a database.",
-    );
-    let question = "In which database is the queue kept?";
-    assert!(say(&client, question).contains("heron"));
-    let asked = say(&other, question);
-    assert!(!asked.contains("heron"), "{asked}");
-    let session = other.session(json!({}));
-    let code = "return await tools.memory.search({ query: 'queue database', scope: 'all' })";
-    let found = run_script(&other, &session, code);
-    assert!(
-        !found.contains("heron") && found.contains("queue"),
-        "{found}"
-    );
-}
-
-/// Otherwise an agent could instruct the later sessions of its workspace.
-#[test]
-fn nothing_is_learned_from_requests_of_agents() {
-    let memory = "memory.scope = \"project\"\nmemory.recall_timeout_ms = 30000";
-    // It does not repeat what was decided.
-    let fixture = ServeFixture::with_config(memory, |asked| match last_text(asked) {
-        request if request.contains("decided") && !request.contains("RUN:") => {
-            vec![text("Noted.")].into()
-        }
-        _ => runs_scripts(asked),
-    });
-    let (_server, client) = fixture.start();
-    let brief = |question: &str| {
-        let session = client.session(json!({}));
-        let number = client.message(&session, question);
-        client.answer(&session, number);
-        let asked = fixture.model.asked().pop().unwrap();
-        asked.body["messages"][0].to_string()
-    };
-    let by_person = client.session(json!({}));
-    let number = client.message(&by_person, "We decided to keep the logs in heron.");
-    client.answer(&by_person, number);
-    let session = client.session(json!({}));
-    // The request of the person does not contain the sentence.
-    let code = "const prompt = ['We', 'decided', 'on', 'os' + 'prey.'].join(' '); \
-                const s = await sessions.create({ prompt }); return `ID ${s.id} END`";
-    let created = run_script(&client, &session, code);
-    let child = created.split_once("ID ").unwrap().1;
-    client.answer(child.split_once(' ').unwrap().0, 1);
-    let brief = brief("Hello?");
-    assert!(brief.contains("heron"), "{brief}");
-    assert!(!brief.contains("osprey"), "{brief}");
-}
-
-/// Two workspaces in one repository, which would be one project in a terminal.
-#[test]
-fn workspaces_of_a_repository_share_no_memory() {
-    let memory = "memory.scope = \"project\"\nmemory.recall_timeout_ms = 30000";
-    let fixture = ServeFixture::with_config(memory, runs_scripts);
-    let repository = fixture.workspace.work().with_file_name("repository");
-    for folder in [".git", "x/below", "y"] {
-        std::fs::create_dir_all(repository.join(folder)).unwrap();
-    }
-    std::fs::write(repository.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
-    let repository = repository.canonicalize().unwrap();
-    let (x, y) = (repository.join("x"), repository.join("y"));
-    let (x, y) = (x.to_str().unwrap(), y.to_str().unwrap());
-    let token = |args: &[&str]| create_token(&fixture.workspace, &[args, &ALL_SCOPES].concat());
-    let only_x = token(&["x", "--workspace", x]);
-    let both = token(&["both", "--workspace", x, "--workspace", y]);
-    let (server, _) = fixture.start();
-    let (both, only_x) = (server.client(&both), server.client(&only_x));
-    let say = |client: &ApiClient, session: &str, text: &str| {
-        let number = client.message(session, text);
-        client.answer(session, number);
-        fixture.model.asked().pop().unwrap().raw
-    };
-    let in_y = both.session(json!({"workspace": y}));
-    say(
-        &both,
-        &in_y,
-        "We decided to keep the queue in heron, a database.",
-    );
-    let question = "In which database is the queue kept?";
-    let next = both.session(json!({"workspace": y}));
-    assert!(say(&both, &next, question).contains("heron"));
-    // A session of x, which another token uses later, gets no brief of y.
-    let in_x = both.session(json!({"workspace": x}));
-    let asked = say(&both, &in_x, question);
-    assert!(!asked.contains("heron"), "{asked}");
-    assert!(!say(&only_x, &in_x, question).contains("heron"));
-    // The score of an own turn does not depend on the words of other workspaces.
-    let score = |word: &str| {
-        let path = format!("/api/v1/memory/search?query=database+{word}");
-        only_x.get(&path).body["turns"][0]["score"].clone()
-    };
-    assert!(score("heron").is_number());
-    assert_eq!(score("heron"), score("nowhere"));
-    // Nor do sessions of folders below a workspace belong to it.
-    let mut terminal = fixture
-        .workspace
-        .command(&["exec", "The walrus code is 7711."]);
-    let done = terminal
-        .args(["-C", &format!("{x}/below")])
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{done:?}");
-    let found = only_x.get("/api/v1/memory/search?query=walrus+code");
-    assert_eq!(found.body["turns"], json!([]), "{found:?}");
-}
-
 /// Programs of MCP servers are found through `PATH` and are not confined.
 #[test]
 fn no_workspace_has_a_folder_of_path() {
@@ -556,4 +453,56 @@ fn no_workspace_has_a_folder_of_path() {
     let (_, secret) = fixture.other_workspace("later");
     let refused = server.client(&secret).get("/api/v1/sessions");
     assert_eq!(refused.status, 403, "{refused:?}");
+}
+
+/// A program in a temporary folder, a link of a program into a workspace, and a link to a folder
+/// that an agent creates later.
+#[test]
+fn programs_of_mcp_servers_are_not_taken_from_where_agents_write() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let fixture =
+        ServeFixture::with_config("[mcp_servers.x]\ncommand = \"helper\"\n", runs_scripts);
+    let (other, secret) = fixture.other_workspace("other");
+    let temporary = tempfile::tempdir().unwrap();
+    let safe = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = |name: &str| {
+        let folder = safe.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    };
+    let started = temporary.path().join("started");
+    let install = |folder: &std::path::Path| {
+        let program = folder.join("helper");
+        std::fs::write(&program, format!("#!/bin/sh\ntouch {started:?}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let (own, links) = (folder("own"), folder("links"));
+    let later = safe.path().join("later");
+    install(&own);
+    install(temporary.path());
+    install(&other);
+    symlink(other.join("helper"), links.join("helper")).unwrap();
+    symlink(other.join("bin"), &later).unwrap();
+    for (path, is_started) in [
+        (temporary.path(), false),
+        (&links, false),
+        (&later, false),
+        (&own, true),
+    ] {
+        let _ = std::fs::remove_dir_all(other.join("bin"));
+        let mut command = fixture
+            .workspace
+            .command(&["serve", "--addr", "127.0.0.1:0"]);
+        command.env("PATH", format!("{}:/usr/bin:/bin", path.display()));
+        let server = ApiServer::listen(command);
+        let client = server.client(&secret);
+        std::fs::create_dir(other.join("bin")).unwrap();
+        install(&other.join("bin"));
+        let session = client.session(json!({}));
+        let number = client.message(&session, "Hello");
+        client.answer(&session, number);
+        assert_eq!(started.exists(), is_started, "{}", path.display());
+        let status = client.get("/api/v1/status").body;
+        assert_eq!(status["mcp_servers"][0]["state"], "failed", "{status}");
+    }
 }

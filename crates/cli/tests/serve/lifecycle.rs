@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::server::{Asked, Reply};
-use crate::support::TEST_TIMEOUT;
 use crate::support::api::ApiClient;
+use crate::support::{TEST_TIMEOUT, store};
 
 /// Waits until a condition holds.
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
@@ -23,9 +23,8 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Opens the database of the journal.
-fn database(fixture: &ServeFixture) -> rusqlite::Connection {
-    let file = fixture.workspace.home().join("journal.sqlite");
-    rusqlite::Connection::open(file).unwrap()
+fn database(fixture: &ServeFixture) -> selvedge_database::Connection {
+    store::database(&fixture.workspace.home())
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -94,7 +93,7 @@ fn files_are_not_changed_while_a_turn_begins() {
     let session = client.session(json!({"prompt": "write it"}));
     assert_eq!(client.answer(&session, 1)["state"], "answered");
     // Another process has claimed the session and its next message, and has not begun the turn.
-    let other = Journal::open(&fixture.workspace.home()).unwrap();
+    let other = Journal::open(store::store(&fixture.workspace.home())).unwrap();
     wait_until("the session is free", || {
         other.claim_session(&session).is_ok()
     });
@@ -127,7 +126,7 @@ fn the_server_removes_old_runs_once_a_day() {
         assert!(runs(&client) > 0);
     }
     let old = "UPDATE runs SET started_ms = 1, ended_ms = 2";
-    database(&fixture).execute(old, []).unwrap();
+    database(&fixture).execute_batch(old).unwrap();
     let marker = fixture.workspace.home().join("last-retention");
     {
         let (_server, client) = fixture.start();
@@ -161,7 +160,11 @@ fn a_decision_of_a_client_that_disconnects_reaches_the_turn() {
     std::thread::sleep(Duration::from_millis(500));
     // Another process writes, so that the decision cannot be stored at once.
     let database = database(&fixture);
-    database.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let lock = match store::uses_files() {
+        true => "BEGIN IMMEDIATE",
+        false => "BEGIN; LOCK TABLE approval_deciders",
+    };
+    database.execute_batch(lock).unwrap();
     let body = json!({"decision": "once"}).to_string();
     let start = format!("POST /api/v1/approvals/{approval}");
     let stream = client.send(&start, &[("Content-Type", "application/json")], &body);
@@ -220,7 +223,7 @@ fn a_stop_includes_created_sessions_on_request() {
     let (_, body) = post(&client, &session, "stop", json!({"children": true}));
     assert_eq!(body, json!({"stopped": true, "children": [child]}));
     for id in [session.as_str(), child.as_str().unwrap()] {
-        assert_eq!(client.answer(id, 1)["state"], "failed");
+        assert_eq!(client.answer(id, 1)["state"], "stopped");
     }
 }
 

@@ -196,7 +196,7 @@ fn a_revoked_token_ends_its_turns_and_requests() {
     assert!(revoke.stderr(Stdio::null()).status().unwrap().success());
     let waited = waiting.join().unwrap();
     assert_eq!(waited.status, 401, "{waited:?}");
-    assert_eq!(client.answer(&session, 1)["state"], "failed");
+    assert_eq!(client.answer(&session, 1)["state"], "stopped");
     let second = client.answer(&session, 2);
     assert_eq!(
         (&second["state"], &second["answer"]),
@@ -372,7 +372,7 @@ fn a_configuration_with_errors_changes_nothing_for_new_folders_either() {
     let pid = rustix::process::Pid::from_child(&server.child);
     assert_eq!(client.get("/api/v1/workspaces").status, 200);
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    server.wait_for_message("warning: the configuration stays as it was: ");
     let session = client.session(json!({}));
     let number = client.message(&session, "hello");
     let answer = client.answer(&session, number);

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::support::api::{ALL_SCOPES, ApiClient, create_token};
+use crate::support::store;
 
 fn ids(list: &Value) -> Vec<String> {
     let list = list.as_array().unwrap().iter();
@@ -130,7 +131,7 @@ fn requests_at_the_same_time_do_not_exceed_the_limit_of_the_queue() {
     let (_server, client) = fixture.start();
     let session = client.session(json!({}));
     // No message is answered while another process uses the session.
-    let other = selvedge_journal::Journal::open(&fixture.workspace.home()).unwrap();
+    let other = selvedge_journal::Journal::open(store::store(&fixture.workspace.home())).unwrap();
     other.claim_session(&session).unwrap();
     let path = format!("/api/v1/sessions/{session}/messages");
     let statuses: Vec<u16> = std::thread::scope(|scope| {

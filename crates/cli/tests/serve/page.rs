@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::answer_encoding::{block, text, think};
 use crate::fixture::ServeFixture;
 use crate::server::{Asked, Reply};
-use crate::support::TEST_TIMEOUT;
 use crate::support::api::{ApiClient, ApiServer, create_token};
+use crate::support::{TEST_TIMEOUT, store};
 
 /// Length of a long answer without a line break, in bytes.
 const LONG_LINE: usize = 200_000;
@@ -21,6 +21,8 @@ const LONG_LINE: usize = 200_000;
 const LONG_SESSION_TURNS: usize = 1000;
 /// Past turns of a session with 10,000 items.
 const HUGE_SESSION_TURNS: usize = 5000;
+/// Past turns of the session of a picture: more than a prompt can contain in full.
+const PICTURE_SESSION_TURNS: usize = 700;
 /// Past turns of a session from which lessons are learned.
 const MEMORY_SESSION_TURNS: usize = 45;
 
@@ -126,6 +128,9 @@ fn obeys(asked: &Asked) -> Reply {
              return 'was allowed';\n} catch (error) {\n  \
              return 'was denied: ' + error.message;\n}",
         ),
+        "keep notes" => script(
+            "await tools.writeFile({ path: 'notes.txt', content: 'a note\\n' });\nreturn 'noted';",
+        ),
         "fail" => script(
             "await tools.writeFile({ path: 'a.txt', content: 'a' });\n\
              await tools.writeFile({ path: '/etc/selvedge-test', content: 'a' });",
@@ -153,6 +158,49 @@ fn past_turn(turn: usize) -> [String; 2] {
         format!("Question {turn}"),
         format!("Answer **{turn}**\n\n{paragraphs}"),
     ]
+}
+
+/// A question about a project and its answer, as people see them in a picture.
+fn picture_turn(turn: usize) -> [String; 2] {
+    let areas = [
+        "the login form",
+        "the session cookie",
+        "the export of invoices",
+        "the rate limit",
+        "the search index",
+        "the nightly backup",
+        "the password reset",
+    ];
+    let area = areas[turn % areas.len()];
+    let answer = format!(
+        "I read the code of {area} and ran its tests, {} of which pass. The check happens before \
+         the request reaches the database, so that a rejected request costs little.\n\n\
+         - `src/{}.js` decides, and nothing else calls it\n\
+         - a missing value counts as wrong, which the documentation also says\n\n\
+         I changed nothing. If you want, I write a test for the empty value first, and then move \
+         the check to the place where the other ones are.",
+        3 + turn % 40,
+        area.rsplit(' ').next().unwrap_or_default(),
+    );
+    [
+        format!("How does {area} handle a request without a value? Please do not change it yet."),
+        answer,
+    ]
+}
+
+/// Returns the number of processes in a folder that write to the file `ticks`.
+fn tick_commands(folder: &Path) -> usize {
+    let folder = folder.canonicalize().unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap();
+    let processes = processes.filter_map(|entry| Some(entry.ok()?.path()));
+    let here = processes.filter(|process| {
+        let cwd = process.join("cwd").read_link();
+        cwd.is_ok_and(|cwd| cwd == folder)
+    });
+    let commands = here.filter_map(|process| std::fs::read_to_string(process.join("cmdline")).ok());
+    commands
+        .filter(|command| command.contains(">> ticks"))
+        .count()
 }
 
 /// A server, and what flows ask of it.
@@ -210,6 +258,12 @@ impl PageTest {
             "file b.txt" => json!(std::fs::read_to_string(folder.join("b.txt")).ok()),
             "doomed exists" => json!(folder.join("doomed").exists()),
             "document" => json!(std::fs::read_to_string(folder.join("issues/1.md")).unwrap()),
+            "mixed document" => {
+                let text = "---\r\nkind: issue\nstatus: open\r\ntitle: Mixed\n---\n\
+                    One\r\ntwo\nthree\r\n";
+                std::fs::write(folder.join("issues/1.md"), text).unwrap();
+                Value::Null
+            }
             "wait for the answer" => self.client.answer(&self.session, 1),
             "kill" => {
                 self.server.take().unwrap().kill();
@@ -223,16 +277,27 @@ impl PageTest {
             }
             "long session" => self.long_session(),
             "huge session" => self.huge_session(),
+            "picture session" => self.picture_session(),
             "ticks" => {
                 let ticks = std::fs::read_to_string(folder.join("ticks"));
                 json!(ticks.unwrap_or_default().lines().count())
             }
+            "tick commands" => json!(tick_commands(&folder)),
             "memory session" => self.memory_session(),
             "stop" => {
                 let path = format!("/api/v1/sessions/{}/stop", self.session);
                 self.client.post(&path, json!({"children": false})).body
             }
             "lessons" => self.client.get("/api/v1/memory/lessons").body["lessons"].clone(),
+            "notes exist" => json!(folder.join("notes.txt").exists()),
+            "new document" => {
+                json!(std::fs::read_to_string(folder.join("issues/shop-ideas.md")).unwrap())
+            }
+            asked if asked.starts_with("untitled ") => {
+                let prompt = asked.trim_start_matches("untitled ");
+                self.session = self.client.session(json!({"prompt": prompt}));
+                json!(self.session)
+            }
             asked => match asked.strip_prefix("session ") {
                 Some(prompt) => {
                     let _ = std::fs::remove_file(folder.join("go"));
@@ -285,7 +350,7 @@ impl PageTest {
     /// written to the journal.
     fn huge_session(&self) -> Value {
         let session = self.client.session(json!({"title": "Huge"}));
-        let journal = Journal::open(&self.fixture.workspace.home()).unwrap();
+        let journal = Journal::open(store::store(&self.fixture.workspace.home())).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
@@ -297,6 +362,11 @@ impl PageTest {
             }
         });
         json!({"session": session, "total": 2 * HUGE_SESSION_TURNS})
+    }
+
+    /// Creates a session whose memory has turns at all levels.
+    fn picture_session(&self) -> Value {
+        self.session_with_history((1..=PICTURE_SESSION_TURNS).map(picture_turn))
     }
 
     /// Creates a session with many items.
@@ -319,7 +389,8 @@ fn run_program(program: &str, name: &str) {
     };
     let mut test = PageTest::start();
     let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page");
-    let lighthouse = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lighthouse");
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lighthouse");
+    let lighthouse = std::env::var_os("SELVEDGE_LIGHTHOUSE").map_or_else(default, PathBuf::from);
     let screenshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
     let mut node = Command::new("node")
         .arg(flows.join(program))
@@ -376,8 +447,18 @@ flows! {
     the_other_views_work = "other_views";
     health_shows_servers_the_queue_and_errors = "health";
     a_person_edits_a_script_and_resumes_its_run = "edit_and_resume";
+    a_document_is_replaced_only_by_its_editor = "documents";
     the_timeline_shows_how_long_calls_waited = "waiting_times";
     a_person_reviews_and_edits_what_was_learned = "review_memory";
+    a_person_creates_a_document_with_a_form = "create_document";
+    a_question_comes_before_edits_are_lost = "unsaved_edits";
+    a_person_creates_a_channel_and_mentions_a_session = "channels";
+    a_request_in_a_session_is_visible_and_decided_with_the_keyboard = "asked_in_session";
+    sessions_without_a_title_are_named_by_their_first_message = "titles";
+    a_running_run_shows_its_calls_and_their_output = "running_run";
+    a_person_undoes_the_changes_of_a_turn = "undo_turn";
+    the_parts_of_the_memory_are_found_on_a_small_screen = "small_memory";
+    a_used_login_url_says_what_to_do = "used_login";
     the_page_is_accessible_and_fits_every_screen = "accessible";
 }
 
@@ -501,22 +582,19 @@ fn the_memory_of_a_session_has_bands_and_levels() {
         "{gradient:?}"
     );
     let turn = client.get(&format!("{path}/1"));
-    let levels = turn.body["levels"].as_array().unwrap();
-    assert_eq!(levels.len(), 4, "{turn:?}");
+    let levels = &turn.body["levels"];
+    assert!(levels[3].is_object() && levels[4].is_null(), "{turn:?}");
     assert!(levels[0]["text"].as_str().unwrap().contains("hello"));
     assert_eq!(client.get(&format!("{path}/99")).status, 404);
-    let lessons = client.get("/api/v1/memory/lessons");
-    assert_eq!(lessons.body, json!({"lessons": []}));
-    let unknown = client.post(
+    assert!(client.get("/api/v1/memory/lessons").body["lessons"] == json!([]));
+    let (path, accept) = (
         "/api/v1/memory/lessons/les_1",
         json!({"decision": "accept"}),
     );
+    let unknown = client.post(path, accept.clone());
     assert_eq!(unknown.status, 404, "{unknown:?}");
     let scope = ["plain", "--scope", "memory"];
     let plain = server.client(&create_token(&fixture.workspace, &scope));
-    let refused = plain.post(
-        "/api/v1/memory/lessons/les_1",
-        json!({"decision": "accept"}),
-    );
+    let refused = plain.post(path, accept);
     assert_eq!(refused.status, 403, "{refused:?}");
 }

@@ -104,6 +104,10 @@ fn channels_are_posted_read_and_followed() {
     client.post(path, json!({"text": "second"}));
     let (number, second) = followed.next_event().unwrap();
     assert_eq!((number, &second["text"]), (Some(2), &json!("second")));
+    assert_eq!(
+        (&second["author"], &second["is_own"]),
+        (&json!("all"), &json!(true))
+    );
     let read = client.get(&format!("{path}?after=1"));
     assert_eq!(read.body["messages"].as_array().unwrap().len(), 1);
     let listed = client.get("/api/v1/channels");

@@ -303,10 +303,9 @@ fn failures_of_the_server_are_in_its_log_only() {
         assert_eq!(response.status, 200, "{path}: {response:?}");
     }
     // A damaged row.
-    let journal = fixture.workspace.home().join("journal.sqlite");
-    let journal = rusqlite::Connection::open(journal).unwrap();
-    let damage = "UPDATE sessions SET permissions = '/etc/x' WHERE id = ?1";
-    journal.execute(damage, [&session]).unwrap();
+    let damage = format!("UPDATE sessions SET permissions = '/etc/x' WHERE id = '{session}'");
+    let journal = crate::support::store::database(&fixture.workspace.home());
+    journal.execute_batch(&damage).unwrap();
     let failed = client.get(&format!("/api/v1/sessions/{session}"));
     assert_eq!(failed.status, 500, "{failed:?}");
     let id = failed

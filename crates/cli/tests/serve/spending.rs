@@ -6,7 +6,7 @@ use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::isolation::{run_script, runs_scripts};
 use crate::recovery::wait_until;
-use crate::server::Reply;
+use crate::server::{Asked, Reply};
 use crate::support::api::{ApiClient, create_token};
 
 /// Each request has a hundred input tokens, so it costs 1.
@@ -87,15 +87,18 @@ fn turns_at_the_same_time_do_not_each_spend_the_rest() {
     assert_eq!(refused.status, 429, "{refused:?}");
 }
 
+/// Whether the last message of a request is one that is never answered.
+fn is_slow(asked: &Asked) -> bool {
+    let messages = asked.body["messages"].as_array().unwrap();
+    messages.last().unwrap().to_string().contains("slow")
+}
+
 #[test]
 fn turns_and_messages_of_scripts_count_for_the_token() {
     let more = "serve.max_concurrent_turns = 2\nserve.max_queued_turns = 10";
-    let fixture = ServeFixture::with_config(more, |asked| {
-        let messages = asked.body["messages"].as_array().unwrap();
-        match messages.last().unwrap().to_string().contains("slow") {
-            true => Reply::Hang(vec![text("thinking")]),
-            false => runs_scripts(asked),
-        }
+    let fixture = ServeFixture::with_config(more, |asked| match is_slow(asked) {
+        true => Reply::Hang(vec![text("thinking")]),
+        false => runs_scripts(asked),
     });
     let (_server, client) = fixture.start();
     let session = client.session(json!({}));
@@ -122,12 +125,25 @@ fn turns_and_messages_of_scripts_count_for_the_token() {
     assert_eq!(sent.status, 202, "{sent:?}");
     let refused = client.post(&path, json!({"text": "hello"}));
     assert_eq!(refused.status, 429, "{refused:?}");
-    // Neither a child nor the client gets a third turn.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    assert_eq!(running(), "2");
-    let asked = fixture.model.asked();
-    let slow = asked
-        .iter()
-        .filter(|asked| asked.body.to_string().contains("slow\\\""));
-    assert!(slow.count() <= 2);
+    // A third turn begins only when one of the two ends.
+    let slow_requests = || {
+        fixture
+            .model
+            .asked()
+            .iter()
+            .filter(|asked| is_slow(asked))
+            .count()
+    };
+    wait_until("two turns ask the model", || slow_requests() >= 2);
+    assert_eq!((slow_requests(), running().as_str()), (2, "2"));
+    let status = client.get("/api/v1/status").body;
+    let queue = status["queue"].as_array().unwrap().iter();
+    let mut runs = queue.filter(|message| message["state"] == "running");
+    let stopped = runs.next().unwrap()["session"].as_str().unwrap();
+    let before = fixture.model.asked().len();
+    client.post(&format!("/api/v1/sessions/{stopped}/stop"), json!({}));
+    wait_until("the next turn asks the model", || {
+        fixture.model.asked().len() > before && running() == "2"
+    });
+    assert!(slow_requests() <= 3, "{} turns began", slow_requests());
 }

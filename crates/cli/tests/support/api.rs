@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -13,6 +14,8 @@ use super::{TEST_TIMEOUT, TestWorkspace};
 pub struct ApiServer {
     pub child: Child,
     pub address: String,
+    /// The lines that the server has printed since it listens.
+    messages: Arc<Mutex<Vec<String>>>,
 }
 
 /// A client of the API with a token.
@@ -70,13 +73,33 @@ impl ApiServer {
             Some(line.strip_prefix("serving at ")?.to_owned())
         });
         let url = url.unwrap_or_else(|| panic!("the server did not start: {seen}"));
+        let messages = Arc::<Mutex<Vec<String>>>::default();
+        let seen = messages.clone();
         std::thread::spawn(move || {
-            lines
-                .map_while(Result::ok)
-                .for_each(|line| eprintln!("{line}"))
+            lines.map_while(Result::ok).for_each(|line| {
+                eprintln!("{line}");
+                seen.lock().unwrap().push(line);
+            })
         });
         let address = url.split_once("://").unwrap().1.to_owned();
-        Self { child, address }
+        Self {
+            child,
+            address,
+            messages,
+        }
+    }
+
+    /// Waits until the server has printed a line that begins with a text.
+    pub fn wait_for_message(&self, start: &str) {
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        let is_printed = || {
+            let messages = self.messages.lock().unwrap();
+            messages.iter().any(|line| line.starts_with(start))
+        };
+        while !is_printed() {
+            assert!(Instant::now() < deadline, "{start:?} was not printed");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub fn client(&self, secret: &str) -> ApiClient {
@@ -192,7 +215,7 @@ impl ApiClient {
             let message = self.get(&path);
             assert_eq!(message.status, 200, "{message:?}");
             let state = message.body["state"].as_str().unwrap();
-            if ["answered", "failed"].contains(&state) {
+            if ["answered", "failed", "stopped"].contains(&state) {
                 return message.body;
             }
             assert!(Instant::now() < deadline, "not answered: {message:?}");

@@ -3,6 +3,8 @@
 
 pub mod api;
 pub mod http;
+#[path = "../../../journal/tests/support/store.rs"]
+pub mod store;
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -15,6 +17,11 @@ use serde_json::{Value, json};
 
 /// Time limit for waiting in tests: far longer than needed, so that only a test that hangs fails.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Returns the variable that names the store of a home folder, if it is not a file.
+pub fn store_variable(home: &Path) -> Option<(&'static str, String)> {
+    store::store_address(home).map(|address| ("SELVEDGE_STORE", address))
+}
 
 /// A client of `selvedge mcp serve`, and the server process.
 pub struct Client {
@@ -56,6 +63,7 @@ impl TestWorkspace {
         command
             .args(args)
             .env("SELVEDGE_HOME", self.home())
+            .envs(store_variable(&self.home()))
             .current_dir(self.work());
         command
     }

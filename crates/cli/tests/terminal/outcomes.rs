@@ -59,7 +59,7 @@ fn a_failed_command_a_reused_call_and_a_denial_are_not_check_marks() {
     terminal.wait_for("↺ exec");
     terminal.wait_for("\n> ");
     assert!(
-        terminal.output.contains("↺ exec  reused"),
+        terminal.output.contains("↺ exec touch made  reused"),
         "{}",
         terminal.output
     );

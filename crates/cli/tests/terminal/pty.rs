@@ -48,6 +48,7 @@ impl PtyTerminal {
             env: env.to_vec(),
             stdio: ChildStdio::Terminal(tty),
             keep_open_fd: None,
+            lease: None,
         };
         let child = spawn(
             command,

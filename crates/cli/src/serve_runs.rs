@@ -1,0 +1,76 @@
+//! The runs that clients of the agent server see, with secrets redacted.
+
+use std::sync::Arc;
+
+use selvedge_journal::{Journal, JournalError, Redactor, RunFilter, RunSummary};
+use selvedge_server::{HostError, HostedRun};
+use serde_json::json;
+
+use crate::list_table::first_code_line;
+use crate::runs::run_json;
+use crate::serve_errors::journal_failure;
+
+/// Returns runs of some workspaces, the newest first, each with the first line of its script
+/// (`script`) and the name of the error with which it ended (`error`).
+pub(crate) async fn list_runs(
+    journal: &Arc<Journal>,
+    redactor: Redactor,
+    workspaces: &[String],
+    after: Option<&str>,
+    limit: u32,
+) -> Result<Vec<HostedRun>, HostError> {
+    let filter = RunFilter {
+        workspaces: Some(workspaces.to_vec()),
+        after: after.map(str::to_owned),
+        limit: Some(limit),
+        ..RunFilter::default()
+    };
+    let read = move |journal: &Journal| {
+        let view = |run: RunSummary| {
+            let mut body = json!(run);
+            // A run may expire between the two reads.
+            if let Ok((source, error)) = journal.run_outline(&run.id) {
+                body["script"] = json!(first_code_line(&redactor.redact_text(&source)));
+                body["error"] = json!(error.map(|code| code.to_string()));
+            }
+            HostedRun {
+                directory: workspace_of_run(journal, &run),
+                body,
+            }
+        };
+        let runs = journal.runs(&filter)?;
+        Ok::<_, JournalError>(runs.into_iter().map(view).collect())
+    };
+    let runs = journal.spawn_blocking(read).await;
+    runs.map_err(|error| journal_failure(&error))
+}
+
+/// Returns a run with its calls.
+pub(crate) async fn show_run(
+    journal: &Arc<Journal>,
+    redactor: Redactor,
+    id: &str,
+) -> Result<HostedRun, HostError> {
+    let id = id.to_owned();
+    let read = move |journal: &Journal| {
+        let run = journal.run(&id)?;
+        // A person may shorten an id. Over the API, a short one would tell about other runs.
+        if run.summary.id != id {
+            return Err(JournalError::RunNotFound(id.clone()));
+        }
+        Ok::<_, JournalError>(HostedRun {
+            directory: workspace_of_run(journal, &run.summary),
+            body: run_json(journal, &run, &redactor)?,
+        })
+    };
+    let run = journal.spawn_blocking(read).await;
+    run.map_err(|error| journal_failure(&error))
+}
+
+/// Returns the folder in which a run ran; that of its session if it ran in the worktree of the
+/// session.
+fn workspace_of_run(journal: &Journal, run: &RunSummary) -> String {
+    let session = journal.session(&run.session).ok();
+    let session = session.filter(|session| session.id == run.session && session.worktree);
+    session.map_or_else(|| run.directory.clone(), |session| session.directory)
+}
