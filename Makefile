@@ -1,5 +1,6 @@
 # make demo         install dependencies, build, and run the tour
 # make test         install dependencies, and run all tests
+# make test-store-faults  kill servers and restart the database for 2 minutes, measure throughput
 # make test-otlp    test the OTLP exporter (feature otlp)
 # make test-pocket  test the search by vectors (feature pocket)
 # make test-llama   run a turn on each API with a real llama.cpp server
@@ -22,7 +23,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-otlp test-pocket test-llama bench bench-sessions bench-memory bench-tokens attack fuzz docs screenshots lighthouse lint check deny dist setup
+.PHONY: demo test test-store-faults test-otlp test-pocket test-llama bench bench-sessions bench-memory bench-tokens attack fuzz docs screenshots lighthouse lint check deny dist setup
 
 setup:
 	@scripts/setup
@@ -34,15 +35,34 @@ demo: setup
 	@scripts/with-compiler $(CARGO) build -p selvedge --bin selvedge --example tour
 	@scripts/demo
 
+# The tests that also run on PostgreSQL.
+STORE_TESTS := -p selvedge-database -p selvedge-journal -p selvedge-memory -p selvedge \
+	--lib --test postgres --test cabinet --test channels --test server_store --test session_store \
+	--test leases --test storage --test turn_changes --test write_behind --test store_copy --test batches \
+	--test distill_and_forget --test encryption --test import --test offline --test pipeline \
+	--test projects --test recall --test turn_levels --test store --test resume --test serve --test suspension
+
 test: setup
 	@scripts/setup-tests
 	@echo "building and running all tests: the first time takes longer than \`make demo\`"
 ifeq ($(NEXTEST),yes)
 	scripts/with-compiler $(CARGO) nextest run --workspace
+	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run $(STORE_TESTS) -E 'not test(page::)'
 else
 	scripts/with-compiler $(CARGO) test --workspace --all-targets
+	scripts/with-postgres scripts/with-compiler $(CARGO) test $(STORE_TESTS) -- --skip page::
 endif
 	scripts/with-compiler $(CARGO) test --workspace --doc
+	scripts/test-store-faults short
+
+test-store-faults: setup
+	@scripts/setup-tests
+	scripts/with-compiler $(CARGO) build -p selvedge --bin selvedge --example tour
+	scripts/test-store-faults long
+	scripts/test-store-faults split-brain
+	scripts/test-store-faults clock-skew
+	scripts/test-store-faults throughput
+	scripts/measure-store-load
 
 test-otlp: setup
 	scripts/with-compiler $(CARGO) test --workspace --features selvedge/otlp --test otlp
@@ -90,11 +110,14 @@ bench-sessions: setup
 	scripts/with-compiler $(CARGO) build -p selvedge --bin selvedge
 	node bench/record-sessions.mjs
 
-# FEATURES=pocket also measures the search by vectors.
+# Recall with vectors is measured with a static table of words, with another program (ENCODER=…, see
+# bench/static-encoder.py), or with the built-in encoder (ENCODER= FEATURES=pocket).
+ENCODER = target/vectors/venv/bin/python bench/static-encoder.py $(DATA)
 BENCH_MEMORY = $(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" --
 bench-memory:
+	@scripts/setup-vectors
 	$(BENCH_MEMORY) --levels target/bench-sessions/turns.jsonl
-	$(BENCH_MEMORY) $(DATA) $(wildcard target/bench-sessions/recall)
+	$(BENCH_MEMORY) $(if $(ENCODER),--encoder "$(ENCODER)") $(DATA) $(wildcard target/bench-sessions/recall)
 	$(BENCH_MEMORY) --speed
 
 bench-tokens: setup

@@ -57,6 +57,7 @@ impl Pty {
             env: env.map(|(name, value)| (name.into(), value)).to_vec(),
             stdio: ChildStdio::Terminal(OwnedFd::from(tty)),
             keep_open_fd: None,
+            lease: None,
         };
         let support = ConfinementSupport::probe();
         let child = spawn(command, &ConfinementMode::Unconfined, &support)?;

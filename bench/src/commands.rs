@@ -51,6 +51,7 @@ pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
                 stderr: null()?.into(),
             },
             keep_open_fd: None,
+            lease: None,
         };
         let mut child = selvedge_confine::spawn(command, &confinement, &support)?;
         anyhow::ensure!(
