@@ -155,9 +155,14 @@ impl OwnerLease {
         self.closed.notify_all();
         if phase == LeasePhase::Renewed {
             // If this fails, the lease ends by itself.
-            let sql = "DELETE FROM owners WHERE id = ?1";
-            let _ = execute(connection, sql, params![self.owner]);
+            let _ = Self::remove(connection, &self.owner);
         }
+    }
+
+    /// Removes the lease of a process that has ended.
+    pub(crate) fn remove(connection: &Connection, owner: &str) -> Result<(), JournalError> {
+        let sql = "DELETE FROM owners WHERE id = ?1";
+        execute(connection, sql, params![owner])
     }
 
     /// The thread that renews the lease.

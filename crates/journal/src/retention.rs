@@ -3,6 +3,7 @@
 use selvedge_database::{Connection, NamedLockMode, params};
 use selvedge_protocol::Retention;
 
+use crate::lease::OwnerLease;
 use crate::liveness::JournalOwner;
 use crate::payloads::{BLOBS_LOCK, select_blob_hashes};
 use crate::run_call_counts::{SET_CALL_COUNTS, called_tool_condition};
@@ -105,7 +106,7 @@ impl Journal {
                 runs => removed.runs += runs,
             }
         }
-        self.remove_stale_lock_files();
+        self.remove_stale_lock_files()?;
         Ok((removed, swept))
     }
 
@@ -233,15 +234,21 @@ impl Journal {
         Ok(tables.saturating_sub(others.max(0) as u64))
     }
 
-    /// Removes the lock files of processes that have ended.
-    fn remove_stale_lock_files(&self) {
+    /// Removes the lock files of processes that have ended. A process that ended on this machine
+    /// loses its lease first: without its file, it would count as alive until the lease ends.
+    fn remove_stale_lock_files(&self) -> Result<(), JournalError> {
         let live = self.location.folder().join("live");
         for entry in std::fs::read_dir(&live).into_iter().flatten().flatten() {
             let id = entry.file_name().to_string_lossy().into_owned();
-            if !JournalOwner::has_lock(&live, &id) {
-                let _ = std::fs::remove_file(entry.path());
+            if JournalOwner::has_lock(&live, &id) {
+                continue;
             }
+            if self.owner.lease().is_some() && JournalOwner::has_ended_here(&live, &id) {
+                self.write(|connection| OwnerLease::remove(connection, &id))?;
+            }
+            let _ = std::fs::remove_file(entry.path());
         }
+        Ok(())
     }
 }
 
