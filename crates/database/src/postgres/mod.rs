@@ -86,6 +86,12 @@ pub(crate) struct PostgresConnection {
     was_connected: Cell<bool>,
 }
 
+/// Fails if a statement cannot be translated.
+#[cfg(debug_assertions)]
+pub(crate) fn check_translation(sql: &str) -> Result<(), DatabaseError> {
+    translate(sql).map(drop)
+}
+
 /// A statement that the server has prepared.
 pub(crate) struct PreparedStatement {
     sql: String,
