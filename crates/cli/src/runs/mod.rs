@@ -86,6 +86,9 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
         JournalError::WrongKey => {
             "restore the key that encrypted the journal in the system keyring"
         }
+        JournalError::StoreCopy(_) => {
+            "run `selvedge store migrate --help`, and pass an empty store with --to"
+        }
         error if error.is_disk_full() => "free disk space",
         error if error.is_address_wrong() => {
             "correct the address, user, password and certificates in the key `store` of \
@@ -102,7 +105,7 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
             let hint = copy_home_hint(folder, HomeContent::Settings);
             return Problem::new(error.to_string()).hint(hint);
         }
-        _ => "check the folder $SELVEDGE_HOME",
+        _ => "run `selvedge doctor`",
     };
     Problem::new(error.to_string()).hint(hint)
 }
