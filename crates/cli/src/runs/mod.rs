@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_config::Config;
-use selvedge_journal::{Journal, JournalError, Redactor, StoredRun, StoredRunState};
+use selvedge_journal::{
+    Journal, JournalError, PostgresUrl, Redactor, StoredRun, StoredRunState,
+};
 use selvedge_protocol::ResumeAs;
 
 use self::args::RunsCommand;
@@ -66,9 +68,16 @@ fn user_config() -> Result<Config> {
 
 /// Describes an error of the journal, with a hint.
 pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
-    let start_new = |path: &Path| {
-        let path = path.display();
-        format!("run `mv {path} {path}.old`, or set SELVEDGE_HOME to another folder")
+    let start_new = |path: &Path| match path.to_str().is_some_and(PostgresUrl::is_postgres) {
+        true => {
+            "use an empty database, or add `?options=-csearch_path%3Dselvedge` to its address for \
+             a schema of its own"
+                .to_owned()
+        }
+        false => {
+            let path = path.display();
+            format!("run `mv {path} {path}.old`, or set SELVEDGE_HOME to another folder")
+        }
     };
     let hint = match error {
         JournalError::UnknownSchema { path } | JournalError::DamagedFile { path, .. } => {
