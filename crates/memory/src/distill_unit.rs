@@ -139,7 +139,9 @@ impl DistillUnit {
         let sql = format!("SELECT name, forgotten FROM memory_sessions WHERE id = ?1{lock}");
         for span in spans {
             let found: Option<(String, u32)> =
-                query_first(connection, &sql, params![span.session], |row| row.try_into())?;
+                query_first(connection, &sql, params![span.session], |row| {
+                    row.try_into()
+                })?;
             let session = self.session(span.session);
             let known = session.map(|session| (session.name.clone(), session.forgotten));
             if found != known {

@@ -14,9 +14,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_config::Config;
-use selvedge_journal::{
-    Journal, JournalError, PostgresUrl, Redactor, StoredRun, StoredRunState,
-};
+use selvedge_journal::{Journal, JournalError, PostgresUrl, Redactor, StoredRun, StoredRunState};
 use selvedge_protocol::ResumeAs;
 
 use self::args::RunsCommand;
