@@ -30,6 +30,10 @@ const ENCRYPTED_COLUMNS: [(&str, &str); 15] = [
 
 const BYTE_COLUMNS: [&str; 2] = ["raw", "data"];
 
+/// The lock of transactions that write (shared) and of the one that encrypts what they wrote
+/// (exclusive).
+pub(crate) const ENCRYPTION_LOCK: &str = "memory_encryption";
+
 impl Memory {
     /// Encrypts all existing data in one transaction, and stores the fingerprint of the key. Does
     /// nothing if another process has done so.
@@ -37,7 +41,7 @@ impl Memory {
         {
             let connection = self.writer();
             let transaction = connection.begin_write()?;
-            transaction.lock_name("memory_encryption", NamedLockMode::Exclusive);
+            transaction.lock_name(ENCRYPTION_LOCK, NamedLockMode::Exclusive);
             let seals: i64 = transaction.query_row(
                 "SELECT count(*) FROM memory_encryption",
                 params![],
