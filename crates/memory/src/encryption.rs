@@ -42,12 +42,12 @@ impl Memory {
             let connection = self.writer();
             let transaction = connection.begin_write()?;
             transaction.lock_name(ENCRYPTION_LOCK, NamedLockMode::Exclusive);
-            let seals: i64 = transaction.query_row(
+            let key_count: i64 = transaction.query_row(
                 "SELECT count(*) FROM memory_encryption",
                 params![],
                 |row| row.get(0),
             )?;
-            if seals == 0 {
+            if key_count == 0 {
                 for (table, columns) in ENCRYPTED_COLUMNS {
                     let encrypted = |name: &'static str| EncodedColumn {
                         name,
