@@ -50,7 +50,8 @@ pub enum JournalError {
         /// The newest schema version that this build supports; 0 if it does not know the component.
         known: u32,
     },
-    /// The file has other tables or columns than those of its schema version.
+    /// The file or database has other tables or columns than those of its schema version, or only
+    /// tables of other programs.
     #[error("{path} has the tables of another, unreleased version of Selvedge")]
     UnknownSchema {
         /// The journal's file.

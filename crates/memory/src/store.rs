@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use selvedge_database::{
-    Connection, DatabaseError, OptionalRow, Params, Row, TransactionRetry, ValueRef, params,
+    Connection, DatabaseError, NamedLockMode, OptionalRow, Params, Row, TransactionRetry, ValueRef,
+    params,
 };
 use selvedge_journal::{ColumnEncryption, JournalError, JournalLocation, Redactor};
 pub(crate) use selvedge_protocol::now_ms;
 
 use crate::append::AppendBatch;
+use crate::encryption::ENCRYPTION_LOCK;
 use crate::schema::MEMORY_TABLES;
 use crate::search::SearchScope;
 use crate::vectors::Encoder;
@@ -17,8 +19,8 @@ use crate::{MemoryError, NewTurn, TurnFormat};
 /// Read connections that stay open for reuse.
 const MAX_POOLED_READERS: usize = 4;
 
-/// The memory store: every turn of every session, in one SQLite file that several processes may
-/// have open. Writes go through one connection, reads through a small pool.
+/// The memory store: every turn of every session, in the journal that several processes may have
+/// open. Writes go through one connection, reads through a small pool.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) location: JournalLocation,
@@ -218,6 +220,8 @@ impl Memory {
         work: &mut impl FnMut(&Connection) -> Result<T, MemoryError>,
     ) -> Result<T, MemoryError> {
         let transaction = connection.begin_write()?;
+        // Encrypting waits for this transaction, which may write plain text.
+        transaction.lock_name(ENCRYPTION_LOCK, NamedLockMode::Shared);
         MEMORY_TABLES.refuse_newer(&transaction)?;
         if stored_key_fingerprint(&transaction)? != self.encryption.key_fingerprint() {
             // Another process encrypted the memory: plain text must not be written to it.
