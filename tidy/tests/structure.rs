@@ -67,19 +67,6 @@ const BANNED_TEXTS: &[BannedText] = &[
         ],
         reason: "name the package, not the registry host",
     },
-    BannedText {
-        path_prefix: "crates/",
-        path_suffix: ".rs",
-        texts: &[
-            "?1 IS NULL OR",
-            "?2 IS NULL OR",
-            "?3 IS NULL OR",
-            "?4 IS NULL OR",
-            "?5 IS NULL OR",
-            "?6 IS NULL OR",
-        ],
-        reason: "PostgreSQL infers the type of a parameter from its first use, so compare it first",
-    },
 ];
 
 #[test]
