@@ -225,6 +225,10 @@ impl OwnerLease {
             );
             let row = params![self.owner, duration, self.name, workspaces];
             execute(connection, &sql, row)?;
+            if self.lock().phase == LeasePhase::Closed {
+                // `close` has deleted the row meanwhile, or is about to.
+                return Self::remove(connection, &self.owner);
+            }
             if self.lock().renewed_at.is_some() {
                 tracing::warn!("the lease of this process had ended");
                 self.lapses.send_modify(|lapses| *lapses += 1);

@@ -3,6 +3,7 @@
 use selvedge_database::{Connection, NamedLockMode, params};
 use selvedge_protocol::Retention;
 
+use crate::connection::query_column;
 use crate::lease::OwnerLease;
 use crate::liveness::JournalOwner;
 use crate::payloads::{BLOBS_LOCK, select_blob_hashes};
@@ -145,9 +146,10 @@ impl Journal {
                     continue;
                 }
                 let over = format!(
-                    "UPDATE runs SET ended_ms = started_ms, {SET_CALL_COUNTS} WHERE id = ?1"
+                    "UPDATE runs SET ended_ms = started_ms, {SET_CALL_COUNTS}
+                     WHERE id = ?1 AND owner = ?2 AND ended_ms IS NULL"
                 );
-                connection.execute(&over, params![id])?;
+                connection.execute(&over, params![id, owner])?;
             }
             Ok(())
         })
@@ -175,12 +177,19 @@ impl Journal {
                             ) AS links ON links.one = kept.id)
                     SELECT id FROM kept)"
             );
-            for table in ["calls", "approvals"] {
-                let sql =
-                    format!("DELETE FROM {table} WHERE run IN (SELECT id FROM runs WHERE {which})");
-                connection.execute(&sql, params![value])?;
+            // Selected once: another process may end, resume or remove runs between statements.
+            let lock = connection.row_lock();
+            let sql = format!("SELECT id FROM runs WHERE {which}{lock}");
+            let ids: Vec<String> = query_column(connection, &sql, params![value])?;
+            let ids = serde_json::to_string(&ids)?;
+            let mut removed = 0;
+            for (table, column) in [("calls", "run"), ("approvals", "run"), ("runs", "id")] {
+                let sql = format!(
+                    "DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?1))"
+                );
+                removed = connection.execute(&sql, params![ids])?;
             }
-            Ok(connection.execute(&format!("DELETE FROM runs WHERE {which}"), params![value])?)
+            Ok(removed)
         })?;
         Ok(removed)
     }

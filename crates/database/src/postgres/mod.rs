@@ -241,6 +241,10 @@ impl PostgresConnection {
         let is_first = transaction == Transaction::None || !self.was_begun();
         match attempt() {
             Err(error) if can_repeat && is_first && error.is_transient() => {
+                if transaction != Transaction::None {
+                    // After a conflict, the server still has the transaction of the first attempt.
+                    self.rollback()?;
+                }
                 self.transaction.set(transaction);
                 *self.deferred.borrow_mut() = deferred;
                 attempt()
