@@ -21,16 +21,22 @@ class ApprovalStore extends EventTarget {
     });
   }
 
-  /** Reads the whole list: after a break of the stream some requests may be decided. */
+  /**
+   * Reads the whole list: after a break of the stream some requests may be decided. Requests that
+   * the stream opens or closes meanwhile are newer than the list.
+   */
   async reload() {
+    const before = [...this.waiting.keys()];
     this.closed.clear();
     try {
       const { approvals } = await get('/approvals');
-      this.waiting = new Map(
-        approvals
-          .filter(({ id }) => !this.closed.has(id))
-          .map((approval) => [approval.id, approval]),
-      );
+      const listed = new Set(approvals.map(({ id }) => id));
+      for (const id of before) if (!listed.has(id)) this.waiting.delete(id);
+      for (const approval of approvals) {
+        if (!this.closed.has(approval.id)) this.waiting.set(approval.id, approval);
+      }
+      const byAge = ([, one], [, other]) => one.asked_ms - other.asked_ms;
+      this.waiting = new Map([...this.waiting].sort(byAge));
       this.changed();
     } catch {
       /* the stream reports it */

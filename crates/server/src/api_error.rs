@@ -68,6 +68,11 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
+    /// Returns whether the thing does not exist, or not for the caller.
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND
+    }
+
     /// The request has no valid token.
     pub(crate) fn unauthorized() -> Self {
         let message = "a valid bearer token is required";

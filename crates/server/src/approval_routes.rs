@@ -180,8 +180,11 @@ impl ApprovalReader {
                     ApprovalChange::Asked(approval) => &approval.session,
                     ApprovalChange::Closed { session, .. } => session,
                 };
-                let Ok(session) = self.state.session(&self.caller, session).await else {
-                    continue;
+                let session = match self.state.session(&self.caller, session).await {
+                    Ok(session) => session,
+                    Err(error) if error.is_not_found() => continue,
+                    // The stream ends if the storage fails; the client connects again.
+                    Err(_) => return None,
                 };
                 return Some(match change {
                     ApprovalChange::Asked(approval) => {

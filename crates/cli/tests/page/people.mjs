@@ -176,6 +176,40 @@ export const peopleFlows = {
     await page.waitForSelector('.item.user:has-text("please")');
   },
 
+  /** A request that the stream reports while the list is loaded stays visible. */
+  async asked_while_loading() {
+    const page = await open();
+    // The list is answered before the question, and arrives after it.
+    let release;
+    const released = new Promise((resolve) => (release = resolve));
+    let listed;
+    const isListed = new Promise((resolve) => (listed = resolve));
+    await page.route('**/api/v1/approvals', async (route) => {
+      const response = await route.fetch();
+      listed();
+      await released;
+      await route.fulfill({ response });
+    });
+    await page.reload();
+    await isListed;
+    const session = await ask('session please');
+    await show(page, `sessions/${session}`);
+    await page.waitForSelector('sv-transcript .approval');
+    await page.evaluate(async () => {
+      const { approvals } = await import('/page/approval-store.js');
+      window.isLoaded = new Promise((resolve) =>
+        approvals.addEventListener('change', resolve, { once: true }),
+      );
+    });
+    release();
+    await page.evaluate(() => window.isLoaded.then(() => {}));
+    equal(await page.locator('sv-transcript .approval').count(), 1, 'requests');
+    await page.click('.approval .choice:has-text("Deny")');
+    await page.click('.approval button[type=submit]');
+    await page.waitForSelector('.approval', { state: 'detached' });
+    await turnEnded(page, 1);
+  },
+
   /** The options and the button of a request are visible, and the keyboard decides. */
   async asked_in_session() {
     const page = await open({ viewport: { width: 1280, height: 860 } });
