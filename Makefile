@@ -39,7 +39,8 @@ demo: setup
 STORE_TESTS := -p selvedge-database -p selvedge-journal -p selvedge-memory -p selvedge \
 	--lib --test postgres --test cabinet --test channels --test server_store --test session_store \
 	--test leases --test storage --test turn_changes --test write_behind --test store_copy --test batches \
-	--test distill_and_forget --test encryption --test import --test offline --test pipeline \
+	--test distill_and_forget --test encryption --test folders --test forgetting --test gradient \
+	--test import --test lesson_changes --test offline --test pipeline \
 	--test projects --test recall --test turn_levels --test store --test resume --test serve --test suspension
 
 test: setup

@@ -2,6 +2,9 @@
 //! nothing is learned from turns that agents asked for.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
+
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
@@ -13,10 +16,11 @@ use selvedge_memory::{
 };
 use selvedge_protocol::MemoryScope;
 use serde_json::{Value, json};
+use support::store;
 
 fn open() -> (tempfile::TempDir, Arc<Memory>) {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
     (dir, memory)
 }
 

@@ -2,6 +2,9 @@
 //! model is not available.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,10 +15,11 @@ use selvedge_memory::{
     LessonsToForget, Memory, MemoryError, NewTurn, ProjectPlace, SmallModel, SmallModelError,
 };
 use serde_json::{Value, json};
+use support::store;
 
 fn open() -> (tempfile::TempDir, Arc<Memory>) {
     let dir = tempfile::tempdir().unwrap();
-    let memory = Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap());
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
     (dir, memory)
 }
 

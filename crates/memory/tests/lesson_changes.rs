@@ -1,6 +1,9 @@
 //! What a person changes: texts and titles of lessons and layers, and decisions about proposals.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "../../journal/tests/support/mod.rs"]
+mod support;
+
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -11,11 +14,12 @@ use selvedge_memory::{
     SmallModel, SmallModelError,
 };
 use serde_json::{Value, json};
+use support::store;
 
 fn open(secrets: &[&str]) -> (tempfile::TempDir, Arc<Memory>) {
     let dir = tempfile::tempdir().unwrap();
     let redactor = Redactor::new(secrets.iter().map(|secret| (*secret).to_owned()));
-    let memory = Arc::new(Memory::open(dir.path(), redactor).unwrap());
+    let memory = Arc::new(Memory::open(store(dir.path()), redactor).unwrap());
     (dir, memory)
 }
 

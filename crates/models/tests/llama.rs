@@ -72,20 +72,30 @@ struct Turn {
     finish: FinishReason,
 }
 
+impl Turn {
+    fn new() -> Self {
+        Self {
+            text: String::new(),
+            items: Vec::new(),
+            usage: None,
+            finish: FinishReason::Paused,
+        }
+    }
+}
+
 async fn turn(client: &ModelClient, prompt: &Prompt) -> Result<Turn, ModelError> {
     let mut stream = client.stream(prompt, &Model::from_table("tiny"));
-    let mut turn = Turn {
-        text: String::new(),
-        items: Vec::new(),
-        usage: None,
-        finish: FinishReason::Paused,
-    };
+    let mut turn = Turn::new();
     while let Some(event) = stream.next().await {
         match event? {
             ModelEvent::Text { text, .. } => turn.text.push_str(&text),
             ModelEvent::ItemDone { item: done, .. } => turn.items.push(done),
             ModelEvent::Usage(usage) => turn.usage = Some(usage),
             ModelEvent::Finished { reason, .. } => turn.finish = reason,
+            // The server sometimes closes a connection that it had kept open for the next request.
+            ModelEvent::Retrying { error, .. } if error.kind == ModelErrorKind::Network => {
+                turn = Turn::new();
+            }
             ModelEvent::Retrying { error, .. } => panic!("{error}"),
             _ => {}
         }

@@ -287,7 +287,8 @@ impl Harness {
                     .warnings
                     .push(format!("the end of the run is not recorded: {error}")),
                 Err(_) => output.warnings.push(
-                    "the journal is locked; the end of the run is written when it is free"
+                    "the journal has not answered within 0.5 s; the end of the run is written when \
+                     it does"
                         .to_owned(),
                 ),
             }
