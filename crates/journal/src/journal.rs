@@ -221,7 +221,7 @@ fn try_transaction<T>(
     work: &mut impl FnMut(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
     let transaction = connection.begin_write()?;
-    schema::JOURNAL_SCHEMA.refuse_newer(connection)?;
+    schema::JOURNAL_SCHEMA.refuse_too_old(connection)?;
     let value = work(connection)?;
     transaction.commit()?;
     Ok(value)

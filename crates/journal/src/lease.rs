@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use crate::JournalError;
 use crate::connection::{execute, query_column, query_first};
 use crate::liveness::process_name;
+use crate::schema::known_versions;
 
 /// How long rows of leases that have ended are kept, in milliseconds.
 const ENDED_RETENTION_MS: i64 = 3600 * 1000;
@@ -214,11 +215,13 @@ impl OwnerLease {
             .execute(params![self.owner, duration, workspaces])?;
         if renewed == 0 {
             let sql = format!(
-                "INSERT INTO owners (id, ends_ms, name, workspaces) VALUES (?1, {now} + ?2, ?3, ?4)
+                "INSERT INTO owners (id, ends_ms, name, workspaces, versions)
+                 VALUES (?1, {now} + ?2, ?3, ?4, ?5)
                  ON CONFLICT (id) DO UPDATE SET ends_ms = excluded.ends_ms,
                     workspaces = excluded.workspaces"
             );
-            let row = params![self.owner, duration, self.name, workspaces];
+            let versions = known_versions();
+            let row = params![self.owner, duration, self.name, workspaces, versions];
             execute(connection, &sql, row)?;
             if self.lock().renewed_at.is_some() {
                 tracing::warn!("the lease of this process had ended");

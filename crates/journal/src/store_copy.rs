@@ -88,6 +88,13 @@ pub fn copy_store(
         for schema in &schemas {
             schema.migrate(&connection)?;
         }
+        if JOURNAL_SCHEMA.is_newer(&connection)? {
+            let place = location.name();
+            return Err(JournalError::StoreCopy(format!(
+                "a newer version of Selvedge has added tables or columns to {}",
+                place.display()
+            )));
+        }
         Ok(connection)
     };
     if let (None, file) = (from.database(), from.name())

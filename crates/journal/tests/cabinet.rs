@@ -244,7 +244,7 @@ fn documents_of_an_owner_are_found_by_that_owner_only() {
 #[test]
 fn a_full_cabinet_of_one_owner_neither_blocks_nor_removes_documents_of_others() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Journal::open(dir.path()).unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
     let (one, other) = (journal.documents_of("one"), journal.documents_of("other"));
     let stores: [&dyn DocumentStore; 3] = [&*journal, &*one, &*other];
     let pages = stores.map(|store| store.save(&page("https://a/", b"x")).unwrap().key);

@@ -218,7 +218,7 @@ impl Memory {
         work: &mut impl FnMut(&Connection) -> Result<T, MemoryError>,
     ) -> Result<T, MemoryError> {
         let transaction = connection.begin_write()?;
-        MEMORY_TABLES.refuse_newer(&transaction)?;
+        MEMORY_TABLES.refuse_too_old(&transaction)?;
         if stored_key_fingerprint(&transaction)? != self.encryption.key_fingerprint() {
             // Another process encrypted the memory: plain text must not be written to it.
             return Err(JournalError::WrongKey.into());
