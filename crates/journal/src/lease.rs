@@ -78,6 +78,8 @@ pub(crate) struct OwnerLease {
     times: LeaseTimes,
     watch: Arc<Mutex<LeaseWatch>>,
     state: Mutex<LeaseState>,
+    /// Locked while the lease begins.
+    beginning: Mutex<()>,
     /// Notified when the lease is closed.
     closed: Condvar,
     /// How often the lease had ended before it was renewed.
@@ -113,6 +115,7 @@ impl OwnerLease {
             times,
             watch: watches.entry(database).or_default().clone(),
             state: Mutex::default(),
+            beginning: Mutex::default(),
             closed: Condvar::new(),
             lapses: watch::Sender::new(0),
         })
@@ -132,12 +135,17 @@ impl OwnerLease {
     }
 
     /// Begins the lease on a connection, and starts the thread that renews it with a connection of
-    /// its own.
+    /// its own. Does nothing if another thread has begun it.
     pub(crate) fn begin(
         self: &Arc<Self>,
         connection: &Connection,
         connect: impl Fn() -> Result<Connection, JournalError> + Send + 'static,
     ) -> Result<(), JournalError> {
+        let beginning = self.beginning.lock();
+        let _beginning = beginning.unwrap_or_else(PoisonError::into_inner);
+        if !self.is_unused() {
+            return Ok(());
+        }
         self.renew(connection)?;
         self.remove_ended(connection)?;
         self.lock().phase = LeasePhase::Renewed;
