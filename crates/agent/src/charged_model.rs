@@ -11,8 +11,8 @@ use selvedge_protocol::Usage;
 
 use crate::budget::Budget;
 
-/// Characters of a prompt that count as one token, until the provider reports the usage.
-const CHARS_PER_TOKEN: usize = 4;
+/// Bytes of a prompt that count as one token, until the provider reports the usage.
+const BYTES_PER_TOKEN: usize = 4;
 
 /// The budget of a turn, for a hook that spends from it.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl SmallModel for ChargedModel {
             let mut charge = SmallModelCharge {
                 model: self,
                 usage: Usage {
-                    input_tokens: (prompt.len() / CHARS_PER_TOKEN) as u64,
+                    input_tokens: (prompt.len() / BYTES_PER_TOKEN) as u64,
                     ..Usage::default()
                 },
                 cost: None,

@@ -369,7 +369,7 @@ impl SessionHost for JournalHost {
         let folder = self.session_directory(&resume.session).await;
         let folder = folder.map_err(|error| failed(&error))?;
         let claim = self.script_claims.claim(&resume.session).await?;
-        let resumed = resume_run(&self.workspaces, &self.journal, claim, resume).await;
+        let resumed = resume_run(&self.workspaces, claim, resume).await;
         resumed.map_err(|error| invalid(&error, &folder))
     }
 

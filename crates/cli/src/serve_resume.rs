@@ -103,20 +103,19 @@ pub(crate) fn turn_is_running(session: &str) -> HostError {
 
 /// Prepares a script that resumes a run of a session, with the settings and permissions of the
 /// session. Fails if the run cannot be resumed here. `claim` claims the session until the script
-/// has ended.
+/// has ended, and records the script: its writes carry the fencing number of the claim.
 pub(crate) async fn resume_run(
     workspaces: &WorkspaceCache,
-    journal: &Arc<Journal>,
     claim: Arc<Journal>,
     resume: RunResume,
 ) -> Result<ResumedRun> {
-    let info = SessionStore::get(&**journal, &resume.session).await?;
+    let info = SessionStore::get(&*claim, &resume.session).await?;
     let worktree = session_worktree(&info).await?;
     let shared = workspaces.get(Path::new(&info.directory), info.environment.as_deref())?;
     let permissions: Vec<_> = info.permissions.iter().collect();
-    let mut setup = setup_for_session(&shared, worktree, &permissions, journal)?;
+    let mut setup = setup_for_session(&shared, worktree, &permissions, &claim)?;
     setup.sub_agents = None;
-    setup.toolbox.cabinet = journal.documents_of(&info.directory);
+    setup.toolbox.cabinet = claim.documents_of(&info.directory);
     let setup = setup.with_session(&info.id);
     let prior = setup.resume_input_by_id(&resume.run)?;
     let limits = ScriptLimitArgs::default();

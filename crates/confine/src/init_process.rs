@@ -587,10 +587,14 @@ unsafe fn supervise(
                 },
             ];
             let left_ns = remaining_ns(lease);
-            let timeout = left_ns.map(|ns| [ns / NS_PER_SECOND, ns % NS_PER_SECOND]);
+            // The clock of the time-out stops while the machine sleeps, and that of the lease does
+            // not: the lease is checked often.
+            let left_ns = left_ns.map(|ns| ns.min(MAX_POLL_NS));
+            let mut timeout = left_ns.map(|ns| [ns / NS_PER_SECOND, ns % NS_PER_SECOND]);
+            // The kernel writes the remaining time.
             let timeout = timeout
-                .as_ref()
-                .map_or(std::ptr::null(), |time| time.as_ptr());
+                .as_mut()
+                .map_or(std::ptr::null_mut(), |time| time.as_mut_ptr());
             let polled = syscall!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, 0, 0);
             let mut buffer = [0u8; 512];
             while syscall!(SYS_read, sigchld_fd, buffer.as_mut_ptr(), buffer.len()) > 0 {}
@@ -613,6 +617,8 @@ unsafe fn supervise(
 }
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
+/// The longest time between two checks of the lease.
+const MAX_POLL_NS: u64 = NS_PER_SECOND / 4;
 
 /// Returns how long the lease lasts, in nanoseconds; `None` if there is none.
 unsafe fn remaining_ns(lease: Option<&'static CommandLease>) -> Option<u64> {

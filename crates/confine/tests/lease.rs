@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use selvedge_confine::{
@@ -13,6 +14,8 @@ use selvedge_confine::{
 
 /// How long a test waits for what must happen.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// What the system offers. Finding it out may take longer than a lease lasts.
+static SUPPORT: LazyLock<ConfinementSupport> = LazyLock::new(ConfinementSupport::probe);
 /// Names the lease test that a copy of this program runs, in its environment.
 const MODE_VARIABLE: &str = "LEASE_TEST_MODE";
 
@@ -40,7 +43,7 @@ fn start(
         keep_open_fd: None,
         lease: Some(lease),
     };
-    spawn(command, mode, &ConfinementSupport::probe())
+    spawn(command, mode, &SUPPORT)
 }
 
 fn modes() -> [(&'static str, ConfinementMode); 2] {
@@ -134,6 +137,7 @@ fn the_stopped_process() {
         .into_iter()
         .find(|(name, _)| *name == wanted)
         .unwrap();
+    LazyLock::force(&SUPPORT);
     let lease = CommandLease::new();
     let extend = || lease.extend_to(CommandLease::now() + Duration::from_secs(2));
     extend();

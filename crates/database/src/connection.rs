@@ -33,6 +33,9 @@ impl Connection {
     pub fn prepare_cached(&self, sql: &str) -> Result<Statement<'_>, DatabaseError> {
         match &self.backend {
             Backend::Sqlite(connection) => {
+                // So that tests with a file find what PostgreSQL would refuse.
+                #[cfg(debug_assertions)]
+                crate::postgres::check_translation(sql)?;
                 let statement = connection.prepare_cached(sql)?;
                 Ok(Statement(StatementKind::Sqlite(statement)))
             }

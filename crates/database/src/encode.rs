@@ -57,7 +57,7 @@ impl Connection {
                 .map(|column| format!("{} = {}", column.name, column.encode(column.name)));
             let set: Vec<String> = set.collect();
             let sql = format!("UPDATE {table} SET {}", set.join(", "));
-            return self.execute(&sql, params![]).map(drop);
+            return self.execute_batch(&sql);
         }
         // The client has the key, so it reads and writes all rows. No row may change meanwhile.
         self.execute_batch(&format!("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"))?;

@@ -1,4 +1,5 @@
-//! Connections to the journal's file: opening it for reading and writing, and small query helpers.
+//! Connections to the journal's file or database: opening it for reading and writing, and small
+//! query helpers.
 
 use std::path::Path;
 use std::time::Duration;

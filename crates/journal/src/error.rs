@@ -61,7 +61,8 @@ pub enum JournalError {
         /// The machine and number of each process.
         processes: Vec<String>,
     },
-    /// The file has other tables or columns than those of its schema version.
+    /// The file or database has other tables or columns than those of its schema version, or only
+    /// tables of other programs.
     #[error("{path} has the tables of another, unreleased version of Selvedge")]
     UnknownSchema {
         /// The journal's file.

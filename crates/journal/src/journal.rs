@@ -1,4 +1,4 @@
-//! [`Journal`]: opening the journal's file, and transactions.
+//! [`Journal`]: opening the journal's file or database, and transactions.
 
 use std::collections::HashMap;
 use std::ops::Deref;

@@ -164,9 +164,14 @@ impl OwnerLease {
         self.closed.notify_all();
         if phase == LeasePhase::Renewed {
             // If this fails, the lease ends by itself.
-            let sql = "DELETE FROM owners WHERE id = ?1";
-            let _ = execute(connection, sql, params![self.owner]);
+            let _ = Self::remove(connection, &self.owner);
         }
+    }
+
+    /// Removes the lease of a process that has ended.
+    pub(crate) fn remove(connection: &Connection, owner: &str) -> Result<(), JournalError> {
+        let sql = "DELETE FROM owners WHERE id = ?1";
+        execute(connection, sql, params![owner])
     }
 
     /// The thread that renews the lease.
@@ -231,6 +236,10 @@ impl OwnerLease {
             let versions = known_versions();
             let row = params![self.owner, duration, self.name, workspaces, versions];
             execute(connection, &sql, row)?;
+            if self.lock().phase == LeasePhase::Closed {
+                // `close` has deleted the row meanwhile, or is about to.
+                return Self::remove(connection, &self.owner);
+            }
             if self.lock().renewed_at.is_some() {
                 tracing::warn!("the lease of this process had ended");
                 self.lapses.send_modify(|lapses| *lapses += 1);

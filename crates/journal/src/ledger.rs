@@ -280,7 +280,8 @@ impl Journal {
     }
 
     /// Closes approval requests that were open when this process claimed the run, because the
-    /// restored script makes them again.
+    /// restored script makes them again. They stay listed, because the transaction may be repeated:
+    /// closing them again has no effect.
     fn close_inherited_approvals(
         &self,
         connection: &Connection,
@@ -290,7 +291,8 @@ impl Journal {
             .inherited_approvals
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .remove(run);
+            .get(run)
+            .cloned();
         for request in requests.unwrap_or_default() {
             let sql = "UPDATE approvals SET answers = '[\"asked again\"]', answered_ms = ?2
                  WHERE id = ?1 AND answered_ms IS NULL";

@@ -92,7 +92,7 @@ impl JournalOwner {
 
     /// Returns whether a process with a lease has run on this machine and has ended, with all its
     /// commands.
-    fn has_ended_here(folder: &Path, id: &str) -> bool {
+    pub(crate) fn has_ended_here(folder: &Path, id: &str) -> bool {
         let Ok(mut file) = File::open(folder.join(id)) else {
             return false;
         };

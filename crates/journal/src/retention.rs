@@ -3,6 +3,8 @@
 use selvedge_database::{Connection, NamedLockMode, params};
 use selvedge_protocol::Retention;
 
+use crate::connection::query_column;
+use crate::lease::OwnerLease;
 use crate::liveness::JournalOwner;
 use crate::payloads::{BLOBS_LOCK, select_blob_hashes};
 use crate::run_call_counts::{SET_CALL_COUNTS, called_tool_condition};
@@ -105,7 +107,7 @@ impl Journal {
                 runs => removed.runs += runs,
             }
         }
-        self.remove_stale_lock_files();
+        self.remove_stale_lock_files()?;
         Ok((removed, swept))
     }
 
@@ -144,9 +146,10 @@ impl Journal {
                     continue;
                 }
                 let over = format!(
-                    "UPDATE runs SET ended_ms = started_ms, {SET_CALL_COUNTS} WHERE id = ?1"
+                    "UPDATE runs SET ended_ms = started_ms, {SET_CALL_COUNTS}
+                     WHERE id = ?1 AND owner = ?2 AND ended_ms IS NULL"
                 );
-                connection.execute(&over, params![id])?;
+                connection.execute(&over, params![id, owner])?;
             }
             Ok(())
         })
@@ -174,12 +177,19 @@ impl Journal {
                             ) AS links ON links.one = kept.id)
                     SELECT id FROM kept)"
             );
-            for table in ["calls", "approvals"] {
-                let sql =
-                    format!("DELETE FROM {table} WHERE run IN (SELECT id FROM runs WHERE {which})");
-                connection.execute(&sql, params![value])?;
+            // Selected once: another process may end, resume or remove runs between statements.
+            let lock = connection.row_lock();
+            let sql = format!("SELECT id FROM runs WHERE {which}{lock}");
+            let ids: Vec<String> = query_column(connection, &sql, params![value])?;
+            let ids = serde_json::to_string(&ids)?;
+            let mut removed = 0;
+            for (table, column) in [("calls", "run"), ("approvals", "run"), ("runs", "id")] {
+                let sql = format!(
+                    "DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?1))"
+                );
+                removed = connection.execute(&sql, params![ids])?;
             }
-            Ok(connection.execute(&format!("DELETE FROM runs WHERE {which}"), params![value])?)
+            Ok(removed)
         })?;
         Ok(removed)
     }
@@ -233,15 +243,21 @@ impl Journal {
         Ok(tables.saturating_sub(others.max(0) as u64))
     }
 
-    /// Removes the lock files of processes that have ended.
-    fn remove_stale_lock_files(&self) {
+    /// Removes the lock files of processes that have ended. A process that ended on this machine
+    /// loses its lease first: without its file, it would count as alive until the lease ends.
+    fn remove_stale_lock_files(&self) -> Result<(), JournalError> {
         let live = self.location.folder().join("live");
         for entry in std::fs::read_dir(&live).into_iter().flatten().flatten() {
             let id = entry.file_name().to_string_lossy().into_owned();
-            if !JournalOwner::has_lock(&live, &id) {
-                let _ = std::fs::remove_file(entry.path());
+            if JournalOwner::has_lock(&live, &id) {
+                continue;
             }
+            if self.owner.lease().is_some() && JournalOwner::has_ended_here(&live, &id) {
+                self.write(|connection| OwnerLease::remove(connection, &id))?;
+            }
+            let _ = std::fs::remove_file(entry.path());
         }
+        Ok(())
     }
 }
 

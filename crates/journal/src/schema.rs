@@ -230,16 +230,19 @@ impl ComponentSchema {
         Ok(())
     }
 
-    /// Returns whether any component in the file has tables or columns that this build does not
-    /// know.
-    pub(crate) fn is_newer(&self, connection: &Connection) -> Result<bool, JournalError> {
-        let mut read =
-            connection.prepare_cached("SELECT component, version FROM schema_versions")?;
+    /// Fails if any component in the file may have tables or columns that this build does not know.
+    pub(crate) fn refuse_unknown(&self, connection: &Connection) -> Result<(), JournalError> {
+        let sql = "SELECT component, version FROM schema_versions";
+        let mut read = connection.prepare_cached(sql)?;
         let rows = read.query_map(params![], |row| row.try_into())?;
         let versions: Vec<(String, u32)> = rows.collect::<Result<_, _>>()?;
-        let is_newer =
-            |(component, version): &(String, u32)| *version > self.known_version(component);
-        Ok(versions.iter().any(is_newer))
+        match versions
+            .iter()
+            .find(|(component, version)| *version > self.known_version(component))
+        {
+            Some((component, version)) => Err(self.newer_error(connection, component, *version)),
+            None => Ok(()),
+        }
     }
 
     /// Returns the newest version of a component's tables that this build knows.

@@ -31,11 +31,14 @@ impl ServerLeaseStore for Journal {
         Ok(())
     }
 
-    async fn lapse(&self) {
-        match self.owner.lease() {
-            // The sender belongs to the journal, so it is not dropped while this waits.
-            Some(lease) => _ = lease.lapses().changed().await,
-            None => std::future::pending().await,
+    async fn lapse(&self, seen: &mut u64) {
+        let Some(lease) = self.owner.lease() else {
+            return std::future::pending().await;
+        };
+        let mut lapses = lease.lapses();
+        // The sender belongs to the journal, so it is not dropped while this waits.
+        if let Ok(lapses) = lapses.wait_for(|lapses| *lapses > *seen).await {
+            *seen = *lapses;
         }
     }
 

@@ -395,14 +395,14 @@ impl IdempotencyStore for Journal {
                 let body = journal.payloads.put(connection, reply.body.as_bytes())?;
                 let sql = "UPDATE api_replies
                     SET status = ?3, body = ?4, at_ms = ?5, content_type = ?6
-                    WHERE token = ?1 AND key = ?2";
-                let kind = &reply.content_type;
-                let row = params![token, key, reply.status, body, now_ms(), kind];
+                    WHERE token = ?1 AND key = ?2 AND owner = ?7";
+                let (kind, owner) = (&reply.content_type, &journal.owner.id);
+                let row = params![token, key, reply.status, body, now_ms(), kind, owner];
                 execute(connection, sql, row)
             }
             None => {
-                let sql = "DELETE FROM api_replies WHERE token = ?1 AND key = ?2";
-                execute(connection, sql, params![token, key])
+                let sql = "DELETE FROM api_replies WHERE token = ?1 AND key = ?2 AND owner = ?3";
+                execute(connection, sql, params![token, key, journal.owner.id])
             }
         };
         Ok(self.write_async(end).await?)

@@ -89,11 +89,13 @@ impl SessionStore for Journal {
 
     async fn claim_next(&self, session: &str) -> Result<Option<ClaimedMessage>, SessionError> {
         let own = self.for_session(session);
+        let claim = self.claim_of(session);
         let session = session.to_owned();
-        let claim = move |journal: &Self, connection: &Connection| {
+        let claim_message = move |journal: &Self, connection: &Connection| {
+            journal.check_claim(connection, claim.as_ref())?;
             journal.claim_message_in(connection, &session)
         };
-        Ok(own.write_async(claim).await?)
+        Ok(own.write_async(claim_message).await?)
     }
 
     async fn finish(

@@ -59,7 +59,7 @@ pub struct StoredRow {
     pub turn: u32,
     /// When the row was stored, in milliseconds since 1970.
     pub at_ms: i64,
-    /// The content of the row. The journal does not interpret it.
+    /// The content of the row. The journal reads only the text of the first message, for a title.
     pub item: Value,
 }
 

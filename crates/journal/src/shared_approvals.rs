@@ -57,9 +57,9 @@ impl SharedApprovalStore for Journal {
         let read = |journal: &Self, connection: &Connection| {
             let mut read = connection.prepare_cached(
                 "SELECT session, request, asked_ms, owner FROM shared_approvals
-                 ORDER BY asked_ms, id",
+                 WHERE owner <> ?1 ORDER BY asked_ms, id",
             )?;
-            let mut rows = read.query(params![])?;
+            let mut rows = read.query(params![journal.owner.id])?;
             let mut approvals = Vec::new();
             let mut alive: HashMap<String, bool> = HashMap::new();
             while let Some(row) = rows.next()? {

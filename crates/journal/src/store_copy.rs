@@ -3,7 +3,8 @@
 //!
 //! A copy that was interrupted continues: tables that are equal on both sides are not copied again.
 //! Two tables are equal if they have as many rows, and the sums of the digests of their rows are
-//! equal.
+//! equal. Only an empty target, or one that an interrupted copy of the same source has marked, is
+//! changed: a target that was used since is refused.
 
 use selvedge_database::{Connection, DatabaseValue, params};
 use sha2::{Digest, Sha256};
@@ -15,6 +16,19 @@ use crate::{ComponentSchema, JournalError, JournalLocation, connection};
 /// Rows that one transaction copies, and their bytes.
 const MAX_ROWS_PER_WRITE: usize = 500;
 const MAX_BYTES_PER_WRITE: usize = 8 << 20;
+/// Marks a target in `schema_versions` until its copy is complete. All versions know version 0.
+const COPY_MARK: &str = "store copy";
+/// Tables that have rows as soon as a store was opened.
+const OPENED_TABLES: [&str; 3] = ["schema_versions", "secrets", "owners"];
+
+/// Whether a copy may change the tables of the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TargetTables {
+    /// They are empty, or an interrupted copy of the same source wrote them.
+    Replaceable,
+    /// A copy of the same source was completed, and the target may have been used since.
+    Completed,
+}
 
 /// A table that is the same in both databases.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,13 +102,7 @@ pub fn copy_store(
         for schema in &schemas {
             schema.migrate(&connection)?;
         }
-        if JOURNAL_SCHEMA.is_newer(&connection)? {
-            let place = location.name();
-            return Err(JournalError::StoreCopy(format!(
-                "a newer version of Selvedge has added tables or columns to {}",
-                place.display()
-            )));
-        }
+        JOURNAL_SCHEMA.refuse_unknown(&connection)?;
         Ok(connection)
     };
     if let (None, file) = (from.database(), from.name())
@@ -105,45 +113,68 @@ pub fn copy_store(
     }
     let (source, target) = (open(from)?, open(to)?);
     source.begin_exclusive_read()?;
-    check_target(&source, &target)?;
+    let state = check_target(&source, &target)?;
+    if state == TargetTables::Replaceable {
+        let sql = "INSERT INTO schema_versions (component, version, compatible_since)
+            VALUES (?1, 0, 0) ON CONFLICT DO NOTHING";
+        target.execute(sql, params![COPY_MARK])?;
+    }
     let has_codec =
         query_first::<i64>(&source, "SELECT count(*) FROM memory_encryption", params![])?;
     let is_encrypted = has_codec.is_some_and(|rows| rows > 0);
     let mut tables = source.tables()?;
-    tables.retain(|table| table != "schema_versions" && !table.starts_with("sqlite_"));
+    // The leases of processes belong to the database in which they are.
+    tables.retain(|table| {
+        !["schema_versions", "owners"].contains(&table.as_str()) && !table.starts_with("sqlite_")
+    });
     tables.sort();
     // The key of the source identifies the target of an interrupted copy.
     tables.sort_by_key(|table| table != "secrets");
     let mut done = Vec::new();
     for name in tables {
         let table = TableCopy::new(&source, &target, &name, is_encrypted)?;
-        let copy = table.copy()?;
+        let copy = table.copy(state)?;
         copied(&copy);
         done.push(copy);
     }
     target.continue_numbers()?;
+    let sql = "DELETE FROM schema_versions WHERE component = ?1";
+    target.execute(sql, params![COPY_MARK])?;
     source.end_snapshot()?;
     Ok(done)
 }
 
-/// Fails if the target has the data of another store.
-fn check_target(source: &Connection, target: &Connection) -> Result<(), JournalError> {
+/// Returns whether the target may be changed. Fails if it has the data of another store.
+fn check_target(source: &Connection, target: &Connection) -> Result<TargetTables, JournalError> {
     let key = "SELECT value FROM secrets WHERE name = 'digest'";
     let ours: Option<Vec<u8>> = query_first(source, key, params![])?;
     let theirs: Option<Vec<u8>> = query_first(target, key, params![])?;
-    let runs = "SELECT count(*) FROM runs";
-    let sessions = "SELECT count(*) FROM sessions";
-    let mut rows = 0;
-    for sql in [runs, sessions] {
-        rows += query_first::<i64>(target, sql, params![])?.unwrap_or(0);
+    let mark = "SELECT 1 FROM schema_versions WHERE component = ?1";
+    let is_marked = query_first::<i64>(target, mark, params![COPY_MARK])?.is_some();
+    let is_same = theirs.is_none() || theirs == ours;
+    match (is_marked && is_same) || is_empty(target)? {
+        true => Ok(TargetTables::Replaceable),
+        false if is_same => Ok(TargetTables::Completed),
+        false => {
+            let path = target.path().unwrap_or_default();
+            let message = format!("{path} has other sessions or runs, or other memory");
+            Err(JournalError::StoreCopy(message))
+        }
     }
-    if theirs.is_some() && theirs != ours && rows > 0 {
-        let path = target.path().unwrap_or_default();
-        return Err(JournalError::StoreCopy(format!(
-            "{path} has other sessions or runs"
-        )));
+}
+
+/// Returns whether a store was never used: it has at most what opening it writes.
+fn is_empty(target: &Connection) -> Result<bool, JournalError> {
+    let mut tables = target.tables()?;
+    tables
+        .retain(|table| !OPENED_TABLES.contains(&table.as_str()) && !table.starts_with("sqlite_"));
+    for table in tables {
+        let sql = format!("SELECT 1 FROM {table} LIMIT 1");
+        if query_first::<i64>(target, &sql, params![])?.is_some() {
+            return Ok(false);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// A table that is copied.
@@ -184,10 +215,17 @@ impl<'a> TableCopy<'a> {
         })
     }
 
-    /// Copies the table, unless it is equal in both databases.
-    fn copy(&self) -> Result<CopiedTable, JournalError> {
+    /// Copies the table, unless it is equal in both databases. Fails if it differs in a target that
+    /// was completed.
+    fn copy(&self, target: TargetTables) -> Result<CopiedTable, JournalError> {
         let ours = self.sum(self.source)?;
         let was_equal = self.sum(self.target)? == ours;
+        if !was_equal && target == TargetTables::Completed {
+            return Err(JournalError::StoreCopy(format!(
+                "the table {} was changed in the source or the target since the store was copied",
+                self.table
+            )));
+        }
         if !was_equal {
             self.insert_rows()?;
             if self.sum(self.target)? != ours {

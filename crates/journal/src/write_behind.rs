@@ -109,8 +109,15 @@ impl Journal {
         }
         let written = self.begin_lease_if_unused(connection).and_then(|()| {
             in_transaction(connection, |connection| {
-                rows.iter()
-                    .try_for_each(|row| self.insert_run(connection, row))
+                for row in &rows {
+                    match self.insert_run(connection, row) {
+                        // Another process owns the session, so its run counts no more. The rows of
+                        // other sessions must not wait for it.
+                        Err(JournalError::TakenOver(_)) => {}
+                        inserted => inserted?,
+                    }
+                }
+                Ok(())
             })
         });
         if let Err(error) = &written {

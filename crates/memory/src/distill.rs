@@ -3,9 +3,10 @@
 //!
 //! What is learned from a group of turns and the mark that the turns were distilled are written in
 //! one transaction, so that a process that dies loses nothing and repeats nothing. Requests to a
-//! model are recorded before they are sent (see `distill_requests`). One process at a time distills
-//! a project: it holds a file lock. Forgetting does not wait for it: what was read before a turn
-//! was forgotten is discarded.
+//! model are recorded before they are sent (see `distill_requests`). One process of a machine at a
+//! time distills a project: it holds a file lock. Of two machines that share a database, the one
+//! that is later finds the turns distilled, and discards what it has read. Forgetting does not wait
+//! for it: what was read before a turn was forgotten is discarded.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -129,16 +129,19 @@ impl DistillUnit {
     }
 
     /// Returns whether nothing was forgotten in the sessions of some spans since the unit was
-    /// loaded.
+    /// loaded. Locks the sessions, so that nothing is forgotten until the transaction ends.
     pub(crate) fn is_current(
         &self,
         connection: &Connection,
         spans: &[TurnSpan],
     ) -> Result<bool, MemoryError> {
+        let lock = connection.row_lock();
+        let sql = format!("SELECT name, forgotten FROM memory_sessions WHERE id = ?1{lock}");
         for span in spans {
-            let sql = "SELECT name, forgotten FROM memory_sessions WHERE id = ?1";
             let found: Option<(String, u32)> =
-                query_first(connection, sql, params![span.session], |row| row.try_into())?;
+                query_first(connection, &sql, params![span.session], |row| {
+                    row.try_into()
+                })?;
             let session = self.session(span.session);
             let known = session.map(|session| (session.name.clone(), session.forgotten));
             if found != known {

@@ -30,6 +30,10 @@ const ENCRYPTED_COLUMNS: [(&str, &str); 15] = [
 
 const BYTE_COLUMNS: [&str; 2] = ["raw", "data"];
 
+/// The lock of transactions that write (shared) and of the one that encrypts what they wrote
+/// (exclusive).
+pub(crate) const ENCRYPTION_LOCK: &str = "memory_encryption";
+
 impl Memory {
     /// Encrypts all existing data in one transaction, and stores the fingerprint of the key. Does
     /// nothing if another process has done so.
@@ -37,13 +41,13 @@ impl Memory {
         {
             let connection = self.writer();
             let transaction = connection.begin_write()?;
-            transaction.lock_name("memory_encryption", NamedLockMode::Exclusive);
-            let seals: i64 = transaction.query_row(
+            transaction.lock_name(ENCRYPTION_LOCK, NamedLockMode::Exclusive);
+            let key_count: i64 = transaction.query_row(
                 "SELECT count(*) FROM memory_encryption",
                 params![],
                 |row| row.get(0),
             )?;
-            if seals == 0 {
+            if key_count == 0 {
                 for (table, columns) in ENCRYPTED_COLUMNS {
                     let encrypted = |name: &'static str| EncodedColumn {
                         name,

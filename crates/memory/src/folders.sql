@@ -4,8 +4,8 @@ DROP TABLE memory_areas;
 CREATE TABLE memory_areas (
     unit TEXT NOT NULL,
     directory TEXT NOT NULL,
-    name TEXT NOT NULL,
-    note TEXT NOT NULL,
+    name CODED TEXT NOT NULL,
+    note CODED TEXT NOT NULL,
     updated_ms INTEGER NOT NULL,
     PRIMARY KEY (unit, directory, name)
 ) WITHOUT ROWID;

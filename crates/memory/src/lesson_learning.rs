@@ -173,7 +173,7 @@ pub(crate) fn forget_contradictions(
     turn: Option<u32>,
 ) -> Result<(), MemoryError> {
     let sql = "SELECT DISTINCT lesson FROM memory_contradictions
-         WHERE session = ?1 AND (?2 IS NULL OR turn = ?2)";
+         WHERE session = ?1 AND (turn = ?2 OR ?2 IS NULL)";
     let lessons: Vec<String> =
         query_rows(connection, sql, params![session, turn], |row| row.get(0))?;
     for lesson in lessons {

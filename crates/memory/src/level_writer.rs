@@ -133,6 +133,10 @@ impl Memory {
             }
             let mut metrics_rows = MetricsRowCache::default();
             for (number, (levels, record)) in &extracted {
+                if load_turn(connection, session.id, *number)?.is_none() {
+                    // The turn was forgotten while its levels were extracted.
+                    continue;
+                }
                 store_levels(
                     connection,
                     &mut metrics_rows,

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use selvedge_database::{
-    Connection, ConnectionGuard, DatabaseError, OptionalRow, Params, Row, SharedConnection,
-    TransactionRetry, ValueRef, params,
+    Connection, ConnectionGuard, DatabaseError, NamedLockMode, OptionalRow, Params, Row,
+    SharedConnection, TransactionRetry, ValueRef, params,
 };
 use selvedge_journal::{ColumnEncryption, JournalError, JournalLocation, Redactor};
 pub(crate) use selvedge_protocol::now_ms;
 
 use crate::append::AppendBatch;
+use crate::encryption::ENCRYPTION_LOCK;
 use crate::schema::MEMORY_TABLES;
 use crate::search::SearchScope;
 use crate::vectors::Encoder;
@@ -18,9 +19,8 @@ use crate::{MemoryError, NewTurn, TurnFormat};
 /// Read connections that stay open for reuse.
 const MAX_POOLED_READERS: usize = 4;
 
-/// The memory store: every turn of every session, in one SQLite file that several processes may
-/// have open, or in a PostgreSQL database. Writes to a file go through one connection, reads through
-/// a few that stay open.
+/// The memory store: every turn of every session, in the journal that several processes may have
+/// open. Writes to a file go through one connection, reads through a few that stay open.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) location: JournalLocation,
@@ -220,6 +220,8 @@ impl Memory {
         work: &mut impl FnMut(&Connection) -> Result<T, MemoryError>,
     ) -> Result<T, MemoryError> {
         let transaction = connection.begin_write()?;
+        // Encrypting waits for this transaction, which may write plain text.
+        transaction.lock_name(ENCRYPTION_LOCK, NamedLockMode::Shared);
         MEMORY_TABLES.refuse_too_old(&transaction)?;
         if stored_key_fingerprint(&transaction)? != self.encryption.key_fingerprint() {
             // Another process encrypted the memory: plain text must not be written to it.

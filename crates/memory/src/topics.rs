@@ -206,7 +206,7 @@ pub(crate) fn read_areas(
     directory: Option<&str>,
 ) -> Result<Vec<TopicArea>, MemoryError> {
     let sql = "SELECT decrypt(name), decrypt(note) FROM memory_areas
-         WHERE unit = ?1 AND (?2 IS NULL OR directory = ?2) ORDER BY updated_ms DESC, name";
+         WHERE unit = ?1 AND (directory = ?2 OR ?2 IS NULL) ORDER BY updated_ms DESC, name";
     query_rows(connection, sql, params![unit, directory], |row| {
         Ok(TopicArea {
             name: row.get(0)?,

@@ -153,10 +153,9 @@ async fn a_request_that_is_sent_again_to_a_smaller_model_is_split() {
         let text = format!("Number {n}: the harbour master wrote {} letters.", n * 7919);
         say(&memory, "s", &text);
     }
-    let store = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     let sql = "INSERT INTO memory_requests (unit, spans, attempt)
          SELECT 'session-' || id, id || ':1-600', 1 FROM memory_sessions";
-    store.execute(sql, []).unwrap();
+    database(dir.path()).execute_batch(sql).unwrap();
     let mut model = CountingModel::new(json!({"lessons": []}));
     model.context_tokens = 3_000;
     let retried = memory.retry_distilling("s", &model).await.unwrap();

@@ -138,6 +138,10 @@ fn execute(folder: &Path, sql: &str) {
     database(folder).execute(sql, params![]).unwrap();
 }
 
+/// Marks a target as one whose copy is not complete.
+const MARK_AS_INTERRUPTED: &str =
+    "INSERT INTO schema_versions (component, version) VALUES ('store copy', 0)";
+
 #[test]
 fn a_store_is_copied_into_another_database_and_back() {
     let [first, other, last] = [(); 3].map(|()| tempfile::tempdir().unwrap());
@@ -192,6 +196,7 @@ fn an_interrupted_copy_continues_and_a_changed_source_is_copied_again() {
     let again = copy(&file, &target);
     assert!(again.iter().all(|(.., equal)| *equal), "{again:?}");
     // As if the process had been killed while it copied the turns.
+    execute(other.path(), MARK_AS_INTERRUPTED);
     execute(other.path(), "DELETE FROM memory_turns WHERE at_ms > 0");
     let continued = copy(&file, &target);
     let copied: Vec<&str> = continued
@@ -207,6 +212,7 @@ fn an_interrupted_copy_continues_and_a_changed_source_is_copied_again() {
     );
     let rename = "UPDATE sessions SET title = 'renamed'";
     raw.unwrap().execute(rename, params![]).unwrap();
+    execute(other.path(), MARK_AS_INTERRUPTED);
     copy(&file, &target);
     let title = Journal::open(&target).unwrap().session(&session).unwrap();
     assert_eq!(title.title.as_deref(), Some("renamed"));
@@ -229,6 +235,32 @@ fn another_store_is_not_overwritten() {
     let missing = JournalLocation::file_in(&first.path().join("missing"));
     assert!(refused(&missing, &target).contains("there is no journal"));
     Journal::open(&target).unwrap().session(&theirs).unwrap();
+}
+
+#[test]
+fn a_target_that_was_used_is_not_overwritten() {
+    let [first, other, third] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let (file, target) = (JournalLocation::file_in(first.path()), store(other.path()));
+    fill_journal(&file);
+    open_memory(&file);
+    let refused = |to: &JournalLocation| {
+        let error = copy_store(&file, to, &[memory_schema()], &mut |_| {}).unwrap_err();
+        error.to_string()
+    };
+    copy(&file, &target);
+    // The same store, in which work went on.
+    let later = Journal::open(&target)
+        .unwrap()
+        .begin_session("/work", None)
+        .unwrap();
+    assert!(refused(&target).contains("the table sessions was changed"));
+    Journal::open(&target).unwrap().session(&later).unwrap();
+    // Another store that has memory only.
+    let remembering = store(third.path());
+    fill_memory(&open_memory(&remembering));
+    let turns = open_memory(&remembering).turn_count("s").unwrap();
+    assert!(refused(&remembering).contains("or other memory"));
+    assert_eq!(open_memory(&remembering).turn_count("s").unwrap(), turns);
 }
 
 #[test]

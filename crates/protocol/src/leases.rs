@@ -29,9 +29,9 @@ pub trait ServerLeaseStore: Send + Sync {
     fn owner(&self) -> &str;
     /// Declares the workspaces whose sessions this server runs, instead of those before.
     async fn declare_workspaces(&self, workspaces: Vec<String>) -> Result<(), ServerStoreError>;
-    /// Waits until the lease of this server has ended before it was renewed, so that others may
-    /// have taken over its sessions.
-    async fn lapse(&self);
+    /// Waits until the lease of this server has ended before it was renewed more often than `seen`
+    /// times, so that others may have taken over its sessions. Sets `seen`, which begins with 0.
+    async fn lapse(&self, seen: &mut u64);
     /// Returns those of these sessions that this server had claimed and another one took over.
     async fn lost_sessions(&self, sessions: Vec<String>) -> Result<Vec<String>, ServerStoreError>;
 }

@@ -39,6 +39,6 @@ pub trait SharedApprovalStore: Send + Sync {
         id: &str,
         withdrawal: ApprovalWithdrawal,
     ) -> Result<(), ServerStoreError>;
-    /// Returns the requests of all servers, the oldest first.
+    /// Returns the requests of all other servers, the oldest first.
     async fn announced_approvals(&self) -> Result<Vec<SharedApproval>, ServerStoreError>;
 }

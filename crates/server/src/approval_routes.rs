@@ -205,7 +205,7 @@ impl ApprovalReader {
                 change = changes.recv() => change,
                 () = self.state.stopping.cancelled() => return None,
                 () = tokio::time::sleep_until(next_poll) => {
-                    self.next_poll += OTHER_SERVERS_POLL_INTERVAL;
+                    self.next_poll = Instant::now() + OTHER_SERVERS_POLL_INTERVAL;
                     self.read_other_servers().await?;
                     continue;
                 }

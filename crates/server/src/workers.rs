@@ -235,12 +235,18 @@ impl SessionWorkers {
         let Some(leases) = self.stores.leases.clone() else {
             return;
         };
+        let mut lapses_seen = 0;
         loop {
-            leases.lapse().await;
-            let running: Vec<String> = self.lock_running().keys().cloned().collect();
-            let lost = leases.lost_sessions(running).await;
-            let lost = lost.inspect_err(|error| tracing::error!(%error, "cannot check sessions"));
-            for session in lost.unwrap_or_default() {
+            leases.lapse(&mut lapses_seen).await;
+            let lost = loop {
+                let running: Vec<String> = self.lock_running().keys().cloned().collect();
+                match leases.lost_sessions(running).await {
+                    Ok(lost) => break lost,
+                    Err(error) => tracing::error!(%error, "cannot check sessions"),
+                }
+                tokio::time::sleep(FAILURE_RETRY_DELAY).await;
+            };
+            for session in lost {
                 tracing::warn!(session, "another server has taken over the session");
                 if let Some(worker) = self.lock_running().get(&session) {
                     worker.lost.cancel();

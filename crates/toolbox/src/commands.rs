@@ -142,7 +142,7 @@ impl CommandRunner {
     /// Kills every command and everything it started at the end of a lease. Later calls have no
     /// effect.
     pub fn kill_at_end_of(&self, lease: &'static CommandLease) {
-        // A process has one journal, so the first lease is enough.
+        // All journals of a process extend the same lease, so the first one is enough.
         let _ = self.inner.lease.set(lease);
     }
 

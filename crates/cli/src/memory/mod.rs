@@ -141,7 +141,7 @@ pub(crate) fn memory_problem(error: &MemoryError) -> Problem {
         MemoryError::Journal(error) => return crate::runs::journal_error_problem(error),
         error if error.is_disk_full() => "free disk space",
         MemoryError::LogInUse => "stop the other process and run the command again",
-        _ => "check the folder $SELVEDGE_HOME",
+        _ => "run `selvedge doctor`",
     };
     Problem::new(error.to_string()).hint(hint)
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_config::Config;
-use selvedge_journal::{Journal, JournalError, Redactor, StoredRun, StoredRunState};
+use selvedge_journal::{Journal, JournalError, PostgresUrl, Redactor, StoredRun, StoredRunState};
 use selvedge_protocol::ResumeAs;
 
 use self::args::RunsCommand;
@@ -66,9 +66,16 @@ fn user_config() -> Result<Config> {
 
 /// Describes an error of the journal, with a hint.
 pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
-    let start_new = |path: &Path| {
-        let path = path.display();
-        format!("run `mv {path} {path}.old`, or set SELVEDGE_HOME to another folder")
+    let start_new = |path: &Path| match path.to_str().is_some_and(PostgresUrl::is_postgres) {
+        true => {
+            "use an empty database, or add `?options=-csearch_path%3Dselvedge` to its address for \
+             a schema of its own"
+                .to_owned()
+        }
+        false => {
+            let path = path.display();
+            format!("run `mv {path} {path}.old`, or set SELVEDGE_HOME to another folder")
+        }
     };
     let hint = match error {
         JournalError::UnknownSchema { path } | JournalError::DamagedFile { path, .. } => {
@@ -90,6 +97,9 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
         JournalError::WrongKey => {
             "restore the key that encrypted the journal in the system keyring"
         }
+        JournalError::StoreCopy(_) => {
+            "run `selvedge store migrate --help`, and pass an empty store with --to"
+        }
         error if error.is_disk_full() => "free disk space",
         error if error.is_address_wrong() => {
             "correct the address, user, password and certificates in the key `store` of \
@@ -106,7 +116,7 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
             let hint = copy_home_hint(folder, HomeContent::Settings);
             return Problem::new(error.to_string()).hint(hint);
         }
-        _ => "check the folder $SELVEDGE_HOME",
+        _ => "run `selvedge doctor`",
     };
     Problem::new(error.to_string()).hint(hint)
 }

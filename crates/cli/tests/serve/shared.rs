@@ -27,7 +27,7 @@ fn start_elsewhere(fixture: &ServeFixture, name: &str, more: &str) -> (ApiServer
     (server, client)
 }
 
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");

@@ -1,14 +1,25 @@
 //! Connects to a server.
 
+use std::time::Duration;
+
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, NoTls};
 
 use super::tls::PostgresTls;
-use super::{IDLE_TRANSACTION_TIMEOUT, LOCK_TIMEOUT, PostgresUrl, STATEMENT_TIMEOUT};
+use super::{IDLE_TRANSACTION_TIMEOUT, LOCK_TIMEOUT, PostgresUrl, STATEMENT_TIMEOUT, errors};
 use crate::DatabaseError;
+
+/// How long connecting to all hosts and logging in may take. A host that accepts the connection and
+/// then is silent has no other limit.
+pub(super) const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Connects, and sets the time-outs of the connection.
 pub(super) async fn connect(url: &PostgresUrl) -> Result<Client, DatabaseError> {
+    let connected = tokio::time::timeout(LOGIN_TIMEOUT, log_in(url)).await;
+    connected.unwrap_or_else(|_| Err(errors::no_answer().while_connecting(url)))
+}
+
+async fn log_in(url: &PostgresUrl) -> Result<Client, DatabaseError> {
     let failed = |error: tokio_postgres::Error| DatabaseError::from(error).while_connecting(url);
     let client = if url.config.get_ssl_mode() == SslMode::Disable {
         let (client, connection) = url.config.connect(NoTls).await.map_err(failed)?;

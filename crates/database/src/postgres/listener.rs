@@ -14,8 +14,9 @@ use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
+use super::connect::LOGIN_TIMEOUT;
 use super::tls::PostgresTls;
-use super::{PostgresUrl, runtime};
+use super::{PostgresUrl, errors, runtime};
 use crate::DatabaseError;
 
 /// The channel of all notices. Their text is the schema, the process that has written, and a topic.
@@ -119,11 +120,15 @@ async fn listen(url: PostgresUrl, notices: Arc<Notices>) {
 
 /// Returns when the connection was lost.
 async fn listen_once(url: &PostgresUrl, notices: &Arc<Notices>) -> Result<(), DatabaseError> {
+    let no_answer = |_| errors::no_answer();
     if url.config.get_ssl_mode() == SslMode::Disable {
-        let (client, connection) = url.config.connect(NoTls).await?;
+        let connected = tokio::time::timeout(LOGIN_TIMEOUT, url.config.connect(NoTls));
+        let (client, connection) = connected.await.map_err(no_answer)??;
         receive(client, connection, notices).await
     } else {
-        let (client, connection) = url.config.connect(PostgresTls::new(url)?).await?;
+        let connect = url.config.connect(PostgresTls::new(url)?);
+        let connected = tokio::time::timeout(LOGIN_TIMEOUT, connect);
+        let (client, connection) = connected.await.map_err(no_answer)??;
         receive(client, connection, notices).await
     }
 }

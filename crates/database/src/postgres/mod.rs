@@ -84,6 +84,12 @@ pub(crate) struct PostgresConnection {
     answer_timeout: Cell<Duration>,
 }
 
+/// Fails if a statement cannot be translated.
+#[cfg(debug_assertions)]
+pub(crate) fn check_translation(sql: &str) -> Result<(), DatabaseError> {
+    translate(sql).map(drop)
+}
+
 /// A statement that the server has prepared.
 pub(crate) struct PreparedStatement {
     sql: String,
@@ -259,10 +265,16 @@ impl PostgresConnection {
         attempt: impl Fn() -> Result<T, DatabaseError>,
     ) -> Result<T, DatabaseError> {
         let (transaction, deferred) = (self.transaction.get(), self.deferred.borrow().clone());
+        let timeout = self.answer_timeout.get();
         let is_first = transaction == Transaction::None || !self.was_begun();
         match attempt() {
             Err(error) if can_repeat && is_first && error.is_transient() => {
+                if transaction != Transaction::None {
+                    // After a conflict, the server still has the transaction of the first attempt.
+                    self.rollback()?;
+                }
                 self.transaction.set(transaction);
+                self.answer_timeout.set(timeout);
                 *self.deferred.borrow_mut() = deferred;
                 attempt()
             }

@@ -120,6 +120,12 @@ impl<'a> Translator<'a> {
                 }
                 '?' => {
                     let number = self.take_parameter()?;
+                    let is_first = !self.parameters.iter().any(|known| known.number == number);
+                    if is_first && follows(self.rest, "IS ") {
+                        return Err(unsupported(
+                            "`IS NULL` of a parameter before the expression that has its type",
+                        ));
+                    }
                     self.push_parameter(number, None);
                 }
                 c if c.is_ascii_alphabetic() || c == '_' => self.translate_word()?,
@@ -380,6 +386,7 @@ mod tests {
             "SELECT max(decrypt(a)) FROM t",
             "SELECT a FROM t ORDER BY decrypt(a)",
             "UPDATE t SET a = encrypt(a)",
+            "SELECT a FROM t WHERE ?1 IS NULL OR a = ?1",
         ] {
             translate(unsupported).unwrap_err();
         }

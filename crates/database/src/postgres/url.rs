@@ -84,7 +84,8 @@ impl FromStr for PostgresUrl {
         if config.get_hosts().is_empty() {
             return Err(invalid("it has no host"));
         }
-        let is_local = config.get_hosts().iter().all(is_this_machine);
+        let is_local = config.get_hosts().iter().all(is_this_machine)
+            && config.get_hostaddrs().iter().all(IpAddr::is_loopback);
         let mode = match mode.as_deref() {
             Some("disable") => SslMode::Disable,
             Some("require" | "verify-ca" | "verify-full") => SslMode::Require,
