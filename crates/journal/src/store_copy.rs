@@ -154,7 +154,8 @@ fn check_target(source: &Connection, target: &Connection) -> Result<TargetTables
     let is_same = theirs.is_none() || theirs == ours;
     match (is_marked && is_same) || is_empty(target)? {
         true => Ok(TargetTables::Replaceable),
-        false if is_same => Ok(TargetTables::Completed),
+        // A store without a key was never copied.
+        false if theirs == ours => Ok(TargetTables::Completed),
         false => {
             let path = target.path().unwrap_or_default();
             let message = format!("{path} has other sessions or runs, or other memory");
