@@ -6,7 +6,8 @@
 # make test-llama   run a turn on each API with a real llama.cpp server
 # make bench        benchmark against other programs, and print a table
 # make bench-sessions  record the sessions on which bench-memory measures the levels of turns
-# make bench-memory [DATA=dir]  measure levels, recall (also on files in LoCoMo format) and speed
+# make bench-memory [DATA=dir]  measure levels, recall (also on files in LoCoMo format) and speed,
+#                   also on PostgreSQL
 # make bench-tokens count requests and tokens of the README's tasks, as scripts and as calls
 # make attack       run all collected attacks against the debug binary, and print a table;
 #                   with BINARY=file against another
@@ -120,6 +121,7 @@ bench-memory:
 	$(BENCH_MEMORY) --levels target/bench-sessions/turns.jsonl
 	$(BENCH_MEMORY) $(if $(ENCODER),--encoder "$(ENCODER)") $(DATA) $(wildcard target/bench-sessions/recall)
 	$(BENCH_MEMORY) --speed
+	scripts/with-postgres sh -c '$(BENCH_MEMORY) --speed --store "$$SELVEDGE_TEST_STORE"'
 
 bench-tokens: setup
 	scripts/with-compiler $(CARGO) run --release --quiet -p selvedge-bench -- tokens

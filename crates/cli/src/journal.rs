@@ -27,7 +27,11 @@ pub(crate) fn journal_location(home: &Path, config: &JournalSettings) -> Result<
             "set {place} to an address such as `postgres://user:password@host/database`"
         ))
     })?;
-    Ok(JournalLocation::postgres(home, database))
+    let location = JournalLocation::postgres(home, database);
+    Ok(match config.store_connections {
+        Some(connections) => location.with_max_connections(connections),
+        None => location,
+    })
 }
 
 /// Opens the journal to read and write.

@@ -181,14 +181,15 @@ impl JournalHost {
         turn: HostedTurn,
     ) -> Result<(), HostError> {
         let id = session.id().to_owned();
+        let journal = self.journal.for_session(&id);
         let directory = self
             .session_directory(&id)
             .await
             .map_err(|error| failed(&error))?;
-        let continued = continue_item_ids(&*self.journal, &mut session);
+        let continued = continue_item_ids(&*journal, &mut session);
         continued.await.map_err(HostError::failed)?;
         if claimed.begun {
-            let reconciled = reconcile_events(&*self.journal, &mut session, &turn.events);
+            let reconciled = reconcile_events(&*journal, &mut session, &turn.events);
             reconciled.await.map_err(HostError::failed)?;
         }
         if !claimed.begun && claimed.turn == 1 {
@@ -212,7 +213,7 @@ impl JournalHost {
             };
             let run = run_message(
                 &self.workspaces,
-                &self.journal,
+                &journal,
                 session,
                 claimed,
                 &options,
@@ -221,19 +222,19 @@ impl JournalHost {
             run.await
         };
         let (state, answer) = match run.await {
-            Ok((session, outcome)) if is_unfinished(&self.journal, &session, outcome.as_ref()) => {
+            Ok((session, outcome)) if is_unfinished(&journal, &session, outcome.as_ref()) => {
                 return Err(HostError::failed(
                     describe_end(&session, outcome.as_ref()).1,
                 ));
             }
             Ok((session, outcome)) => describe_end(&session, outcome.as_ref()),
-            Err(error) if is_lost(&self.journal, &id).await? => {
+            Err(error) if is_lost(&journal, &id).await? => {
                 return Err(HostError::failed(format!("{error:#}")));
             }
             Err(error) => {
                 let problem = Problem::from_error(&error);
                 let problem = shown_problem(&problem, &id, claimed.turn, &directory);
-                let failed = fail_turn(&self.journal, &id, claimed, &problem, &options.events);
+                let failed = fail_turn(&journal, &id, claimed, &problem, &options.events);
                 failed.await;
                 (InboxState::Failed, problem.to_string())
             }
@@ -242,7 +243,7 @@ impl JournalHost {
         if !turn.flush.wait().await {
             return Err(HostError::failed("the events of the turn cannot be stored"));
         }
-        let finished = self.journal.finish(&claimed.message, state, answer).await;
+        let finished = journal.finish(&claimed.message, state, answer).await;
         finished.map_err(HostError::failed)
     }
 }
@@ -261,7 +262,9 @@ impl SessionHost for JournalHost {
                 return Ok(HostedStep::Elsewhere);
             }
         }
-        let open = match Session::open(&self.journal, session).await {
+        // The turns of several sessions use the database at the same time.
+        let journal = self.journal.for_session(session);
+        let open = match Session::open(&journal, session).await {
             Ok(open) => open,
             Err(AgentError::Journal(JournalError::SessionInUse(_))) if is_shared => {
                 return Ok(HostedStep::Elsewhere);
@@ -269,11 +272,8 @@ impl SessionHost for JournalHost {
             Err(AgentError::Journal(JournalError::SessionInUse(_))) => return Ok(HostedStep::Busy),
             Err(error) => return Err(agent_failure(&error)),
         };
-        let claimed = self
-            .journal
-            .claim_next(session)
-            .await
-            .map_err(HostError::failed)?;
+        let claimed = journal.claim_next(session).await;
+        let claimed = claimed.map_err(HostError::failed)?;
         let Some(claimed) = claimed else {
             return Ok(HostedStep::Busy);
         };

@@ -151,3 +151,41 @@ fn what_is_stored_is_checked_and_copied_to_another_store() {
         stderr(&unknown)
     );
 }
+
+#[test]
+fn a_program_that_is_too_old_for_the_store_gets_one_error_and_one_hint() {
+    let workspace = TestWorkspace::new();
+    let output = run(&workspace, &["run", "-q", "-e", "return 1"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let raw = store::database(&workspace.home());
+    let change = |sql: &str| raw.execute_batch(sql).unwrap();
+    // A newer version has added something.
+    change("UPDATE schema_versions SET version = 99");
+    let output = run(&workspace, &["run", "-q", "-e", "return 1"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(run_count(&workspace), 2);
+    // It has removed something.
+    change("UPDATE schema_versions SET compatible_since = 98 WHERE component = 'journal'");
+    for args in [
+        &["runs", "list"][..],
+        &["memory", "stats"],
+        &["run", "-e", "return 1"],
+        &["store", "check"],
+    ] {
+        let shown = stderr(&run(&workspace, args));
+        let count = |word: &str| shown.lines().filter(|line| line.starts_with(word)).count();
+        assert_eq!(
+            (count("error: "), count("hint: ")),
+            (1, 1),
+            "{args:?}: {shown}"
+        );
+        assert!(
+            shown.contains("requires a newer version of Selvedge (schema version 98 of journal"),
+            "{args:?}: {shown}"
+        );
+        assert!(
+            shown.contains("hint: install a newer version"),
+            "{args:?}: {shown}"
+        );
+    }
+}

@@ -68,6 +68,10 @@ pub struct Config {
     /// `postgres://user:password@host/database`. The variable `SELVEDGE_STORE` has precedence. Only
     /// the user's file counts.
     pub store: Option<String>,
+    /// Largest number of connections of a process to the database of `store`, besides those for
+    /// leases and notices. Defaults to 8. Only the user's file counts.
+    #[schemars(range(min = 1, max = 1000))]
+    pub store_connections: Option<u16>,
     /// What the journal keeps.
     pub journal: JournalSettings,
     /// What is remembered of conversations, and how much of it enters a prompt.
@@ -503,6 +507,11 @@ pub struct JournalSettings {
     #[schemars(skip)]
     #[serde(skip)]
     pub store: Option<String>,
+    /// The key `store_connections` of the configuration. Not a key: loading the configuration sets
+    /// it.
+    #[schemars(skip)]
+    #[serde(skip)]
+    pub store_connections: Option<u16>,
 }
 
 /// Settings of the sandbox mode `workspace-write`.

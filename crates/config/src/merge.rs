@@ -60,6 +60,7 @@ pub(crate) fn merged_config(user: toml::Table, project: toml::Table) -> Result<C
         };
     }
     config.journal.store.clone_from(&config.store);
+    config.journal.store_connections = config.store_connections;
     config.user_key_variables = match project.is_empty() {
         true => Vec::new(),
         false => key_variables(&own),
@@ -71,6 +72,7 @@ pub(crate) fn merged_config(user: toml::Table, project: toml::Table) -> Result<C
 pub(crate) fn merge_project(mut user: toml::Table, mut project: toml::Table) -> toml::Table {
     // A project must not choose where everything is recorded.
     project.remove("store");
+    project.remove("store_connections");
     let servers = section_names(&project, "mcp_servers");
     for name in servers.iter().filter(|name| is_reconnected(&project, name)) {
         let sets = |key: &str| sets_key(&project, "mcp_servers", name, key);

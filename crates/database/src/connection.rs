@@ -13,7 +13,7 @@ use crate::{
 /// A connection to a database.
 pub struct Connection {
     pub(crate) backend: Backend,
-    codec: Option<Arc<dyn ColumnCodec>>,
+    pub(crate) codec: Option<Arc<dyn ColumnCodec>>,
 }
 
 pub(crate) enum Backend {
@@ -143,6 +143,26 @@ impl Connection {
         }
     }
 
+    /// Waits until all transactions have ended that have read a table, and lets no other one read it
+    /// until the end of this transaction.
+    pub fn lock_table(&self, table: &str) -> Result<(), DatabaseError> {
+        match &self.backend {
+            // The transaction has locked the whole file.
+            Backend::Sqlite(_) => Ok(()),
+            Backend::Postgres(connection) => {
+                connection.execute_simple(format!("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
+            }
+        }
+    }
+
+    /// Lets the statements of this transaction take as long as they need.
+    pub fn allow_long_statements(&self) {
+        match &self.backend {
+            Backend::Sqlite(_) => {}
+            Backend::Postgres(connection) => connection.allow_long_statements(),
+        }
+    }
+
     /// Sends a notice about a topic to all listeners when the transaction is committed. A file of
     /// SQLite has no notices.
     pub fn notify(&self, topic: &str) {
@@ -156,7 +176,7 @@ impl Connection {
     pub fn address(&self) -> Option<&PostgresUrl> {
         match &self.backend {
             Backend::Sqlite(_) => None,
-            Backend::Postgres(connection) => Some(connection.url()),
+            Backend::Postgres(connection) => Some(connection.pool().url()),
         }
     }
 
@@ -206,7 +226,7 @@ impl Connection {
     pub fn path(&self) -> Option<&str> {
         match &self.backend {
             Backend::Sqlite(connection) => connection.path(),
-            Backend::Postgres(connection) => Some(connection.url().label()),
+            Backend::Postgres(connection) => Some(connection.pool().url().label()),
         }
     }
 

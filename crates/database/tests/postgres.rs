@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use selvedge_database::{
     ColumnCodec, ColumnCodecError, Connection, DatabaseErrorKind, DatabaseValue, NamedLockMode,
-    NoticeListener, OptionalRow, PostgresUrl, ValueRef, params,
+    NoticeListener, OptionalRow, PostgresPool, PostgresUrl, ValueRef, params,
 };
 
 /// Returns a database with an empty schema; `None` if there is none to test with.
@@ -271,4 +271,79 @@ fn notices_of_other_processes_arrive_after_their_commit() {
     let mut other = seen;
     assert!(wait("b", &mut other, 30));
     assert!(!wait("a", &mut seen, 0));
+}
+
+#[test]
+fn the_connections_of_a_pool_work_at_the_same_time_and_are_limited() {
+    let Some(url) = database() else { return };
+    let pool = PostgresPool::of_process(&url, 2);
+    let pid = |connection: &Connection| -> i64 {
+        let sql = "SELECT CAST(pg_backend_pid() AS BIGINT)";
+        connection
+            .query_row(sql, params![], |row| row.get(0))
+            .unwrap()
+    };
+    let (one, two) = (Connection::from_pool(&pool), Connection::from_pool(&pool));
+    let (first, second) = (one.begin_write().unwrap(), two.begin_write().unwrap());
+    let pids = [pid(&first), pid(&second)];
+    assert_ne!(pids[0], pids[1]);
+    // Others wait until a transaction ends, and then have its connection one after the other.
+    let same_pool = PostgresPool::of_process(&url, 100);
+    assert_eq!(same_pool.max_connections(), 2);
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (0..6)
+            .map(|_| {
+                scope.spawn(|| {
+                    let connection = Connection::from_pool(&same_pool);
+                    let transaction = connection.begin_write().unwrap();
+                    let other = pid(&transaction);
+                    transaction.commit().unwrap();
+                    other
+                })
+            })
+            .collect();
+        first.commit().unwrap();
+        for other in others {
+            assert_eq!(other.join().unwrap(), pids[0]);
+        }
+    });
+    // A connection that is dropped in a transaction is not used again.
+    let sql = "INSERT INTO notes (id) VALUES (77)";
+    second.execute(sql, params![]).unwrap();
+    std::mem::forget(second);
+    drop(two);
+    let later = Connection::from_pool(&pool);
+    let notes = "SELECT count(*) FROM notes WHERE id = 77";
+    let count = later.query_row(notes, params![], |row| row.get::<i64>(0));
+    assert_eq!(count.unwrap(), 0);
+    assert_ne!(pid(&later), pids[1]);
+}
+
+#[test]
+fn a_pool_recovers_when_all_its_connections_were_cut() {
+    let Some(url) = database() else { return };
+    let pool = PostgresPool::of_process(&url, 4);
+    let connections: Vec<Connection> = (0..4).map(|_| Connection::from_pool(&pool)).collect();
+    let pid = "SELECT CAST(pg_backend_pid() AS BIGINT)";
+    let mut pids = Vec::new();
+    for connection in &connections {
+        connection.begin_snapshot().unwrap();
+        pids.push(
+            connection
+                .query_row(pid, params![], |row| row.get::<i64>(0))
+                .unwrap(),
+        );
+    }
+    connections
+        .iter()
+        .for_each(|connection| connection.end_snapshot().unwrap());
+    let other = Connection::open_postgres(&url).unwrap();
+    for pid in pids {
+        let cut = format!("SELECT pg_terminate_backend({pid})");
+        other.query_row(&cut, params![], |_| Ok(())).unwrap();
+    }
+    for connection in &connections {
+        let one = connection.query_row("SELECT 1", params![], |row| row.get::<i32>(0));
+        assert_eq!(one.unwrap(), 1);
+    }
 }

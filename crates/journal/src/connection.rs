@@ -21,8 +21,8 @@ pub(crate) fn open_read_write(
     schema: &ComponentSchema,
 ) -> Result<Connection, JournalError> {
     let folder = location.folder();
-    if let Some(database) = location.database() {
-        let connection = Connection::open_postgres(database)?;
+    if let Some(pool) = location.pool() {
+        let connection = Connection::from_pool(&pool);
         schema.check_versions(&connection)?;
         return Ok(connection);
     }
@@ -42,6 +42,19 @@ pub(crate) fn open_read_write(
     schema.check_versions(&connection)?;
     connection.keep_log_on_close(false)?;
     connection.use_log(BUSY_TIMEOUT)?;
+    Ok(connection)
+}
+
+/// Like [`open_read_write`], with a connection that is never taken for anything else.
+pub(crate) fn open_own(
+    location: &JournalLocation,
+    schema: &ComponentSchema,
+) -> Result<Connection, JournalError> {
+    let Some(database) = location.database() else {
+        return open_read_write(location, schema);
+    };
+    let connection = Connection::open_postgres(database)?;
+    schema.check_versions(&connection)?;
     Ok(connection)
 }
 

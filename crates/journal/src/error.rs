@@ -35,20 +35,31 @@ pub enum JournalError {
         /// What is full.
         why: &'static str,
     },
-    /// The schema is newer than this version of Selvedge.
+    /// This version of Selvedge is too old to write to the tables.
     #[error(
-        "{path} was written by a newer version of Selvedge \
-         (schema version {version} of {component}, this version supports {known})"
+        "{path} requires a newer version of Selvedge \
+         (schema version {required} of {component}, this version knows {known})"
     )]
     NewerSchema {
         /// The journal's file.
         path: PathBuf,
         /// The component whose tables are newer.
         component: String,
-        /// The schema version in the file.
-        version: u32,
-        /// The newest schema version that this build supports; 0 if it does not know the component.
+        /// The schema version that a program must know.
+        required: u32,
+        /// The newest schema version that this build knows; 0 if it does not know the component.
         known: u32,
+    },
+    /// A migration would remove what running processes of older versions need.
+    #[error(
+        "cannot migrate {path} while older versions of Selvedge use it: {}",
+        processes.join(", ")
+    )]
+    OlderProcesses {
+        /// The journal's file.
+        path: PathBuf,
+        /// The machine and number of each process.
+        processes: Vec<String>,
     },
     /// The file or database has other tables or columns than those of its schema version, or only
     /// tables of other programs.

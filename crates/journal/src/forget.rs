@@ -91,7 +91,7 @@ impl Journal {
     /// do not finish.
     pub fn scrub(&self) -> Result<(), JournalError> {
         let connection = self.flushed_connection();
-        crate::schema::JOURNAL_SCHEMA.refuse_newer(&connection)?;
+        crate::schema::JOURNAL_SCHEMA.refuse_too_old(&connection)?;
         connection.compact()?;
         match connection.truncate_log()? {
             true => Ok(()),

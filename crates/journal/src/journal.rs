@@ -1,16 +1,20 @@
 //! [`Journal`]: opening the journal's file or database, and transactions.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
-use selvedge_database::{Connection, NamedLockMode, TransactionRetry, params};
+use selvedge_database::{
+    Connection, ConnectionGuard, NamedLockMode, SharedConnection, TransactionRetry, params,
+};
 use selvedge_protocol::{Durability, new_id};
 
 use crate::cancel_requests::CancelRequests;
 use crate::claims::SessionClaims;
 use crate::connection::query_first;
-use crate::jobs::JournalJobs;
+use crate::jobs::{COMMON_QUEUE, JournalJobs};
 use crate::liveness::JournalOwner;
 use crate::notices::JournalNotices;
 use crate::payloads::Payloads;
@@ -18,11 +22,22 @@ use crate::write_behind::WriteBehind;
 use crate::{JournalError, JournalLocation, LeaseTimes, connection, ledger, schema, sessions};
 
 /// An open journal. Several processes may have the same journal open.
+///
+/// It has a queue for the work of async callers ([`Journal::for_session`]), and shares everything
+/// else with the journals of other queues.
 #[derive(Debug)]
 pub struct Journal {
-    pub(crate) connection: Mutex<Connection>,
+    shared: Arc<SharedJournal>,
+    /// The number of its queue.
+    pub(crate) queue: usize,
     /// A reference to itself for the threads of the journal.
     pub(crate) weak_self: Weak<Self>,
+}
+
+/// What the journals of all queues share.
+#[derive(Debug)]
+pub struct SharedJournal {
+    pub(crate) connection: SharedConnection,
     pub(crate) jobs: JournalJobs,
     pub(crate) location: JournalLocation,
     pub(crate) owner: JournalOwner,
@@ -37,6 +52,16 @@ pub struct Journal {
     pub(crate) write_behind: Arc<WriteBehind>,
     pub(crate) cancel_requests: Mutex<CancelRequests>,
     pub(crate) notices: JournalNotices,
+    /// The number of journals that share this.
+    users: AtomicUsize,
+}
+
+impl Deref for Journal {
+    type Target = SharedJournal;
+
+    fn deref(&self) -> &SharedJournal {
+        &self.shared
+    }
 }
 
 /// Options for opening a journal.
@@ -103,10 +128,10 @@ impl Journal {
         options: &JournalOptions,
     ) -> Arc<Self> {
         let notices = JournalNotices::new(&connection);
-        Arc::new_cyclic(|itself| Self {
-            connection: Mutex::new(connection),
-            weak_self: itself.clone(),
-            jobs: JournalJobs::default(),
+        let connection = SharedConnection::new(connection);
+        let shared = SharedJournal {
+            jobs: JournalJobs::new(connection.max_users()),
+            connection,
             location: location.clone(),
             owner,
             claims: SessionClaims::default(),
@@ -118,7 +143,29 @@ impl Journal {
             write_behind: Arc::default(),
             cancel_requests: Mutex::default(),
             notices,
+            users: AtomicUsize::new(0),
+        };
+        Self::with_queue(Arc::new(shared), COMMON_QUEUE)
+    }
+
+    fn with_queue(shared: Arc<SharedJournal>, queue: usize) -> Arc<Self> {
+        shared.users.fetch_add(1, Ordering::Relaxed);
+        Arc::new_cyclic(|itself| Self {
+            shared,
+            queue,
+            weak_self: itself.clone(),
         })
+    }
+
+    /// Returns this journal with the queue for the work of a session. What is queued for one
+    /// session runs in order; what is queued for several runs at the same time, unless the journal
+    /// is a file.
+    pub fn for_session(&self, session: &str) -> Arc<Self> {
+        let queue = self.jobs.queue_of(session);
+        match self.weak_self.upgrade() {
+            Some(same) if queue == self.queue => same,
+            _ => Self::with_queue(self.shared.clone(), queue),
+        }
     }
 
     /// Returns a handle to this process's lock file for a child process. While any process has it
@@ -128,15 +175,9 @@ impl Journal {
         self.owner.lock_fd()
     }
 
-    pub(crate) fn lock_connection(&self) -> MutexGuard<'_, Connection> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Locks the connection and writes the rows that wait in the write-behind queue.
-    pub(crate) fn flushed_connection(&self) -> MutexGuard<'_, Connection> {
-        let connection = self.lock_connection();
+    /// Returns a connection, after it has written the rows that wait in the write-behind queue.
+    pub(crate) fn flushed_connection(&self) -> ConnectionGuard<'_> {
+        let connection = self.connection.lock();
         // If this fails, the rows stay in the queue.
         let _ = self.flush_rows(&connection);
         connection
@@ -150,8 +191,7 @@ impl Journal {
         match self.owner.lease() {
             Some(lease) if lease.is_unused() => {
                 let location = self.location.clone();
-                let connect =
-                    move || connection::open_read_write(&location, &schema::JOURNAL_SCHEMA);
+                let connect = move || connection::open_own(&location, &schema::JOURNAL_SCHEMA);
                 lease.begin(connection, connect)
             }
             _ => Ok(()),
@@ -172,10 +212,13 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
+        if self.users.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
         let _ = self.flush();
         self.write_behind.close();
         if let Some(lease) = self.owner.lease() {
-            lease.close(&self.lock_connection());
+            lease.close(&self.connection.lock());
         }
     }
 }
@@ -221,7 +264,7 @@ fn try_transaction<T>(
     work: &mut impl FnMut(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
     let transaction = connection.begin_write()?;
-    schema::JOURNAL_SCHEMA.refuse_newer(connection)?;
+    schema::JOURNAL_SCHEMA.refuse_too_old(connection)?;
     let value = work(connection)?;
     transaction.commit()?;
     Ok(value)

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use crate::JournalError;
 use crate::connection::{execute, query_column, query_first};
 use crate::liveness::process_name;
+use crate::schema::known_versions;
 
 /// How long rows of leases that have ended are kept, in milliseconds.
 const ENDED_RETENTION_MS: i64 = 3600 * 1000;
@@ -77,6 +78,8 @@ pub(crate) struct OwnerLease {
     times: LeaseTimes,
     watch: Arc<Mutex<LeaseWatch>>,
     state: Mutex<LeaseState>,
+    /// Locked while the lease begins.
+    beginning: Mutex<()>,
     /// Notified when the lease is closed.
     closed: Condvar,
     /// How often the lease had ended before it was renewed.
@@ -112,6 +115,7 @@ impl OwnerLease {
             times,
             watch: watches.entry(database).or_default().clone(),
             state: Mutex::default(),
+            beginning: Mutex::default(),
             closed: Condvar::new(),
             lapses: watch::Sender::new(0),
         })
@@ -131,12 +135,17 @@ impl OwnerLease {
     }
 
     /// Begins the lease on a connection, and starts the thread that renews it with a connection of
-    /// its own.
+    /// its own. Does nothing if another thread has begun it.
     pub(crate) fn begin(
         self: &Arc<Self>,
         connection: &Connection,
         connect: impl Fn() -> Result<Connection, JournalError> + Send + 'static,
     ) -> Result<(), JournalError> {
+        let beginning = self.beginning.lock();
+        let _beginning = beginning.unwrap_or_else(PoisonError::into_inner);
+        if !self.is_unused() {
+            return Ok(());
+        }
         self.renew(connection)?;
         self.remove_ended(connection)?;
         self.lock().phase = LeasePhase::Renewed;
@@ -219,11 +228,13 @@ impl OwnerLease {
             .execute(params![self.owner, duration, workspaces])?;
         if renewed == 0 {
             let sql = format!(
-                "INSERT INTO owners (id, ends_ms, name, workspaces) VALUES (?1, {now} + ?2, ?3, ?4)
+                "INSERT INTO owners (id, ends_ms, name, workspaces, versions)
+                 VALUES (?1, {now} + ?2, ?3, ?4, ?5)
                  ON CONFLICT (id) DO UPDATE SET ends_ms = excluded.ends_ms,
                     workspaces = excluded.workspaces"
             );
-            let row = params![self.owner, duration, self.name, workspaces];
+            let versions = known_versions();
+            let row = params![self.owner, duration, self.name, workspaces, versions];
             execute(connection, &sql, row)?;
             if self.lock().phase == LeasePhase::Closed {
                 // `close` has deleted the row meanwhile, or is about to.

@@ -8,6 +8,14 @@
 // Only the program that uses this crate writes to the standard streams.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+// The helpers that unit tests share with the other tests name this crate.
+#[cfg(test)]
+extern crate self as selvedge_journal;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+#[path = "../tests/support/store.rs"]
+mod test_store;
+
 mod cancel_requests;
 mod channels;
 mod claims;
@@ -57,7 +65,7 @@ pub use retention::RetentionReport;
 pub use runs::{
     RunFilter, RunSummary, StoredApproval, StoredCall, StoredCallState, StoredRun, StoredRunState,
 };
-pub use schema::{ComponentSchema, MEMORY_SCHEMA_VERSION};
+pub use schema::{ComponentSchema, MEMORY_SCHEMA_VERSION, SchemaMigration};
 pub use script_values::SessionValueStore;
 pub use selvedge_database::PostgresUrl;
 pub use selvedge_protocol::{Durability, Retention};

@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use selvedge_database::PostgresUrl;
+use selvedge_database::{PostgresPool, PostgresUrl};
+
+/// The number of connections of a process to a database, unless it is configured.
+const DEFAULT_MAX_CONNECTIONS: u16 = 8;
 
 /// Where a journal is stored: in a file of its folder, or in a PostgreSQL database. The folder also
 /// has what belongs to this machine, such as the lock files of processes.
@@ -10,6 +13,7 @@ use selvedge_database::PostgresUrl;
 pub struct JournalLocation {
     folder: PathBuf,
     database: Option<PostgresUrl>,
+    max_connections: u16,
 }
 
 impl JournalLocation {
@@ -18,6 +22,7 @@ impl JournalLocation {
         Self {
             folder: folder.to_owned(),
             database: None,
+            max_connections: DEFAULT_MAX_CONNECTIONS,
         }
     }
 
@@ -26,6 +31,16 @@ impl JournalLocation {
         Self {
             folder: folder.to_owned(),
             database: Some(database),
+            max_connections: DEFAULT_MAX_CONNECTIONS,
+        }
+    }
+
+    /// Limits the connections of this process to the database. Those of leases and notices are not
+    /// counted.
+    pub fn with_max_connections(self, max_connections: u16) -> Self {
+        Self {
+            max_connections,
+            ..self
         }
     }
 
@@ -37,6 +52,15 @@ impl JournalLocation {
     /// Returns the PostgreSQL database; `None` if the journal is a file.
     pub fn database(&self) -> Option<&PostgresUrl> {
         self.database.as_ref()
+    }
+
+    /// Returns the connections of this process to the database; `None` if the journal is a file.
+    pub(crate) fn pool(&self) -> Option<PostgresPool> {
+        let database = self.database.as_ref()?;
+        Some(PostgresPool::of_process(
+            database,
+            usize::from(self.max_connections),
+        ))
     }
 
     /// Returns the file, or the address of the database without its password.

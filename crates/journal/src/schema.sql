@@ -97,7 +97,9 @@ CREATE TABLE owners (
     -- The host and the process, for people.
     name TEXT NOT NULL,
     -- The workspaces whose sessions a server runs, as JSON; null if the process is no server.
-    workspaces TEXT
+    workspaces TEXT,
+    -- The newest schema versions that the process knows, by component, as JSON.
+    versions TEXT NOT NULL
 ) WITHOUT ROWID;
 
 -- Requests to cancel a run, or to stop a turn of a session, that another process executes. That

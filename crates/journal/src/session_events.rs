@@ -21,6 +21,7 @@ impl SessionEventStore for Journal {
         bodies: Vec<Value>,
     ) -> Result<u64, ServerStoreError> {
         let claim = self.claim_of(session);
+        let own = self.for_session(session);
         let session = session.to_owned();
         let append = move |journal: &Self, connection: &Connection| {
             journal.check_claim(connection, claim.as_ref())?;
@@ -42,7 +43,7 @@ impl SessionEventStore for Journal {
             connection.notify(&events_topic(&session));
             Ok(first.unsigned_abs())
         };
-        Ok(self.write_async(append).await?)
+        Ok(own.write_async(append).await?)
     }
 
     async fn events_changed(&self, session: &str, seen: &mut u64) {
@@ -55,6 +56,7 @@ impl SessionEventStore for Journal {
         after: u64,
         limit: u32,
     ) -> Result<Vec<SessionEvent>, ServerStoreError> {
+        let own = self.for_session(session);
         // SQLite has signed numbers only.
         let (session, after) = (session.to_owned(), i64::try_from(after).unwrap_or(i64::MAX));
         let read = move |journal: &Self, connection: &Connection| {
@@ -77,7 +79,7 @@ impl SessionEventStore for Journal {
             }
             Ok(events)
         };
-        Ok(self.run_now_or_queue(read).await?)
+        Ok(own.run_now_or_queue(read).await?)
     }
 
     async fn event_before(
@@ -86,6 +88,7 @@ impl SessionEventStore for Journal {
         kind: &str,
         before: u64,
     ) -> Result<Option<SessionEvent>, ServerStoreError> {
+        let own = self.for_session(session);
         let (session, kind) = (session.to_owned(), kind.to_owned());
         let before = i64::try_from(before).unwrap_or(i64::MAX);
         let read = move |journal: &Self, connection: &Connection| {
@@ -103,7 +106,7 @@ impl SessionEventStore for Journal {
                 body: journal.payloads.require_json(connection, row.get_ref(1)?)?,
             }))
         };
-        Ok(self.run_now_or_queue(read).await?)
+        Ok(own.run_now_or_queue(read).await?)
     }
 }
 

@@ -43,10 +43,11 @@ impl SessionStore for Journal {
     }
 
     async fn get(&self, id: &str) -> Result<SessionInfo, SessionError> {
+        let own = self.for_session(id);
         let id = id.to_owned();
         let read =
             move |journal: &Self, connection: &Connection| journal.session_info(connection, &id);
-        Ok(self.run_now_or_queue(read).await?)
+        Ok(own.run_now_or_queue(read).await?)
     }
 
     async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionInfo>, SessionError> {
@@ -59,7 +60,8 @@ impl SessionStore for Journal {
     async fn send(&self, message: NewInboxMessage) -> Result<InboxMessage, SessionError> {
         check_text(&message.text)?;
         let claim = self.claim_of_author(&message.author);
-        self.write_async(move |journal, connection| {
+        let own = self.for_session(&message.session);
+        own.write_async(move |journal, connection| {
             journal.check_claim(connection, claim.as_ref())?;
             journal.send_in(connection, message.clone())
         })
@@ -67,30 +69,33 @@ impl SessionStore for Journal {
     }
 
     async fn queue(&self, session: &str) -> Result<Vec<InboxMessage>, SessionError> {
+        let own = self.for_session(session);
         let session = session.to_owned();
         let read = move |journal: &Self, connection: &Connection| {
             journal.open_messages(connection, &session)
         };
-        Ok(self.run_now_or_queue(read).await?)
+        Ok(own.run_now_or_queue(read).await?)
     }
 
     async fn message(&self, session: &str, number: u32) -> Result<InboxMessage, SessionError> {
+        let own = self.for_session(session);
         let id = session.to_owned();
         let read = move |journal: &Self, connection: &Connection| {
             journal.inbox_message(connection, &id, number)
         };
-        let found = self.run_now_or_queue(read).await?;
+        let found = own.run_now_or_queue(read).await?;
         found.ok_or_else(|| SessionError::MessageNotFound(session.to_owned(), number))
     }
 
     async fn claim_next(&self, session: &str) -> Result<Option<ClaimedMessage>, SessionError> {
+        let own = self.for_session(session);
         let claim = self.claim_of(session);
         let session = session.to_owned();
         let claim_message = move |journal: &Self, connection: &Connection| {
             journal.check_claim(connection, claim.as_ref())?;
             journal.claim_message_in(connection, &session)
         };
-        Ok(self.write_async(claim_message).await?)
+        Ok(own.write_async(claim_message).await?)
     }
 
     async fn finish(
@@ -100,12 +105,13 @@ impl SessionStore for Journal {
         answer: String,
     ) -> Result<(), SessionError> {
         let claim = self.claim_of(&message.session);
+        let own = self.for_session(&message.session);
         let message = message.clone();
         let finish = move |journal: &Self, connection: &Connection| {
             journal.check_claim(connection, claim.as_ref())?;
             journal.end_message(connection, &message, state, &answer)
         };
-        Ok(self.write_async(finish).await?)
+        Ok(own.write_async(finish).await?)
     }
 
     async fn begin_wait(&self, wait: SessionWait) -> Result<(), SessionError> {

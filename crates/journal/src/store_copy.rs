@@ -102,6 +102,7 @@ pub fn copy_store(
         for schema in &schemas {
             schema.migrate(&connection)?;
         }
+        JOURNAL_SCHEMA.refuse_unknown(&connection)?;
         Ok(connection)
     };
     if let (None, file) = (from.database(), from.name())
@@ -114,8 +115,8 @@ pub fn copy_store(
     source.begin_exclusive_read()?;
     let state = check_target(&source, &target)?;
     if state == TargetTables::Replaceable {
-        let sql = "INSERT INTO schema_versions (component, version) VALUES (?1, 0)
-            ON CONFLICT DO NOTHING";
+        let sql = "INSERT INTO schema_versions (component, version, compatible_since)
+            VALUES (?1, 0, 0) ON CONFLICT DO NOTHING";
         target.execute(sql, params![COPY_MARK])?;
     }
     let has_codec =
@@ -153,7 +154,8 @@ fn check_target(source: &Connection, target: &Connection) -> Result<TargetTables
     let is_same = theirs.is_none() || theirs == ours;
     match (is_marked && is_same) || is_empty(target)? {
         true => Ok(TargetTables::Replaceable),
-        false if is_same => Ok(TargetTables::Completed),
+        // A store without a key was never copied.
+        false if theirs == ours => Ok(TargetTables::Completed),
         false => {
             let path = target.path().unwrap_or_default();
             let message = format!("{path} has other sessions or runs, or other memory");

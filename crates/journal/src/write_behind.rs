@@ -31,6 +31,8 @@ pub(crate) struct WriteBehind {
     queue: Mutex<RunRowQueue>,
     /// Notified when a row is added to an empty queue and when the journal is closed.
     changed: Condvar,
+    /// Locked while rows are written, so that other threads do not read before.
+    writing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -95,10 +97,12 @@ impl Journal {
     /// thread of the journal may still hold the journal when its owner drops it.
     pub fn flush(&self) -> Result<(), JournalError> {
         self.run_queued_jobs();
-        self.flush_rows(&self.lock_connection())
+        self.flush_rows(&self.connection.lock())
     }
 
     pub(crate) fn flush_rows(&self, connection: &Connection) -> Result<(), JournalError> {
+        let writing = self.write_behind.writing.lock();
+        let _writing = writing.unwrap_or_else(PoisonError::into_inner);
         let rows = std::mem::take(&mut self.write_behind.queue().rows);
         if rows.is_empty() {
             return Ok(());
@@ -134,7 +138,7 @@ fn run_writer(behind: &WriteBehind, journal: &Weak<Journal>) {
         let Some(journal) = journal.upgrade() else {
             return;
         };
-        match journal.flush_rows(&journal.lock_connection()) {
+        match journal.flush_rows(&journal.connection.lock()) {
             Err(error) if !error.is_busy() => return,
             _ => {}
         }

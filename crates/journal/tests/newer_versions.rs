@@ -1,4 +1,4 @@
-//! A journal that a newer version of Selvedge wrote is refused, and its bytes stay as they are.
+//! A journal that requires a newer version of Selvedge is refused, and its bytes stay as they are.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::Path;
@@ -20,7 +20,7 @@ enum FileState {
     RollbackMode,
 }
 
-/// Creates a journal in which `component` has this schema version.
+/// Creates a journal in which `component` requires this schema version.
 fn write_journal(folder: &Path, component: &str, version: u32, state: FileState) {
     let other = tempfile::tempdir().unwrap();
     drop(Journal::open(other.path()).unwrap());
@@ -28,7 +28,7 @@ fn write_journal(folder: &Path, component: &str, version: u32, state: FileState)
     connection
         .pragma_update(None, "wal_autocheckpoint", 0)
         .unwrap();
-    let sql = "INSERT OR REPLACE INTO schema_versions VALUES (?1, ?2)";
+    let sql = "INSERT OR REPLACE INTO schema_versions VALUES (?1, ?2, ?2)";
     connection
         .execute(sql, rusqlite::params![component, version])
         .unwrap();
@@ -82,8 +82,8 @@ fn a_newer_journal_is_refused_and_not_written() {
                 assert_eq!(
                     error.to_string(),
                     format!(
-                        "{} was written by a newer version of Selvedge (schema version {version} \
-                         of {component}, this version supports {known})",
+                        "{} requires a newer version of Selvedge (schema version {version} of \
+                         {component}, this version knows {known})",
                         dir.path().join(FILE).display()
                     )
                 );
@@ -108,11 +108,14 @@ fn a_journal_that_becomes_newer_is_not_written_by_an_open_process() {
         };
         let key = journal.save(&document).unwrap().key;
         let other = Connection::open(dir.path().join(FILE)).unwrap();
-        let sql = "INSERT OR REPLACE INTO schema_versions VALUES (?1, 99)";
+        let sql = "INSERT OR REPLACE INTO schema_versions VALUES (?1, 99, 99)";
         other.execute(sql, [component]).unwrap();
         let before = bytes(dir.path());
         let error = journal.save(&document).unwrap_err().to_string();
-        assert!(error.contains("newer version of Selvedge"), "{error}");
+        assert!(
+            error.contains("requires a newer version of Selvedge"),
+            "{error}"
+        );
         assert!(journal.scrub().is_err());
         assert!(journal.get(&key).unwrap().is_some(), "reading still works");
         drop(other);

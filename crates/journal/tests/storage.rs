@@ -260,12 +260,12 @@ fn a_list_counts_and_filters_calls_of_runs_in_every_state() {
 }
 
 #[test]
-fn a_journal_with_a_newer_schema_is_refused() {
+fn a_journal_that_requires_a_newer_version_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(Journal::open(store(dir.path())).unwrap());
     let raw = database(dir.path());
-    raw.execute("UPDATE schema_versions SET version = 99", params![])
-        .unwrap();
+    let newer = "UPDATE schema_versions SET version = 99, compatible_since = 99";
+    raw.execute(newer, params![]).unwrap();
     drop(raw);
     assert!(matches!(
         Journal::open(store(dir.path())),

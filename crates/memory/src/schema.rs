@@ -1,17 +1,18 @@
 //! The memory's tables in the journal's file.
 
+use selvedge_journal::SchemaMigration::Expand;
 use selvedge_journal::{ComponentSchema, MEMORY_SCHEMA_VERSION};
 
 /// The migrations that create the tables.
 pub(crate) const MEMORY_TABLES: ComponentSchema = ComponentSchema {
     component: "memory",
     migrations: &[
-        include_str!("schema.sql"),
-        include_str!("projects.sql"),
-        include_str!("turn_records.sql"),
-        include_str!("offline.sql"),
-        include_str!("folder_sessions.sql"),
-        include_str!("folders.sql"),
+        Expand(include_str!("schema.sql")),
+        Expand(include_str!("projects.sql")),
+        Expand(include_str!("turn_records.sql")),
+        Expand(include_str!("offline.sql")),
+        Expand(include_str!("folder_sessions.sql")),
+        Expand(include_str!("folders.sql")),
     ],
 };
 
@@ -20,5 +21,5 @@ pub fn memory_schema() -> ComponentSchema {
     MEMORY_TABLES
 }
 
-// The journal refuses to write a file with a newer memory, so it must know the version.
+// The lease of a process says which version it knows.
 const _: () = assert!(MEMORY_TABLES.migrations.len() == MEMORY_SCHEMA_VERSION as usize);

@@ -1,10 +1,10 @@
 //! The store: sessions and their turns in the journal's file, and helpers for queries.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use selvedge_database::{
-    Connection, DatabaseError, NamedLockMode, OptionalRow, Params, Row, TransactionRetry, ValueRef,
-    params,
+    Connection, ConnectionGuard, DatabaseError, NamedLockMode, OptionalRow, Params, Row,
+    SharedConnection, TransactionRetry, ValueRef, params,
 };
 use selvedge_journal::{ColumnEncryption, JournalError, JournalLocation, Redactor};
 pub(crate) use selvedge_protocol::now_ms;
@@ -20,11 +20,11 @@ use crate::{MemoryError, NewTurn, TurnFormat};
 const MAX_POOLED_READERS: usize = 4;
 
 /// The memory store: every turn of every session, in the journal that several processes may have
-/// open. Writes go through one connection, reads through a small pool.
+/// open. Writes to a file go through one connection, reads through a few that stay open.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) location: JournalLocation,
-    writer: Mutex<Connection>,
+    writer: SharedConnection,
     readers: Mutex<Vec<PooledReader>>,
     encryption: ColumnEncryption,
     pub(crate) redactor: Redactor,
@@ -100,7 +100,7 @@ impl Memory {
         let stored_fingerprint = stored_key_fingerprint(&connection)?;
         let memory = Self {
             location,
-            writer: Mutex::new(connection),
+            writer: SharedConnection::new(connection),
             readers: Mutex::default(),
             encryption,
             redactor,
@@ -222,7 +222,7 @@ impl Memory {
         let transaction = connection.begin_write()?;
         // Encrypting waits for this transaction, which may write plain text.
         transaction.lock_name(ENCRYPTION_LOCK, NamedLockMode::Shared);
-        MEMORY_TABLES.refuse_newer(&transaction)?;
+        MEMORY_TABLES.refuse_too_old(&transaction)?;
         if stored_key_fingerprint(&transaction)? != self.encryption.key_fingerprint() {
             // Another process encrypted the memory: plain text must not be written to it.
             return Err(JournalError::WrongKey.into());
@@ -232,8 +232,8 @@ impl Memory {
         Ok(done)
     }
 
-    pub(crate) fn writer(&self) -> MutexGuard<'_, Connection> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn writer(&self) -> ConnectionGuard<'_> {
+        self.writer.lock()
     }
 
     /// Runs `work` in a read transaction, which does not block writers.

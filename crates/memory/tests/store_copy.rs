@@ -140,7 +140,8 @@ fn execute(folder: &Path, sql: &str) {
 
 /// Marks a target as one whose copy is not complete.
 const MARK_AS_INTERRUPTED: &str =
-    "INSERT INTO schema_versions (component, version) VALUES ('store copy', 0)";
+    "INSERT INTO schema_versions (component, version, compatible_since)
+     VALUES ('store copy', 0, 0)";
 
 #[test]
 fn a_store_is_copied_into_another_database_and_back() {

@@ -85,7 +85,11 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
             "run `selvedge runs list` to list the runs"
         }
         JournalError::NewerSchema { .. } => {
-            "install a newer version of Selvedge, or set SELVEDGE_HOME to another folder"
+            "install a newer version of Selvedge, or use another store: set SELVEDGE_HOME to \
+             another folder, or the key `store` to another database"
+        }
+        JournalError::OlderProcesses { .. } => {
+            "stop these processes and try again; a process that was killed counts for 10 s more"
         }
         JournalError::ReadOnly { path, .. } => {
             return Problem::new(error.to_string()).hint(copy_home_hint(path, HomeContent::All));

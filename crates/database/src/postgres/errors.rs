@@ -89,6 +89,17 @@ pub(super) fn lost_in_transaction() -> DatabaseError {
     )
 }
 
+pub(super) fn lost() -> DatabaseError {
+    DatabaseError::new(DatabaseErrorKind::Unavailable, "the connection was lost")
+}
+
+pub(super) fn no_free_connection(max_connections: usize) -> DatabaseError {
+    DatabaseError::new(
+        DatabaseErrorKind::Unavailable,
+        format!("none of the {max_connections} connections to the database became free in time"),
+    )
+}
+
 pub(super) fn no_answer() -> DatabaseError {
     DatabaseError::new(
         DatabaseErrorKind::Unavailable,

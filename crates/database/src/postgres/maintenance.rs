@@ -1,7 +1,6 @@
 //! Schemas, sizes of tables, and freeing space.
 
-use super::transactions::Transaction;
-use super::{PostgresConnection, STATEMENT_TIMEOUT};
+use super::{LONG_ANSWER_TIMEOUT, PostgresConnection, PostgresPool};
 use crate::{Connection, DatabaseError};
 
 impl Connection {
@@ -27,13 +26,12 @@ impl PostgresConnection {
     /// take long.
     pub(crate) fn begin_exclusive_read(&self, tables: &[String]) -> Result<(), DatabaseError> {
         let tables: Vec<String> = tables.iter().map(|table| format!("\"{table}\"")).collect();
+        self.begin_write();
+        self.allow_long_statements();
         self.execute_simple(format!(
-            "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0;
-             BEGIN; LOCK TABLE {} IN SHARE MODE",
+            "SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE {} IN SHARE MODE",
             tables.join(", ")
-        ))?;
-        self.transaction.set(Transaction::Reading);
-        Ok(())
+        ))
     }
 
     /// Creates the first schema of the search path, unless one of them exists.
@@ -51,14 +49,13 @@ impl PostgresConnection {
 
     /// Makes the space of deleted rows free, and fills it with other rows later.
     pub(crate) fn vacuum(&self, tables: &[String]) -> Result<(), DatabaseError> {
-        let mut sql = vec!["SET statement_timeout = 0".to_owned()];
-        sql.extend(tables.iter().map(|table| format!("VACUUM \"{table}\"")));
-        sql.push(format!(
-            "SET statement_timeout = {}",
-            STATEMENT_TIMEOUT.as_millis()
-        ));
-        // Each on its own, because `VACUUM` cannot be part of a transaction.
-        sql.into_iter()
-            .try_for_each(|statement| self.execute_simple(statement))
+        // A connection of its own, because `VACUUM` cannot be part of a transaction, in which the
+        // time-out could be changed for a while.
+        let own = Self::new(PostgresPool::new(self.pool().url(), 1));
+        own.answer_timeout.set(LONG_ANSWER_TIMEOUT);
+        own.execute_simple("SET statement_timeout = 0")?;
+        tables
+            .iter()
+            .try_for_each(|table| own.execute_simple(format!("VACUUM \"{table}\"")))
     }
 }

@@ -8,6 +8,7 @@ mod connect;
 mod errors;
 mod listener;
 mod maintenance;
+mod pool;
 mod runtime;
 mod tls;
 mod transactions;
@@ -18,13 +19,14 @@ mod values;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use tokio_postgres::Client;
 
 pub use listener::NoticeListener;
+pub use pool::PostgresPool;
 pub use transactions::NamedLockMode;
 pub use url::PostgresUrl;
 
@@ -33,6 +35,7 @@ use crate::statement::as_params;
 use crate::{
     ColumnCodec, Connection, DatabaseError, DatabaseErrorKind, DatabaseValue, Params, ValueRef,
 };
+use pool::TakenConnection;
 use runtime::wait_for;
 use transactions::{DeferredStatement, Transaction};
 use translate::{ParameterCodec, TranslatedSql, translate, translate_batch};
@@ -46,44 +49,39 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 const IDLE_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long the client waits for an answer. The server gives up before.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(75);
-/// How long a lost connection is tried to be made again. After that, attempts fail at once until
-/// one succeeds.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-const MIN_RECONNECT_PAUSE: Duration = Duration::from_millis(20);
-const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// The same for statements that may take long, such as migrations.
+const LONG_ANSWER_TIMEOUT: Duration = Duration::from_secs(6 * 3600);
 /// The number of statements that are sent before the first is answered.
 const MAX_PIPELINED_STATEMENTS: usize = 256;
 /// The number of prepared statements that a connection keeps.
 const MAX_CACHED_STATEMENTS: usize = 512;
 
 impl Connection {
-    /// Connects to a PostgreSQL database. A connection that is lost is made again by the next
-    /// statement outside of a transaction.
+    /// Connects to a PostgreSQL database with a connection of its own. A connection that is lost is
+    /// made again by the next statement outside of a transaction.
     pub fn open_postgres(url: &PostgresUrl) -> Result<Self, DatabaseError> {
-        let connection = PostgresConnection {
-            url: url.clone(),
-            client: RefCell::default(),
-            statements: RefCell::default(),
-            deferred: RefCell::default(),
-            transaction: Cell::new(Transaction::None),
-            was_connected: Cell::new(false),
-        };
+        let connection = PostgresConnection::new(PostgresPool::new(url, 1));
         connection.client()?;
+        connection.release();
         Ok(Self::new(Backend::Postgres(Box::new(connection))))
+    }
+
+    /// Returns a connection that takes one of a pool when it needs one.
+    pub fn from_pool(pool: &PostgresPool) -> Self {
+        let connection = PostgresConnection::new(pool.clone());
+        Self::new(Backend::Postgres(Box::new(connection)))
     }
 }
 
-/// A connection to PostgreSQL.
+/// A connection to PostgreSQL. It has one of the pool only while it needs it.
 pub(crate) struct PostgresConnection {
-    url: PostgresUrl,
-    /// `None` after the connection was lost.
-    client: RefCell<Option<Arc<Client>>>,
-    statements: RefCell<HashMap<String, Arc<PreparedStatement>>>,
+    pool: PostgresPool,
+    /// `None` between transactions, and after the connection was lost.
+    taken: RefCell<Option<TakenConnection>>,
     /// Statements that are sent together with the next one.
     deferred: RefCell<Vec<DeferredStatement>>,
     transaction: Cell<Transaction>,
-    /// Whether the last attempt to connect succeeded.
-    was_connected: Cell<bool>,
+    answer_timeout: Cell<Duration>,
 }
 
 /// Fails if a statement cannot be translated.
@@ -101,6 +99,9 @@ pub(crate) struct PreparedStatement {
     parameter_count: usize,
 }
 
+/// The prepared statements of a connection by their SQL.
+type Statements = HashMap<String, Arc<PreparedStatement>>;
+
 /// The answer to a statement.
 #[derive(Debug, Default)]
 pub(crate) struct StatementAnswer {
@@ -109,57 +110,65 @@ pub(crate) struct StatementAnswer {
 }
 
 impl PostgresConnection {
-    pub(crate) fn url(&self) -> &PostgresUrl {
-        &self.url
+    fn new(pool: PostgresPool) -> Self {
+        Self {
+            pool,
+            taken: RefCell::default(),
+            deferred: RefCell::default(),
+            transaction: Cell::new(Transaction::None),
+            answer_timeout: Cell::new(ANSWER_TIMEOUT),
+        }
     }
 
-    /// Returns the client, and connects again if the connection was lost outside of a transaction.
+    pub(crate) fn pool(&self) -> &PostgresPool {
+        &self.pool
+    }
+
+    /// Returns the client. Takes a connection of the pool if there is none, or if it was lost
+    /// outside of a transaction.
     fn client(&self) -> Result<Arc<Client>, DatabaseError> {
-        if let Some(client) = &*self.client.borrow()
-            && !client.is_closed()
-        {
-            return Ok(client.clone());
+        let taken = self.taken.take();
+        if let Some(client) = taken.as_ref().and_then(TakenConnection::client) {
+            let client = client.clone();
+            *self.taken.borrow_mut() = taken;
+            return Ok(client);
         }
-        self.forget_client();
+        drop(taken);
         if self.is_in_transaction() && self.was_begun() {
             return Err(errors::lost_in_transaction());
         }
-        let client = Arc::new(self.connect()?);
-        *self.client.borrow_mut() = Some(client.clone());
+        let taken = self.pool.take()?;
+        let client = taken.client().cloned().ok_or_else(errors::lost)?;
+        *self.taken.borrow_mut() = Some(taken);
         Ok(client)
     }
 
-    /// Connects. If it had a connection before, it tries again for some time, because the database
-    /// may be starting again.
-    fn connect(&self) -> Result<Client, DatabaseError> {
-        let deadline = Instant::now() + RECONNECT_TIMEOUT;
-        let mut pause = MIN_RECONNECT_PAUSE;
-        loop {
-            let url = self.url.clone();
-            match wait_for(async move { connect::connect(&url).await }) {
-                Err(error)
-                    if self.was_connected.get()
-                        && error.kind() == DatabaseErrorKind::Unavailable
-                        && Instant::now() < deadline =>
-                {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(MAX_RECONNECT_PAUSE);
-                }
-                connected => {
-                    self.was_connected.set(connected.is_ok());
-                    return connected;
-                }
-            }
+    /// Gives the connection back to the pool, unless a transaction needs it.
+    fn release(&self) {
+        if !self.is_in_transaction()
+            && let Some(taken) = self.taken.take()
+        {
+            taken.give_back();
         }
     }
 
-    fn forget_client(&self) {
-        self.client.take();
-        self.statements.borrow_mut().clear();
+    /// Runs a future with the client after the deferred statements, and waits for both. Then gives
+    /// the connection back if it can.
+    fn run<T, F>(
+        &self,
+        work: impl FnOnce(Arc<Client>) -> F + Send + 'static,
+    ) -> Result<T, DatabaseError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
+    {
+        let done = self.send(work);
+        self.release();
+        done
     }
 
     /// Runs a future with the client after the deferred statements, and waits for both.
-    fn run<T, F>(
+    fn send<T, F>(
         &self,
         work: impl FnOnce(Arc<Client>) -> F + Send + 'static,
     ) -> Result<T, DatabaseError>
@@ -169,11 +178,12 @@ impl PostgresConnection {
     {
         let client = self.client()?;
         let deferred = self.deferred.take();
+        let timeout = self.answer_timeout.get();
         let answered = wait_for(async move {
             let before = deferred.into_iter().map(|statement| statement.run(&client));
             // A future sends its statement when it is polled first, so the order is kept.
             let both = futures_util::future::join(join_all(before), work(client.clone()));
-            let (before, done) = tokio::time::timeout(ANSWER_TIMEOUT, both)
+            let (before, done) = tokio::time::timeout(timeout, both)
                 .await
                 .map_err(|_| errors::no_answer())?;
             let numbers: Result<Vec<Option<u64>>, DatabaseError> = before.into_iter().collect();
@@ -195,25 +205,41 @@ impl PostgresConnection {
             self.transaction.set(Transaction::Failed);
         }
         match error.kind() {
-            DatabaseErrorKind::Unavailable => self.forget_client(),
+            DatabaseErrorKind::Unavailable => {
+                if let Some(taken) = self.taken.take() {
+                    taken.close_with_idle();
+                }
+            }
             // A statement may have been prepared for a table that was changed since.
-            DatabaseErrorKind::Conflict => self.statements.borrow_mut().clear(),
+            DatabaseErrorKind::Conflict => self.with_statements(|statements| statements.clear()),
             _ => {}
         }
     }
 
+    /// Calls `work` with the prepared statements of the connection, if there is one.
+    fn with_statements<T: Default>(&self, work: impl FnOnce(&mut Statements) -> T) -> T {
+        let mut taken = self.taken.borrow_mut();
+        let statements = taken.as_mut().and_then(TakenConnection::statements);
+        statements.map(work).unwrap_or_default()
+    }
+
     /// Prepares a statement, or returns the prepared one.
     pub(crate) fn prepare(&self, sql: &str) -> Result<Arc<PreparedStatement>, DatabaseError> {
-        // Statements belong to a connection, which may have to be made first.
-        let client = self.client()?;
-        if let Some(statement) = self.statements.borrow().get(sql) {
-            return Ok(statement.clone());
+        let prepared = self.prepare_here(sql);
+        self.release();
+        prepared
+    }
+
+    /// Like [`Self::prepare`], and keeps the connection, to which the statement belongs.
+    fn prepare_here(&self, sql: &str) -> Result<Arc<PreparedStatement>, DatabaseError> {
+        self.client()?;
+        if let Some(statement) = self.with_statements(|statements| statements.get(sql).cloned()) {
+            return Ok(statement);
         }
         let translated = translate(sql)?;
-        drop(client);
         let statement = self.repeat_once(true, || {
             let text = translated.sql.clone();
-            self.run(move |client| async move { client.prepare(&text).await })
+            self.send(move |client| async move { client.prepare(&text).await })
         })?;
         let numbers = translated.parameters.iter().map(|source| source.number);
         let prepared = Arc::new(PreparedStatement {
@@ -222,11 +248,12 @@ impl PostgresConnection {
             statement,
             translated,
         });
-        let mut statements = self.statements.borrow_mut();
-        if statements.len() >= MAX_CACHED_STATEMENTS {
-            statements.clear();
-        }
-        statements.insert(sql.to_owned(), prepared.clone());
+        self.with_statements(|statements| {
+            if statements.len() >= MAX_CACHED_STATEMENTS {
+                statements.clear();
+            }
+            statements.insert(sql.to_owned(), prepared.clone());
+        });
         Ok(prepared)
     }
 
@@ -238,6 +265,7 @@ impl PostgresConnection {
         attempt: impl Fn() -> Result<T, DatabaseError>,
     ) -> Result<T, DatabaseError> {
         let (transaction, deferred) = (self.transaction.get(), self.deferred.borrow().clone());
+        let timeout = self.answer_timeout.get();
         let is_first = transaction == Transaction::None || !self.was_begun();
         match attempt() {
             Err(error) if can_repeat && is_first && error.is_transient() => {
@@ -246,6 +274,7 @@ impl PostgresConnection {
                     self.rollback()?;
                 }
                 self.transaction.set(transaction);
+                self.answer_timeout.set(timeout);
                 *self.deferred.borrow_mut() = deferred;
                 attempt()
             }
@@ -263,12 +292,13 @@ impl PostgresConnection {
         prepared.check_parameter_count(params)?;
         let can_repeat = self.is_in_transaction() || prepared.is_read();
         let answers = self.repeat_once(can_repeat, || {
-            // A new connection has no prepared statements.
-            let prepared = self.prepare(&prepared.sql)?;
+            // The statement may have been prepared on another connection.
+            let prepared = self.prepare_here(&prepared.sql)?;
             let parameters = prepared.parameters(params, codec)?;
             self.query_once(prepared.statement.clone(), vec![parameters])
-        })?;
-        let mut answer = answers.into_iter().next().unwrap_or_default();
+        });
+        self.release();
+        let mut answer = answers?.into_iter().next().unwrap_or_default();
         prepared.decrypt_columns(&mut answer, codec)?;
         Ok(answer)
     }
@@ -281,6 +311,22 @@ impl PostgresConnection {
         lists: &[Vec<DatabaseValue>],
         codec: Option<&Arc<dyn ColumnCodec>>,
     ) -> Result<Vec<StatementAnswer>, DatabaseError> {
+        let answers = self.query_parts(&prepared.sql, lists, codec);
+        self.release();
+        let mut answers = answers?;
+        for answer in &mut answers {
+            prepared.decrypt_columns(answer, codec)?;
+        }
+        Ok(answers)
+    }
+
+    fn query_parts(
+        &self,
+        sql: &str,
+        lists: &[Vec<DatabaseValue>],
+        codec: Option<&Arc<dyn ColumnCodec>>,
+    ) -> Result<Vec<StatementAnswer>, DatabaseError> {
+        let prepared = self.prepare_here(sql)?;
         let mut answers = Vec::with_capacity(lists.len());
         for part in lists.chunks(MAX_PIPELINED_STATEMENTS) {
             let parameters = part.iter().map(|list| {
@@ -291,9 +337,6 @@ impl PostgresConnection {
             let parameters = parameters.collect::<Result<_, _>>()?;
             answers.extend(self.query_once(prepared.statement.clone(), parameters)?);
         }
-        for answer in &mut answers {
-            prepared.decrypt_columns(answer, codec)?;
-        }
         Ok(answers)
     }
 
@@ -302,7 +345,7 @@ impl PostgresConnection {
         statement: tokio_postgres::Statement,
         lists: Vec<Vec<PostgresParameter>>,
     ) -> Result<Vec<StatementAnswer>, DatabaseError> {
-        let answers = self.run(move |client| async move {
+        let answers = self.send(move |client| async move {
             let lists = lists.into_iter();
             let queries = lists.map(|list| read_answer(&client, &statement, list));
             join_all(queries)

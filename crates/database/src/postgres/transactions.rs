@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::listener::{CHANNEL, process_name};
-use super::{PostgresConnection, errors};
+use super::{ANSWER_TIMEOUT, LONG_ANSWER_TIMEOUT, PostgresConnection, errors};
 use crate::{DatabaseError, DatabaseErrorKind, DatabaseValue};
 
 /// How long the client asks for the outcome of a commit whose connection was lost.
@@ -62,6 +62,12 @@ impl PostgresConnection {
         self.transaction.set(Transaction::Reading);
     }
 
+    /// Lets the statements of this transaction take as long as they need.
+    pub(crate) fn allow_long_statements(&self) {
+        self.defer(DeferredStatement::Simple("SET LOCAL statement_timeout = 0"));
+        self.answer_timeout.set(LONG_ANSWER_TIMEOUT);
+    }
+
     fn defer(&self, statement: DeferredStatement) {
         self.deferred.borrow_mut().push(statement);
     }
@@ -96,7 +102,7 @@ impl PostgresConnection {
             };
         }
         let committed = self.execute_simple("COMMIT");
-        self.transaction.set(Transaction::None);
+        self.end_transaction();
         match (committed, transaction) {
             (Err(error), Transaction::Writing(Some(number)))
                 if error.kind() == DatabaseErrorKind::Unavailable =>
@@ -162,16 +168,27 @@ impl PostgresConnection {
     pub(crate) fn rollback(&self) -> Result<(), DatabaseError> {
         let was_begun = self.was_begun();
         self.deferred.borrow_mut().clear();
-        self.transaction.set(Transaction::None);
-        let is_connected = self
-            .client
-            .borrow()
-            .as_ref()
-            .is_some_and(|client| !client.is_closed());
+        let taken = self.taken.borrow();
+        let is_connected = taken.as_ref().is_some_and(|taken| taken.client().is_some());
+        drop(taken);
         if !was_begun || !is_connected {
+            self.end_transaction();
             return Ok(());
         }
-        self.execute_simple("ROLLBACK")
+        let undone = self.execute_simple("ROLLBACK");
+        if undone.is_err() {
+            // The transaction ends with its connection.
+            self.taken.take();
+        }
+        self.end_transaction();
+        undone
+    }
+
+    /// Gives back the connection after the end of a transaction.
+    fn end_transaction(&self) {
+        self.transaction.set(Transaction::None);
+        self.answer_timeout.set(ANSWER_TIMEOUT);
+        self.release();
     }
 }
 

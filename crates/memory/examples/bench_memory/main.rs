@@ -5,8 +5,8 @@
 //! `{conversation, qa}`), or Selvedge's own lines with a file of questions (`x.jsonl` and
 //! `x.queries.jsonl`: `{"id","query","session","evidence":[…]}`). Synthetic conversations are
 //! measured, too. With `--encoder COMMAND` (see `program_encoder`), or the feature `pocket`, recall
-//! with vectors is printed as well. `--speed` measures times, `--levels` the lower levels of
-//! recorded turns.
+//! with vectors is printed as well. `--speed` measures times, with `--store` those of searches in a
+//! PostgreSQL database, `--levels` the lower levels of recorded turns.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../../tests/chats/mod.rs"]
@@ -24,6 +24,9 @@ use selvedge_memory::Encoder;
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--speed", "--store", address, ref sizes @ ..] => {
+            speed::measure_in_database(address, sizes);
+        }
         ["--speed", ref sizes @ ..] => speed::measure(sizes),
         ["--levels", file] => levels::measure(file.as_ref(), false),
         ["--levels", file, "--show"] => levels::measure(file.as_ref(), true),
@@ -39,8 +42,8 @@ fn main() {
         }
         _ => {
             eprintln!(
-                "usage: bench_memory [--encoder COMMAND] [FOLDER…] | --speed [TURNS…] | \
-                 --levels FILE [--show]"
+                "usage: bench_memory [--encoder COMMAND] [FOLDER…] | \
+                 --speed [--store postgres://…] [TURNS…] | --levels FILE [--show]"
             );
             std::process::exit(2);
         }

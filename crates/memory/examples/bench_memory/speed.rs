@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rusqlite::{Connection, params};
-use selvedge_journal::Redactor;
+use selvedge_database::PostgresUrl;
+use selvedge_journal::{JournalLocation, Redactor};
 use selvedge_memory::{
     Encoder, GradientOptions, Memory, MemoryError, MemoryQuery, NewTurn, PlanStorage,
 };
@@ -14,10 +15,7 @@ use crate::chats::{SeededRandom, chat};
 
 /// Runs all measurements. `sizes` are the numbers of turns for the searches.
 pub fn measure(sizes: &[&str]) {
-    let sizes: Vec<usize> = match sizes {
-        [] => vec![100_000, 1_000_000],
-        some => some.iter().map(|size| size.parse().unwrap()).collect(),
-    };
+    let sizes = parse_sizes(sizes, &[100_000, 1_000_000]);
     measure_append();
     measure_assembly();
     for size in &sizes {
@@ -25,6 +23,62 @@ pub fn measure(sizes: &[&str]) {
     }
     if let Some(size) = sizes.first() {
         measure_vectors((*size).min(MAX_VECTOR_TURNS));
+    }
+}
+
+/// Measures searches in a PostgreSQL database, in a schema of its own that is removed afterwards.
+pub fn measure_in_database(address: &str, sizes: &[&str]) {
+    let address: PostgresUrl = match address.parse() {
+        Ok(address) => address,
+        Err(error) => {
+            eprintln!("error: {error}");
+            std::process::exit(2);
+        }
+    };
+    for size in parse_sizes(sizes, &[100_000]) {
+        let home = tempfile::tempdir().unwrap();
+        let schema = format!("bench_memory_{}_{size}", std::process::id());
+        let location = JournalLocation::postgres(home.path(), address.with_schema(&schema));
+        let memory = Memory::open(&location, Redactor::new([])).unwrap();
+        let (words, mut random) = (ZipfWords::new(40_000), SeededRandom(1));
+        let stored = fill(&memory, size, &words, &mut random);
+        println!("\n{stored} in {}", address.label());
+        for (name, session) in SEARCHES {
+            let mut times = DurationSamples::default();
+            for _ in 0..MEASURED_SEARCHES {
+                let question = words.random_question(&mut random);
+                let query = search_query(&question, session);
+                times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
+            }
+            times.print(name);
+        }
+        measure_search_after_append(&memory, &words, &mut random);
+        drop(memory);
+        let connection = selvedge_database::Connection::open_postgres(&address).unwrap();
+        let drop_schema = format!("DROP SCHEMA {schema} CASCADE");
+        connection.execute_batch(&drop_schema).unwrap();
+    }
+}
+
+fn parse_sizes(given: &[&str], default: &[usize]) -> Vec<usize> {
+    match given {
+        [] => default.to_vec(),
+        some => some.iter().map(|size| size.parse().unwrap()).collect(),
+    }
+}
+
+/// The searches that are measured, each with the session that it covers.
+const SEARCHES: [(&str, Option<&str>); 2] = [
+    ("search in the session", Some("long")),
+    ("search in the whole store", None),
+];
+const MEASURED_SEARCHES: usize = 200;
+
+fn search_query<'a>(question: &'a str, session: Option<&'a str>) -> MemoryQuery<'a> {
+    MemoryQuery {
+        session,
+        max_turns: 50,
+        ..MemoryQuery::new(question)
     }
 }
 
@@ -152,21 +206,13 @@ impl ZipfWords {
     }
 }
 
-fn measure_search(size: usize) {
-    let home = tempfile::tempdir().unwrap();
-    let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
-    let words = ZipfWords::new(40_000);
-    let mut random = SeededRandom(1);
+/// Stores turns of one session, and returns how long it took, for people.
+fn fill(memory: &Memory, size: usize, words: &ZipfWords, random: &mut SeededRandom) -> String {
     let start = Instant::now();
     let mut stored = 0;
     while stored < size {
         let texts: Vec<(String, String)> = (0..2000.min(size - stored))
-            .map(|at| {
-                (
-                    words.random_text(&mut random),
-                    ((stored + at) / 25).to_string(),
-                )
-            })
+            .map(|at| (words.random_text(random), ((stored + at) / 25).to_string()))
             .collect();
         let turns = texts.iter().map(|(text, part)| {
             (
@@ -180,27 +226,26 @@ fn measure_search(size: usize) {
         stored += memory.append_all(turns).unwrap().len();
     }
     let took = start.elapsed().as_secs_f64();
+    let rate = size as f64 / took;
+    format!("{size} turns stored in {took:.1} s ({rate:.0}/s)")
+}
+
+fn measure_search(size: usize) {
+    let home = tempfile::tempdir().unwrap();
+    let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
+    let words = ZipfWords::new(40_000);
+    let mut random = SeededRandom(1);
+    let stored = fill(&memory, size, &words, &mut random);
     let file = home.path().join("journal.sqlite").metadata().unwrap().len();
-    println!(
-        "\n{size} turns stored in {took:.1} s ({:.0}/s), file {} MB",
-        size as f64 / took,
-        file >> 20
-    );
+    println!("\n{stored}, file {} MB", file >> 20);
     let peer = Connection::open(home.path().join("fts5.sqlite")).unwrap();
     fill_fts5(&peer, home.path());
-    for (name, session) in [
-        ("search in the session", Some("long")),
-        ("search in the whole store", None),
-    ] {
+    for (name, session) in SEARCHES {
         // Interleaved, so that load from other programs affects both.
         let (mut ours, mut theirs) = (DurationSamples::default(), DurationSamples::default());
-        for _ in 0..200 {
+        for _ in 0..MEASURED_SEARCHES {
             let question = words.random_question(&mut random);
-            let query = MemoryQuery {
-                session,
-                max_turns: 50,
-                ..MemoryQuery::new(&question)
-            };
+            let query = search_query(&question, session);
             ours.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
             theirs.add(|| {
                 let any = question
@@ -220,20 +265,19 @@ fn measure_search(size: usize) {
         ours.print(name);
         theirs.print("  FTS5 alone, interleaved");
     }
-    // As in an agent: a search after each appended turn, which refreshes the cached scope.
+    measure_search_after_append(&memory, &words, &mut random);
+}
+
+/// As in an agent: a search after each appended turn, which refreshes the cached scope.
+fn measure_search_after_append(memory: &Memory, words: &ZipfWords, random: &mut SeededRandom) {
     let mut times = DurationSamples::default();
     for _ in 0..100 {
+        let text = words.random_text(random);
         memory
-            .append(
-                "long",
-                &NewTurn::text("user", &words.random_text(&mut random)),
-            )
+            .append("long", &NewTurn::text("user", &text))
             .unwrap();
-        let question = words.random_question(&mut random);
-        let query = MemoryQuery {
-            max_turns: 50,
-            ..MemoryQuery::new(&question).in_session("long")
-        };
+        let question = words.random_question(random);
+        let query = search_query(&question, Some("long"));
         times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
     }
     times.print("search after each appended turn");
