@@ -89,6 +89,30 @@ fn keys_are_printed_and_set_and_comments_stay() {
     assert_eq!(workspace.run(&["config", "get", "model"]).out, "not set\n");
 }
 
+#[cfg(unix)]
+#[test]
+fn the_file_keeps_its_permissions_and_its_place() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let workspace = CommandsWorkspace::new();
+    let file = workspace.dir.path().join("home/config.toml");
+    let mode = |file: &std::path::Path| file.metadata().unwrap().permissions().mode() & 0o777;
+    // A new file may get keys, so only its owner can read it.
+    let add = ["mcp", "add", "git", "--env", "TOKEN=secret", "--", "npx"];
+    assert_eq!(workspace.run(&add).status, 0);
+    assert_eq!(mode(&file), 0o600);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(workspace.run(&["config", "set", "model", "a"]).status, 0);
+    assert_eq!(mode(&file), 0o640);
+    // A link to a file that is kept elsewhere stays a link.
+    let elsewhere = workspace.dir.path().join("dotfiles.toml");
+    std::fs::rename(&file, &elsewhere).unwrap();
+    symlink(&elsewhere, &file).unwrap();
+    assert_eq!(workspace.run(&["config", "set", "model", "b"]).status, 0);
+    assert!(file.symlink_metadata().unwrap().is_symlink());
+    let text = std::fs::read_to_string(&elsewhere).unwrap();
+    assert!(text.contains("model = \"b\""), "{text}");
+}
+
 #[test]
 fn servers_are_added_shown_and_removed() {
     let workspace = CommandsWorkspace::new();
