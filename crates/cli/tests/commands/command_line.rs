@@ -82,6 +82,12 @@ fn keys_are_printed_and_set_and_comments_stay() {
         );
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    // A part with a dot is quoted.
+    let both = "{ input = 3.0, output = 15.0 }";
+    let prices = ["config", "set", "models.\"gpt-4.1\".prices", both];
+    assert_eq!(workspace.run(&prices).status, 0);
+    let key = "models.\"gpt-4.1\".prices.output";
+    assert_eq!(workspace.run(&["config", "get", key]).out, "15.0\n");
     assert_eq!(
         workspace.run(&["config", "set", "--unset", "model"]).status,
         0
