@@ -43,6 +43,10 @@ fn ctrl_r_finds_earlier_messages_and_quit_is_not_one_of_them() {
     terminal.wait_for("› third apple");
     terminal.type_text("\x12");
     terminal.wait_for("› first apple");
+    terminal.wait_for("Ctrl-R older");
+    terminal.type_text("\x12");
+    terminal.wait_for("no other message");
+    terminal.wait_for("› first apple");
     terminal.type_text("\r");
     terminal.wait_gone("history: apple");
     // Enter took the message, and did not send it.
