@@ -157,6 +157,19 @@ fn exec_at_a_terminal_streams_markdown_and_reports_session_and_usage() {
 }
 
 #[test]
+fn the_summary_of_exec_is_not_part_of_the_answer() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open_shell();
+    terminal.wait_for("shell>");
+    let program = env!("CARGO_BIN_EXE_selvedge");
+    terminal.type_text(&format!("{program} exec Show > answer.txt\r"));
+    // Standard error is the terminal.
+    terminal.wait_for(" · 100 in, 20 out");
+    let answer = std::fs::read_to_string(fixture.work().join("answer.txt")).unwrap();
+    assert_eq!(answer, "Hello, *person*.\n");
+}
+
+#[test]
 fn deleting_a_session_asks_first() {
     let fixture = ChatFixture::new(polite);
     assert!(fixture.run(&["-p", "Hello"]).status.success());

@@ -65,7 +65,7 @@ fn keys_are_printed_and_set_and_comments_stay() {
     let file = workspace.dir.path().join("home/config.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(
-        text.starts_with("model = \"gpt-5\"\n# mine\n") || text.contains("# mine"),
+        text.contains("# mine\n") && text.contains("\nrecall = false # yes\n"),
         "{text}"
     );
     for wrong in [
