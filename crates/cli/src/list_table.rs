@@ -177,7 +177,7 @@ mod tests {
             "ses_0123456789",
             "2 min ago",
             "日本語の長い題名です",
-            "/work/of/mine/a",
+            "/data/of/mine/a",
         ];
         let rows = || vec![row.map(ListCell::from).to_vec()];
         let shown = |width| {
@@ -191,13 +191,13 @@ mod tests {
         let expected = [
             (
                 80,
-                "ses_0123456789  2 min ago  日本語の長い題名です  /work/of/mine/a",
+                "ses_0123456789  2 min ago  日本語の長い題名です  /data/of/mine/a",
             ),
             (
                 56,
-                "ses_0123456789  2 min ago  日本語の長い…   /work/of/min…",
+                "ses_0123456789  2 min ago  日本語の長い…   /data/of/min…",
             ),
-            (53, "ses_0123456789  2 min ago  日本語の長…   /work/of/mi…"),
+            (53, "ses_0123456789  2 min ago  日本語の長…   /data/of/mi…"),
             (52, "ses_0123456789  2 min ago  日本語の長い題名です"),
             (26, "ses_0123456789  2 min ago"),
             (10, "ses_0123456789"),

@@ -206,8 +206,8 @@ impl Chat {
         }
     }
 
-    /// Prints what was folded last in full: the output of a command that the user ran since the last
-    /// turn, or else the scripts and results of that turn.
+    /// Prints what was folded last in full: the output of a command that the user ran since the
+    /// last turn, or else the scripts and results of that turn.
     pub(super) fn expand_last_turn(&mut self) {
         if let Some((line, output)) = &self.last_shell_output {
             let head = StyledRow::dim(format!("! {}", sanitize(line)));
