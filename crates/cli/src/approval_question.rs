@@ -72,10 +72,7 @@ pub(crate) fn approval_options(
         1 => "this call".to_owned(),
         count => format!("these {count} calls"),
     };
-    let scope = match is_from_script(request) {
-        true => "script",
-        false => "turn",
-    };
+    let scope = scope_name(request);
     let mut options = vec![
         (format!("Approve {these}, once"), ApprovalOption::Once),
         (
@@ -107,6 +104,14 @@ pub(crate) fn approval_options(
         ));
     }
     options
+}
+
+/// Returns the name of what asks: a script, or a turn with its structured calls.
+pub(crate) fn scope_name(request: &ApprovalRequest) -> &'static str {
+    match is_from_script(request) {
+        true => "script",
+        false => "turn",
+    }
 }
 
 /// Whether a script asks, rather than structured calls of a turn.

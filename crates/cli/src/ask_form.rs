@@ -9,7 +9,7 @@ use selvedge_mcp::{
 use selvedge_text::visible_line;
 use serde_json::Value;
 
-use crate::ask::{MAX_VIEW_LINES, NewlineGuard, TerminalApprover, read_option};
+use crate::ask::{MAX_VIEW_LINES, NewlineGuard, QuestionNotice, TerminalApprover, read_option};
 use crate::form_state::{self, FormState};
 use crate::output::eprint_text;
 use crate::terminal_input::{PasteMarks, TtyLineReader, TtyReadError};
@@ -24,6 +24,7 @@ impl ElicitationHandler for TerminalApprover {
             let form = ServerForm::parse(&elicitation.request)?;
             let mut input = self.input.lock().await;
             let _paused = self.progress.pause();
+            let _notice = QuestionNotice::new();
             // If this future is dropped, the cursor is still after the prompt.
             let mut newline = NewlineGuard::new();
             let _marks = PasteMarks::new();

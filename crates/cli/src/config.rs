@@ -36,8 +36,9 @@ pub(crate) fn config(command: ConfigCommand) -> Result<CliStatus> {
 fn get(args: &ConfigGetArgs) -> Result<()> {
     let config = load_configuration(&args.workspace)?.config;
     let config = serde_json::to_value(config)?;
-    let path = format!("/{}", args.key.replace('.', "/"));
-    match config.pointer(&path) {
+    let key = parse_key(&args.key)?;
+    let value = key.iter().try_fold(&config, |table, name| table.get(name));
+    match value {
         // The address of a database may have a password.
         Some(serde_json::Value::String(text)) if args.key == "store" => {
             print_text(&crate::runs::user_redactor()?.redact_text(text))?
@@ -51,7 +52,8 @@ fn get(args: &ConfigGetArgs) -> Result<()> {
 }
 
 fn set(args: &ConfigSetArgs) -> Result<()> {
-    let key: Vec<&str> = args.key.split('.').collect();
+    let key = parse_key(&args.key)?;
+    let key: Vec<&str> = key.iter().map(String::as_str).collect();
     let mut edit = ConfigEdit::open()?;
     match &args.value {
         Some(value) => edit.set(&key, parse_value(value))?,
@@ -61,6 +63,15 @@ fn set(args: &ConfigSetArgs) -> Result<()> {
     edit.save()?;
     print_line(&format!("wrote {}", edit.path().display()))?;
     Ok(())
+}
+
+/// Splits a key at its dots. A part with a dot is quoted as in the file: `models."gpt-4.1".prices`.
+fn parse_key(text: &str) -> Result<Vec<String>> {
+    let parts = toml_edit::Key::parse(text).map_err(|_| {
+        Problem::new(format!("`{text}` is not a key"))
+            .hint("separate the parts by dots, and quote a part with other characters")
+    })?;
+    Ok(parts.iter().map(|part| part.get().to_owned()).collect())
 }
 
 fn unknown_key(key: &str) -> anyhow::Error {

@@ -6,6 +6,7 @@ use anyhow::Result;
 use selvedge_config::{Severity, UserFile};
 use toml_edit::{DocumentMut, Item, Table, Value};
 
+use crate::private_file::{create_private, replace_file};
 use crate::problem::Problem;
 
 /// Largest file that is changed, in bytes.
@@ -100,17 +101,23 @@ impl ConfigEdit {
                 .hint("run `selvedge config schema` for the keys and their values")
                 .into());
         }
-        let folder = self.path.parent();
-        let written = folder.map_or(Ok(()), selvedge_files::create_private_folder);
-        let new = self.path.with_extension("toml.new");
-        let written = written
-            .and_then(|()| std::fs::write(&new, text))
-            .and_then(|()| std::fs::rename(new, &self.path));
-        written.map_err(|error| {
+        self.write(&text).map_err(|error| {
             Problem::new(format!("cannot write {}: {error}", self.path.display()))
                 .hint("set SELVEDGE_HOME to a writable folder")
         })?;
         Ok(())
+    }
+
+    /// Replaces the file. A new one can be read by its owner only, because it may contain keys.
+    fn write(&self, text: &str) -> std::io::Result<()> {
+        if let Some(folder) = self.path.parent() {
+            selvedge_files::create_private_folder(folder)?;
+        }
+        if !self.path.exists() {
+            create_private(&self.path)?;
+        }
+        // The file may be a link to one that the user keeps elsewhere, which stays.
+        replace_file(&self.path.canonicalize()?, text)
     }
 
     /// Returns the messages about a file with this text, without their lines.

@@ -6,10 +6,15 @@ use std::io::{self, IsTerminal};
 use selvedge_text::{truncate_chars, visible_line};
 use unicode_width::UnicodeWidthStr;
 
+use crate::chat::truncate;
 use crate::output::{has_colour, print_with_escapes};
 
 /// Parameter of the escape sequence for headings.
 const HEADING_COLOUR: &str = "2";
+/// Between two columns.
+const COLUMN_GAP: &str = "  ";
+/// Columns are not made narrower than this. Other columns are left out instead.
+const MIN_COLUMN_WIDTH: usize = 12;
 
 /// A cell: its text, and the parameter of the escape sequence for its colour.
 #[derive(Debug, Clone)]
@@ -39,7 +44,8 @@ impl ListCell {
     }
 }
 
-/// Prints rows under headings, each column as wide as its widest cell.
+/// Prints rows under headings, each column as wide as its widest cell. In a narrow terminal, long
+/// cells are cut, and the last columns are left out.
 pub(crate) fn print_list(headings: &[&str], rows: Vec<Vec<ListCell>>) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
@@ -49,7 +55,11 @@ pub(crate) fn print_list(headings: &[&str], rows: Vec<Vec<ListCell>>) -> io::Res
         (true, false) => ListStyle::Plain,
         (true, true) => ListStyle::Colour,
     };
-    print_with_escapes(&format_list(headings, rows, style))
+    let width = match (style, crossterm::terminal::size()) {
+        (ListStyle::Plain | ListStyle::Colour, Ok((width @ 1.., _))) => width.into(),
+        _ => usize::MAX,
+    };
+    print_with_escapes(&format_list(headings, rows, style, width))
 }
 
 /// Keeps the first `limit` rows of a list. Returns whether there were more.
@@ -67,7 +77,12 @@ enum ListStyle {
     Colour,
 }
 
-fn format_list(headings: &[&str], mut rows: Vec<Vec<ListCell>>, style: ListStyle) -> String {
+fn format_list(
+    headings: &[&str],
+    mut rows: Vec<Vec<ListCell>>,
+    style: ListStyle,
+    available: usize,
+) -> String {
     if style != ListStyle::Pipe {
         let head = headings
             .iter()
@@ -82,20 +97,44 @@ fn format_list(headings: &[&str], mut rows: Vec<Vec<ListCell>>, style: ListStyle
         cells.map(|cell| cell.text.width()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..headings.len()).map(column_width).collect();
+    let widths = fit_columns(&widths, available);
     let line = |row: &Vec<ListCell>| {
         let cells = row.iter().zip(&widths).map(|(cell, width)| {
-            let padding = " ".repeat(width.saturating_sub(cell.text.width()));
+            let text = truncate(&cell.text, *width);
+            let padding = " ".repeat(width.saturating_sub(text.width()));
             match (style, cell.colour) {
                 (ListStyle::Colour, Some(colour)) => {
-                    format!("\x1b[{colour}m{}\x1b[0m{padding}", cell.text)
+                    format!("\x1b[{colour}m{text}\x1b[0m{padding}")
                 }
-                _ => format!("{}{padding}", cell.text),
+                _ => format!("{text}{padding}"),
             }
         });
         let cells: Vec<String> = cells.collect();
-        cells.join("  ").trim_end().to_owned()
+        cells.join(COLUMN_GAP).trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the widths of the columns that fit into `available`. The first column, which has the
+/// ids, keeps its width. The widest others are narrowed to [`MIN_COLUMN_WIDTH`]; if that is not
+/// enough, the last are left out.
+fn fit_columns(widths: &[usize], available: usize) -> Vec<usize> {
+    let total = |widths: &[usize]| {
+        widths.iter().sum::<usize>() + COLUMN_GAP.len() * widths.len().saturating_sub(1)
+    };
+    for count in (2..=widths.len()).rev() {
+        let mut fitted = widths[..count].to_vec();
+        while total(&fitted) > available
+            && let Some(widest) = fitted.iter_mut().skip(1).max()
+            && *widest > MIN_COLUMN_WIDTH
+        {
+            *widest -= 1;
+        }
+        if total(&fitted) <= available {
+            return fitted;
+        }
+    }
+    widths.iter().take(1).copied().collect()
 }
 
 /// Returns the first line of a script that is not empty, shortened.
@@ -121,14 +160,50 @@ mod tests {
         };
         let heads = ["ID", "STATE", "TITLE"];
         assert_eq!(
-            format_list(&heads, rows(), ListStyle::Pipe),
+            format_list(&heads, rows(), ListStyle::Pipe, usize::MAX),
             "a     日本  x\nlong  ok    y"
         );
         assert_eq!(
-            format_list(&heads, rows(), ListStyle::Plain),
+            format_list(&heads, rows(), ListStyle::Plain, usize::MAX),
             "ID    STATE  TITLE\na     日本   x\nlong  ok     y⏎"
         );
-        let coloured = format_list(&heads, rows(), ListStyle::Colour);
+        let coloured = format_list(&heads, rows(), ListStyle::Colour, usize::MAX);
         assert!(coloured.contains("\x1b[32m日本\x1b[0m   x"), "{coloured:?}");
+    }
+
+    #[test]
+    fn a_list_fits_into_the_terminal_and_keeps_its_first_column() {
+        let row = [
+            "ses_0123456789",
+            "2 min ago",
+            "日本語の長い題名です",
+            "/data/of/mine/a",
+        ];
+        let rows = || vec![row.map(ListCell::from).to_vec()];
+        let shown = |width| {
+            format_list(
+                &["ID", "USED", "TITLE", "FOLDER"],
+                rows(),
+                ListStyle::Plain,
+                width,
+            )
+        };
+        let expected = [
+            (
+                80,
+                "ses_0123456789  2 min ago  日本語の長い題名です  /data/of/mine/a",
+            ),
+            (
+                56,
+                "ses_0123456789  2 min ago  日本語の長い…   /data/of/min…",
+            ),
+            (53, "ses_0123456789  2 min ago  日本語の長…   /data/of/mi…"),
+            (52, "ses_0123456789  2 min ago  日本語の長い題名です"),
+            (26, "ses_0123456789  2 min ago"),
+            (10, "ses_0123456789"),
+        ];
+        for (width, line) in expected {
+            assert_eq!(shown(width).lines().nth(1), Some(line), "{width}");
+        }
     }
 }

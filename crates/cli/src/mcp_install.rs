@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::CliStatus;
 use crate::mcp_args::{InstallClient, McpInstallArgs};
 use crate::output::{print_line, print_text};
+use crate::private_file::replace_file;
 use crate::problem::Problem;
 use crate::setup::working_directory;
 
@@ -53,7 +54,7 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
         print_line(&format!("{} is up to date", path.display()))?;
         return Ok(CliStatus::Success);
     }
-    write_atomically(path, &after).map_err(|error| {
+    write_client_config(&location, &after).map_err(|error| {
         Problem::new(format!("cannot write {}: {error}", path.display())).hint(EDIT_BY_HAND_HINT)
     })?;
     print_line(&format!("wrote {}", path.display()))?;
@@ -235,16 +236,28 @@ fn insert_toml(path: &Path, before: &str, command: &str, serve_args: &[String]) 
     })
 }
 
-/// Replaces the file atomically, and creates its folder if it is missing.
-fn write_atomically(path: &Path, text: &str) -> std::io::Result<()> {
-    if let Some(folder) = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-    {
+/// Replaces the file atomically, and creates its folder if it is missing. The folder of a project's
+/// file must not be a link to a place outside of the project. A file of the user may be a link to
+/// one that is kept elsewhere.
+fn write_client_config(location: &ClientConfigLocation, text: &str) -> std::io::Result<()> {
+    let path = location.path();
+    let folder = path.parent();
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder {
         std::fs::create_dir_all(folder)?;
     }
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    std::fs::write(&new, text)?;
-    std::fs::rename(new, path)
+    match location {
+        ClientConfigLocation::Project(path) => {
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize()?;
+            if !folder.starts_with(Path::new(".").canonicalize()?) {
+                let message = format!("{} is outside of the project", folder.display());
+                return Err(std::io::Error::other(message));
+            }
+            replace_file(path, text)
+        }
+        ClientConfigLocation::User(path) => {
+            let target = path.canonicalize().unwrap_or_else(|_| path.clone());
+            replace_file(&target, text)
+        }
+    }
 }

@@ -14,6 +14,7 @@ use crate::problem::Problem;
 use crate::provider_login::{delete_login, oauth_problem, store_login};
 use crate::providers;
 use crate::setup::load_configuration;
+use crate::stop_signals::StopSignals;
 use crate::stored_keys::{KeyStore, delete_entry};
 
 /// How long the user may take to log in in the browser.
@@ -131,19 +132,38 @@ pub(crate) fn logout(args: &ModelsLogoutArgs) -> Result<CliStatus> {
 
 /// Reads one line from standard input, without echo on a terminal.
 fn read_key(provider: &str) -> Result<String> {
-    let input = std::io::stdin();
-    let quiet = input.is_terminal().then(|| {
-        eprint_text(&format!("API key of {provider}: "));
-        EchoGuard::disable_echo()
-    });
-    let mut text = String::new();
-    input.lock().read_line(&mut text)?;
-    drop(quiet);
+    let text = match std::io::stdin().is_terminal() {
+        true => {
+            eprint_text(&format!("API key of {provider}: "));
+            let _quiet = EchoGuard::disable_echo();
+            crate::run::runtime()?.block_on(read_line_or_interrupt())?
+        }
+        false => read_line()?,
+    };
     match text.trim() {
         "" => Err(Problem::new("the key is empty")
             .hint(format!("run `selvedge models login {provider} < FILE`"))
             .into()),
         key => Ok(key.to_owned()),
+    }
+}
+
+fn read_line() -> std::io::Result<String> {
+    let mut text = String::new();
+    std::io::stdin().lock().read_line(&mut text)?;
+    Ok(text)
+}
+
+/// Reads one line. A signal ends the wait with an error, so that the terminal is restored.
+async fn read_line_or_interrupt() -> Result<String> {
+    let mut stop = StopSignals::listen()?;
+    let (sender, line) = tokio::sync::oneshot::channel();
+    // On its own thread, because a read cannot be stopped. The thread ends with the process.
+    std::thread::spawn(move || _ = sender.send(read_line()));
+    tokio::select! {
+        biased;
+        _ = stop.next() => Err(Problem::new("interrupted; no key was stored").into()),
+        line = line => Ok(line??),
     }
 }
 

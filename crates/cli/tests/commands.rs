@@ -296,7 +296,10 @@ fn a_command_that_failed_is_not_marked_as_done() {
     let workspace = CommandsWorkspace::new();
     let source = "await tools.exec({ command: ['false'] });
         await tools.exec({ command: ['sleep', '60'], timeoutMs: 100 });
-        await tools.exec({ command: ['true'] })";
+        await tools.exec({ command: ['true'] });
+        await tools.execCommand({ cmd: 'exit 3' });
+        const { sessionId } = await tools.execCommand({ cmd: 'read x; exit $x', yieldTimeMs: 10 });
+        await tools.writeStdin({ sessionId, chars: '5\\n', yieldTimeMs: 30000 })";
     let seen = workspace.run(&["run", "-e", source]);
     let lines: Vec<&str> = seen.err.lines().collect();
     assert_eq!(lines[0], "✗ exec false  exit 1", "{seen:?}");
@@ -306,6 +309,12 @@ fn a_command_that_failed_is_not_marked_as_done() {
         "{seen:?}"
     );
     assert!(lines[2].starts_with("✓ exec true"), "{seen:?}");
+    assert_eq!(lines[3], "✗ exec_command exit 3  exit 3", "{seen:?}");
+    assert!(lines[4].starts_with("✓ exec_command read x"), "{seen:?}");
+    assert!(
+        lines[5].starts_with("✗ write_stdin") && lines[5].ends_with("  exit 5"),
+        "{seen:?}"
+    );
 }
 
 #[test]

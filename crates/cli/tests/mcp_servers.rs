@@ -512,3 +512,38 @@ fn install_prints_or_writes_the_client_configuration() {
         "{ // a comment\n}"
     );
 }
+
+#[cfg(unix)]
+#[test]
+fn install_writes_nothing_outside_of_the_project_and_keeps_permissions() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let workspace = TestWorkspace::new();
+    let outside = workspace.dir.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    let precious = outside.join("precious");
+    std::fs::write(&precious, "precious").unwrap();
+    let install = |client: &str| {
+        let mut command = workspace.command(&["mcp", "install", "--write", "--client", client]);
+        let command = command.env("CODEX_HOME", &outside);
+        command.output().unwrap().status.code()
+    };
+    // Links that a project may contain.
+    for name in [".mcp.json.new", ".mcp.json"] {
+        let link = workspace.work().join(name);
+        symlink(&precious, &link).unwrap();
+        install("claude-code");
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        // Whether the file was written or not.
+        let _ = std::fs::remove_file(workspace.work().join(".mcp.json"));
+    }
+    symlink(&outside, workspace.work().join(".cursor")).unwrap();
+    assert_eq!(install("cursor"), Some(2));
+    assert!(!outside.join("mcp.json").exists());
+    // A file of the user that others cannot read stays so.
+    let config = outside.join("config.toml");
+    std::fs::write(&config, "model = \"m\"\n").unwrap();
+    std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(install("codex"), Some(0));
+    let mode = config.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}

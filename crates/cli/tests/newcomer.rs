@@ -16,7 +16,7 @@ use std::process::{Command, Output};
 use answer_encoding::text;
 use server::Server;
 
-/// A home folder with an unpacked archive, and a project.
+/// A home folder with an archive, and a project.
 struct Newcomer {
     dir: tempfile::TempDir,
 }
@@ -45,7 +45,14 @@ impl Newcomer {
             .arg(archive.join("man"))
             .output();
         assert!(pages.unwrap().status.success());
+        newcomer.pack("selvedge-0.0.0-test");
         newcomer
+    }
+
+    /// Packs a folder as a release archive, and removes the folder.
+    fn pack(&self, name: &str) {
+        let line = format!("tar -cf - {name} | gzip -1 > {name}.tar.gz && rm -r {name}");
+        self.check(self.dir.path(), &line);
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -142,8 +149,8 @@ fn every_line_of_the_guide_works_from_the_archive() {
                 );
                 std::fs::create_dir_all(config.parent().unwrap()).unwrap();
                 std::fs::write(&config, provider).unwrap();
-            } else if line.starts_with("tar ") || line.starts_with("export PATH") {
-                // The archive is unpacked, and the path is set for every line.
+            } else if line.starts_with("export PATH") {
+                // The path is set for every line.
             } else if line == "selvedge" || line.starts_with("selvedge --approval") {
                 // A chat needs a terminal. It may not read yet when the first line is typed.
                 let chat = format!(
@@ -172,4 +179,60 @@ fn every_line_of_the_guide_works_from_the_archive() {
     newcomer.check(&home, "sh selvedge-0.0.0-test/install --uninstall");
     assert!(!home.join(".local/bin/selvedge").exists());
     assert!(config.exists(), "the settings stay");
+}
+
+#[test]
+fn the_installer_takes_only_the_archive_that_the_checksums_describe() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let newcomer = Newcomer { dir };
+    let home = newcomer.dir.path().to_owned();
+    let archive = newcomer.path("selvedge-1.0.0-test");
+    for folder in ["completions", "man"] {
+        std::fs::create_dir_all(archive.join(folder)).unwrap();
+    }
+    for file in [
+        "completions/selvedge.bash",
+        "completions/_selvedge",
+        "completions/selvedge.fish",
+        "man/selvedge.1",
+        "LICENSE-MIT",
+    ] {
+        std::fs::write(archive.join(file), file).unwrap();
+    }
+    std::fs::write(archive.join("selvedge"), "#!/bin/sh\necho selvedge 1.0.0\n").unwrap();
+    std::fs::copy(root().join("scripts/install"), home.join("install")).unwrap();
+    newcomer.check(&home, "chmod 755 selvedge-1.0.0-test/selvedge");
+    newcomer.pack("selvedge-1.0.0-test");
+    newcomer.check(&home, "sha256sum *.tar.gz > SHA256SUMS");
+    let installed = newcomer.check(&home, "sh install selvedge-1.0.0-test.tar.gz");
+    assert!(
+        installed.starts_with("installed selvedge 1.0.0 in "),
+        "{installed}"
+    );
+    for file in [
+        "bin/selvedge",
+        "share/man/man1/selvedge.1",
+        "share/bash-completion/completions/selvedge",
+        "share/zsh/site-functions/_selvedge",
+        "share/fish/vendor_completions.d/selvedge.fish",
+        "share/doc/selvedge/LICENSE-MIT",
+    ] {
+        assert!(home.join(".local").join(file).is_file(), "{file}");
+    }
+    newcomer.check(&home, "sh install --uninstall");
+    assert!(!home.join(".local/bin/selvedge").exists());
+    // Another file, and a file that the list does not name.
+    newcomer.check(&home, "cp selvedge-1.0.0-test.tar.gz selvedge-other.tar.gz");
+    newcomer.check(&home, "echo more >> selvedge-1.0.0-test.tar.gz");
+    for file in ["selvedge-1.0.0-test.tar.gz", "selvedge-other.tar.gz"] {
+        let refused = newcomer.run(&home, &format!("sh install {file}"));
+        let stderr = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            refused.status.code() == Some(1)
+                && stderr.contains(&format!("error: {file} is not the file"))
+                && stderr.contains("hint: "),
+            "{stderr}"
+        );
+        assert!(!home.join(".local/bin/selvedge").exists());
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use selvedge_protocol::{CallReach, Preview, PreviewContent, ResumeAs, RuleScope, ToolSpec};
 use selvedge_text::truncate_chars;
-use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
+use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, ToolOutput, parse_args};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -122,8 +122,10 @@ impl Tool for ExecCommand {
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let Self(commands, terminals) = self;
-        let run = async move |args| run(commands, terminals, args, &call).await;
-        typed_call(args, run, |output: &TerminalOutput| Some(render(output)))
+        Box::pin(async move {
+            let output = run(commands, terminals, parse_args(args)?, &call).await?;
+            tool_output(&output)
+        })
     }
 }
 
@@ -168,8 +170,10 @@ impl Tool for WriteStdin {
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
-        let run = async move |args| write_stdin(&self.0, args, &call).await;
-        typed_call(args, run, |output: &TerminalOutput| Some(render(output)))
+        Box::pin(async move {
+            let output = write_stdin(&self.0, parse_args(args)?, &call).await?;
+            tool_output(&output)
+        })
     }
 }
 
@@ -233,6 +237,16 @@ fn terminal_output(terminals: &Terminals, id: u32, read: TerminalRead) -> Termin
         session_id,
         exit_code: read.exit_code,
     }
+}
+
+/// Returns the result with the text for models, and the exit code of a command that failed.
+fn tool_output(output: &TerminalOutput) -> Result<ToolOutput, ToolError> {
+    let failed = output.exit_code.filter(|code| *code != 0);
+    Ok(ToolOutput {
+        model_text: Some(render(output)),
+        failure: failed.map(|code| format!("exit {code}")),
+        ..ToolOutput::from_value(output)?
+    })
 }
 
 fn render(output: &TerminalOutput) -> String {

@@ -102,6 +102,8 @@ pub(crate) struct Chat {
     pub(super) history_search: Option<HistorySearch>,
     /// The command that the user runs with `!`.
     pub(super) shell_command: Option<ShellCommand>,
+    /// The last command that the user ran since the last turn, and its output.
+    pub(super) last_shell_output: Option<(String, String)>,
     /// What the next message tells the model besides its text: commands that the user ran.
     pub(super) context_for_model: Vec<String>,
     pub(super) input_gate: InputGate,
@@ -193,6 +195,7 @@ impl Chat {
             script_mode: None,
             history_search: None,
             shell_command: None,
+            last_shell_output: None,
             context_for_model: Vec::new(),
             input_gate: InputGate::default(),
             notice: None,

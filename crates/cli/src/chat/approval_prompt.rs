@@ -20,7 +20,7 @@ use super::scroll_view::ScrollView;
 use super::theme::Theme;
 use crate::approval_question::{
     ApprovalAnswerMode, ApprovalOption, CallBlock, QuestionSurface, approval_options, call_block,
-    heading, is_from_script, stated_reason, tool_and_reason,
+    heading, is_from_script, scope_name, stated_reason, tool_and_reason,
 };
 
 /// Minimum height of the window that scrolls a question, in lines.
@@ -93,6 +93,24 @@ impl ApprovalPrompt {
     /// Whether a call that is already running asks. Such questions have no arguments.
     pub(crate) fn is_from_running_call(&self) -> bool {
         self.calls().iter().any(|call| call.args.is_null())
+    }
+
+    /// Returns a row that reports the decision.
+    pub(crate) fn decision_row(&self, decision: &ApprovalResponse, theme: Theme) -> StyledRow {
+        let scope = scope_name(&self.pending.request);
+        let text = match decision {
+            ApprovalResponse::Decided(answers) => {
+                let texts = answers.iter().map(|answer| describe_answer(answer, scope));
+                let mut texts: Vec<String> = texts.collect();
+                texts.dedup();
+                texts.join(", then ")
+            }
+            ApprovalResponse::Cancelled => "cancelled".to_owned(),
+            ApprovalResponse::Unavailable(reason) => reason.clone(),
+            ApprovalResponse::Deferred => "not answered yet".to_owned(),
+        };
+        StyledRow::styled(sanitize_line(&text), theme.bold())
+            .with_prefix(Span::styled("» ", theme.question()))
     }
 
     pub(crate) fn reply(self, decision: ApprovalResponse) {
@@ -257,27 +275,11 @@ fn option_list(
     ChoiceList::new(options, "denies")
 }
 
-/// Returns a row that reports the decision.
-pub(crate) fn decision_row(decision: &ApprovalResponse, theme: Theme) -> StyledRow {
-    let text = match decision {
-        ApprovalResponse::Decided(answers) => {
-            let mut texts: Vec<String> = answers.iter().map(describe_answer).collect();
-            texts.dedup();
-            texts.join(", then ")
-        }
-        ApprovalResponse::Cancelled => "cancelled".to_owned(),
-        ApprovalResponse::Unavailable(reason) => reason.clone(),
-        ApprovalResponse::Deferred => "not answered yet".to_owned(),
-    };
-    StyledRow::styled(sanitize_line(&text), theme.bold())
-        .with_prefix(Span::styled("» ", theme.question()))
-}
-
-fn describe_answer(answer: &CallDecision) -> String {
+fn describe_answer(answer: &CallDecision, scope: &str) -> String {
     match answer {
         CallDecision::Once => "approved once".to_owned(),
-        CallDecision::SimilarCalls => "approved, with similar calls of this script".to_owned(),
-        CallDecision::AllLaterCalls => "approved, with all later calls of this script".to_owned(),
+        CallDecision::SimilarCalls => format!("approved, with similar calls of this {scope}"),
+        CallDecision::AllLaterCalls => format!("approved, with all later calls of this {scope}"),
         CallDecision::UntilExit => "approved until this chat ends".to_owned(),
         CallDecision::AlwaysInFolder => "approved always in this folder".to_owned(),
         CallDecision::Always => "approved always, in every folder".to_owned(),
@@ -503,6 +505,24 @@ mod tests {
                 "    reason given by the model: old⏎build",
                 ""
             ]
+        );
+    }
+
+    #[test]
+    fn the_decision_names_what_it_covers() {
+        let row = |scope: &str| {
+            let (mut prompt, _answer) = prompt(vec![call("exec", None)], Instant::now());
+            prompt.pending.request.scope_id = Some(scope.to_owned());
+            let decision = ApprovalResponse::Decided(vec![CallDecision::AllLaterCalls]);
+            prompt.decision_row(&decision, Theme::Plain).plain()
+        };
+        assert_eq!(
+            row("scr_1"),
+            "» approved, with all later calls of this script"
+        );
+        assert_eq!(
+            row("trn_1"),
+            "» approved, with all later calls of this turn"
         );
     }
 

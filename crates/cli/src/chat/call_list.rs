@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
+use selvedge_journal::{Redactor, StoredCall};
 use selvedge_protocol::{CallRecord, RuntimeEvent};
 use selvedge_tools::summarise_args;
 use serde_json::Value;
@@ -229,29 +230,84 @@ impl CallList {
         let of_sub_agent =
             line.run_id.is_some() && self.run_id.is_some() && line.run_id != self.run_id;
         let indent = if of_sub_agent { "    " } else { "  " };
-        let (mark, style, status) = line.status_label(now, theme);
-        let mut body = vec![Span::raw(sanitize_line(&line.tool))];
-        if !line.arguments_summary.is_empty() {
-            let summary = format!(" {}", sanitize_line(&line.arguments_summary));
-            body.push(Span::styled(summary, theme.dim()));
-        }
-        if !status.is_empty() {
-            let style = if style == theme.error() {
-                style
-            } else {
-                theme.dim()
-            };
-            body.push(Span::styled(format!("  {status}"), style));
-        }
         let wrap = match &line.state {
             CallLineState::Finished(record) if record.error.is_some() => WrapMode::Words,
             _ => WrapMode::Truncate,
         };
-        StyledRow::spans(body)
+        let label = line.status_label(now, theme);
+        labelled_row(&line.tool, &line.arguments_summary, label, theme)
             .with_wrap(wrap)
-            .with_prefix(Span::styled(format!("{mark} "), style))
             .with_prefix(Span::raw(indent))
     }
+}
+
+/// Returns a row of a call: its mark, its tool with the arguments, and its status, which stays
+/// visible behind long arguments.
+fn labelled_row(
+    tool: &str,
+    arguments_summary: &str,
+    (mark, style, status): (&'static str, Style, String),
+    theme: Theme,
+) -> StyledRow {
+    let mut body = vec![Span::raw(sanitize_line(tool))];
+    if !arguments_summary.is_empty() {
+        let summary = format!(" {}", sanitize_line(arguments_summary));
+        body.push(Span::styled(summary, theme.dim()));
+    }
+    let mut tail = Vec::new();
+    if !status.is_empty() {
+        let style = if style == theme.error() {
+            style
+        } else {
+            theme.dim()
+        };
+        tail.push(Span::styled(format!("  {status}"), style));
+    }
+    StyledRow::spans(body)
+        .with_tail(tail)
+        .with_prefix(Span::styled(format!("{mark} "), style))
+}
+
+/// Returns the row of a call that the journal recorded.
+pub(crate) fn stored_call_row(call: &StoredCall, redactor: &Redactor, theme: Theme) -> StyledRow {
+    let arguments = call.args.as_ref();
+    let summary = arguments.map(|args| summarise_args(&redactor.redact_value(args), &[]));
+    let label = CallOutcomeLabel::of_stored(call);
+    let reason = label.reason.as_deref();
+    let reason = reason.map(|reason| redactor.redact_text(reason).into_owned());
+    let label = CallOutcomeLabel { reason, ..label };
+    let wrap = match label.reason {
+        Some(_) => WrapMode::Words,
+        None => WrapMode::Truncate,
+    };
+    let duration = call.duration_ms.unwrap_or_default();
+    let label = outcome_label(&label, duration, theme);
+    labelled_row(&call.tool, &summary.unwrap_or_default(), label, theme)
+        .with_wrap(wrap)
+        .indented(2)
+}
+
+/// Returns the mark of an outcome, its style, and the status text.
+fn outcome_label(
+    label: &CallOutcomeLabel,
+    duration_ms: f64,
+    theme: Theme,
+) -> (&'static str, Style, String) {
+    let style = match label.tone {
+        OutcomeTone::Good => theme.success(),
+        OutcomeTone::Bad => theme.error(),
+        OutcomeTone::Neutral => theme.dim(),
+    };
+    let short = |text: &str| truncate(&sanitize_line(text), 300);
+    let words = match label.words.as_str() {
+        "" => format_milliseconds(duration_ms),
+        words => short(words),
+    };
+    let status = match &label.reason {
+        Some(reason) => format!("{words}: {}", short(reason)),
+        None => words,
+    };
+    (label.mark, style, status)
 }
 
 impl CallLine {
@@ -304,21 +360,7 @@ impl CallLine {
             }
             CallLineState::Finished(record) => {
                 let label = CallOutcomeLabel::of_record(record, self.result_failure.as_deref());
-                let style = match label.tone {
-                    OutcomeTone::Good => theme.success(),
-                    OutcomeTone::Bad => theme.error(),
-                    OutcomeTone::Neutral => theme.dim(),
-                };
-                let short = |text: &str| truncate(&sanitize_line(text), 300);
-                let words = match label.words.as_str() {
-                    "" => format_milliseconds(record.duration_ms),
-                    words => short(words),
-                };
-                let status = match &label.reason {
-                    Some(reason) => format!("{words}: {}", short(reason)),
-                    None => words,
-                };
-                (label.mark, style, status)
+                outcome_label(&label, record.duration_ms, theme)
             }
         }
     }
@@ -407,6 +449,25 @@ mod tests {
         assert_eq!(
             plain(&calls.live_rows(now, Theme::Plain)),
             ["  ✗ exec false  exit 1"]
+        );
+    }
+
+    #[test]
+    fn the_outcome_stays_visible_behind_long_arguments() {
+        let now = Instant::now();
+        let mut calls = CallList::for_run("scr_1");
+        let arguments = "python3 -m pytest tests/some/long/path -k one";
+        calls.apply(&started("scr_1", "tool_1", "exec", arguments), now);
+        let ended = RuntimeEvent::CallFinished {
+            parent_id: "scr_1".into(),
+            call: record("tool_1", "exec", CallStatus::Done),
+            result_failure: Some("exit 1".into()),
+        };
+        calls.apply(&ended, now);
+        let rows = calls.finished_rows(now, Theme::Plain);
+        assert_eq!(
+            rows[0].wrapped(40)[0].to_string(),
+            "  ✗ exec python3 -m pytest test…  exit 1"
         );
     }
 

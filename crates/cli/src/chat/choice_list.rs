@@ -130,10 +130,8 @@ impl<T: Clone> ChoiceList<T> {
             DigitKeys::Select => "↑ ↓ or a digit chooses",
             DigitKeys::AreText => "↑ ↓ chooses",
         };
-        rows.push(StyledRow::dim(format!(
-            "  {choose} · Enter confirms · Esc {}",
-            self.escape_label
-        )));
+        let keys = format!("{choose} · Enter confirms · Esc {}", self.escape_label);
+        rows.push(StyledRow::dim(keys).indented(2));
         rows
     }
 }

@@ -14,11 +14,10 @@ use selvedge_protocol::{
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::app::{Chat, RunningTurn};
-use super::approval_prompt::decision_row;
 use super::form_prompt::outcome_row;
 use super::inbox::InboxUse;
 use super::pending_question::ChatQuestion;
-use super::recent_turns::{recent_turn_rows, user_message_rows};
+use super::recent_turns::{RecentTurnView, recent_turn_rows, user_message_rows};
 use super::rows::StyledRow;
 use super::turn_view::TurnView;
 use super::updates::{ChatApprover, ChatUpdate};
@@ -58,7 +57,13 @@ impl Chat {
         self.setup.toolbox.turn_diff.begin_session();
         self.refresh_status();
         self.print_block([StyledRow::dim(format!("session {}", session.id()))]);
-        let rows = recent_turn_rows(&session, self.screen.width(), self.theme);
+        let view = RecentTurnView {
+            journal: self.setup.journal.as_deref(),
+            redactor: &self.setup.redactor(),
+            width: self.screen.width(),
+            theme: self.theme,
+        };
+        let rows = recent_turn_rows(&session, &view);
         self.print_rows(rows);
         let interrupted = session.has_open_turn();
         self.session = Some(session);
@@ -201,6 +206,7 @@ impl Chat {
             ..TurnOptions::default()
         };
         self.spent_before_turn = session.total_spent();
+        self.last_shell_output = None;
         self.running_turn = Some(RunningTurn {
             turn: TurnView::new(self.theme, Instant::now()),
             options: options.clone(),
@@ -375,7 +381,7 @@ impl Chat {
     pub(super) fn answer_approval(&mut self, decision: ApprovalResponse) {
         if let Some(ChatQuestion::Approval(prompt)) = self.questions.pop_front() {
             self.question_shown = false;
-            self.print_block([decision_row(&decision, self.theme)]);
+            self.print_block([prompt.decision_row(&decision, self.theme)]);
             prompt.reply(decision);
         }
     }

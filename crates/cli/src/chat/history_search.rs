@@ -11,6 +11,8 @@ pub(crate) struct HistorySearch {
     query: String,
     /// Index of the message in the editor; `None` if none was found.
     found: Option<usize>,
+    /// Whether the last step found no message.
+    has_failed: bool,
     /// The input from before the search.
     draft: String,
 }
@@ -72,7 +74,11 @@ impl Chat {
     fn show_found(&mut self, query: &str, before: usize) {
         let found = self.history.find_before(query, before);
         let found = found.map(|(index, entry)| (index, entry.to_owned()));
-        if let (Some((index, entry)), Some(search)) = (found, &mut self.history_search) {
+        let Some(search) = &mut self.history_search else {
+            return;
+        };
+        search.has_failed = found.is_none();
+        if let Some((index, entry)) = found {
             search.found = Some(index);
             self.editor.set(&entry);
         }
@@ -81,8 +87,12 @@ impl Chat {
 
     fn show_search_notice(&mut self) {
         if let Some(search) = &self.history_search {
+            let state = match search.has_failed {
+                true => "no other message",
+                false => "Ctrl-R older",
+            };
             self.notice = Some(format!(
-                "history: {}▏ Ctrl-R older · Enter takes it · Esc cancels",
+                "history: {}▏ {state} · Enter takes it · Esc cancels",
                 search.query
             ));
         }

@@ -46,6 +46,7 @@ use ratatui_core::text::Span;
 
 use self::app::Chat;
 pub(crate) use self::history::remove_from_history;
+pub(crate) use self::rows::truncate;
 use self::rows::{StyledRow, sanitize_line, wrap_rows};
 pub(crate) use self::status::format_usage;
 pub(crate) use self::streamed_text::StreamedMarkdown;

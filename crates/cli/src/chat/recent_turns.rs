@@ -2,8 +2,12 @@
 
 use ratatui_core::text::Span;
 use selvedge_agent::Session;
-use selvedge_protocol::{ConversationItem, FunctionCallOutput, MessageRole, TurnItem};
+use selvedge_journal::{Journal, Redactor};
+use selvedge_protocol::{
+    CallRecord, ConversationItem, FunctionCallOutput, MessageRole, ScriptToolCallOutput, TurnItem,
+};
 
+use super::call_list::stored_call_row;
 use super::markdown::render_markdown;
 use super::rows::{StyledRow, fold_rows, sanitize, sanitize_line, truncate};
 use super::script_view::{script_result_rows, script_source_rows};
@@ -15,8 +19,17 @@ const SHOWN_TURNS: u32 = 3;
 /// Lines of a user message, and calls of a script, that are shown.
 const MAX_SHOWN_LINES: usize = 20;
 
+/// How the turns of a session are shown.
+pub(crate) struct RecentTurnView<'a> {
+    /// Knows the arguments and the outcomes of calls; `None` if the session is not stored.
+    pub(crate) journal: Option<&'a Journal>,
+    pub(crate) redactor: &'a Redactor,
+    pub(crate) width: usize,
+    pub(crate) theme: Theme,
+}
+
 /// Returns the last [`SHOWN_TURNS`] turns of the session as rows.
-pub(crate) fn recent_turn_rows(session: &Session, width: usize, theme: Theme) -> Vec<StyledRow> {
+pub(crate) fn recent_turn_rows(session: &Session, view: &RecentTurnView<'_>) -> Vec<StyledRow> {
     let history = session.history();
     let first_turn = session.turn_number().saturating_sub(SHOWN_TURNS - 1).max(1);
     let mut rows = Vec::new();
@@ -30,7 +43,7 @@ pub(crate) fn recent_turn_rows(session: &Session, width: usize, theme: Theme) ->
     let shown = history.iter().filter(|(turn, _)| *turn >= first_turn);
     let shown: Vec<&TurnItem> = shown.map(|(_, item)| item).collect();
     for (index, item) in shown.iter().enumerate() {
-        let rendered = item_rows(item, width, theme);
+        let rendered = item_rows(item, view);
         if rendered.is_empty() {
             continue;
         }
@@ -51,7 +64,8 @@ pub(crate) fn recent_turn_rows(session: &Session, width: usize, theme: Theme) ->
     rows
 }
 
-fn item_rows(item: &TurnItem, width: usize, theme: Theme) -> Vec<StyledRow> {
+fn item_rows(item: &TurnItem, view: &RecentTurnView<'_>) -> Vec<StyledRow> {
+    let (width, theme) = (view.width, view.theme);
     match item {
         TurnItem::Conversation(ConversationItem::Message(message))
             if message.role == MessageRole::User =>
@@ -82,22 +96,39 @@ fn item_rows(item: &TurnItem, width: usize, theme: Theme) -> Vec<StyledRow> {
             script_source_rows(&call.id, &call.language, &call.source_code, theme)
         }
         TurnItem::ScriptToolCallOutput(output) => {
-            let call = |call: &selvedge_protocol::CallRecord| {
-                let text = format!("{}  {}", sanitize_line(&call.tool), call.status.as_str());
-                StyledRow::dim(text)
-                    .truncated()
-                    .with_prefix(Span::raw("  · "))
-            };
-            let calls = output.calls.iter().take(MAX_SHOWN_LINES).map(call);
-            calls.chain(script_result_rows(output, theme)).collect()
+            let mut rows = script_call_rows(output, view);
+            rows.extend(script_result_rows(output, theme));
+            rows
         }
     }
 }
 
+/// Returns the calls of a script with their outcomes, if the journal still has them.
+fn script_call_rows(output: &ScriptToolCallOutput, view: &RecentTurnView<'_>) -> Vec<StyledRow> {
+    let stored = view
+        .journal
+        .and_then(|journal| journal.run(&output.id).ok());
+    if let Some(run) = stored {
+        let calls = run.calls.iter().take(MAX_SHOWN_LINES);
+        return calls
+            .map(|call| stored_call_row(call, view.redactor, view.theme))
+            .collect();
+    }
+    // Without a mark: a command that is done may have failed.
+    let row = |call: &CallRecord| {
+        let text = format!("{}  {}", sanitize_line(&call.tool), call.status.as_str());
+        StyledRow::dim(text)
+            .truncated()
+            .with_prefix(Span::raw("  · "))
+    };
+    output.calls.iter().take(MAX_SHOWN_LINES).map(row).collect()
+}
+
 fn call_result_rows(output: &FunctionCallOutput, theme: Theme) -> Vec<StyledRow> {
+    // No check mark: the text of a command that is done names its exit code.
     let (mark, style) = match output.failed {
         true => ("✗", theme.error()),
-        false => ("✓", theme.success()),
+        false => ("·", theme.dim()),
     };
     let text = output.text();
     let first = truncate(&sanitize_line(text.lines().next().unwrap_or_default()), 200);

@@ -30,6 +30,8 @@ pub(crate) struct StyledRow {
     /// Prefix of the further wrapped lines.
     pub(crate) rest_prefix: Vec<Span<'static>>,
     pub(crate) body: Vec<Span<'static>>,
+    /// End of the row. A row that is truncated loses text of its body instead.
+    pub(crate) tail: Vec<Span<'static>>,
     pub(crate) wrap: WrapMode,
 }
 
@@ -79,8 +81,15 @@ impl StyledRow {
         self
     }
 
+    /// Puts spans at the end of the row, which stay if the row is truncated.
+    pub(crate) fn with_tail(mut self, tail: Vec<Span<'static>>) -> Self {
+        self.tail = tail;
+        self
+    }
+
     pub(crate) fn is_blank(&self) -> bool {
-        self.body.iter().all(|span| span.content.trim().is_empty())
+        let mut spans = self.body.iter().chain(&self.tail);
+        spans.all(|span| span.content.trim().is_empty())
     }
 
     /// Returns the text without styles.
@@ -89,6 +98,7 @@ impl StyledRow {
         self.first_prefix
             .iter()
             .chain(&self.body)
+            .chain(&self.tail)
             .map(|span| span.content.as_ref())
             .collect()
     }
@@ -96,7 +106,8 @@ impl StyledRow {
     /// Returns the row as lines of at most `width` columns.
     pub(crate) fn wrapped(&self, width: usize) -> Vec<Line<'static>> {
         let width = width.max(1);
-        let graphemes = split_graphemes(&self.body);
+        let mut graphemes = split_graphemes(&self.body);
+        let tail = split_graphemes(&self.tail);
         let first_width = spans_width(&self.first_prefix);
         let rest_width = spans_width(&self.rest_prefix);
         // Drop the prefixes if they leave fewer than four columns.
@@ -109,9 +120,15 @@ impl StyledRow {
             width - spans_width(&rest_prefix),
         );
         let lines = match self.wrap {
-            WrapMode::Words => wrap_words(&graphemes, first, rest),
-            WrapMode::Anywhere => wrap_anywhere(&graphemes, first, rest),
-            WrapMode::Truncate => vec![truncate_graphemes(graphemes, first)],
+            WrapMode::Truncate => vec![truncate_before_tail(graphemes, tail, first)],
+            WrapMode::Words => {
+                graphemes.extend(tail);
+                wrap_words(&graphemes, first, rest)
+            }
+            WrapMode::Anywhere => {
+                graphemes.extend(tail);
+                wrap_anywhere(&graphemes, first, rest)
+            }
         };
         let lines = lines.into_iter().enumerate();
         lines
@@ -304,6 +321,23 @@ fn wrap_anywhere(
     lines
 }
 
+/// Truncates a body so that it fits into `available` columns together with its tail. A tail that
+/// takes more than two thirds of the line is truncated itself.
+fn truncate_before_tail(
+    mut body: Vec<StyledGrapheme>,
+    tail: Vec<StyledGrapheme>,
+    available: usize,
+) -> Vec<StyledGrapheme> {
+    let tail_width: usize = tail.iter().map(|grapheme| grapheme.width).sum();
+    if tail_width * 3 > available * 2 {
+        body.extend(tail);
+        return truncate_graphemes(body, available);
+    }
+    let mut line = truncate_graphemes(body, available - tail_width);
+    line.extend(tail);
+    line
+}
+
 /// Truncates to `available` columns. A truncated line ends with `…`.
 fn truncate_graphemes(graphemes: Vec<StyledGrapheme>, available: usize) -> Vec<StyledGrapheme> {
     let width: usize = graphemes.iter().map(|grapheme| grapheme.width).sum();
@@ -379,6 +413,20 @@ mod tests {
         let row = StyledRow::styled("    let x  = 1;", Style::new()).with_wrap(WrapMode::Anywhere);
         assert_eq!(lines(&row, 8).concat(), "    let x  = 1;");
         assert_eq!(lines(&row.with_wrap(WrapMode::Truncate), 8), ["    let…"]);
+    }
+
+    #[test]
+    fn a_truncated_row_keeps_its_tail() {
+        let row = StyledRow::text("exec echo 日本語日本語")
+            .with_tail(vec![Span::raw("  exit 3")])
+            .indented(2);
+        assert_eq!(row.plain(), "  exec echo 日本語日本語  exit 3");
+        let truncated = row.clone().truncated();
+        assert_eq!(lines(&truncated, 24), ["  exec echo 日…  exit 3"]);
+        assert_eq!(lines(&truncated, 40), ["  exec echo 日本語日本語  exit 3"]);
+        assert_eq!(lines(&row, 24), ["  exec echo 日本語日本語", "  exit 3"]);
+        // The tail alone would fill the line.
+        assert_eq!(lines(&truncated, 10), ["  exec ec…"]);
     }
 
     #[test]

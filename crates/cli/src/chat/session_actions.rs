@@ -13,7 +13,9 @@ use super::app::Chat;
 use super::commands::{SCRIPT_MODES, describe_choice, describe_policy};
 use super::highlight::highlight_code;
 use super::rows::{StyledRow, sanitize, sanitize_line};
+use super::shell_command::output_rows;
 use super::status::format_usage;
+use super::theme::Theme;
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
 use crate::prompt_images::text_with_images;
@@ -204,52 +206,74 @@ impl Chat {
         }
     }
 
-    /// Prints the scripts and results of the last turn without folding them.
+    /// Prints what was folded last in full: the output of a command that the user ran since the
+    /// last turn, or else the scripts and results of that turn.
     pub(super) fn expand_last_turn(&mut self) {
+        if let Some((line, output)) = &self.last_shell_output {
+            let head = StyledRow::dim(format!("! {}", sanitize(line)));
+            let rows = output_rows(output).into_iter().map(|row| row.indented(2));
+            let rows: Vec<StyledRow> = std::iter::once(head).chain(rows).collect();
+            return self.print_block(rows);
+        }
         let Some(session) = &self.session else {
             self.notice = Some("nothing to expand until the turn ends".to_owned());
             return;
         };
-        let last = session.turn_number();
-        let items = session.history().into_iter();
-        let items = items.filter(|(turn, _)| *turn == last);
+        let items = session.turn_items(session.turn_number());
         let theme = self.theme;
-        let mut rows = Vec::new();
-        for (_, item) in items {
-            match item {
-                TurnItem::ScriptToolCall(call) => {
-                    rows.push(StyledRow::styled(
-                        format!("▶ script  {}", call.id),
-                        theme.progress(),
-                    ));
-                    let source = call.source_code.trim_matches('\n');
-                    let code = highlight_code("ts", source, theme).into_iter();
-                    rows.extend(code.map(|row| row.indented(4)));
-                }
-                TurnItem::ScriptToolCallOutput(output) => {
-                    for part in &output.output {
-                        if let OutputPart::Text { text } = part {
-                            rows.extend(text_rows(text));
-                        }
-                    }
-                    if let Some(value) = output.value() {
-                        let text = serde_json::to_string_pretty(&value).unwrap_or_default();
-                        rows.extend(text_rows(&text));
-                    }
-                    rows.push(StyledRow::blank());
-                }
-                TurnItem::Conversation(ConversationItem::FunctionCallOutput(output)) => {
-                    rows.extend(text_rows(&output.text()));
-                    rows.push(StyledRow::blank());
-                }
-                TurnItem::Conversation(_) => {}
-            }
-        }
+        let rows: Vec<StyledRow> = items
+            .iter()
+            .flat_map(|item| whole_item_rows(item, theme))
+            .collect();
         match rows.is_empty() {
             true => self.notice = Some("the last turn has no scripts or results".to_owned()),
-            false => self.print_block(rows),
+            false => self.print_rows(rows),
         }
     }
+}
+
+/// Returns a script, a call or a result in full. Messages have no rows: they are never folded.
+fn whole_item_rows(item: &TurnItem, theme: Theme) -> Vec<StyledRow> {
+    let mut rows = Vec::new();
+    match item {
+        TurnItem::ScriptToolCall(call) => {
+            rows.push(StyledRow::styled(
+                format!("▶ script  {}", call.id),
+                theme.progress(),
+            ));
+            let source = call.source_code.trim_matches('\n');
+            let code = highlight_code("ts", source, theme).into_iter();
+            rows.extend(code.map(|row| row.indented(4)));
+        }
+        TurnItem::ScriptToolCallOutput(output) => {
+            let logged = output.logs.iter();
+            rows.extend(logged.flat_map(|entry| text_rows(&entry.message)));
+            for part in &output.output {
+                if let OutputPart::Text { text } = part {
+                    rows.extend(text_rows(text));
+                }
+            }
+            if let Some(error) = &output.error {
+                rows.push(StyledRow::text(format!("    ✗ {}", error.code)));
+                rows.extend(text_rows(&error.message));
+            }
+            if let Some(value) = output.value() {
+                let text = serde_json::to_string_pretty(&value).unwrap_or_default();
+                rows.extend(text_rows(&text));
+            }
+            rows.push(StyledRow::blank());
+        }
+        TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
+            let text = sanitize_line(&format!("{} {}", call.name, call.arguments));
+            rows.push(StyledRow::text(text).with_prefix(Span::styled("  · ", theme.dim())));
+        }
+        TurnItem::Conversation(ConversationItem::FunctionCallOutput(output)) => {
+            rows.extend(text_rows(&output.text()));
+            rows.push(StyledRow::blank());
+        }
+        TurnItem::Conversation(_) => {}
+    }
+    rows
 }
 
 fn text_rows(text: &str) -> Vec<StyledRow> {

@@ -99,20 +99,27 @@ impl Chat {
         self.shell_command = None;
         self.notice = None;
         let ShellResult { end, output } = result;
-        let lines = sanitize(output.trim_end()).into_owned();
-        let rows = lines.lines().map(StyledRow::text).collect();
-        let rows = fold_rows(rows, MAX_SHOWN_LINES).into_iter();
+        let all = output_rows(output);
+        let rows = fold_rows(all, MAX_SHOWN_LINES).into_iter();
         let style = match end == "exit 0" {
             true => self.theme.dim(),
             false => self.theme.error(),
         };
         let last = StyledRow::styled(end.clone(), style);
         self.print_block(rows.chain([last]).map(|row| row.indented(2)));
+        self.last_shell_output = Some((line.to_owned(), output.clone()));
         self.context_for_model.push(format!(
             "I ran `{line}` ({end}):\n```\n{}\n```",
             output.trim_end()
         ));
     }
+}
+
+/// Returns the output of a command as rows.
+pub(super) fn output_rows(output: &str) -> Vec<StyledRow> {
+    let text = sanitize(output.trim_end());
+    let rows = text.lines().map(StyledRow::text);
+    rows.collect()
 }
 
 /// Reads a stream to its end, and returns its first [`MAX_OUTPUT_BYTES`] bytes.

@@ -351,3 +351,31 @@ fn without_a_terminal_forms_are_declined_with_a_message() {
         "the server's request does not reach the model"
     );
 }
+
+#[test]
+fn a_form_in_plain_lines_notifies_and_restores_the_title() {
+    let fixture = ChatFixture::new(super::polite);
+    let server =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
+    fixture.configure(&format!(
+        "[mcp_servers.odd]\ncommand = \"python3\"\nargs = [\"{}\", \"good\"]\n",
+        server.display()
+    ));
+    let args = ["run", "-e", "return (await odd.ask()).action"];
+    let mut terminal = fixture.open(&args, 80, 30, &[]);
+    terminal.wait_for("? the server odd asks:");
+    terminal.wait_for("then Enter");
+    let output = String::from_utf8_lossy(&terminal.raw_output).into_owned();
+    let restored = "\x1b]2;selvedge\x1b\\\x1b[23;2t";
+    assert!(
+        output.contains("\x07\x1b]9;selvedge asks a question\x1b\\")
+            && output.contains("\x1b]2;? selvedge asks a question\x1b\\")
+            && !output.contains(restored),
+        "{output:?}"
+    );
+    // Ctrl-D leaves the form.
+    terminal.type_text("\x04");
+    terminal.wait_for("\ncancel");
+    let output = String::from_utf8_lossy(&terminal.raw_output).into_owned();
+    assert!(output.contains(restored), "{output:?}");
+}

@@ -43,6 +43,10 @@ fn ctrl_r_finds_earlier_messages_and_quit_is_not_one_of_them() {
     terminal.wait_for("› third apple");
     terminal.type_text("\x12");
     terminal.wait_for("› first apple");
+    terminal.wait_for("Ctrl-R older");
+    terminal.type_text("\x12");
+    terminal.wait_for("no other message");
+    terminal.wait_for("› first apple");
     terminal.type_text("\r");
     terminal.wait_gone("history: apple");
     // Enter took the message, and did not send it.
@@ -150,6 +154,19 @@ fn exec_at_a_terminal_streams_markdown_and_reports_session_and_usage() {
     // `--quiet` omits it.
     let terminal = fixture.open(&["exec", "--quiet", "Show"], 80, 24, &[]);
     assert_eq!(summary(&terminal.wait_for_exit().1), "The end.");
+}
+
+#[test]
+fn the_summary_of_exec_is_not_part_of_the_answer() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open_shell();
+    terminal.wait_for("shell>");
+    let program = env!("CARGO_BIN_EXE_selvedge");
+    terminal.type_text(&format!("{program} exec Show > answer.txt\r"));
+    // Standard error is the terminal.
+    terminal.wait_for(" · 100 in, 20 out");
+    let answer = std::fs::read_to_string(fixture.work().join("answer.txt")).unwrap();
+    assert_eq!(answer, "Hello, *person*.\n");
 }
 
 #[test]

@@ -222,3 +222,130 @@ fn lists_of_sessions_and_runs_have_headings_and_say_only_if_they_are_cut() {
         "{runs}"
     );
 }
+
+#[test]
+fn the_exit_code_stays_visible_behind_a_long_command() {
+    let code = "await tools.exec({ command: ['sh', '-c', 'true some words that do not fit; exit 7'] });\n\
+        return 'ended'";
+    for width in [40, 60, 80] {
+        let fixture = ChatFixture::new(super::script(code));
+        let mut terminal = fixture.open(&[], width, 40, &[]);
+        terminal.send("Run it");
+        terminal.wait_for("Done.");
+        let screen = terminal.screen();
+        let line = screen.lines().find(|line| line.contains("✗ exec sh"));
+        let ending = line.map(|line| line.ends_with("  exit 7"));
+        assert_eq!(ending, Some(true), "{width}: {screen}");
+    }
+}
+
+#[test]
+fn a_continued_session_shows_how_its_calls_ended() {
+    let code = "await tools.exec({ command: ['sh', '-c', 'exit 4'] });\n\
+        await tools.exec({ command: ['touch', 'made'] }); return 'ended'";
+    let args = serde_json::json!({"command": ["sh", "-c", "exit 9"]});
+    let fixture = ChatFixture::new(move |asked| match asked.number {
+        0 => vec![text(&block(code))].into(),
+        1 => vec![super::call("c1", "shell", args.clone())].into(),
+        _ => vec![text("Done.")].into(),
+    });
+    let mut terminal = fixture.chat();
+    terminal.send("Run them");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    terminal.send("/quit");
+    terminal.wait_for_exit();
+    let mut terminal = fixture.open(&["continue"], 80, 40, &[]);
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    let screen = terminal.screen();
+    for line in [
+        "\n  ✗ exec sh -c exit 4  exit 4\n",
+        "\n  ✓ exec touch made  ",
+        "\n    · exit code 9 after ",
+    ] {
+        assert!(screen.contains(line), "{line}\n{screen}");
+    }
+    // The only check mark is that of the command that succeeded.
+    assert_eq!(screen.matches('✓').count(), 1, "{screen}");
+}
+
+#[test]
+fn logs_errors_and_the_output_of_own_commands_can_be_expanded() {
+    let code = "for (let n = 0; n < 18; n++) console.log(`logged row ${n}.`);\n\
+        throw new Error('x'.repeat(500) + ' the' + ' end')";
+    let fixture = ChatFixture::new(super::script(code));
+    let mut terminal = fixture.open(&[], 80, 24, &[("SHELL", "/bin/sh")]);
+    terminal.send("Log");
+    terminal.wait_for("more log lines");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    let folded = terminal.with_scrollback();
+    assert!(
+        !folded.contains("logged row 17.") && !folded.contains("x the end"),
+        "{folded}"
+    );
+    terminal.type_text("\x0f");
+    terminal.wait_for("logged row 17.");
+    terminal.wait_for("x the end");
+    terminal.send("!seq 1000 1060");
+    terminal.wait_for("more lines");
+    terminal.wait_for("  exit 0");
+    assert!(!terminal.with_scrollback().contains("\n  1060\n"));
+    terminal.send("/expand");
+    terminal.wait_for("\n  1060\n");
+    // After the next turn, that turn is expanded.
+    terminal.send("Again");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    terminal.send("/expand");
+    terminal.wait_for("the last turn has no scripts or results");
+}
+
+#[test]
+fn a_table_is_whole_wherever_the_pieces_of_an_answer_end() {
+    // The server sends pieces of seven characters: in one of the answers they end after a line
+    // break and the first character of a row.
+    let fixture = ChatFixture::new(|asked| {
+        let before = "x".repeat(asked.number + 1);
+        let table = "| a | b |\n|---|--:|\n| 1 | 2 |\n| 3 | 44 |\n";
+        vec![text(&format!(
+            "{before}\n\n{table}\nAfter {}.",
+            asked.number
+        ))]
+        .into()
+    });
+    let mut terminal = fixture.open(&[], 80, 40, &[]);
+    for number in 0..7 {
+        terminal.send("Show");
+        terminal.wait_for(&format!("After {number}."));
+        terminal.wait_for(READY);
+        let table = format!("\n\na │  b\n──┼───\n1 │  2\n3 │ 44\n\nAfter {number}.\n");
+        let screen = terminal.screen();
+        assert!(screen.contains(&table), "{screen}");
+    }
+}
+
+#[test]
+fn lists_fit_into_the_terminal() {
+    let fixture = ChatFixture::new(polite);
+    let message = "A long question about 日本語日本語日本語 that does not fit into a line at all";
+    assert!(fixture.run(&["-p", message]).status.success());
+    let code = "return 'a long script that does not fit into a line' // 日本語日本語";
+    assert!(fixture.run(&["run", "-e", code]).status.success());
+    for width in [40, 80, 120] {
+        for (args, id) in [(&["sessions", "list"], "ses_"), (&["runs", "list"], "scr_")] {
+            let (status, screen) = fixture.open(args, width, 24, &[]).wait_for_exit();
+            // A heading and one row, none of them wrapped.
+            let lines: Vec<&str> = screen.lines().collect();
+            assert!(
+                status == 0 && lines.len() == 2 && lines[1].starts_with(id),
+                "{width}: {screen}"
+            );
+            // The id is complete.
+            let shown = lines[1].split_whitespace().next().unwrap();
+            let found = fixture.run(&[args[0], "show", shown]);
+            assert!(found.status.success(), "{width}: {screen}\n{found:?}");
+        }
+    }
+}

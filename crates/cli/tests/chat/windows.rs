@@ -173,6 +173,31 @@ fn the_terminal_is_restored_at_exit_and_after_a_signal() {
     }
 }
 
+#[test]
+fn an_interrupted_question_for_a_key_restores_the_terminal() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open(&["models", "login", "openai"], 100, 24, &[]);
+    let echoes = |terminal: &super::driver::ChatTerminal| {
+        let modes = tcgetattr(terminal.master()).unwrap().local_modes;
+        modes.contains(LocalModes::ECHO)
+    };
+    terminal.wait_for("API key of openai:");
+    while echoes(&terminal) {
+        std::thread::yield_now();
+    }
+    let master = terminal.master().try_clone().unwrap();
+    terminal.type_text("sk-secret\x03");
+    let (status, screen) = terminal.wait_for_exit();
+    assert!(
+        status == 2 && screen.contains("error: interrupted; no key was stored"),
+        "{status}: {screen}"
+    );
+    assert!(!screen.contains("sk-secret"), "{screen}");
+    let modes = tcgetattr(&master).unwrap().local_modes;
+    assert!(modes.contains(LocalModes::ECHO));
+    assert!(!fixture.home().join("credentials.json").exists());
+}
+
 /// Wide and combining characters, a task list and an aligned table.
 const WIDE_PAGE: &str = "# 見出し\n\n日本語の文章は幅が二倍です。 cafe\u{301} と résumé, words that wrap at \
     forty columns.\n\n| 名前 | n |\n|:--|--:|\n| 読む | 12 |\n| e\u{301} | 7 |\n\n- [x] 完了\n- [ ] open\n";

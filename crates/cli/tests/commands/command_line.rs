@@ -65,7 +65,7 @@ fn keys_are_printed_and_set_and_comments_stay() {
     let file = workspace.dir.path().join("home/config.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(
-        text.starts_with("model = \"gpt-5\"\n# mine\n") || text.contains("# mine"),
+        text.contains("# mine\n") && text.contains("\nrecall = false # yes\n"),
         "{text}"
     );
     for wrong in [
@@ -82,11 +82,41 @@ fn keys_are_printed_and_set_and_comments_stay() {
         );
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    // A part with a dot is quoted.
+    let both = "{ input = 3.0, output = 15.0 }";
+    let prices = ["config", "set", "models.\"gpt-4.1\".prices", both];
+    assert_eq!(workspace.run(&prices).status, 0);
+    let key = "models.\"gpt-4.1\".prices.output";
+    assert_eq!(workspace.run(&["config", "get", key]).out, "15.0\n");
     assert_eq!(
         workspace.run(&["config", "set", "--unset", "model"]).status,
         0
     );
     assert_eq!(workspace.run(&["config", "get", "model"]).out, "not set\n");
+}
+
+#[cfg(unix)]
+#[test]
+fn the_file_keeps_its_permissions_and_its_place() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let workspace = CommandsWorkspace::new();
+    let file = workspace.dir.path().join("home/config.toml");
+    let mode = |file: &std::path::Path| file.metadata().unwrap().permissions().mode() & 0o777;
+    // A new file may get keys, so only its owner can read it.
+    let add = ["mcp", "add", "git", "--env", "TOKEN=secret", "--", "npx"];
+    assert_eq!(workspace.run(&add).status, 0);
+    assert_eq!(mode(&file), 0o600);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(workspace.run(&["config", "set", "model", "a"]).status, 0);
+    assert_eq!(mode(&file), 0o640);
+    // A link to a file that is kept elsewhere stays a link.
+    let elsewhere = workspace.dir.path().join("dotfiles.toml");
+    std::fs::rename(&file, &elsewhere).unwrap();
+    symlink(&elsewhere, &file).unwrap();
+    assert_eq!(workspace.run(&["config", "set", "model", "b"]).status, 0);
+    assert!(file.symlink_metadata().unwrap().is_symlink());
+    let text = std::fs::read_to_string(&elsewhere).unwrap();
+    assert!(text.contains("model = \"b\""), "{text}");
 }
 
 #[test]

@@ -27,6 +27,24 @@ fn always_in_this_folder_counts_in_no_other() {
 }
 
 #[test]
+fn a_question_notifies_and_restores_the_title() {
+    let dir = temp_dir();
+    let args = ["run", "-e", super::DOOM];
+    let mut terminal = PtyTerminal::run_with_term(dir.path(), &args, "xterm");
+    terminal.wait_for("\n> ");
+    let notice = "\x07\x1b]9;selvedge asks a question\x1b\\";
+    let title = "\x1b]2;? selvedge asks a question\x1b\\";
+    let restored = "\x1b]2;selvedge\x1b\\\x1b[23;2t";
+    for part in [notice, title] {
+        assert!(terminal.output.contains(part), "{:?}", terminal.output);
+    }
+    assert!(!terminal.output.contains(restored), "{:?}", terminal.output);
+    terminal.answer("3");
+    let (_, output) = terminal.wait_for_exit();
+    assert!(output.contains(restored), "{output:?}");
+}
+
+#[test]
 fn a_failed_command_a_reused_call_and_a_denial_are_not_check_marks() {
     let dir = temp_dir();
     let script = "await tools.exec({ command: ['false'], timeoutMs: 60000 });\n\
