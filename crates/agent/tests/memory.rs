@@ -211,7 +211,8 @@ async fn a_fact_of_turn_3_is_recalled_in_turn_400() {
 #[tokio::test]
 async fn raw_turns_keep_arguments_and_results_of_calls_inside_scripts() {
     let script = "const file = await tools.readFile({ path: 'b.txt' });\n\
-                  await tools.writeFile({ path: 'c.txt', content: 'x'.repeat(9000) });\n\
+                  await tools.writeFile({ path: 'c.txt', content: 'x'.repeat(200000) });\n\
+                  await tools.writeFile({ path: 'd.txt', content: 'y'.repeat(9000) });\n\
                   return 1";
     let server = Server::start(move |asked| match asked.number {
         0 => vec![text(&block(script))].into(),
@@ -231,11 +232,14 @@ async fn raw_turns_keep_arguments_and_results_of_calls_inside_scripts() {
     let calls = &output["calls"];
     assert_eq!(calls[0]["args"]["path"], "b.txt", "{output}");
     assert_eq!(calls[0]["result"]["text"], "four\n", "{output}");
+    // Only what is too long is shortened, and not what follows it.
     let content = calls[1]["args"]["content"].as_str().unwrap();
     assert!(
-        content.contains("bytes omitted") && content.len() < 4_100,
-        "{content}"
+        content.contains("bytes omitted") && (40_000..66_000).contains(&content.len()),
+        "{}",
+        content.len()
     );
+    assert_eq!(calls[2]["args"]["content"], "y".repeat(9_000));
 }
 
 #[tokio::test]

@@ -277,7 +277,7 @@ fn split_units(pieces: &[TurnPiece], measures: &TextMeasures<'_>) -> (Vec<TextUn
 
 /// Returns the index of the output of each call. Parallel calls come before their outputs, in the
 /// same order.
-fn outputs_of_calls(pieces: &[TurnPiece]) -> HashMap<usize, usize> {
+pub(crate) fn outputs_of_calls(pieces: &[TurnPiece]) -> HashMap<usize, usize> {
     let mut waiting: VecDeque<usize> = VecDeque::new();
     let mut outputs = HashMap::new();
     for (at, piece) in pieces.iter().enumerate() {
@@ -304,7 +304,11 @@ fn outputs_of_calls(pieces: &[TurnPiece]) -> HashMap<usize, usize> {
 }
 
 /// Describes a call, or the calls inside a script.
-fn actions_of_call(name: &str, args: &str, output: Option<&TurnPiece>) -> Vec<Action> {
+pub(crate) fn actions_of_call(
+    name: &str,
+    args: &str,
+    output: Option<&TurnPiece>,
+) -> Vec<Action> {
     let Some(TurnPiece::Output {
         text,
         failed,
@@ -351,7 +355,7 @@ fn add_actions(
         let factor = match action.kind {
             _ if action.failed => FAILURE_FACTOR,
             ActionKind::Check | ActionKind::Change => RESULT_FACTOR,
-            ActionKind::Other => CALL_FACTOR,
+            ActionKind::Read | ActionKind::Other => CALL_FACTOR,
         };
         // Calls are far apart, so that the lines of one do not mix with the next.
         let line = index * (MAX_OUTPUT_LINES + 1);
