@@ -45,7 +45,8 @@ const PREFERENCE_PHRASES: &str = "\
 /// Phrases that mark a decision.
 const DECISION_PHRASES: &str = "\
     we decided|i decided|decided to|decided on|decided against|decision:|we agreed|agreed to|\
-    agreed on|let's go with|going with|settled on|we chose|we will use|we'll use";
+    agreed on|let's go with|going with|settled on|we chose|we will use|we'll use|we now use|\
+    we switched to|we moved to|we no longer|no longer use";
 /// A longer sentence is neither a preference nor a decision.
 const MAX_STATEMENT_BYTES: usize = 240;
 /// Turns in which a call must fail, without success since, to count as a problem without a fix.
