@@ -475,11 +475,13 @@ async fn distill_if_due(inner: Arc<AgentMemoryInner>, session: String) {
 /// Returns the event that says what was recalled; `None` if nothing was, and nothing failed.
 fn recall_event(recalled: &RecalledMemory) -> Option<RuntimeEvent> {
     let turns = recalled.hits.len() + recalled.mentioned.len();
-    if turns == 0 && recalled.lessons.is_empty() && recalled.missing.is_empty() {
+    let is_layer = |lesson: &&selvedge_memory::Lesson| lesson.kind == LessonKind::Layer;
+    let quoted_layers = recalled.lessons.iter().filter(is_layer).count();
+    let lessons = recalled.lessons.len() - quoted_layers;
+    let layers = quoted_layers + recalled.mentioned_layers.len();
+    if turns + lessons + layers == 0 && recalled.missing.is_empty() {
         return None;
     }
-    let is_layer = |lesson: &&selvedge_memory::Lesson| lesson.kind == LessonKind::Layer;
-    let layers = recalled.lessons.iter().filter(is_layer).count();
     let is_used = |fate| matches!(fate, CandidateFate::Quoted | CandidateFate::Mentioned);
     let candidates = recalled.candidates.iter();
     let used = candidates.filter(|candidate| is_used(candidate.fate));
@@ -489,7 +491,7 @@ fn recall_event(recalled: &RecalledMemory) -> Option<RuntimeEvent> {
     });
     Some(RuntimeEvent::MemoryRecalled {
         turns: turns as u32,
-        lessons: (recalled.lessons.len() - layers) as u32,
+        lessons: lessons as u32,
         layers: layers as u32,
         duration_ms: recalled.elapsed.as_millis() as u64,
         details: used.chain(recalled.missing.iter().cloned()).collect(),
