@@ -11,20 +11,53 @@ use selvedge_memory::{
 };
 
 use crate::chats::{SeededRandom, chat};
+use crate::goals::Goals;
+
+/// The time within which 95 of 100 searches among [`GOAL_TURNS`] must end, in milliseconds.
+const SEARCH_GOAL_MS: f64 = 15.0;
+/// The number of turns for which the goal holds.
+const GOAL_TURNS: usize = 100_000;
 
 /// Runs all measurements. `sizes` are the numbers of turns for the searches.
-pub fn measure(sizes: &[&str]) {
-    let sizes: Vec<usize> = match sizes {
-        [] => vec![100_000, 1_000_000],
-        some => some.iter().map(|size| size.parse().unwrap()).collect(),
+pub fn measure(sizes: &[usize], goals: &mut Goals) {
+    let sizes = match sizes {
+        [] => &[GOAL_TURNS, 1_000_000],
+        some => some,
     };
     measure_append();
     measure_assembly();
-    for size in &sizes {
-        measure_search(*size);
+    for size in sizes {
+        measure_search(*size, goals);
     }
     if let Some(size) = sizes.first() {
-        measure_vectors((*size).min(MAX_VECTOR_TURNS));
+        measure_vectors((*size).min(MAX_VECTOR_TURNS), goals);
+    }
+    #[cfg(feature = "pocket")]
+    measure_built_in_encoder();
+}
+
+/// Measures how long the built-in encoder takes for the first question of a process, which loads
+/// it, and for later ones.
+#[cfg(feature = "pocket")]
+fn measure_built_in_encoder() {
+    let encoder = selvedge_memory::PocketEncoder::new();
+    let question = "Which database does the staging server use?";
+    let mut first = DurationSamples::default();
+    first.add(|| _ = std::hint::black_box(encoder.encode_question(question).unwrap()));
+    println!("\nbuilt-in encoder");
+    first.print("first question of a process");
+    let mut later = DurationSamples::default();
+    for _ in 0..50 {
+        later.add(|| _ = std::hint::black_box(encoder.encode_question(question).unwrap()));
+    }
+    later.print("later questions");
+}
+
+/// Adds the goal of searches among so many turns, if it holds for them.
+fn add_goal(goals: &mut Goals, name: &str, size: usize, p95_ms: f64) {
+    if size <= GOAL_TURNS {
+        let name = format!("p95 of a search among {size} turns, {name}");
+        goals.add_time(&name, p95_ms, SEARCH_GOAL_MS);
     }
 }
 
@@ -55,7 +88,7 @@ impl Encoder for HashEncoder {
     }
 }
 
-fn measure_vectors(size: usize) {
+fn measure_vectors(size: usize, goals: &mut Goals) {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([]))
         .unwrap()
@@ -88,7 +121,8 @@ fn measure_vectors(size: usize) {
         times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
     }
     println!("\n{size} turns with vectors of {DIMENSIONS} dimensions");
-    times.print("search in the session");
+    let p95_ms = times.print("search in the session");
+    add_goal(goals, "with vectors", size, p95_ms);
 }
 
 /// A vocabulary with a Zipf distribution: the n-th word has a share of 1/n.
@@ -152,7 +186,7 @@ impl ZipfWords {
     }
 }
 
-fn measure_search(size: usize) {
+fn measure_search(size: usize, goals: &mut Goals) {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
     let words = ZipfWords::new(40_000);
@@ -189,8 +223,8 @@ fn measure_search(size: usize) {
     let peer = Connection::open(home.path().join("fts5.sqlite")).unwrap();
     fill_fts5(&peer, home.path());
     for (name, session) in [
-        ("search in the session", Some("long")),
-        ("search in the whole store", None),
+        ("in one session", Some("long")),
+        ("in the whole store", None),
     ] {
         // Interleaved, so that load from other programs affects both.
         let (mut ours, mut theirs) = (DurationSamples::default(), DurationSamples::default());
@@ -217,7 +251,8 @@ fn measure_search(size: usize) {
                 );
             });
         }
-        ours.print(name);
+        let p95_ms = ours.print(name);
+        add_goal(goals, &format!("keywords, {name}"), size, p95_ms);
         theirs.print("  FTS5 alone, interleaved");
     }
     // As in an agent: a search after each appended turn, which refreshes the cached scope.
@@ -236,7 +271,8 @@ fn measure_search(size: usize) {
         };
         times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
     }
-    times.print("search after each appended turn");
+    let p95_ms = times.print("after each appended turn");
+    add_goal(goals, "keywords, after each appended turn", size, p95_ms);
 }
 
 fn fill_fts5(peer: &Connection, home: &std::path::Path) {
@@ -266,7 +302,8 @@ impl DurationSamples {
         self.wall.push(start.elapsed().as_secs_f64() * 1000.0);
     }
 
-    fn print(mut self, name: &str) {
+    /// Prints the samples, and returns the wall time that 95 of 100 do not exceed.
+    fn print(mut self, name: &str) -> f64 {
         let mut at = |share: f64| {
             [&mut self.wall, &mut self.cpu].map(|times| {
                 times.sort_by(f64::total_cmp);
@@ -278,6 +315,7 @@ impl DurationSamples {
             "{name:<32} p50 {p50:>7.2} ms, p95 {p95:>7.2} ms; \
              CPU p50 {cpu50:>7.2} ms, p95 {cpu95:>7.2} ms"
         );
+        p95
     }
 }
 
