@@ -311,12 +311,11 @@ fn render_brief(lessons: &[Lesson], entries: BriefEntries, max_tokens: u32) -> S
         matches!(kind, Convention | Lesson | Problem | Stack)
     };
     let conventions: Vec<String> = contents(is_rule).collect();
-    // A decision of the latest turns may have become a convention since.
+    // A decision of the latest turns may have become a lesson since.
     let mut decisions = entries.decisions;
     decisions.retain(|line| {
-        !conventions
-            .iter()
-            .any(|known| line.starts_with(known.as_str()))
+        let mut known = conventions.iter().chain(&learned);
+        !known.any(|known| line.starts_with(known.as_str()))
     });
     let layers = lessons
         .iter()

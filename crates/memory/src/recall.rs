@@ -343,6 +343,14 @@ impl Memory {
             recalled.mentioned.clear();
             recalled.lessons.clear();
             recalled.mentioned_layers.clear();
+            for candidate in &mut recalled.candidates {
+                if matches!(
+                    candidate.fate,
+                    CandidateFate::Quoted | CandidateFate::Mentioned
+                ) {
+                    candidate.fate = CandidateFate::TooLate;
+                }
+            }
         }
         let turns = recalled.hits.len() + recalled.mentioned.len();
         let kept = turns + recalled.lessons.len() + recalled.mentioned_layers.len();

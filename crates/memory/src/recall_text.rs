@@ -2,8 +2,9 @@
 
 use crate::board::{ProjectDocument, shorten_title, truncate_to_tokens};
 use crate::lessons::{Lesson, LessonKind};
+use crate::level_writer::read_level_text;
 use crate::sectioned_text::SectionedText;
-use crate::store::now_ms;
+use crate::store::{now_ms, require_session};
 use crate::{Band, Level, Memory, MemoryHit, RecalledMemory, TurnFormat, time, tokens};
 
 /// The share of the tokens for turns.
@@ -104,6 +105,16 @@ impl Memory {
         )
     }
 
+    /// Returns whether the lower levels of a turn are written.
+    fn has_level(&self, hit: &MemoryHit) -> bool {
+        let level = self.read(|reader| {
+            let connection = &reader.connection;
+            let session = require_session(connection, &hit.session)?.id;
+            read_level_text(connection, session, hit.number, Level::Smoothed)
+        });
+        matches!(level, Ok(Some(_)))
+    }
+
     /// Renders turns as lines, each at the highest level that fits.
     fn render_turns(&self, session: &str, hits: &[MemoryHit], room: u32) -> Vec<String> {
         let now = now_ms();
@@ -116,10 +127,12 @@ impl Memory {
                 continue;
             };
             let at_level = |level| self.turn_text_at_level(&hit.session, hit.number, level);
-            let levels: &[Level] = match turn.format {
-                TurnFormat::Text => &[Level::Raw, Level::Smoothed, Level::Compressed],
-                // The raw items are JSON, and the smoothed level says the same in fewer tokens.
-                TurnFormat::Items => &[Level::Smoothed, Level::Compressed],
+            // The raw items of an agent's turn are JSON. The smoothed level says the same in fewer
+            // tokens, if it is written: writing it takes time.
+            let has_smoothed = turn.format == TurnFormat::Items && self.has_level(hit);
+            let levels: &[Level] = match has_smoothed {
+                true => &[Level::Smoothed, Level::Compressed],
+                false => &[Level::Raw, Level::Smoothed, Level::Compressed],
             };
             let rendered = levels.iter().copied().find_map(|level| {
                 let rendered = at_level(level).ok()?;

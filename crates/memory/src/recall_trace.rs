@@ -76,6 +76,8 @@ pub enum CandidateFate {
     RemovedByJudgement,
     /// Better ones took its place.
     NoRoom,
+    /// The text was not ready in time.
+    TooLate,
 }
 
 impl CandidateFate {
@@ -87,6 +89,7 @@ impl CandidateFate {
             Self::RemovedByFilter => "removed by the filter",
             Self::RemovedByJudgement => "removed by the judgement",
             Self::NoRoom => "no room",
+            Self::TooLate => "too late",
         }
     }
 }
