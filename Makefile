@@ -114,13 +114,15 @@ bench-sessions: setup
 
 # Recall with vectors is measured with a static table of words, with another program (ENCODER=…, see
 # bench/static-encoder.py), or with the built-in encoder (ENCODER= FEATURES=pocket).
-ENCODER = target/vectors/venv/bin/python bench/static-encoder.py $(DATA)
-BENCH_MEMORY = $(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" --
-bench-memory:
-	@scripts/setup-vectors
-	$(BENCH_MEMORY) --levels target/bench-sessions/turns.jsonl
-	$(BENCH_MEMORY) $(if $(ENCODER),--encoder "$(ENCODER)") $(DATA) $(wildcard target/bench-sessions/recall)
-	$(BENCH_MEMORY) --speed
+VECTORS = $(or $(SELVEDGE_BENCH_VECTORS),target/vectors)
+RECORDED = $(wildcard target/bench-sessions/recall)
+ENCODER = $(VECTORS)/venv/bin/python bench/static-encoder.py $(DATA) $(RECORDED)
+BENCH_MEMORY = scripts/with-compiler $(CARGO) run --release -q -p selvedge-memory \
+	--example bench_memory --features "$(FEATURES)" --
+bench-memory: setup
+	$(if $(ENCODER),@scripts/setup-vectors)
+	$(BENCH_MEMORY) --levels target/bench-sessions/turns.jsonl --recall \
+		$(if $(ENCODER),--encoder "$(ENCODER)") --speed $(DATA) $(RECORDED)
 	scripts/with-postgres sh -c '$(BENCH_MEMORY) --speed --store "$$SELVEDGE_TEST_STORE"'
 
 bench-tokens: setup

@@ -6,6 +6,7 @@ in which the frequencies p are counted; without any, they are estimated from the
 """
 
 import json
+import os
 import pathlib
 import struct
 import sys
@@ -66,7 +67,8 @@ def weights(tokenizer, size, paths):
 
 
 def main():
-    root = pathlib.Path(__file__).parent.parent / "target/vectors/table/wordllama"
+    folder = os.environ.get("SELVEDGE_BENCH_VECTORS", "target/vectors")
+    root = pathlib.Path(__file__).parent.parent / folder / "table/wordllama"
     tokenizer = tokenizers.Tokenizer.from_file(
         str(root / "tokenizers/l2_supercat_tokenizer_config.json")
     )

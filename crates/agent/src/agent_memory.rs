@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_journal::{StoredCall, StoredRun};
+use selvedge_journal::StoredRun;
 use selvedge_memory::{
     AGENT_ROLE, Band, CandidateFate, GradientOptions, LessonKind, Level, MEMORY_PROMPT, Memory,
     MemoryAccess, MemoryError, NewTurn, PlanStorage, ProjectPlace, RecallDeadlines, RecallRequest,
@@ -16,8 +16,8 @@ use selvedge_memory::{
 use selvedge_protocol::{
     ConversationItem, DocumentInfo, MemoryScope, MessageRole, RuntimeEvent, TurnItem,
 };
-use selvedge_script::truncate_json;
-use serde_json::{Map, Value};
+use selvedge_script::{fair_share, truncate_json};
+use serde_json::Value;
 use tokio::task::AbortHandle;
 
 use crate::charged_model::{ChargeTime, ChargedModel, LateUsage};
@@ -475,11 +475,13 @@ async fn distill_if_due(inner: Arc<AgentMemoryInner>, session: String) {
 /// Returns the event that says what was recalled; `None` if nothing was, and nothing failed.
 fn recall_event(recalled: &RecalledMemory) -> Option<RuntimeEvent> {
     let turns = recalled.hits.len() + recalled.mentioned.len();
-    if turns == 0 && recalled.lessons.is_empty() && recalled.missing.is_empty() {
+    let is_layer = |lesson: &&selvedge_memory::Lesson| lesson.kind == LessonKind::Layer;
+    let quoted_layers = recalled.lessons.iter().filter(is_layer).count();
+    let lessons = recalled.lessons.len() - quoted_layers;
+    let layers = quoted_layers + recalled.mentioned_layers.len();
+    if turns + lessons + layers == 0 && recalled.missing.is_empty() {
         return None;
     }
-    let is_layer = |lesson: &&selvedge_memory::Lesson| lesson.kind == LessonKind::Layer;
-    let layers = recalled.lessons.iter().filter(is_layer).count();
     let is_used = |fate| matches!(fate, CandidateFate::Quoted | CandidateFate::Mentioned);
     let candidates = recalled.candidates.iter();
     let used = candidates.filter(|candidate| is_used(candidate.fate));
@@ -489,7 +491,7 @@ fn recall_event(recalled: &RecalledMemory) -> Option<RuntimeEvent> {
     });
     Some(RuntimeEvent::MemoryRecalled {
         turns: turns as u32,
-        lessons: (recalled.lessons.len() - layers) as u32,
+        lessons: lessons as u32,
         layers: layers as u32,
         duration_ms: recalled.elapsed.as_millis() as u64,
         details: used.chain(recalled.missing.iter().cloned()).collect(),
@@ -503,9 +505,7 @@ fn store_turns(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), 
     Ok(())
 }
 
-/// The most bytes of the arguments or the result of a call in the raw text of a turn.
-const MAX_CALL_BYTES: usize = 4 << 10;
-/// The most bytes of the arguments and results of all calls of a script.
+/// The most bytes of the arguments and results of all calls of a script in the raw text of a turn.
 const MAX_CALLS_BYTES: usize = 64 << 10;
 
 /// Returns the items of a turn as JSON lines for the memory, without ids, metadata and logs. `runs`
@@ -525,16 +525,8 @@ fn encode_turn(items: &[TurnItem], runs: &HashMap<String, StoredRun>, requester:
             for field in ["metadata", "logs", "id", "native"] {
                 fields.remove(field);
             }
-            let calls = fields.get_mut("calls").and_then(Value::as_array_mut);
-            let mut left = MAX_CALLS_BYTES;
-            for call in calls.into_iter().flatten().filter_map(Value::as_object_mut) {
-                let id = call.get("id").and_then(Value::as_str);
-                let recorded =
-                    run.and_then(|run| run.calls.iter().find(|made| Some(&*made.id) == id));
-                call.retain(|field, _| matches!(field.as_str(), "tool" | "status" | "error"));
-                if let Some(recorded) = recorded {
-                    add_call_content(call, recorded, &mut left);
-                }
+            if let Some(calls) = fields.get_mut("calls").and_then(Value::as_array_mut) {
+                encode_calls(calls, run);
             }
         }
         strip_media(&mut value);
@@ -544,18 +536,36 @@ fn encode_turn(items: &[TurnItem], runs: &HashMap<String, StoredRun>, requester:
     raw
 }
 
-/// Adds the arguments and the result of a call, as far as they fit into `left` bytes.
-fn add_call_content(call: &mut Map<String, Value>, recorded: &StoredCall, left: &mut usize) {
-    for (field, value) in [("args", &recorded.args), ("result", &recorded.value)] {
-        let Some(mut value) = value.clone() else {
+/// Reduces the calls of a script to tool, status and error, and adds the arguments and results that
+/// `run` has. If these have more than [`MAX_CALLS_BYTES`], the longest are shortened.
+fn encode_calls(calls: &mut [Value], run: Option<&StoredRun>) {
+    let mut contents: Vec<(usize, &str, Value)> = Vec::new();
+    for (at, call) in calls.iter_mut().enumerate() {
+        let Some(call) = call.as_object_mut() else {
             continue;
         };
-        strip_media(&mut value);
-        let text = truncate_json(&value, MAX_CALL_BYTES.min(*left));
-        if text.len() <= *left
-            && let Ok(value) = serde_json::from_str(&text)
+        let id = call.get("id").and_then(Value::as_str);
+        let recorded = run.and_then(|run| run.calls.iter().find(|made| Some(&*made.id) == id));
+        call.retain(|field, _| matches!(field.as_str(), "tool" | "status" | "error"));
+        let Some(recorded) = recorded else {
+            continue;
+        };
+        for (field, value) in [("args", &recorded.args), ("result", &recorded.value)] {
+            if let Some(mut value) = value.clone() {
+                strip_media(&mut value);
+                contents.push((at, field, value));
+            }
+        }
+    }
+    let sizes: Vec<usize> = contents
+        .iter()
+        .map(|(.., value)| value.to_string().len())
+        .collect();
+    let share = fair_share(&sizes, MAX_CALLS_BYTES);
+    for (at, field, value) in contents {
+        if let Ok(value) = serde_json::from_str(&truncate_json(&value, share))
+            && let Some(call) = calls[at].as_object_mut()
         {
-            *left -= text.len();
             call.insert(field.to_owned(), value);
         }
     }

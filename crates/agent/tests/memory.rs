@@ -151,6 +151,10 @@ async fn requests_keep_their_prefix_until_the_gradient_is_planned_again() {
             .filter(|turn| newest(first(*turn)).contains("<recalled>"))
             .count();
         assert!(recalled >= 8, "{api:?}: {recalled}");
+        // The board says what each band shows.
+        let bands =
+            |turn: u32| newest(first(turn)).contains("Earlier turns in this prompt:\n- T-1 ");
+        assert!(!bands(2) && (40..=TURNS).any(bands), "{api:?}");
         let board = |turn: u32| newest(first(turn)).contains("On the board:");
         assert!(
             !board(FETCHES) && (FETCHES + 1..=FETCHES + ANNOUNCEMENT_TURNS).all(board),
@@ -211,7 +215,8 @@ async fn a_fact_of_turn_3_is_recalled_in_turn_400() {
 #[tokio::test]
 async fn raw_turns_keep_arguments_and_results_of_calls_inside_scripts() {
     let script = "const file = await tools.readFile({ path: 'b.txt' });\n\
-                  await tools.writeFile({ path: 'c.txt', content: 'x'.repeat(9000) });\n\
+                  await tools.writeFile({ path: 'c.txt', content: 'x'.repeat(200000) });\n\
+                  await tools.writeFile({ path: 'd.txt', content: 'y'.repeat(9000) });\n\
                   return 1";
     let server = Server::start(move |asked| match asked.number {
         0 => vec![text(&block(script))].into(),
@@ -231,11 +236,14 @@ async fn raw_turns_keep_arguments_and_results_of_calls_inside_scripts() {
     let calls = &output["calls"];
     assert_eq!(calls[0]["args"]["path"], "b.txt", "{output}");
     assert_eq!(calls[0]["result"]["text"], "four\n", "{output}");
+    // Only what is too long is shortened, and not what follows it.
     let content = calls[1]["args"]["content"].as_str().unwrap();
     assert!(
-        content.contains("bytes omitted") && content.len() < 4_100,
-        "{content}"
+        content.contains("bytes omitted") && (40_000..66_000).contains(&content.len()),
+        "{}",
+        content.len()
     );
+    assert_eq!(calls[2]["args"]["content"], "y".repeat(9_000));
 }
 
 #[tokio::test]
@@ -340,6 +348,51 @@ impl SmallModel for PricedModel {
     fn cost_of(&self, usage: &Usage) -> Option<f64> {
         Some(usage.input_tokens as f64 / 100_000.0)
     }
+}
+
+/// The time in which a task in the background must have ended on a busy machine.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn an_idle_session_is_distilled_if_that_is_due() {
+    let server = Server::start(|_| vec![text("Noted.")].into()).await;
+    let test = TestAgent::new(WireApi::Chat);
+    let memory = memory(&test);
+    let settings = AgentMemoryOptions {
+        history: HistoryStrategyKind::OneShot,
+        recall_timeout: None,
+        max_recall_tokens: 600,
+        distill_idle_time: Some(Duration::from_millis(1)),
+        project: AgentProject::default(),
+    };
+    let agent_memory = AgentMemory::new(memory.clone(), settings, None);
+    let agent = test.agent(&server).with_memory(&agent_memory);
+    let mut session = test.session().await;
+    let prompt = "Always indent with tabs.";
+    agent.run_turn(&mut session, prompt, &test.options()).await;
+    let state = || memory.distill_state(session.id()).unwrap().unwrap();
+    assert!(!state().is_due());
+    let file = test.dir.path().join("home/journal.sqlite");
+    let store = rusqlite::Connection::open(file).unwrap();
+    store.busy_timeout(BACKGROUND_TIMEOUT).unwrap();
+    let sql = "UPDATE memory_sessions SET created_ms = created_ms - 13 * 3600000";
+    store.execute(sql, []).unwrap();
+    assert!(state().is_due());
+    agent
+        .run_turn(&mut session, "Go on.", &test.options())
+        .await;
+    let learned = async {
+        while memory.lessons(None).unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let learned = tokio::time::timeout(BACKGROUND_TIMEOUT, learned).await;
+    assert_eq!(
+        learned,
+        Ok(()),
+        "the session was idle, and is not distilled"
+    );
+    assert_eq!(memory.lessons(None).unwrap()[0].content, prompt);
 }
 
 #[tokio::test]

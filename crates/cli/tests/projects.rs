@@ -156,7 +156,9 @@ fn what_a_session_decided_is_known_in_the_next_one_of_the_folder_only() {
         .unwrap()
         .to_string();
     assert!(
-        newest.contains("<recalled>") && newest.contains(&format!("{first}/T-1-R")),
+        newest.contains("<recalled>")
+            && newest.contains(&format!("{first}/T-1-"))
+            && newest.contains(DECISION),
         "{newest}"
     );
     let recalled = events

@@ -31,7 +31,9 @@ pub(crate) enum ActionKind {
     Check,
     /// Changes files of the workspace.
     Change,
-    /// Reads something, or does what no rule knows.
+    /// Reads files, or searches them.
+    Read,
+    /// Does what no rule knows.
     Other,
 }
 
@@ -334,6 +336,7 @@ fn read_action(name: &str, args: &Value, result: &Value) -> Action {
         .unwrap_or_default();
     let head = format!("{} {path}{from}", script_name(name));
     Action {
+        kind: ActionKind::Read,
         names: vec![(path.to_owned(), importance::READ)],
         output: text,
         ..new_action(head, String::new())
@@ -403,6 +406,7 @@ fn search_action(name: &str, args: &Value, result: &Value) -> Action {
     files.truncate(3);
     names.extend(with_importance(files, importance::FOUND));
     Action {
+        kind: ActionKind::Read,
         names,
         output,
         ..new_action(head, outcome)
@@ -427,6 +431,7 @@ fn listing_action(name: &str, args: &Value, result: &Value) -> Action {
         None => String::new(),
     };
     Action {
+        kind: ActionKind::Read,
         output: text_of_value(result),
         ..new_action(
             format!("{} {what}", script_name(name))

@@ -11,10 +11,12 @@ use selvedge_database::{Connection, params};
 use selvedge_text::count_noun;
 
 use crate::board::truncate_to_tokens;
-use crate::cleaning::{clean_text, collapse_whitespace, split_sentences};
-use crate::lesson_rules::{ObservedTurn, find_preferences, has_phrase};
-use crate::lessons::{Lesson, LessonKind, lessons_in_use};
-use crate::projects::{own_project, readable_sessions};
+use crate::cleaning::{collapse_whitespace, split_sentences};
+use crate::contradictions::StatementTerms;
+use crate::distill_unit::is_asked_by_agent;
+use crate::lesson_rules::{ObservedTurn, find_preferences, has_phrase, without_list_mark};
+use crate::lessons::{Lesson, LessonKind, LessonStatus, lessons_in_use, read_lessons};
+use crate::projects::{own_project, own_unit, readable_sessions};
 use crate::sectioned_text::SectionedText;
 use crate::store::{create_session, execute, load_turn, query_first, query_rows};
 use crate::turn_metrics::SpeakerRole;
@@ -31,6 +33,8 @@ const MAX_TURNS_PER_SESSION: u32 = 15;
 const OPEN_END_TURNS: u32 = 3;
 /// Sessions that are listed with their first request.
 const MAX_LISTED_SESSIONS: usize = 5;
+/// Lessons that are not used, whose statements are left out.
+const MAX_UNUSED: u32 = 500;
 /// Tokens of one line.
 const MAX_LINE_TOKENS: u32 = 60;
 /// Longer sentences, in bytes, are rarely decisions.
@@ -42,8 +46,9 @@ const SECTION_SHARES: [u32; 4] = [20, 20, 27, 16];
 /// Phrases of a sentence that states a decision.
 const DECISION_PHRASES: &str = "we decided|i decided|decided to|decided on|decided against|\
     decision:|we agreed|agreed to|agreed on|let's use|let us use|let's go with|we will use|\
-    we'll use|we use |from now on|going with|we go with|settled on|we chose|i chose|we picked|\
-    must not use|do not use|don't use";
+    we'll use|we use |we now use|from now on|going with|we go with|settled on|we chose|i chose|\
+    we picked|we switched to|we moved to|we no longer|no longer use|must not use|do not use|\
+    don't use";
 /// Phrases of a sentence about unfinished work.
 const OPEN_END_PHRASES: &str = "todo|to do:|open question|open:|still need|still needs|still to |\
     still missing|remaining:|remains to|next step|next:|follow-up|follow up|left to do|unfinished|\
@@ -59,6 +64,9 @@ struct BriefEntries {
     sessions: Vec<String>,
     /// What was added, so that nothing is there twice.
     seen: BTreeSet<String>,
+    /// Decisions and preferences with the time of their turns, the newest first: they may take back
+    /// older ones.
+    statements: Vec<(i64, StatementTerms)>,
 }
 
 /// A session whose turns are read.
@@ -93,15 +101,32 @@ impl Memory {
         access: &MemoryAccess,
         max_tokens: u32,
     ) -> Result<String, MemoryError> {
-        let (lessons, entries) = self.read(|reader| {
+        let (mut lessons, entries) = self.read(|reader| {
             let connection = &reader.connection;
             let lessons = lessons_in_use(connection, access)?;
             let mut entries = BriefEntries::default();
+            // What a person declined, or a later turn took back, is still in its turn.
+            let unit = own_unit(connection, access)?;
+            for status in [LessonStatus::Declined, LessonStatus::Contradicted] {
+                let unused = read_lessons(connection, Some(status), Some(&unit), MAX_UNUSED)?;
+                let contents = unused
+                    .into_iter()
+                    .map(|lesson| lesson.content.to_lowercase());
+                entries.seen.extend(contents);
+            }
             for session in brief_sessions(connection, access)? {
                 self.collect_entries(connection, &session, &mut entries)?;
             }
             Ok((lessons, entries))
         })?;
+        lessons.retain(|lesson| {
+            let is_statement =
+                matches!(lesson.kind, LessonKind::Preference | LessonKind::Convention);
+            let is_newer = |at_ms: i64| at_ms > lesson.last_updated;
+            let mut newer = entries.statements.iter().filter(|(at, _)| is_newer(*at));
+            let terms = StatementTerms::new(&lesson.content);
+            !is_statement || !newer.any(|(_, newer)| newer.contradicts(&terms))
+        });
         Ok(render_brief(
             &lessons,
             entries,
@@ -123,6 +148,9 @@ impl Memory {
                 continue;
             };
             let pieces = self.redacted_pieces(&turn);
+            if is_asked_by_agent(&pieces) {
+                continue;
+            }
             let source = format!(
                 "{}, {}/T-{number}",
                 time::format_day(turn.at_ms),
@@ -135,13 +163,15 @@ impl Memory {
                 first_request = Some((time::format_day(turn.at_ms), request.1.to_owned()));
             }
             for (_, text) in spoken_texts(&pieces) {
-                for sentence in split_sentences(&clean_text(text)) {
+                for sentence in split_sentences(text) {
+                    let sentence = without_list_mark(sentence);
                     let is_short = sentence.len() <= MAX_SENTENCE_BYTES;
                     if !is_short || sentence.ends_with('?') {
                         continue;
                     }
                     if has_phrase(sentence, DECISION_PHRASES) {
-                        entries.add(|entries| &mut entries.decisions, sentence, &source);
+                        let said = (turn.at_ms, sentence);
+                        entries.add_statement(|entries| &mut entries.decisions, said, &source);
                     } else if is_last && has_phrase(sentence, OPEN_END_PHRASES) {
                         entries.add(|entries| &mut entries.open_ends, sentence, &source);
                     }
@@ -155,7 +185,8 @@ impl Memory {
                 pieces,
             };
             for draft in find_preferences(std::slice::from_ref(&observed)) {
-                entries.add(|entries| &mut entries.preferences, &draft.content, &source);
+                let said = (turn.at_ms, draft.content.as_str());
+                entries.add_statement(|entries| &mut entries.preferences, said, &source);
             }
         }
         if let Some((day, request)) = first_request
@@ -174,6 +205,21 @@ impl Memory {
 }
 
 impl BriefEntries {
+    /// Adds a decision or a preference, unless a newer one takes it back.
+    fn add_statement(
+        &mut self,
+        list: impl FnOnce(&mut Self) -> &mut Vec<String>,
+        (at_ms, sentence): (i64, &str),
+        source: &str,
+    ) {
+        let terms = StatementTerms::new(sentence);
+        let mut newer = self.statements.iter();
+        if !newer.any(|(_, newer)| newer.contradicts(&terms)) {
+            self.add(list, sentence, source);
+            self.statements.push((at_ms, terms));
+        }
+    }
+
     /// Adds a sentence to a list, with its source, unless it is there already.
     fn add(
         &mut self,
@@ -265,12 +311,11 @@ fn render_brief(lessons: &[Lesson], entries: BriefEntries, max_tokens: u32) -> S
         matches!(kind, Convention | Lesson | Problem | Stack)
     };
     let conventions: Vec<String> = contents(is_rule).collect();
-    // A decision of the latest turns may have become a convention since.
+    // A decision of the latest turns may have become a lesson since.
     let mut decisions = entries.decisions;
     decisions.retain(|line| {
-        !conventions
-            .iter()
-            .any(|known| line.starts_with(known.as_str()))
+        let mut known = conventions.iter().chain(&learned);
+        !known.any(|known| line.starts_with(known.as_str()))
     });
     let layers = lessons
         .iter()

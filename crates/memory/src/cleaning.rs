@@ -7,9 +7,16 @@ use serde_json::Value;
 
 /// Words without meaning, in lower case. A comma after them is removed, too.
 const FILLER_WORDS: &str = "\
-    um uh uhm hmm hm er erm ah oh wow haha hahaha lol yeah yep okay well anyway basically \
-    actually literally really just totally definitely honestly simply very quite pretty please \
-    kindly hey hi hello thanks certainly absolutely";
+    um uh uhm hmm hm er erm ah oh wow haha hahaha lol yeah yep okay anyway basically actually \
+    literally really totally definitely honestly very please kindly hey hi hello thanks certainly \
+    absolutely";
+/// Words that are filler at the beginning of a sentence and after one of [`BEFORE_FILLERS`].
+/// Elsewhere they are names (`just`) or have a meaning (`as well`, `pretty print`).
+const AMBIGUOUS_FILLERS: &str = "just pretty quite simply well";
+/// Pronouns and auxiliary verbs.
+const BEFORE_FILLERS: &str = "\
+    i you he she it we they that this am is are was were be been have has had do does did can could \
+    may might must shall should will would to i'm it's that's we're i'd i'll we'll";
 
 /// Cleans each line of a text, and removes repeated lines.
 pub(crate) fn clean_text(text: &str) -> String {
@@ -38,16 +45,18 @@ fn clean_line(line: &str) -> String {
     for word in calm.split_whitespace() {
         let bare = word.trim_matches(|c: char| matches!(c, ',' | '.' | '!' | '…' | '?'));
         let ends = word.ends_with(['.', '!', '?']);
-        let mut fillers = FILLER_WORDS.split(' ');
-        if fillers.any(|filler| filler.eq_ignore_ascii_case(bare))
-            && (!ends || out.is_empty() || out.ends_with(['.', '!', '?']))
-        {
+        let starts = out.is_empty() || out.ends_with(['.', '!', '?']);
+        let before = out.split(' ').next_back().unwrap_or_default();
+        let may_be_filler = starts || is_among(BEFORE_FILLERS, before);
+        let is_filler =
+            is_among(FILLER_WORDS, bare) || (may_be_filler && is_among(AMBIGUOUS_FILLERS, bare));
+        if is_filler && (!ends || starts) {
             removed_first |= out.ends_with(['.', '!', '?']);
             continue;
         }
         let mut word = collapse_repeats(word);
         // The first word of the sentence was filler.
-        if removed_first && word.starts_with(char::is_lowercase) {
+        if removed_first && is_plain_word(&word) && word.starts_with(char::is_lowercase) {
             word = Cow::Owned(upper_first(&word));
         }
         removed_first = false;
@@ -62,6 +71,20 @@ fn clean_line(line: &str) -> String {
     capitalise(out)
 }
 
+/// Returns whether a list of words, separated by spaces, has a word in any case.
+fn is_among(words: &str, word: &str) -> bool {
+    words
+        .split_whitespace()
+        .any(|known| known.eq_ignore_ascii_case(word))
+}
+
+/// Returns whether a word is not a name of code, whose letters must not be changed.
+fn is_plain_word(word: &str) -> bool {
+    let word = word.trim_end_matches([',', ';', ':', '.', '!', '?']);
+    let letters = |c: char| c.is_alphabetic() || c == '\'';
+    word.chars().all(letters) && !word.chars().skip(1).any(char::is_uppercase)
+}
+
 fn upper_first(word: &str) -> String {
     let mut letters = word.chars();
     letters.next().map_or(String::new(), |first| {
@@ -69,8 +92,13 @@ fn upper_first(word: &str) -> String {
     })
 }
 
-/// Capitalises a sentence, because its first word may have been removed as filler.
+/// Capitalises a sentence, because its first word may have been removed as filler. A name of code
+/// stays as it is.
 fn capitalise(text: String) -> String {
+    let first_word = text.split(' ').next().unwrap_or_default();
+    if !is_plain_word(first_word) {
+        return text;
+    }
     let mut letters = text.chars();
     match letters.next() {
         Some(first)
@@ -258,6 +286,11 @@ mod tests {
             ("the the cat\n\n\n\ncat\ncat", "the cat\n\ncat"),
             ("let x = 0;", "let x = 0;"),
             ("value 0x0000", "value 0x0000"),
+            ("renew_token fails, too.", "renew_token fails, too."),
+            (
+                "We use just for tasks, and it works as well.",
+                "We use just for tasks, and it works as well.",
+            ),
         ] {
             assert_eq!(clean_text(text), expected, "{text}");
         }

@@ -20,33 +20,57 @@ const MAX_REPLACED_WORDS: usize = 4;
 /// Two statements are about the same if they share this part of the words of the shorter one.
 const MIN_SHARED_WORDS: f64 = 0.67;
 
-/// Returns whether a newer statement takes back an older one.
-pub(crate) fn contradicts(newer: &str, older: &str) -> bool {
-    let (new_terms, old_terms) = (content_terms(newer), content_terms(older));
-    if new_terms.is_empty() || old_terms.is_empty() {
-        return false;
-    }
-    let lower = newer.to_lowercase();
-    for phrase in REPLACED {
-        let Some(at) = lower.find(phrase) else {
-            continue;
-        };
-        let words = lower[at + phrase.len()..].split_whitespace();
-        let replaced: Vec<&str> = words.take(MAX_REPLACED_WORDS).collect();
-        // The clause ends at a comma or a full stop.
-        let end = replaced
-            .iter()
-            .position(|word| word.ends_with([',', '.', ';', ':']));
-        let replaced = &replaced[..end.map_or(replaced.len(), |end| end + 1)];
-        let replaced = content_terms(&replaced.join(" "));
-        let shared = replaced.intersection(&old_terms).count();
-        if shared > 0 && shared * 2 >= old_terms.len() && !is_negated(older) {
-            return true;
+/// A statement in the form in which it is compared with others.
+#[derive(Debug)]
+pub(crate) struct StatementTerms {
+    /// The words that say what it is about, stemmed.
+    terms: BTreeSet<String>,
+    /// The words after each phrase that says what it replaces.
+    replaced: Vec<BTreeSet<String>>,
+    is_negated: bool,
+}
+
+impl StatementTerms {
+    pub(crate) fn new(statement: &str) -> Self {
+        let lower = statement.to_lowercase();
+        let replaced = REPLACED.iter().filter_map(|phrase| {
+            let at = lower.find(phrase)?;
+            let words = lower[at + phrase.len()..].split_whitespace();
+            let replaced: Vec<&str> = words.take(MAX_REPLACED_WORDS).collect();
+            // The clause ends at a comma or a full stop.
+            let end = replaced
+                .iter()
+                .position(|word| word.ends_with([',', '.', ';', ':']));
+            let replaced = &replaced[..end.map_or(replaced.len(), |end| end + 1)];
+            Some(content_terms(&replaced.join(" ")))
+        });
+        Self {
+            terms: content_terms(statement),
+            replaced: replaced.collect(),
+            is_negated: is_negated(statement),
         }
     }
-    let shared = new_terms.intersection(&old_terms).count() as f64;
-    let shorter = new_terms.len().min(old_terms.len()) as f64;
-    is_negated(newer) != is_negated(older) && shared / shorter >= MIN_SHARED_WORDS
+
+    /// Returns whether this newer statement takes back an older one.
+    pub(crate) fn contradicts(&self, older: &Self) -> bool {
+        let shared = self.terms.intersection(&older.terms).count();
+        if shared == 0 {
+            return false;
+        }
+        for replaced in &self.replaced {
+            let shared = replaced.intersection(&older.terms).count();
+            if shared > 0 && shared * 2 >= older.terms.len() && !older.is_negated {
+                return true;
+            }
+        }
+        let shorter = self.terms.len().min(older.terms.len());
+        self.is_negated != older.is_negated && shared as f64 / shorter as f64 >= MIN_SHARED_WORDS
+    }
+}
+
+/// Returns whether a newer statement takes back an older one.
+pub(crate) fn contradicts(newer: &str, older: &str) -> bool {
+    StatementTerms::new(newer).contradicts(&StatementTerms::new(older))
 }
 
 /// Returns the stemmed words of a statement that say what it is about.

@@ -8,6 +8,7 @@
 //! that is later finds the turns distilled, and discards what it has read. Forgetting does not wait
 //! for it: what was read before a turn was forgotten is discarded.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -40,6 +41,10 @@ use crate::{LessonKind, LessonStatus, Level, Memory, MemoryError, StoredTurn, to
 
 /// Turns that must mention a topic before a layer about it is proposed.
 const MIN_LAYER_TURNS: usize = 12;
+/// Layers that rules propose about one group of turns: a person has to read them.
+const MAX_LAYERS_BY_RULES: usize = 2;
+/// The part of a topic's turns, in percent, that another proposed layer may have, too.
+const MAX_SHARED_TURNS_PERCENT: usize = 50;
 
 /// The result of one call of [`Memory::distill`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -221,7 +226,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Drafts a reference layer about each topic that enough turns mention.
+    /// Drafts reference layers about the topics that most turns mention, if these are enough.
     fn draft_layers(
         &self,
         unit: &DistillUnit,
@@ -229,10 +234,18 @@ impl Memory {
         topics: &[FoundTopic],
     ) -> Result<Vec<LessonDraft>, MemoryError> {
         let mut drafts = Vec::new();
+        let mut covered: BTreeSet<usize> = BTreeSet::new();
         for topic in topics
             .iter()
             .filter(|topic| topic.turns.len() >= MIN_LAYER_TURNS)
         {
+            let shared = topic.turns.iter().filter(|at| covered.contains(at)).count();
+            if shared * 100 > topic.turns.len() * MAX_SHARED_TURNS_PERCENT {
+                continue;
+            }
+            if drafts.len() == MAX_LAYERS_BY_RULES {
+                break;
+            }
             let (mut lines, mut used, mut sources) = (Vec::new(), 0, Vec::new());
             // The newest turns know best.
             for turn in topic.turns.iter().rev().map(|at| &turns[*at]) {
@@ -241,7 +254,9 @@ impl Memory {
                     read_level_text(&reader.connection, turn.session, turn.number, level)
                 })?;
                 let text = text.unwrap_or_default().replace('\n', " ");
-                let line = format!("- {text} (T-{})\n", turn.number);
+                let session = unit.session(turn.session);
+                let session = session.map_or("", |session| session.name.as_str());
+                let line = format!("- {text} ({session}/T-{})\n", turn.number);
                 let cost = tokens::count(&line);
                 if used + cost > *LAYER_TOKENS.end() / 2 {
                     break;
@@ -252,6 +267,7 @@ impl Memory {
             }
             let content: String = lines.into_iter().rev().collect();
             if LAYER_TOKENS.contains(&tokens::count(&content)) {
+                covered.extend(&topic.turns);
                 let mut keywords = extract_keywords(&content);
                 keywords.insert(0, topic.name.clone());
                 drafts.push(LessonDraft {

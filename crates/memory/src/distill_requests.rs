@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use selvedge_database::{Connection, params};
+use selvedge_database::{Connection, NamedLockMode, params};
 
 use crate::distill_unit::{DistillUnit, TurnSpan, format_spans, parse_spans};
 use crate::model::SmallModelAnswer;
@@ -141,15 +141,30 @@ impl Memory {
     }
 
     /// Records requests about these turns before they are sent, and returns them; `None` if a turn
-    /// was forgotten since the unit was loaded, which the prompts may contain.
+    /// was forgotten since the unit was loaded, which the prompts may contain. Fails with
+    /// [`MemoryError::DistillLocked`] if a process on another machine, which does not see the lock
+    /// file, has recorded a request about one of them meanwhile.
     pub(crate) fn record_requests(
         &self,
         unit: &DistillUnit,
         prompts: &[Vec<TurnSpan>],
     ) -> Result<Option<Vec<DistillRequest>>, MemoryError> {
         self.write(|connection| {
-            if !unit.is_current(connection, &prompts.concat())? {
+            let lock = format!("memory_requests {}", unit.key);
+            connection.lock_name(&lock, NamedLockMode::Exclusive);
+            let spans = prompts.concat();
+            if !unit.is_current(connection, &spans)? {
                 return Ok(None);
+            }
+            let recorded = read_requests(connection, &unit.key)?;
+            let is_taken = |span: &TurnSpan| {
+                let mut others = recorded.iter().flat_map(|request| &request.spans);
+                others.any(|other| other.overlaps(span))
+            };
+            if let Some(span) = spans.iter().find(|span| is_taken(span)) {
+                let session = unit.session(span.session);
+                let name = session.map(|session| session.name.clone());
+                return Err(MemoryError::DistillLocked(name.unwrap_or_default()));
             }
             let sql = "SELECT coalesce(max(id), 0) FROM memory_requests";
             let last: Option<i64> = query_first(connection, sql, params![], |row| row.get(0))?;
@@ -339,4 +354,32 @@ pub(crate) fn forget_requests(connection: &Connection, session: i64) -> Result<(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use selvedge_journal::Redactor;
+
+    use super::*;
+    use crate::NewTurn;
+
+    #[test]
+    fn turns_are_in_one_request_also_without_the_lock_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+        for _ in 0..6 {
+            let turn = NewTurn::text("user", "Hello.");
+            memory.append("s", &turn).unwrap();
+        }
+        let unit = memory.read(|reader| DistillUnit::load(&reader.connection, "s"));
+        let unit = unit.unwrap();
+        let spans = unit.next_spans(&[], 4);
+        let record = |spans: &[TurnSpan]| memory.record_requests(&unit, &[spans.to_vec()]);
+        assert_eq!(record(&spans).unwrap().map(|it| it.len()), Some(1));
+        // A process on another machine has loaded the same turns.
+        let again = record(&spans);
+        assert!(matches!(again, Err(MemoryError::DistillLocked(name)) if name == "s"));
+        let others = unit.next_spans(&spans, 4);
+        assert!(record(&others).unwrap().is_some());
+    }
 }

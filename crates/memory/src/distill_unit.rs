@@ -86,6 +86,11 @@ impl TurnSpan {
     pub(crate) fn turns(&self) -> u32 {
         self.last + 1 - self.first
     }
+
+    /// Returns whether both have a turn.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        self.session == other.session && self.first <= other.last && other.first <= self.last
+    }
 }
 
 impl DistillUnit {

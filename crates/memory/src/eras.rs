@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 
 use selvedge_database::{Connection, params};
 
-use crate::extract::{TextMeasures, best_lines};
+use crate::extract::TextMeasures;
 use crate::gradient::{Band, EraLookup};
 use crate::level::{Level, TaggedSpan};
 use crate::level_writer::WordRarity;
 use crate::store::{MemorySessionRow, execute, query_rows, turn_id};
+use crate::text_units::best_lines;
 use crate::{MemoryError, tokens};
 
 /// Turns in an era of the shortest length.

@@ -1,19 +1,19 @@
 //! Extracts the lower levels of a turn by rules, without a model and without I/O.
 //!
 //! A turn is split into units (sentences, actions with their outcome, lines of output), and each
-//! unit gets a score. Units are kept whole, the best first, until the target is reached; the first
-//! one that does not fit is reduced to its best words. So a turn of any length meets its target,
-//! and the kept text stays in its original order. The levels of an exchange always name the file or
-//! symbol at stake ([`TurnTopic`]).
+//! unit gets a score. Units are kept whole, the best first, until the target is reached; a sentence
+//! that does not fit is cut at its end, and a turn of one message is reduced to its best words. So a
+//! turn of any length meets its target, and the kept text stays in its original order. The levels
+//! of an exchange always name the file or symbol at stake ([`TurnTopic`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::actions::{Action, ActionKind, describe_call, describe_script, describe_script_call};
-use crate::best_words::{NUMBER_SCORE, is_number, keep_best_words};
+use crate::best_words::keep_best_words;
 use crate::cleaning::{clean_text, is_notable, select_lines, split_sentences};
+use crate::text_units::{Shortening, TextUnit, UnitKind, fit_units, join_units, score_text};
 use crate::turn_pieces::TurnPiece;
 use crate::turn_topic::TurnTopic;
-use crate::words::{for_each_word, is_stop_word};
 
 /// Target sizes as shares of the raw tokens. The upper bounds are 75 %, 45 % and 8 %.
 const SMOOTHED_SHARE: f64 = 0.66;
@@ -82,19 +82,23 @@ fn extract_lower_levels(
     let raw = f64::from(raw_tokens);
     let whole: u32 = units.iter().map(|unit| unit.tokens).sum();
     let target = |share: f64| ((raw * share) as u32).max(1);
+    let is_exchange = pieces.len() > 1;
+    let shortening = match is_exchange {
+        true => Shortening::CutEnd,
+        false => Shortening::BestWords,
+    };
     let smoothed = match f64::from(whole) <= raw * CLEAN_ENOUGH_SHARE {
         true => join_units(units.iter().map(|unit| (unit, unit.text.clone()))),
-        false => fit_units(&units, target(SMOOTHED_SHARE), measures),
+        false => fit_units(&units, target(SMOOTHED_SHARE), shortening, measures),
     };
     let is_kept = |unit: &&TextUnit| unit.kind != UnitKind::OutputLine;
     let units: Vec<TextUnit> = units.iter().filter(is_kept).cloned().collect();
     let (compressed, tiny) = (target(COMPRESSED_SHARE), target(TINY_SHARE));
-    let is_exchange = pieces.len() > 1;
     if !is_exchange {
         let levels = LowerLevels {
             smoothed,
-            compressed: fit_units(&units, compressed, measures),
-            tiny: fit_units(&units, tiny, measures),
+            compressed: fit_units(&units, compressed, shortening, measures),
+            tiny: fit_units(&units, tiny, shortening, measures),
         };
         return (levels, Vec::new());
     }
@@ -103,7 +107,9 @@ fn extract_lower_levels(
     let levels = LowerLevels {
         smoothed,
         compressed: fit_with_names(&units, compressed, &topic, measures),
-        tiny: tiny_text.unwrap_or_else(|| fit_units(&tiny_units(&units), tiny, measures)),
+        tiny: tiny_text.unwrap_or_else(|| {
+            fit_units(&tiny_units(&units), tiny, Shortening::BestWords, measures)
+        }),
     };
     (levels, topic.names)
 }
@@ -118,7 +124,7 @@ fn fit_with_names(
     topic: &TurnTopic,
     measures: &TextMeasures<'_>,
 ) -> String {
-    let text = fit_units(units, target, measures);
+    let text = fit_units(units, target, Shortening::CutEnd, measures);
     let names = topic.names.iter().take(MIN_COMPRESSED_NAMES);
     let missing: Vec<&str> = names
         .map(String::as_str)
@@ -128,91 +134,11 @@ fn fit_with_names(
         let line = format!("about {}", missing[..count].join(", "));
         let tokens = (measures.count_tokens)(&line) + 1;
         if tokens * 2 <= target {
-            let text = fit_units(units, target - tokens, measures);
+            let text = fit_units(units, target - tokens, Shortening::CutEnd, measures);
             return format!("{text}\n{line}");
         }
     }
     text
-}
-
-/// Tokens of one line in a summary of many.
-const MAX_SUMMARY_LINE_TOKENS: u32 = 14;
-
-/// Summarises many lines: the ones with the highest scores, each shortened at its end, within
-/// `target` tokens, in their order. Repeated lines are used once.
-pub(crate) fn best_lines(lines: &[String], target: u32, measures: &TextMeasures<'_>) -> String {
-    let mut seen = HashSet::new();
-    let mut units: Vec<TextUnit> = Vec::new();
-    for line in lines {
-        // A line of a shorter summary has several parts.
-        for part in line.split("; ") {
-            let part = shorten_to_tokens(part, MAX_SUMMARY_LINE_TOKENS.min(target), measures);
-            if !part.is_empty() && seen.insert(part.to_lowercase()) {
-                units.push(TextUnit::new(part, (units.len(), 0), 1.0, measures));
-            }
-        }
-    }
-    let mut order: Vec<usize> = (0..units.len()).collect();
-    order.sort_by(|a, b| units[*b].score.total_cmp(&units[*a].score).then(a.cmp(b)));
-    let (mut kept, mut left) = (Vec::new(), target);
-    for at in order {
-        // One token for the separator.
-        let cost = units[at].tokens + 1;
-        if cost <= left {
-            left -= cost;
-            kept.push(at);
-        }
-    }
-    kept.sort_unstable();
-    let kept: Vec<&str> = kept.into_iter().map(|at| units[at].text.as_str()).collect();
-    kept.join("; ")
-}
-
-/// Cuts a line after the last word that fits, and marks the cut. White space is collapsed.
-fn shorten_to_tokens(line: &str, target: u32, measures: &TextMeasures<'_>) -> String {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    for count in (1..=words.len()).rev() {
-        let mut text = words[..count].join(" ");
-        if count < words.len() {
-            text = format!("{}…", text.trim_end_matches([',', ';', ':', '.', '(']));
-        }
-        if (measures.count_tokens)(&text) <= target {
-            return text;
-        }
-    }
-    String::new()
-}
-
-/// A sentence, a call, or a line of a call's output.
-#[derive(Debug, Clone)]
-struct TextUnit {
-    text: String,
-    kind: UnitKind,
-    tokens: u32,
-    score: f64,
-    /// Index of the piece, and of the line in it. Units of one line are joined by a space, others
-    /// by a line break.
-    position: (usize, usize),
-}
-
-/// What a unit is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum UnitKind {
-    Sentence,
-    Action,
-    OutputLine,
-}
-
-impl TextUnit {
-    fn new(text: String, place: (usize, usize), factor: f64, measures: &TextMeasures<'_>) -> Self {
-        Self {
-            kind: UnitKind::Sentence,
-            tokens: (measures.count_tokens)(&text).max(1),
-            score: factor * score_text(&text, measures),
-            text,
-            position: place,
-        }
-    }
 }
 
 /// Factors by which the kind of a piece changes the score of its units.
@@ -277,7 +203,7 @@ fn split_units(pieces: &[TurnPiece], measures: &TextMeasures<'_>) -> (Vec<TextUn
 
 /// Returns the index of the output of each call. Parallel calls come before their outputs, in the
 /// same order.
-fn outputs_of_calls(pieces: &[TurnPiece]) -> HashMap<usize, usize> {
+pub(crate) fn outputs_of_calls(pieces: &[TurnPiece]) -> HashMap<usize, usize> {
     let mut waiting: VecDeque<usize> = VecDeque::new();
     let mut outputs = HashMap::new();
     for (at, piece) in pieces.iter().enumerate() {
@@ -304,7 +230,7 @@ fn outputs_of_calls(pieces: &[TurnPiece]) -> HashMap<usize, usize> {
 }
 
 /// Describes a call, or the calls inside a script.
-fn actions_of_call(name: &str, args: &str, output: Option<&TurnPiece>) -> Vec<Action> {
+pub(crate) fn actions_of_call(name: &str, args: &str, output: Option<&TurnPiece>) -> Vec<Action> {
     let Some(TurnPiece::Output {
         text,
         failed,
@@ -351,7 +277,7 @@ fn add_actions(
         let factor = match action.kind {
             _ if action.failed => FAILURE_FACTOR,
             ActionKind::Check | ActionKind::Change => RESULT_FACTOR,
-            ActionKind::Other => CALL_FACTOR,
+            ActionKind::Read | ActionKind::Other => CALL_FACTOR,
         };
         // Calls are far apart, so that the lines of one do not mix with the next.
         let line = index * (MAX_OUTPUT_LINES + 1);
@@ -405,24 +331,6 @@ fn add_sentences(
     }
 }
 
-/// Scores a text by its rare words, names and numbers, in relation to its length.
-fn score_text(text: &str, measures: &TextMeasures<'_>) -> f64 {
-    let (mut sum, mut words) = (0.0, 0.0);
-    let mut seen = HashSet::new();
-    for_each_word(text, |word| {
-        words += 1.0;
-        if !is_stop_word(word) && seen.insert(word.to_owned()) {
-            sum += match is_number(word) {
-                true => NUMBER_SCORE,
-                false => (measures.rarity)(word),
-            };
-        }
-    });
-    let is_name = |word: &&str| word.starts_with(char::is_uppercase);
-    let names = text.split_whitespace().skip(1).filter(is_name).count();
-    (sum + names as f64) / (words + 3.0_f64).sqrt()
-}
-
 /// Selects the units for the tiny level: messages without the calls, unless there is only one call
 /// or there are only calls.
 fn tiny_units(units: &[TextUnit]) -> Vec<TextUnit> {
@@ -431,51 +339,6 @@ fn tiny_units(units: &[TextUnit]) -> Vec<TextUnit> {
     let all_calls = calls == units.len();
     let is_kept = |unit: &&TextUnit| !is_call(unit) || calls == 1 || all_calls;
     units.iter().filter(is_kept).cloned().collect()
-}
-
-/// Joins the best units within `target` tokens, in their original order. A unit that does not fit
-/// is reduced to its best words.
-fn fit_units(units: &[TextUnit], target: u32, measures: &TextMeasures<'_>) -> String {
-    let mut order: Vec<usize> = (0..units.len()).collect();
-    order.sort_by(|a, b| units[*b].score.total_cmp(&units[*a].score).then(a.cmp(b)));
-    let mut kept: Vec<(usize, String)> = Vec::new();
-    let mut left = target;
-    for at in order {
-        let unit = &units[at];
-        // One token for the space or line break before the unit.
-        let joined = unit.tokens + u32::from(!kept.is_empty());
-        if joined <= left {
-            left -= joined;
-            kept.push((at, unit.text.clone()));
-        } else if left > 0 {
-            let squeezed = keep_best_words(&unit.text, left, measures);
-            let tokens = (measures.count_tokens)(&squeezed);
-            if !squeezed.is_empty() && (tokens < left || kept.is_empty()) {
-                left = left.saturating_sub(tokens + 1);
-                kept.push((at, squeezed));
-            } else {
-                break;
-            }
-        }
-        if left < 2 {
-            break;
-        }
-    }
-    kept.sort_by_key(|(at, _)| *at);
-    join_units(kept.into_iter().map(|(at, text)| (&units[at], text)))
-}
-
-fn join_units<'a>(kept: impl Iterator<Item = (&'a TextUnit, String)>) -> String {
-    let mut text = String::new();
-    let mut before = None;
-    for (unit, part) in kept {
-        if let Some(before) = before {
-            text.push(if before == unit.position { ' ' } else { '\n' });
-        }
-        text.push_str(&part);
-        before = Some(unit.position);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::actions::ActionKind;
 use crate::cleaning::{
-    clean_text, find_key_line, format_arguments, is_notable, split_sentences, truncate_words,
+    find_key_line, format_arguments, is_notable, split_sentences, truncate_words,
 };
+use crate::extract::{actions_of_call, outputs_of_calls};
 use crate::lesson_learning::{LessonDraft, SourceTurn};
 use crate::turn_metrics::SpeakerRole;
 use crate::turn_pieces::TurnPiece;
@@ -43,7 +45,8 @@ const PREFERENCE_PHRASES: &str = "\
 /// Phrases that mark a decision.
 const DECISION_PHRASES: &str = "\
     we decided|i decided|decided to|decided on|decided against|decision:|we agreed|agreed to|\
-    agreed on|let's go with|going with|settled on|we chose|we will use|we'll use";
+    agreed on|let's go with|going with|settled on|we chose|we will use|we'll use|we now use|\
+    we switched to|we moved to|we no longer|no longer use";
 /// A longer sentence is neither a preference nor a decision.
 const MAX_STATEMENT_BYTES: usize = 240;
 /// Turns in which a call must fail, without success since, to count as a problem without a fix.
@@ -54,6 +57,11 @@ const MIN_PROGRAM_TURNS: usize = 3;
 const COMMON_PROGRAMS: &str = "awk bash cat cd chmod cp curl cut date diff du echo env false file \
     find grep head kill less ln ls mkdir mv ps pwd rg rm sed sh sleep sort stat tail tee test touch \
     tr true uniq wc which xargs";
+/// Programs that only read. That they fail says what they found.
+const READING_PROGRAMS: &str = "awk cat cut date diff du echo env false file find grep head less ls \
+    ps pwd rg sort stat tail test tr true uniq wc which";
+/// Characters of a call in a lesson.
+const MAX_CALL_CHARS: usize = 120;
 /// Keywords of a lesson.
 const MAX_KEYWORDS: usize = 8;
 
@@ -77,7 +85,8 @@ fn find_statements(turns: &[ObservedTurn], wanted: LessonKind) -> Vec<LessonDraf
             if SpeakerRole::from_name(role) != SpeakerRole::User {
                 continue;
             }
-            for sentence in split_sentences(&clean_text(text)) {
+            for sentence in split_sentences(text) {
+                let sentence = without_list_mark(sentence);
                 let kind = if has_phrase(sentence, PREFERENCE_PHRASES) {
                     LessonKind::Preference
                 } else if has_phrase(sentence, DECISION_PHRASES) {
@@ -97,6 +106,16 @@ fn find_statements(turns: &[ObservedTurn], wanted: LessonKind) -> Vec<LessonDraf
     drafts
 }
 
+/// Returns a sentence without the mark of a list, heading or quotation before it. Otherwise it is
+/// kept as it was written: a word that is filler in one sentence is a name in another.
+pub(crate) fn without_list_mark(sentence: &str) -> &str {
+    let rest = sentence.trim_start_matches(['-', '*', '+', '#', '>', '•']);
+    match rest.starts_with(char::is_whitespace) {
+        true => rest.trim_start(),
+        false => sentence,
+    }
+}
+
 /// Returns whether a sentence has one of the phrases, which are separated by `|`, at the beginning
 /// of a word.
 pub(crate) fn has_phrase(sentence: &str, phrases: &str) -> bool {
@@ -114,28 +133,22 @@ pub(crate) fn find_fixes(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
     let mut failures: BTreeMap<String, OpenFailure> = BTreeMap::new();
     let mut drafts = Vec::new();
     for turn in turns {
-        for (at, piece) in turn.pieces.iter().enumerate() {
-            let TurnPiece::Call { name, args } = piece else {
-                continue;
-            };
-            let arguments_text = format_arguments(args);
-            let (output, failed) = match turn.pieces.get(at + 1) {
-                Some(TurnPiece::Output { text, failed, .. }) => {
-                    (text.as_str(), *failed || looks_failed(text))
-                }
-                _ => ("", false),
-            };
-            let call = format!("{name} {}", truncate_words(&arguments_text, 120));
-            if failed {
+        for observed in calls_of(turn) {
+            let ObservedCall {
+                call,
+                error,
+                may_fix,
+            } = observed;
+            if let Some(error) = error {
                 let failure = failures.entry(call).or_insert_with(|| OpenFailure {
-                    error: find_key_line(output),
+                    error,
                     ..OpenFailure::default()
                 });
                 failure.turns.push(turn.source());
                 failure.failed_turns.insert(turn.number);
             } else if let Some(failure) = failures.remove(&call) {
                 drafts.extend(failure.into_fix(&call, turn.source()));
-            } else {
+            } else if may_fix {
                 for failure in failures.values_mut() {
                     failure.add_step(&call, turn.source());
                 }
@@ -145,6 +158,71 @@ pub(crate) fn find_fixes(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
     let unsolved = failures.into_iter();
     drafts.extend(unsolved.filter_map(|(call, failure)| failure.into_gap(&call)));
     drafts
+}
+
+/// A call of a turn, in a script or not.
+struct ObservedCall {
+    /// What was called, without its outcome.
+    call: String,
+    /// The message of its failure; `None` if it succeeded.
+    error: Option<String>,
+    /// Whether it may have fixed something. Calls that only read cannot.
+    may_fix: bool,
+}
+
+/// Returns the calls of a turn in their order, without commands that only read: their exit code says
+/// what they found, such as that of `grep`.
+fn calls_of(turn: &ObservedTurn) -> Vec<ObservedCall> {
+    let outputs = outputs_of_calls(&turn.pieces);
+    let mut found = Vec::new();
+    for (at, piece) in turn.pieces.iter().enumerate() {
+        let TurnPiece::Call { name, args } = piece else {
+            continue;
+        };
+        let output = outputs.get(&at).map(|output| &turn.pieces[*output]);
+        let actions = actions_of_call(name, args, output);
+        match output {
+            Some(TurnPiece::Output { calls, .. }) if !calls.is_empty() => {
+                let inner = calls.iter().zip(actions);
+                let inner = inner.filter(|(call, _)| !is_reading(command_line(&call.args)));
+                found.extend(inner.map(|(_, action)| {
+                    let call = action.text.split(" → ").next().unwrap_or_default();
+                    ObservedCall {
+                        call: truncate_words(call, MAX_CALL_CHARS).into_owned(),
+                        error: action.failed.then(|| error_of(&action.outcome)),
+                        may_fix: action.kind != ActionKind::Read,
+                    }
+                }));
+            }
+            // A script without calls only computes.
+            _ if name == "script" => {}
+            output => {
+                let parsed = serde_json::from_str::<Value>(args).unwrap_or_default();
+                if is_reading(command_line(&parsed)) {
+                    continue;
+                }
+                let (text, failed) = match output {
+                    Some(TurnPiece::Output { text, failed, .. }) => (text.as_str(), *failed),
+                    _ => ("", false),
+                };
+                let call = format!("{name} {}", format_arguments(args));
+                found.push(ObservedCall {
+                    call: truncate_words(&call, MAX_CALL_CHARS).into_owned(),
+                    error: (failed || looks_failed(text)).then(|| find_key_line(text)),
+                    may_fix: actions.iter().all(|action| action.kind != ActionKind::Read),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Returns the message of a failed action: its outcome without the exit code, if there is more.
+fn error_of(outcome: &str) -> String {
+    let outcome = outcome.strip_prefix("failed: ").unwrap_or(outcome);
+    let rest = outcome.strip_prefix("exit ");
+    let rest = rest.and_then(|rest| rest.split_once(", "));
+    rest.map_or(outcome, |(_, rest)| rest).to_owned()
 }
 
 /// A call that has failed and not succeeded since.
@@ -214,10 +292,7 @@ pub(crate) fn find_programs(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
     let mut programs: BTreeMap<String, (String, Vec<SourceTurn>)> = BTreeMap::new();
     for turn in turns {
         for command in turn.pieces.iter().flat_map(commands_of) {
-            let words = command.split_whitespace();
-            let mut words = words.skip_while(|word| word.contains('='));
-            let name = words.next().unwrap_or_default();
-            let name = name.rsplit('/').next().unwrap_or_default();
+            let name = program_of(&command);
             let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
             let is_common = COMMON_PROGRAMS
                 .split_whitespace()
@@ -249,27 +324,48 @@ pub(crate) fn find_programs(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
 
 /// Returns the commands that a piece ran, as lines.
 fn commands_of(piece: &TurnPiece) -> Vec<String> {
-    let line = |args: &Value| {
-        let command = args.get("command").or_else(|| args.get("cmd"))?;
-        match command {
-            Value::String(line) => Some(line.clone()),
-            Value::Array(words) => {
-                let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
-                Some(words.join(" "))
-            }
-            _ => None,
-        }
-    };
     match piece {
         TurnPiece::Call { args, .. } => {
             let args = serde_json::from_str::<Value>(args).ok();
-            args.and_then(|args| line(&args)).into_iter().collect()
+            let command = args.and_then(|args| command_line(&args));
+            command.into_iter().collect()
         }
-        TurnPiece::Output { calls, .. } => {
-            calls.iter().filter_map(|call| line(&call.args)).collect()
-        }
+        TurnPiece::Output { calls, .. } => calls
+            .iter()
+            .filter_map(|call| command_line(&call.args))
+            .collect(),
         TurnPiece::Message { .. } | TurnPiece::Reasoning(_) => Vec::new(),
     }
+}
+
+/// Returns the command of a call, as a line; `None` if it runs none.
+fn command_line(args: &Value) -> Option<String> {
+    let command = args.get("command").or_else(|| args.get("cmd"))?;
+    match command {
+        Value::String(line) => Some(line.clone()),
+        Value::Array(words) => {
+            let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+            Some(words.join(" "))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the program of a command, without its folder and without variables before it.
+fn program_of(command: &str) -> &str {
+    let mut words = command
+        .split_whitespace()
+        .skip_while(|word| word.contains('='));
+    let name = words.next().unwrap_or_default();
+    name.rsplit('/').next().unwrap_or_default()
+}
+
+/// Returns whether a call runs a program that only reads.
+fn is_reading(command: Option<String>) -> bool {
+    let command = command.unwrap_or_default();
+    let program = program_of(&command);
+    let mut reading = READING_PROGRAMS.split_whitespace();
+    reading.any(|name| name == program)
 }
 
 /// Returns whether the output of a call reads like a failure.
@@ -334,7 +430,10 @@ pub(crate) fn extract_keywords(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::turn_pieces::ScriptCall;
 
     fn message(number: u32, role: &str, text: &str) -> ObservedTurn {
         ObservedTurn {
@@ -374,6 +473,68 @@ mod tests {
             ]
         );
         assert_eq!(found[1].turns, [turns[2].source()]);
+    }
+
+    #[test]
+    fn statements_are_kept_as_they_were_written() {
+        let text = "Two things:\n- Please use tabs.\n* We use just for all tasks.";
+        let found = find_preferences(&[message(1, "user", text)]);
+        let contents: Vec<&str> = found.iter().map(|draft| draft.content.as_str()).collect();
+        assert_eq!(contents, ["Please use tabs.", "We use just for all tasks."]);
+    }
+
+    #[test]
+    fn an_error_in_a_script_and_its_fix_become_a_draft() {
+        let call = |tool: &str, args: Value, result: Value| ScriptCall {
+            tool: tool.into(),
+            args,
+            result,
+            error: None,
+        };
+        let tests = |output: &str, exit: i32| {
+            let args = json!({"command": ["cargo", "test", "-p", "auth"]});
+            let result = json!({"exitCode": exit, "aggregatedOutput": output});
+            call("exec", args, result)
+        };
+        let edit = call(
+            "edit_file",
+            json!({"path": "src/lib.rs", "old": "a", "new": "b"}),
+            json!({}),
+        );
+        let search = call(
+            "exec",
+            json!({"command": "grep -rn nothing src"}),
+            json!({"exitCode": 1}),
+        );
+        let read = call("read_file", json!({"path": "a.rs"}), json!({"text": "x"}));
+        let failed = "test login ... FAILED\ntest result: FAILED. 2 passed; 1 failed; 0 ignored";
+        let passed = "test result: ok. 3 passed; 0 failed; 0 ignored";
+        let script = |number, calls: Vec<ScriptCall>| ObservedTurn {
+            pieces: vec![
+                TurnPiece::Call {
+                    name: "script".into(),
+                    args: "await tools.exec(test)".into(),
+                },
+                TurnPiece::Output {
+                    text: "{}".into(),
+                    failed: false,
+                    calls,
+                },
+            ],
+            ..message(number, "user", "")
+        };
+        let turns = [
+            script(1, vec![tests(failed, 101), search, read]),
+            script(2, vec![edit, tests(passed, 0)]),
+        ];
+        let found = find_fixes(&turns);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(
+            found[0].content,
+            "exec cargo test -p auth failed with: 1 failed: login; 2 passed\n\
+             What helped: editFile src/lib.rs +1 −1"
+        );
+        assert_eq!(found[0].turns, [turns[0].source(), turns[1].source()]);
     }
 
     #[test]

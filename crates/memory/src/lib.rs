@@ -99,6 +99,7 @@ mod stats;
 mod store;
 mod summarise;
 mod test_runs;
+mod text_units;
 mod time;
 mod tokens;
 mod tool;

@@ -1,8 +1,8 @@
 //! Recall before a turn: finds the turns, lessons and announcements that are relevant to the new
 //! message, within a deadline and a token limit.
 //!
-//! The stages: keyword search and vector search, at the same time; a small model that removes
-//! irrelevant candidates, in batches; a judgement of the model about what is quoted and what is
+//! The stages: keyword search and vector search, at the same time; other words of a small model, if
+//! they found nothing; the model removes irrelevant candidates, in batches; a judgement of the model about what is quoted and what is
 //! mentioned; the text. Each stage has a deadline, and falls back to the result of the one before.
 //! Without a model, the ranking decides. The result becomes part of the newest message and is
 //! never stored.
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::board::ProjectDocument;
-use crate::lessons::Lesson;
+use crate::lessons::{Lesson, LessonKind};
 use crate::model::SmallModel;
 use crate::recall_model::{ModelVerdict, filter_candidates, judge_candidates};
 use crate::recall_search::Candidate;
@@ -114,6 +114,8 @@ pub struct RecalledMemory {
     pub mentioned: Vec<MemoryHit>,
     /// The relevant lessons and reference layers, the best first.
     pub lessons: Vec<Lesson>,
+    /// Relevant layers that are only mentioned, in a line each.
+    pub mentioned_layers: Vec<Lesson>,
     /// The current announcements.
     pub board: Vec<Announcement>,
     /// All of it as a block for the newest message; empty if there is nothing relevant.
@@ -195,6 +197,12 @@ impl Memory {
         let mut candidates = self
             .find_all(request, start, stages_end, &mut recalled)
             .await;
+        if let (true, Some(model)) = (candidates.is_empty(), &request.model) {
+            let model = model.as_ref();
+            candidates = self
+                .find_by_other_words(request, model, stages_end, &mut recalled)
+                .await;
+        }
         let verdict = match &request.model {
             Some(model) if !candidates.is_empty() => {
                 let model = model.as_ref();
@@ -334,8 +342,18 @@ impl Memory {
             recalled.hits.clear();
             recalled.mentioned.clear();
             recalled.lessons.clear();
+            recalled.mentioned_layers.clear();
+            for candidate in &mut recalled.candidates {
+                if matches!(
+                    candidate.fate,
+                    CandidateFate::Quoted | CandidateFate::Mentioned
+                ) {
+                    candidate.fate = CandidateFate::TooLate;
+                }
+            }
         }
-        let kept = recalled.hits.len() + recalled.mentioned.len() + recalled.lessons.len();
+        let turns = recalled.hits.len() + recalled.mentioned.len();
+        let kept = turns + recalled.lessons.len() + recalled.mentioned_layers.len();
         recalled.end_stage(StageName::Text, limit, begun.elapsed(), outcome, kept);
     }
 
@@ -374,7 +392,9 @@ impl RecalledMemory {
             };
             let has_room = match candidate {
                 Candidate::Turn(_) => self.hits.len() + self.mentioned.len() < MAX_RECALLED_TURNS,
-                Candidate::Lesson(_) => self.lessons.len() < MAX_RECALLED_LESSONS,
+                Candidate::Lesson(_) => {
+                    self.lessons.len() + self.mentioned_layers.len() < MAX_RECALLED_LESSONS
+                }
             };
             let fate = match (candidate, is_quoted) {
                 _ if !has_room => CandidateFate::NoRoom,
@@ -384,6 +404,11 @@ impl RecalledMemory {
                 }
                 (Candidate::Turn(hit), false) => {
                     self.mentioned.push(hit.clone());
+                    CandidateFate::Mentioned
+                }
+                // A layer is long; a lesson is as long as a line about it.
+                (Candidate::Lesson(layer), false) if layer.kind == LessonKind::Layer => {
+                    self.mentioned_layers.push(layer.clone());
                     CandidateFate::Mentioned
                 }
                 (Candidate::Lesson(lesson), _) => {

@@ -4,11 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use selvedge_database::params;
 use tokio::time::{Instant, timeout_at};
 
-use crate::lessons::{Lesson, LessonKind};
+use crate::lessons::{Lesson, LessonKind, lessons_in_use};
+use crate::model::SmallModel;
 use crate::recall::{DEADLINE_EXCEEDED, RecallDeadlines, flatten, flatten_timed};
+use crate::recall_model::ask_other_words;
 use crate::recall_trace::{CandidateFate, RecallCandidate, StageName, StageOutcome};
+use crate::store::query_rows;
 use crate::{
     Memory, MemoryAccess, MemoryError, MemoryHit, MemoryQuery, RankWeights, RecallRequest,
     RecalledMemory, words,
@@ -18,6 +22,12 @@ use crate::{
 const MAX_CANDIDATES: usize = 30;
 /// Lessons and layers that are considered.
 const MAX_LESSON_CANDIDATES: usize = 12;
+/// Best turns of the vector search whose lessons are considered, too.
+const MAX_LESSON_TURNS: usize = 5;
+/// Lessons that are considered because of their turns.
+const MAX_LESSONS_OF_TURNS: usize = 3;
+/// A lesson with more sources is about none of them in particular.
+const MAX_SPECIAL_SOURCES: usize = 5;
 
 /// What a model decides about: a turn, a lesson or a layer.
 #[derive(Debug, Clone)]
@@ -72,7 +82,15 @@ impl Memory {
             ..default
         });
         let has_encoder = self.encoder.is_some() && default.vectors != 0.0;
-        let by_both = has_encoder.then(|| search(default));
+        let by_both = has_encoder.then(|| {
+            let (access, text) = (request.access.clone(), request.text.to_owned());
+            let exclude_from = request.exclude_from;
+            self.spawn_stage(move |memory| {
+                let hits = memory.find_candidates(&access, &text, exclude_from, default)?;
+                let lessons = memory.lessons_of_turns(&access, &hits)?;
+                Ok((hits, lessons))
+            })
+        });
         let (access, text) = (request.access.clone(), request.text.to_owned());
         let lessons = self.spawn_stage(move |memory| match words::has_content_word(&text) {
             true => memory.find_lessons(Some(&access), &text, MAX_LESSON_CANDIDATES),
@@ -107,8 +125,13 @@ impl Memory {
             outcome,
             turns.len(),
         );
+        let mut lessons_of_turns = Vec::new();
         match vector_result {
             Some((result, elapsed)) => {
+                let result = result.map(|(ranked, lessons)| {
+                    lessons_of_turns = lessons;
+                    ranked
+                });
                 let (outcome, ranked) = stage_outcome(result, false);
                 let kept = ranked.len();
                 if outcome == StageOutcome::Done {
@@ -122,25 +145,113 @@ impl Memory {
             }
         }
         let lessons_end = (start + vector_limit).max(Instant::now());
-        let lessons =
+        let mut lessons =
             recalled.or_missing("lessons", flatten(timeout_at(lessons_end, lessons).await));
+        for lesson in lessons_of_turns {
+            let is_known = lessons.iter().any(|it| it.lesson_id == lesson.lesson_id);
+            if !is_known && lessons.len() < MAX_LESSON_CANDIDATES {
+                lessons.push(lesson);
+            }
+        }
         let turns = turns.into_iter().map(Candidate::Turn);
         let all: Vec<Candidate> = turns
             .chain(lessons.into_iter().map(Candidate::Lesson))
             .collect();
-        recalled.candidates = all
-            .iter()
-            .map(|candidate| RecallCandidate {
-                name: candidate.name(),
-                kind: candidate.kind(),
-                score: match candidate {
-                    Candidate::Turn(hit) => Some(hit.score),
-                    Candidate::Lesson(_) => None,
-                },
-                fate: CandidateFate::NoRoom,
-            })
-            .collect();
+        recalled.list_candidates(&all);
         all
+    }
+
+    /// Returns the lessons in use that were learned from the best of these turns. Only turns have
+    /// vectors: a lesson is near to a question if its turns are.
+    fn lessons_of_turns(
+        &self,
+        access: &MemoryAccess,
+        hits: &[MemoryHit],
+    ) -> Result<Vec<Lesson>, MemoryError> {
+        let best = hits.iter().take(MAX_LESSON_TURNS);
+        let best: Vec<String> = best
+            .map(|hit| format!("{}/T-{}", hit.session, hit.number))
+            .collect();
+        let mut lessons = self.read(|reader| lessons_in_use(&reader.connection, access))?;
+        lessons.retain(|lesson| {
+            let sources = &lesson.source_turns;
+            let shared = sources.iter().filter(|turn| best.contains(turn)).count();
+            shared > 1 || (shared == 1 && sources.len() <= MAX_SPECIAL_SOURCES)
+        });
+        lessons.truncate(MAX_LESSONS_OF_TURNS);
+        Ok(lessons)
+    }
+
+    /// Asks the model for other words after the searches found nothing, and searches for them.
+    /// Returns the turns and lessons found.
+    pub(crate) async fn find_by_other_words(
+        self: &Arc<Self>,
+        request: &RecallRequest<'_>,
+        model: &dyn SmallModel,
+        end: Instant,
+        recalled: &mut RecalledMemory,
+    ) -> Vec<Candidate> {
+        let (begun, limit) = (Instant::now(), request.deadlines.filter);
+        let deadline = (begun + limit).min(end);
+        let (access, exclude_from) = (request.access.clone(), request.exclude_from);
+        let can_search = words::has_content_word(request.text);
+        let task = self.spawn_stage(move |memory| {
+            Ok(can_search && memory.has_turns_to_recall(&access, exclude_from)?)
+        });
+        if !matches!(flatten(timeout_at(deadline, task).await), Ok(true)) {
+            return Vec::new();
+        }
+        let found = async {
+            let words = ask_other_words(model, request.text, deadline).await?;
+            let access = request.access.clone();
+            let weights = RankWeights {
+                vectors: 0.0,
+                ..RankWeights::default()
+            };
+            let task = self.spawn_stage(move |memory| {
+                let turns = memory.find_candidates(&access, &words, exclude_from, weights)?;
+                let lessons = memory.find_lessons(Some(&access), &words, MAX_LESSON_CANDIDATES)?;
+                let turns = turns.into_iter().map(Candidate::Turn);
+                let lessons = lessons.into_iter().map(Candidate::Lesson);
+                Ok(turns.chain(lessons).collect::<Vec<_>>())
+            });
+            flatten(timeout_at(deadline, task).await)
+        };
+        let found: Result<Vec<Candidate>, String> = found.await;
+        let outcome = match &found {
+            Ok(_) => StageOutcome::Done,
+            Err(error) => StageOutcome::Failed(error.clone()),
+        };
+        let found = found.unwrap_or_default();
+        recalled.end_stage(
+            StageName::OtherWords,
+            limit,
+            begun.elapsed(),
+            outcome,
+            found.len(),
+        );
+        recalled.list_candidates(&found);
+        found
+    }
+
+    /// Returns whether the access reaches turns that the prompt does not contain in full.
+    fn has_turns_to_recall(
+        &self,
+        access: &MemoryAccess,
+        exclude_from: u32,
+    ) -> Result<bool, MemoryError> {
+        let readable = self.readable_sessions(access)?;
+        let sql = "SELECT name, turns FROM memory_sessions
+             WHERE turns > 0 AND (name = ?1 OR ?1 IS NULL) AND (project = ?2 OR ?2 IS NULL)";
+        let key = params![readable.session, readable.project];
+        let sessions: Vec<(String, u32)> =
+            self.read(|reader| query_rows(&reader.connection, sql, key, |row| row.try_into()))?;
+        let has_turn = |(name, turns): &(String, u32)| {
+            let names = readable.names.as_ref();
+            let in_prompt = *name == access.session && exclude_from <= 1;
+            *turns > 0 && !in_prompt && names.is_none_or(|names| names.contains(name))
+        };
+        Ok(sessions.iter().any(has_turn))
     }
 
     /// Searches the sessions that the access reaches for turns that may be relevant.
@@ -185,6 +296,22 @@ impl Memory {
             sessions: readable.names.as_deref(),
             ..MemoryQuery::new(text)
         })
+    }
+}
+
+impl RecalledMemory {
+    /// Lists what the searches found. What becomes of it is decided later.
+    fn list_candidates(&mut self, found: &[Candidate]) {
+        let listed = found.iter().map(|candidate| RecallCandidate {
+            name: candidate.name(),
+            kind: candidate.kind(),
+            score: match candidate {
+                Candidate::Turn(hit) => Some(hit.score),
+                Candidate::Lesson(_) => None,
+            },
+            fate: CandidateFate::NoRoom,
+        });
+        self.candidates = listed.collect();
     }
 }
 

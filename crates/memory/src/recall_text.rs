@@ -2,9 +2,10 @@
 
 use crate::board::{ProjectDocument, shorten_title, truncate_to_tokens};
 use crate::lessons::{Lesson, LessonKind};
+use crate::level_writer::read_level_text;
 use crate::sectioned_text::SectionedText;
-use crate::store::now_ms;
-use crate::{Band, Level, Memory, MemoryHit, RecalledMemory, time, tokens};
+use crate::store::{now_ms, require_session};
+use crate::{Band, Level, Memory, MemoryHit, RecalledMemory, TurnFormat, time, tokens};
 
 /// The share of the tokens for turns.
 const TURNS_SHARE: f64 = 0.6;
@@ -29,6 +30,7 @@ impl Memory {
             hits,
             mentioned,
             lessons,
+            mentioned_layers,
             board,
             ..
         } = recalled;
@@ -37,6 +39,7 @@ impl Memory {
         if hits.is_empty()
             && mentioned.is_empty()
             && lessons.is_empty()
+            && mentioned_layers.is_empty()
             && board.is_empty()
             && documents.is_empty()
             && bands.is_none()
@@ -53,6 +56,7 @@ impl Memory {
             "May be relevant; tools.history.getTurn(\"T-n\", \"R\") returns a turn in full:";
         block.add(heading, turns, room);
         let mentions = mentioned.iter().map(|hit| self.mention(session, hit));
+        let mentions = mentions.chain(mentioned_layers.iter().map(mention_layer));
         block.add("Related; not quoted:", mentions, for_turns);
         let after_turns = block.tokens_left;
         let (layers, lessons): (Vec<&Lesson>, Vec<&Lesson>) = lessons
@@ -101,6 +105,16 @@ impl Memory {
         )
     }
 
+    /// Returns whether the lower levels of a turn are written.
+    fn has_level(&self, hit: &MemoryHit) -> bool {
+        let level = self.read(|reader| {
+            let connection = &reader.connection;
+            let session = require_session(connection, &hit.session)?.id;
+            read_level_text(connection, session, hit.number, Level::Smoothed)
+        });
+        matches!(level, Ok(Some(_)))
+    }
+
     /// Renders turns as lines, each at the highest level that fits.
     fn render_turns(&self, session: &str, hits: &[MemoryHit], room: u32) -> Vec<String> {
         let now = now_ms();
@@ -113,8 +127,14 @@ impl Memory {
                 continue;
             };
             let at_level = |level| self.turn_text_at_level(&hit.session, hit.number, level);
-            let levels = [Level::Raw, Level::Smoothed, Level::Compressed];
-            let rendered = levels.into_iter().find_map(|level| {
+            // The raw items of an agent's turn are JSON. The smoothed level says the same in fewer
+            // tokens, if it is written: writing it takes time.
+            let has_smoothed = turn.format == TurnFormat::Items && self.has_level(hit);
+            let levels: &[Level] = match has_smoothed {
+                true => &[Level::Smoothed, Level::Compressed],
+                false => &[Level::Raw, Level::Smoothed, Level::Compressed],
+            };
+            let rendered = levels.iter().copied().find_map(|level| {
                 let rendered = at_level(level).ok()?;
                 (tokens::count(&rendered) + 16 <= max_tokens).then_some((level, rendered))
             });
@@ -146,6 +166,16 @@ impl Memory {
         }
         lines
     }
+}
+
+/// Returns a line about a layer that is not quoted.
+fn mention_layer(layer: &Lesson) -> String {
+    let title = shorten_title(&layer.title);
+    let size = layer.tokens;
+    format!(
+        "reference \"{title}\" ({size} tokens); \
+         tools.memory.search({{ query: \"{title}\" }}) returns it"
+    )
 }
 
 /// Returns the name of a turn in a prompt of `session`: with its session if that is another.

@@ -9,6 +9,8 @@ pub enum StageName {
     Keywords,
     /// The search by keywords and vectors.
     Vectors,
+    /// The small model names other words, because the searches found nothing.
+    OtherWords,
     /// The small model removes irrelevant candidates.
     Filter,
     /// The small model decides what is quoted and what is mentioned.
@@ -23,6 +25,7 @@ impl StageName {
         match self {
             Self::Keywords => "keywords",
             Self::Vectors => "vectors",
+            Self::OtherWords => "other words",
             Self::Filter => "model filter",
             Self::Judgement => "judgement",
             Self::Text => "text",
@@ -73,6 +76,8 @@ pub enum CandidateFate {
     RemovedByJudgement,
     /// Better ones took its place.
     NoRoom,
+    /// The text was not ready in time.
+    TooLate,
 }
 
 impl CandidateFate {
@@ -84,6 +89,7 @@ impl CandidateFate {
             Self::RemovedByFilter => "removed by the filter",
             Self::RemovedByJudgement => "removed by the judgement",
             Self::NoRoom => "no room",
+            Self::TooLate => "too late",
         }
     }
 }

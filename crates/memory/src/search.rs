@@ -432,9 +432,15 @@ impl SearchScope {
     }
 }
 
+/// Fewest turns among which a term is common: of a few turns, half may be about one thing.
+const MIN_TURNS_FOR_COMMON_TERMS: usize = 20;
+
 /// Removes terms that more than half of the turns contain, unless there are no others: they do not
 /// distinguish turns.
 fn drop_common_terms(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
+    if turns < MIN_TURNS_FOR_COMMON_TERMS {
+        return;
+    }
     let is_rare = |list: &Vec<_>| list.len() <= turns / 2;
     if postings
         .iter()

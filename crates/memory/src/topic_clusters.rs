@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cleaning::clean_text;
+use crate::identifiers::names_in_message;
 use crate::lesson_rules::ObservedTurn;
+use crate::turn_metrics::SpeakerRole;
 use crate::turn_pieces::TurnPiece;
 use crate::words::{for_each_term, for_each_word, is_stop_word};
 
@@ -20,14 +22,29 @@ const MIN_SIMILARITY: f64 = 0.35;
 const MIN_SIMILARITY_OF_SINGLE: f64 = 0.2;
 /// The area of topics that occur with no other.
 pub(crate) const OTHER_AREA: &str = "other";
-/// Frequent words of conversations that are not topics. (Stop words are in `words`.)
+/// Frequent words of conversations, and of work on code, that are not topics. (Stop words are in
+/// `words`.)
 const COMMON_WORDS: &str = "\
-    back been come could doing done even every feel find first from getting give going good \
-    great have help here it's keep kind know last like little long look looking lot love made \
-    make many maybe mean much need never next nice part people really right said same should \
-    since some something soon still such sure take tell than thank thanks that them then there \
-    these they thing things think this thought time today told took true used using very want \
-    wanted well were what when will with work would yeah year yesterday your";
+    able added adding already also another answer anything asked back because been before better \
+    both call called calls came cannot cause caused change changed changes changing check checked \
+    checks clear clearer code come correct could create created current default different does doing \
+    done down each else enough error errors even every everything example expected explain fail \
+    failed failing fails feel file files find fine first fixed fixes fixing found from full function \
+    functions gets getting give going gone good great happen happened happens have hello help here \
+    idea implement implemented important instead issue issues it's just keep kind know last left less \
+    like line lines list little long look looking lot love made main make makes many maybe mean means \
+    method might minute minutes missing moment more most move moved much must name named need needed \
+    needs never next nice none noted nothing number often okay once only open other output over part \
+    pass passed passes people please possible previous probably problem problems question quick \
+    quickly raises rather read ready really reason remove removed rename renamed repair repaired \
+    replace replaced report reported reports require required result results return returned returns \
+    review reviewed right running runs said same says seems send sent several short should show showed \
+    shown shows simple since single small some something soon spent start started step steps still \
+    stop such sure take taken takes tell test tested testing tests text than thank thanks that them \
+    then there these they thing things think this thought time today together told took tried tries \
+    true turn twice type under update updated usage used user users uses using value values version \
+    very wait want wanted well went were what when whether which while whole will with without word \
+    words work worked working works would write writes writing written wrong yeah year yesterday your";
 
 /// A topic of a group of turns.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,16 +65,27 @@ pub(crate) fn find_topics(turns: &[ObservedTurn]) -> Vec<FoundTopic> {
         *spellings.entry(spelling.to_owned()).or_default() += 1;
     };
     for (at, turn) in turns.iter().enumerate() {
-        for name in turn.names.iter().take(MAX_NAMES_OF_TURN) {
-            if name.len() > 2 {
-                add(&name.to_lowercase(), name, at);
+        let messages = || turn.pieces.iter().filter_map(message_of);
+        let has_user = messages().any(|(role, _)| role == SpeakerRole::User);
+        let mut names = turn.names.clone();
+        for (role, text) in messages() {
+            let mut text = text.to_owned();
+            for name in names_in_message(&text) {
+                // The parts of a name are no topics of their own.
+                if !text.contains(&name) {
+                    continue;
+                }
+                text = text.replace(&name, " ");
+                let name = name.rsplit('/').next().unwrap_or(&name);
+                if !names.iter().any(|known| known == name) {
+                    names.push(name.to_owned());
+                }
             }
-        }
-        for piece in &turn.pieces {
-            let TurnPiece::Message { text, .. } = piece else {
+            // What an assistant says about its work is the same about everything.
+            if has_user && role == SpeakerRole::Assistant {
                 continue;
-            };
-            for_each_word(&clean_text(text), |word| {
+            }
+            for_each_word(&clean_text(&text), |word| {
                 let is_topic = word.len() >= 4
                     && !is_stop_word(word)
                     && !COMMON_WORDS.split_whitespace().any(|common| common == word)
@@ -66,6 +94,11 @@ pub(crate) fn find_topics(turns: &[ObservedTurn]) -> Vec<FoundTopic> {
                     for_each_term(word, |term| add(term, word, at));
                 }
             });
+        }
+        for name in names.iter().take(MAX_NAMES_OF_TURN) {
+            if name.len() > 2 {
+                add(&name.to_lowercase(), name, at);
+            }
         }
     }
     let max_turns = (turns.len() * 3 / 10).max(MIN_TOPIC_TURNS);
@@ -84,6 +117,13 @@ pub(crate) fn find_topics(turns: &[ObservedTurn]) -> Vec<FoundTopic> {
     topics.retain(|topic| names.insert(topic.name.clone()));
     topics.truncate(MAX_TOPICS);
     topics
+}
+
+fn message_of(piece: &TurnPiece) -> Option<(SpeakerRole, &str)> {
+    match piece {
+        TurnPiece::Message { role, text } => Some((SpeakerRole::from_name(role), text)),
+        _ => None,
+    }
 }
 
 /// Returns the area of each topic: topics that occur in the same turns belong together. An area is
@@ -220,6 +260,30 @@ mod tests {
         let found = find_topics(&observed);
         let names: Vec<&str> = found.iter().map(|topic| topic.name.as_str()).collect();
         assert_eq!(names, ["Signer", "signer.py"]);
+    }
+
+    #[test]
+    fn names_in_messages_are_topics_and_words_of_answers_are_not() {
+        let mut observed = turns(&["nothing here"; 12]);
+        for at in [1, 4, 8] {
+            let message = |role: &str, text: &str| TurnPiece::Message {
+                role: role.into(),
+                text: text.into(),
+            };
+            observed[at].pieces = vec![
+                message(
+                    "user",
+                    "The refund in src/tax_rate.py is too high, see renew_token.",
+                ),
+                message(
+                    "assistant",
+                    "I inserted a condition and everything succeeds.",
+                ),
+            ];
+        }
+        let found = find_topics(&observed);
+        let names: Vec<&str> = found.iter().map(|topic| topic.name.as_str()).collect();
+        assert_eq!(names, ["high", "refund", "renew_token", "tax_rate.py"]);
     }
 
     #[test]

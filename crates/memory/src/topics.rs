@@ -1,7 +1,7 @@
 //! Stores topics with weights that decay, the areas they belong to, and how often they occurred in
 //! each week.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use selvedge_database::{Connection, params};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::lesson_rules::ObservedTurn;
 use crate::projects::readable_sessions;
 use crate::store::{execute, find_session, now_ms, query_rows, require_session};
 use crate::topic_clusters::{FoundTopic, OTHER_AREA, find_areas};
-use crate::{Memory, MemoryAccess, MemoryError};
+use crate::{Memory, MemoryAccess, MemoryError, time};
 
 /// The factor by which a topic's weight shrinks with each [`DECAY_TURNS`].
 const TOPIC_DECAY: f64 = 0.8;
@@ -52,12 +52,19 @@ pub struct TopicTrend {
 }
 
 impl TopicTrend {
-    /// Returns the latest weeks in which any of the topics occurred, at most `max_weeks`, in order.
+    /// Returns the weeks up to the latest in which any of the topics occurred, at most `max_weeks`,
+    /// in order and without gaps.
     pub fn latest_weeks(trends: &[Self], max_weeks: usize) -> Vec<String> {
-        let weeks = trends.iter().flat_map(|trend| &trend.weeks);
-        let weeks: BTreeSet<&String> = weeks.map(|(week, _)| week).collect();
-        let latest = weeks.len().saturating_sub(max_weeks);
-        weeks.into_iter().skip(latest).cloned().collect()
+        let weeks = || trends.iter().flat_map(|trend| &trend.weeks);
+        let (first, last) = (weeks().min(), weeks().max());
+        let day = |week: Option<&(String, u32)>| week.and_then(|(day, _)| time::parse_ms(day));
+        let (Some(first), Some(last)) = (day(first), day(last)) else {
+            return Vec::new();
+        };
+        let between = (last - first) / WEEK_MS;
+        let from = (between + 1 - max_weeks as i64).max(0);
+        let weeks = (from..=between).map(|week| time::format_day(first + week * WEEK_MS));
+        weeks.collect()
     }
 
     /// Returns how many turns mention the topic in each of these weeks.
@@ -148,7 +155,7 @@ fn read_trends(connection: &Connection, sessions: &[i64]) -> Result<Vec<TopicTre
     }
     let trends = read_topics(connection, sessions)?.into_iter().map(|topic| {
         let weeks = weeks.remove(&topic.name).unwrap_or_default().into_iter();
-        let day = |week: i64| crate::time::format_day(week * WEEK_MS + FIRST_MONDAY_MS);
+        let day = |week: i64| time::format_day(week * WEEK_MS + FIRST_MONDAY_MS);
         let weeks = weeks.map(|(week, turns)| (day(week), turns)).collect();
         TopicTrend { topic, weeks }
     });

@@ -2,6 +2,7 @@
 //! writes its tiny level: `Run the tests for signatures → 12 passed (signer.py, Signer)`.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 use crate::actions::{Action, ActionKind};
 use crate::cleaning::{clean_text, split_sentences};
@@ -24,6 +25,9 @@ const MAX_TINY_NAMES: usize = 3;
 const MAX_REQUEST_WORDS: usize = 16;
 /// Fewest words of the request for which the result or a second name is omitted.
 const MIN_REQUEST_WORDS: usize = 5;
+
+/// Fewest words of the request beside one name. Fewer say nothing (`The… (signer.py)`).
+const MIN_READABLE_WORDS: usize = 3;
 
 /// What an exchange is about.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -107,15 +111,19 @@ impl TurnTopic {
         let few = MIN_REQUEST_WORDS.min(words.len());
         let result_or_none = [self.result.as_str(), ""];
         let most = MAX_TINY_NAMES.min(self.names.len());
-        let mut forms: Vec<(&str, usize, usize)> = Vec::new();
+        // The result, the names, and the words of the request.
+        let mut forms: Vec<(&str, usize, RangeInclusive<usize>)> = Vec::new();
         for result in &result_or_none[usize::from(self.result.is_empty())..] {
             for names in (most.min(1)..=most).rev() {
-                forms.push((result, names, few));
+                forms.push((result, names, few..=words.len()));
             }
         }
-        forms.push(("", most.min(1), 0));
-        for (result, names, min_words) in forms {
-            for count in (min_words..=words.len()).rev() {
+        forms.push(("", most.min(1), MIN_READABLE_WORDS..=words.len()));
+        for names in (1..=most).rev() {
+            forms.push(("", names, 0..=0));
+        }
+        for (result, names, counts) in forms {
+            for count in counts.rev() {
                 let is_cut = cut || count < words.len();
                 let text = self.compose(&words[..count], is_cut, result, names);
                 if !text.is_empty() && fits(&text) {
@@ -250,7 +258,8 @@ mod tests {
             tiny(8).as_deref(),
             Some("Run the tests for signatures (signer.py, Signer)")
         );
-        assert_eq!(tiny(3).as_deref(), Some("Run the… (signer.py)"));
+        assert_eq!(tiny(4).as_deref(), Some("Run the tests… (signer.py)"));
+        assert_eq!(tiny(3).as_deref(), Some("signer.py, Signer"));
         assert_eq!(tiny(1).as_deref(), Some("signer.py"));
         assert_eq!(tiny(0), None);
     }

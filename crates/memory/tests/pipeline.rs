@@ -13,8 +13,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    CandidateFate, Memory, NewTurn, RecallDeadlines, RecallRequest, RecalledMemory, SmallModel,
-    SmallModelError, StageName, StageOutcome,
+    CandidateFate, Encoder, Memory, MemoryError, NewLayer, NewTurn, RecallDeadlines, RecallRequest,
+    RecalledMemory, SmallModel, SmallModelError, StageName, StageOutcome,
 };
 use support::store;
 
@@ -31,6 +31,8 @@ enum Behaviour {
     Slow,
     /// Answers with numbers that do not exist.
     Wrong,
+    /// Names other words for the message, and quotes what is found.
+    NamesWords,
     /// Answers with text instead of JSON.
     Chatty,
     Silent,
@@ -60,6 +62,11 @@ impl SmallModel for PipelineModel {
                     pause(Duration::from_secs(600)).await;
                     Ok("[]".into())
                 }
+                Behaviour::NamesWords if prompt.contains("other words") => {
+                    Ok("[\"staging\", \"database\", \"host\"]".into())
+                }
+                Behaviour::NamesWords if judges => Ok("{\"quote\": [1]}".into()),
+                Behaviour::NamesWords => Ok("[1]".into()),
                 Behaviour::Wrong => Ok("[999, -1, \"x\"]".into()),
                 Behaviour::Chatty => Ok("I would rather talk about the weather.".into()),
                 Behaviour::Silent => std::future::pending().await,
@@ -184,6 +191,138 @@ async fn a_stage_that_fails_falls_back_to_the_one_before() {
         ["judgement: deadline exceeded"],
         "{:?}",
         recalled.stages
+    );
+}
+
+/// A question that shares no word with any turn.
+const OTHER_QUESTION: &str = "Where do we keep persistent data of preproduction?";
+
+async fn recall_other(
+    memory: &Arc<Memory>,
+    session: &str,
+    behaviour: Behaviour,
+    total: u64,
+) -> (RecalledMemory, usize) {
+    let model = Arc::new(PipelineModel {
+        behaviour,
+        asked: AtomicUsize::new(0),
+    });
+    let request = RecallRequest {
+        model: Some(model.clone()),
+        deadlines: RecallDeadlines::within(Duration::from_millis(total)),
+        ..RecallRequest::new(session, OTHER_QUESTION)
+    };
+    let recalled = memory.recall(&request).await;
+    (recalled, model.asked.load(Ordering::Relaxed))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_words_of_the_model_find_what_the_message_does_not_name() {
+    let (_dir, memory) = memory();
+    let (found, asked) = recall_other(&memory, "s", Behaviour::NamesWords, PATIENT).await;
+    assert_eq!(*outcome(&found, StageName::OtherWords), StageOutcome::Done);
+    assert!(found.text.contains("heron-7"), "{}", found.text);
+    assert_eq!(found.hits.len(), 1, "{:?}", found.hits);
+    assert!(asked > 2, "{asked}");
+    // A wrong or missing answer finds nothing, and delays nothing.
+    for (behaviour, total) in [(Behaviour::Chatty, PATIENT), (Behaviour::Silent, 1_200)] {
+        let (found, asked) = recall_other(&memory, "s", behaviour, total).await;
+        assert!(
+            found.hits.is_empty() && asked == 1,
+            "{behaviour:?}: {asked}"
+        );
+        assert!(
+            found.missing[0].starts_with("other words: "),
+            "{:?}",
+            found.missing
+        );
+        assert!(found.elapsed < Duration::from_millis(PATIENT.min(total) + 600));
+    }
+    // Without a turn to find, and if the searches found something, the model is not asked.
+    let (found, asked) = recall_other(&memory, "new", Behaviour::NamesWords, PATIENT).await;
+    assert!(found.candidates.is_empty() && asked == 0, "{asked}");
+    let found = recall(&memory, Some(Behaviour::NamesWords), PATIENT).await;
+    let stages = found.stages.iter().map(|stage| stage.name);
+    assert!(!stages.into_iter().any(|name| name == StageName::OtherWords));
+}
+
+/// Knows that two words mean the same, and nothing else.
+#[derive(Debug)]
+struct TwoWords;
+
+impl Encoder for TwoWords {
+    fn name(&self) -> &str {
+        "two words"
+    }
+
+    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
+        let vector = |text: &&str| match text.contains("staging") || text.contains("preproduction")
+        {
+            true => vec![1.0, 0.0],
+            false => vec![0.0, 1.0],
+        };
+        Ok(texts.iter().map(vector).collect())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vectors_find_the_lessons_of_turns_without_a_common_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
+    let memory = Arc::new(memory.with_encoder(Arc::new(TwoWords)));
+    let lesson = "Never restart staging before noon.";
+    for text in [
+        lesson,
+        "Lunch was late.",
+        "The lantern is green.",
+        "It rained.",
+    ] {
+        memory.append("s", &NewTurn::text("user", text)).unwrap();
+    }
+    while memory.distill("s", None).await.unwrap().remaining_turns > 0 {}
+    while memory.write_vectors("s").unwrap() > 0 {}
+    let request = RecallRequest {
+        deadlines: RecallDeadlines::within(Duration::from_millis(PATIENT)),
+        ..RecallRequest::new("s", OTHER_QUESTION)
+    };
+    let recalled = memory.recall(&request).await;
+    let contents: Vec<&str> = recalled
+        .lessons
+        .iter()
+        .map(|it| it.content.as_str())
+        .collect();
+    assert_eq!(contents, [lesson], "{:?}", recalled.stages);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_is_quoted_or_mentioned_as_the_model_decides() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
+    let content = "The staging server uses a database in Oslo. ".repeat(60);
+    let layer = NewLayer {
+        title: "Databases of staging",
+        topics: &["staging".to_owned()],
+        content: &content,
+        project: None,
+    };
+    memory.add_layer(&layer).unwrap();
+    let quoted = recall(&memory, None, PATIENT).await;
+    assert_eq!(quoted.lessons.len(), 1);
+    assert!(
+        quoted
+            .text
+            .contains("References:\n- Databases of staging\nThe staging")
+    );
+    let mentioned = recall(&memory, Some(Behaviour::Mentions), PATIENT).await;
+    assert!(mentioned.lessons.is_empty() && mentioned.mentioned_layers.len() == 1);
+    assert_eq!(mentioned.candidates[0].fate, CandidateFate::Mentioned);
+    assert!(
+        mentioned
+            .text
+            .contains("- reference \"Databases of staging\" (")
+            && !mentioned.text.contains("uses a database"),
+        "{}",
+        mentioned.text
     );
 }
 

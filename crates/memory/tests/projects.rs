@@ -10,8 +10,8 @@ use std::time::Duration;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
     LessonScope, LessonStatus, LessonsToForget, Level, MAX_BRIEF_TOKENS, Memory, MemoryAccess,
-    MemoryError, NewTurn, ProjectPlace, RecallDeadlines, RecallRequest, get_turn_tool,
-    search_memory_tool,
+    MemoryError, NewTurn, ProjectPlace, ProposalDecision, RecallDeadlines, RecallRequest,
+    get_turn_tool, search_memory_tool,
 };
 use selvedge_protocol::{DocumentInfo, DocumentKind, MemoryScope};
 use selvedge_tools::{Risk, Tool};
@@ -170,6 +170,96 @@ fn the_brief_states_decisions_and_open_ends_and_stays_the_same() {
     // Forgetting what it may quote deletes it.
     memory.forget_turn("one", 1).unwrap();
     assert_eq!(memory.brief("two").unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_brief_leaves_out_what_was_taken_back_declined_or_asked_for_by_an_agent() {
+    let (_dir, memory) = memory();
+    for session in ["one", "two", "three", "new"] {
+        memory.join_project(session, &place("/a")).unwrap();
+    }
+    say(
+        &memory,
+        "one",
+        "Please always indent with tabs. We use yarn in this project.",
+    );
+    say(
+        &memory,
+        "one",
+        "We use just for all tasks. Never commit on Fridays.",
+    );
+    let brief = || {
+        let access = MemoryAccess::new("new");
+        let brief = memory.compose_brief(&access, MAX_BRIEF_TOKENS).unwrap();
+        // The list of sessions has their first requests, whatever became of them.
+        brief.split("Last sessions:").next().unwrap().to_owned()
+    };
+    let first = brief();
+    for statement in [
+        "indent with tabs",
+        "We use yarn",
+        "We use just for all tasks.",
+    ] {
+        assert!(first.contains(statement), "{statement}: {first}");
+    }
+    // A later statement takes back an earlier one, before and after both are lessons.
+    say(
+        &memory,
+        "two",
+        "From now on indent with spaces instead of tabs.",
+    );
+    let asked_by_agent = [
+        json!({"type": "message", "role": "agent", "content": "Decide."}),
+        json!({"type": "message", "role": "assistant", "content": "We decided to use cobol."}),
+    ];
+    let raw: String = asked_by_agent
+        .iter()
+        .map(|item| format!("{item}\n"))
+        .collect();
+    let turn = NewTurn::from_items(raw.as_bytes());
+    memory.append("two", &turn).unwrap();
+    for _ in 0..2 {
+        let brief = brief();
+        assert!(!brief.contains("indent with tabs"), "{brief}");
+        assert_eq!(brief.matches("indent with spaces").count(), 1, "{brief}");
+        assert!(!brief.contains("cobol"), "{brief}");
+        while memory.distill("one", None).await.unwrap().remaining_turns > 0 {}
+    }
+    // The next one is not distilled yet, and takes back a lesson.
+    say(
+        &memory,
+        "three",
+        "We no longer use yarn, use pnpm instead of yarn.",
+    );
+    let lessons = memory.lessons(None).unwrap();
+    let fridays = lessons.iter().find(|it| it.content.contains("Fridays"));
+    let id = &fridays.unwrap().lesson_id;
+    memory.review_lesson(id, ProposalDecision::Decline).unwrap();
+    let last = brief();
+    assert!(
+        !last.contains("We use yarn") && last.contains("pnpm"),
+        "{last}"
+    );
+    assert!(!last.contains("Fridays"), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_word_of_half_of_the_turns_finds_them_in_a_small_project() {
+    let (_dir, memory) = memory();
+    for (session, text) in [
+        (
+            "one",
+            "We decided to keep the queue in heron, a database in Oslo.",
+        ),
+        ("two", "Where is the queue kept?"),
+        ("three", "Hello."),
+    ] {
+        memory.join_project(session, &place("/a")).unwrap();
+        say(&memory, session, text);
+    }
+    let access = MemoryAccess::new("three");
+    let text = recalled(&memory, access, "Where is the queue kept?").await;
+    assert!(text.contains("heron"), "{text}");
 }
 
 #[test]

@@ -81,4 +81,4 @@ pub use replay_calls::{ReplayObserver, ReplayedCall};
 pub use script_store::{ScriptStore, StoreBudget};
 pub use suspension::RestoreError;
 pub use tool_description::script_tool_description;
-pub use truncate_json::truncate_json;
+pub use truncate_json::{fair_share, truncate_json};

@@ -105,7 +105,7 @@ fn shorten_object(fields: &Map<String, Value>, room: usize, depth: usize) -> Val
 }
 
 /// Returns the largest size to which all parts can be limited so that they fit into `room`.
-pub(crate) fn fair_share(sizes: &[usize], room: usize) -> usize {
+pub fn fair_share(sizes: &[usize], room: usize) -> usize {
     let mut sorted = sizes.to_vec();
     sorted.sort_unstable();
     let mut left = room;

@@ -15,8 +15,9 @@ pub(super) fn lessons(memory: &Memory, args: &MemoryLessonsArgs) -> Result<CliSt
     if args.json {
         return crate::output::print_json(&lessons);
     }
+    let here = super::project_of_this_folder(memory)?;
     for lesson in &lessons {
-        print_line(&lesson_line(lesson))?;
+        print_line(&lesson_line(lesson, here.as_deref()))?;
     }
     if lessons.is_empty() {
         eprint_line!("note: no lessons yet; run `selvedge memory distill` to learn from new turns");
@@ -57,8 +58,9 @@ pub(super) fn review(memory: &Memory, args: &MemoryReviewArgs) -> Result<CliStat
     if args.json {
         return crate::output::print_json(&proposals);
     }
+    let here = super::project_of_this_folder(memory)?;
     for lesson in &proposals {
-        print_line(&lesson_line(lesson))?;
+        print_line(&lesson_line(lesson, here.as_deref()))?;
         print_text(&lesson.content)?;
     }
     match proposals.len() {
@@ -75,16 +77,17 @@ fn lessons_are(count: usize) -> String {
     }
 }
 
-/// Returns one line about a lesson, without its content.
-fn lesson_line(lesson: &Lesson) -> String {
+/// Returns one line about a lesson, without its content. `here` is the project of this folder.
+fn lesson_line(lesson: &Lesson, here: Option<&str>) -> String {
     let source = match lesson.source_turns.as_slice() {
         [] => String::new(),
         [turn] => format!("  from {turn}"),
         [turn, more @ ..] => format!("  from {turn} and {} more", more.len()),
     };
-    let scope = match lesson.project {
-        Some(_) => "project",
+    let scope = match lesson.project.as_deref() {
         None => "user",
+        project if project == here => "project",
+        Some(_) => "other",
     };
     let note = match &lesson.note {
         Some(note) => format!("  contradicted by: {note}"),

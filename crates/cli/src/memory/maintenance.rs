@@ -166,6 +166,9 @@ mod tests {
         };
         let weeks = ["2026-01-05", "2026-01-12", "2026-01-19"].map(str::to_owned);
         assert_eq!(chart(&trend, &weeks), "▁ █");
-        assert_eq!(TopicTrend::latest_weeks(&[trend], 12).len(), 2);
+        // A week without a topic has its place.
+        let trends = [trend];
+        assert_eq!(TopicTrend::latest_weeks(&trends, 12), weeks);
+        assert_eq!(TopicTrend::latest_weeks(&trends, 2), weeks[1..]);
     }
 }

@@ -283,6 +283,23 @@ fn the_mode_command_decides_whether_the_scripts_of_the_next_turns_run() {
 }
 
 #[test]
+fn the_chat_says_what_was_recalled_and_shows_it() {
+    let fixture = ChatFixture::new(polite);
+    let done = fixture.run(&["exec", "We decided to keep the queue in heron, in Oslo."]);
+    assert!(done.status.success(), "{done:?}");
+    let mut terminal = fixture.open(&[], 100, 40, &[]);
+    terminal.wait_for(READY);
+    terminal.send("/recalled");
+    terminal.wait_for("memory has recalled nothing in this session yet");
+    terminal.send("Where is the queue kept?");
+    terminal.wait_for("· recalled 1 turn · ");
+    terminal.wait_for("Hello, person.");
+    terminal.wait_for(READY);
+    terminal.send("/recalled");
+    terminal.wait_for("/T-1 quoted");
+}
+
+#[test]
 fn the_chat_says_that_proposals_wait_and_decides_about_them() {
     let fixture = ChatFixture::new(polite);
     let turn = |n: usize| {

@@ -7,6 +7,8 @@ use selvedge_journal::Redactor;
 use selvedge_memory::{Level, Memory, NewTurn};
 use serde_json::Value;
 
+use crate::goals::Goals;
+
 /// The lower levels, with the share of turns that must name what is at stake, in per cent.
 const LEVELS: [(Level, Option<f64>); 3] = [
     (Level::Smoothed, None),
@@ -16,12 +18,10 @@ const LEVELS: [(Level, Option<f64>); 3] = [
 
 /// Measures the turns of a file, and prints a table. With `show`, prints the levels of every turn,
 /// too.
-pub fn measure(path: &Path, show: bool) {
+pub fn measure(path: &Path, show: bool, goals: &mut Goals) {
     let Ok(text) = std::fs::read_to_string(path) else {
-        println!(
-            "\n{}: not recorded (node bench/record-sessions.mjs)",
-            path.display()
-        );
+        let how = "record the sessions with `make bench-sessions`";
+        goals.add_missing("levels name what is at stake", how);
         return;
     };
     let turns: Vec<Value> = text
@@ -72,10 +72,14 @@ pub fn measure(path: &Path, show: bool) {
     println!("| level | names the file or symbol at stake | goal | tokens, share of raw |");
     println!("|---|---:|---:|---:|");
     for ((level, goal), (named, tokens)) in LEVELS.iter().zip(sums) {
+        let share = 100.0 * f64::from(named) / turns.len().max(1) as f64;
+        if let Some(goal) = goal {
+            let name = format!("level {} names what is at stake", level.letter());
+            goals.add_share(&name, share, *goal);
+        }
         println!(
-            "| {} | {:.1} % | {} | {:.1} % |",
+            "| {} | {share:.1} % | {} | {:.1} % |",
             level.letter(),
-            100.0 * f64::from(named) / turns.len().max(1) as f64,
             goal.map(|goal| format!("{goal:.0} %")).unwrap_or_default(),
             100.0 * f64::from(tokens) / f64::from(raw_tokens.max(1)),
         );

@@ -11,6 +11,7 @@ use selvedge_memory::{Encoder, Memory, MemoryQuery, NewTurn, RankWeights, TurnFo
 use serde_json::Value;
 
 use crate::chats;
+use crate::goals::Goals;
 
 /// A conversation of a data set, with questions about it.
 pub struct Conversation {
@@ -57,7 +58,7 @@ pub fn synthetic_conversations() -> Vec<Conversation> {
 }
 
 /// Measures each data set in a folder.
-pub fn measure_folder(folder: &str, encoder: Option<&Arc<dyn Encoder>>) {
+pub fn measure_folder(folder: &str, encoder: Option<&Arc<dyn Encoder>>, goals: &mut Goals) {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| {
         eprintln!("error: cannot read {folder}: {error}");
         eprintln!("hint: pass a folder: make bench-memory DATA=dir");
@@ -77,7 +78,7 @@ pub fn measure_folder(folder: &str, encoder: Option<&Arc<dyn Encoder>>) {
             .iter()
             .any(|conversation| !conversation.questions.is_empty())
         {
-            measure(&name, set, encoder);
+            measure(&name, set, encoder, goals);
             measured = true;
         }
     }
@@ -246,6 +247,10 @@ struct RecallScore {
 
 /// Numbers of turns among which evidence is counted.
 const RESULT_COUNTS: [usize; 4] = [5, 10, 20, 50];
+/// The share of the evidence among the first ten turns that is demanded, in per cent.
+const KEYWORD_GOAL: f64 = 75.0;
+/// The same with vectors.
+const VECTOR_GOAL: f64 = 78.0;
 /// Token budgets within which evidence is counted.
 const TOKEN_BUDGETS: [u32; 2] = [2000, 4000];
 
@@ -269,6 +274,11 @@ impl RecallScore {
         self.questions += 1.0;
     }
 
+    /// Returns the share of the evidence among the first ten turns, in per cent.
+    fn share_of_ten(&self) -> f64 {
+        100.0 * self.by_count[1] / self.questions.max(1.0)
+    }
+
     /// Prints a row of the table, in per cent.
     fn print_row(&self, name: &str) {
         let cell = |sum: &f64| format!("{:>6.1}", 100.0 * sum / self.questions.max(1.0));
@@ -284,7 +294,12 @@ impl RecallScore {
 
 /// Measures a data set and prints its table. Without an encoder, the built-in one is used, if there
 /// is one.
-pub fn measure(name: &str, set: Vec<Conversation>, encoder: Option<&Arc<dyn Encoder>>) {
+pub fn measure(
+    name: &str,
+    set: Vec<Conversation>,
+    encoder: Option<&Arc<dyn Encoder>>,
+    goals: &mut Goals,
+) {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
     let memory = match encoder {
@@ -389,8 +404,14 @@ pub fn measure(name: &str, set: Vec<Conversation>, encoder: Option<&Arc<dyn Enco
     fts5.print_row("FTS5 (porter, without stop words)");
     bm25.print_row("selvedge, BM25 only");
     full.print_row("selvedge");
+    let row = format!("R@10 on {name}, keywords");
+    goals.add_share(&row, full.share_of_ten(), KEYWORD_GOAL);
+    let row = format!("R@10 on {name}, vectors");
     if has_vectors {
         vectors.print_row("selvedge, with vectors");
+        goals.add_share(&row, vectors.share_of_ten(), VECTOR_GOAL);
+    } else {
+        goals.add_missing(&row, "pass ENCODER=… or FEATURES=pocket");
     }
     raw.print_row("selvedge, raw turns without tags");
     if set.len() > 1 {

@@ -12,22 +12,60 @@ use selvedge_memory::{
 };
 
 use crate::chats::{SeededRandom, chat};
+use crate::goals::Goals;
+
+/// The time within which 95 of 100 searches among [`GOAL_TURNS`] must end, in milliseconds.
+const SEARCH_GOAL_MS: f64 = 15.0;
+/// The same in a PostgreSQL database.
+const DATABASE_SEARCH_GOAL_MS: f64 = 50.0;
+/// The number of turns for which the goals hold.
+const GOAL_TURNS: usize = 100_000;
 
 /// Runs all measurements. `sizes` are the numbers of turns for the searches.
-pub fn measure(sizes: &[&str]) {
-    let sizes = parse_sizes(sizes, &[100_000, 1_000_000]);
+pub fn measure(sizes: &[usize], goals: &mut Goals) {
+    let sizes = match sizes {
+        [] => &[GOAL_TURNS, 1_000_000],
+        some => some,
+    };
     measure_append();
     measure_assembly();
-    for size in &sizes {
-        measure_search(*size);
+    for size in sizes {
+        measure_search(*size, goals);
     }
     if let Some(size) = sizes.first() {
-        measure_vectors((*size).min(MAX_VECTOR_TURNS));
+        measure_vectors((*size).min(MAX_VECTOR_TURNS), goals);
+    }
+    #[cfg(feature = "pocket")]
+    measure_built_in_encoder();
+}
+
+/// Measures how long the built-in encoder takes for the first question of a process, which loads
+/// it, and for later ones.
+#[cfg(feature = "pocket")]
+fn measure_built_in_encoder() {
+    let encoder = selvedge_memory::PocketEncoder::new();
+    let question = "Which database does the staging server use?";
+    let mut first = DurationSamples::default();
+    first.add(|| _ = std::hint::black_box(encoder.encode_question(question).unwrap()));
+    println!("\nbuilt-in encoder");
+    first.print("first question of a process");
+    let mut later = DurationSamples::default();
+    for _ in 0..50 {
+        later.add(|| _ = std::hint::black_box(encoder.encode_question(question).unwrap()));
+    }
+    later.print("later questions");
+}
+
+/// Adds the goal of searches among so many turns, if it holds for them.
+fn add_goal(goals: &mut Goals, name: &str, size: usize, p95_ms: f64) {
+    if size <= GOAL_TURNS {
+        let name = format!("p95 of a search among {size} turns, {name}");
+        goals.add_time(&name, p95_ms, SEARCH_GOAL_MS);
     }
 }
 
 /// Measures searches in a PostgreSQL database, in a schema of its own that is removed afterwards.
-pub fn measure_in_database(address: &str, sizes: &[&str]) {
+pub fn measure_in_database(address: &str, sizes: &[usize], goals: &mut Goals) {
     let address: PostgresUrl = match address.parse() {
         Ok(address) => address,
         Err(error) => {
@@ -35,7 +73,11 @@ pub fn measure_in_database(address: &str, sizes: &[&str]) {
             std::process::exit(2);
         }
     };
-    for size in parse_sizes(sizes, &[100_000]) {
+    let sizes = match sizes {
+        [] => &[GOAL_TURNS],
+        some => some,
+    };
+    for &size in sizes {
         let home = tempfile::tempdir().unwrap();
         let schema = format!("bench_memory_{}_{size}", std::process::id());
         let location = JournalLocation::postgres(home.path(), address.with_schema(&schema));
@@ -50,7 +92,9 @@ pub fn measure_in_database(address: &str, sizes: &[&str]) {
                 let query = search_query(&question, session);
                 times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
             }
-            times.print(name);
+            let p95_ms = times.print(name);
+            let name = format!("p95 of a search among {size} turns in PostgreSQL, {name}");
+            goals.add_time(&name, p95_ms, DATABASE_SEARCH_GOAL_MS);
         }
         measure_search_after_append(&memory, &words, &mut random);
         drop(memory);
@@ -60,17 +104,10 @@ pub fn measure_in_database(address: &str, sizes: &[&str]) {
     }
 }
 
-fn parse_sizes(given: &[&str], default: &[usize]) -> Vec<usize> {
-    match given {
-        [] => default.to_vec(),
-        some => some.iter().map(|size| size.parse().unwrap()).collect(),
-    }
-}
-
 /// The searches that are measured, each with the session that it covers.
 const SEARCHES: [(&str, Option<&str>); 2] = [
-    ("search in the session", Some("long")),
-    ("search in the whole store", None),
+    ("in one session", Some("long")),
+    ("in the whole store", None),
 ];
 const MEASURED_SEARCHES: usize = 200;
 
@@ -109,7 +146,7 @@ impl Encoder for HashEncoder {
     }
 }
 
-fn measure_vectors(size: usize) {
+fn measure_vectors(size: usize, goals: &mut Goals) {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([]))
         .unwrap()
@@ -142,7 +179,8 @@ fn measure_vectors(size: usize) {
         times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
     }
     println!("\n{size} turns with vectors of {DIMENSIONS} dimensions");
-    times.print("search in the session");
+    let p95_ms = times.print("search in the session");
+    add_goal(goals, "with vectors", size, p95_ms);
 }
 
 /// A vocabulary with a Zipf distribution: the n-th word has a share of 1/n.
@@ -230,7 +268,7 @@ fn fill(memory: &Memory, size: usize, words: &ZipfWords, random: &mut SeededRand
     format!("{size} turns stored in {took:.1} s ({rate:.0}/s)")
 }
 
-fn measure_search(size: usize) {
+fn measure_search(size: usize, goals: &mut Goals) {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
     let words = ZipfWords::new(40_000);
@@ -262,14 +300,21 @@ fn measure_search(size: usize) {
                 );
             });
         }
-        ours.print(name);
+        let p95_ms = ours.print(name);
+        add_goal(goals, &format!("keywords, {name}"), size, p95_ms);
         theirs.print("  FTS5 alone, interleaved");
     }
-    measure_search_after_append(&memory, &words, &mut random);
+    let p95_ms = measure_search_after_append(&memory, &words, &mut random);
+    add_goal(goals, "keywords, after each appended turn", size, p95_ms);
 }
 
-/// As in an agent: a search after each appended turn, which refreshes the cached scope.
-fn measure_search_after_append(memory: &Memory, words: &ZipfWords, random: &mut SeededRandom) {
+/// As in an agent: a search after each appended turn, which refreshes the cached scope. Returns the
+/// 95th percentile in milliseconds.
+fn measure_search_after_append(
+    memory: &Memory,
+    words: &ZipfWords,
+    random: &mut SeededRandom,
+) -> f64 {
     let mut times = DurationSamples::default();
     for _ in 0..100 {
         let text = words.random_text(random);
@@ -280,7 +325,7 @@ fn measure_search_after_append(memory: &Memory, words: &ZipfWords, random: &mut 
         let query = search_query(&question, Some("long"));
         times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
     }
-    times.print("search after each appended turn");
+    times.print("after each appended turn")
 }
 
 fn fill_fts5(peer: &Connection, home: &std::path::Path) {
@@ -310,7 +355,8 @@ impl DurationSamples {
         self.wall.push(start.elapsed().as_secs_f64() * 1000.0);
     }
 
-    fn print(mut self, name: &str) {
+    /// Prints the samples, and returns the wall time that 95 of 100 do not exceed.
+    fn print(mut self, name: &str) -> f64 {
         let mut at = |share: f64| {
             [&mut self.wall, &mut self.cpu].map(|times| {
                 times.sort_by(f64::total_cmp);
@@ -322,6 +368,7 @@ impl DurationSamples {
             "{name:<32} p50 {p50:>7.2} ms, p95 {p95:>7.2} ms; \
              CPU p50 {cpu50:>7.2} ms, p95 {cpu95:>7.2} ms"
         );
+        p95
     }
 }
 
