@@ -143,8 +143,8 @@ impl Connection {
         }
     }
 
-    /// Waits until all transactions have ended that have read a table, and lets no other one read it
-    /// until the end of this transaction.
+    /// Waits until all transactions have ended that have read a table, and lets no other one read
+    /// it until the end of this transaction.
     pub fn lock_table(&self, table: &str) -> Result<(), DatabaseError> {
         match &self.backend {
             // The transaction has locked the whole file.

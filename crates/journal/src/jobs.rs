@@ -192,8 +192,8 @@ impl Journal {
         }
     }
 
-    /// Queues work that may block. It runs on a thread of the journal after all jobs that were queued
-    /// before in the same queue ([`Journal::for_session`]).
+    /// Queues work that may block. It runs on a thread of the journal after all jobs that were
+    /// queued before in the same queue ([`Journal::for_session`]).
     /// This call queues the work, so it runs even if the future is dropped or never polled.
     pub fn spawn_blocking<T, E, W>(
         &self,

@@ -4,8 +4,8 @@
 //! Programs of several versions may use one database. It stores the version of each component, and
 //! since which version a program can write to it (`compatible_since`). A migration that adds
 //! something leaves that number as it is, so older programs continue. One that removes something
-//! raises it; it is refused while an older program has a lease, and afterwards older programs refuse
-//! to write.
+//! raises it; it is refused while an older program has a lease, and afterwards older programs
+//! refuse to write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
