@@ -170,8 +170,8 @@ struct ObservedCall {
     may_fix: bool,
 }
 
-/// Returns the calls of a turn in their order, without commands that only read: their exit code says
-/// what they found, such as that of `grep`.
+/// Returns the calls of a turn in their order, without commands that only read: their exit code
+/// says what they found, such as that of `grep`.
 fn calls_of(turn: &ObservedTurn) -> Vec<ObservedCall> {
     let outputs = outputs_of_calls(&turn.pieces);
     let mut found = Vec::new();
