@@ -15,8 +15,8 @@ const FILLER_WORDS: &str = "\
 const AMBIGUOUS_FILLERS: &str = "just pretty quite simply well";
 /// Pronouns and auxiliary verbs.
 const BEFORE_FILLERS: &str = "\
-    i you he she it we they that this am is are was were be been have has had do does did can could \
-    may might must shall should will would to i'm it's that's we're i'd i'll we'll";
+    i you he she it we they that this am is are was were be been have has had do does did can \
+    could may might must shall should will would to i'm it's that's we're i'd i'll we'll";
 
 /// Cleans each line of a text, and removes repeated lines.
 pub(crate) fn clean_text(text: &str) -> String {

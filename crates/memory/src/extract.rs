@@ -2,8 +2,8 @@
 //!
 //! A turn is split into units (sentences, actions with their outcome, lines of output), and each
 //! unit gets a score. Units are kept whole, the best first, until the target is reached; a sentence
-//! that does not fit is cut at its end, and a turn of one message is reduced to its best words. So a
-//! turn of any length meets its target, and the kept text stays in its original order. The levels
+//! that does not fit is cut at its end, and a turn of one message is reduced to its best words. So
+//! a turn of any length meets its target, and the kept text stays in its original order. The levels
 //! of an exchange always name the file or symbol at stake ([`TurnTopic`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -58,8 +58,9 @@ const COMMON_PROGRAMS: &str = "awk bash cat cd chmod cp curl cut date diff du ec
     find grep head kill less ln ls mkdir mv ps pwd rg rm sed sh sleep sort stat tail tee test touch \
     tr true uniq wc which xargs";
 /// Programs that only read. That they fail says what they found.
-const READING_PROGRAMS: &str = "awk cat cut date diff du echo env false file find grep head less ls \
-    ps pwd rg sort stat tail test tr true uniq wc which";
+const READING_PROGRAMS: &str = "\
+    awk cat cut date diff du echo env false file find grep head less ls ps pwd rg sort stat tail \
+    test tr true uniq wc which";
 /// Characters of a call in a lesson.
 const MAX_CALL_CHARS: usize = 120;
 /// Keywords of a lesson.
@@ -170,8 +171,8 @@ struct ObservedCall {
     may_fix: bool,
 }
 
-/// Returns the calls of a turn in their order, without commands that only read: their exit code says
-/// what they found, such as that of `grep`.
+/// Returns the calls of a turn in their order, without commands that only read: their exit code
+/// says what they found, such as that of `grep`.
 fn calls_of(turn: &ObservedTurn) -> Vec<ObservedCall> {
     let outputs = outputs_of_calls(&turn.pieces);
     let mut found = Vec::new();

@@ -2,10 +2,10 @@
 //! message, within a deadline and a token limit.
 //!
 //! The stages: keyword search and vector search, at the same time; other words of a small model, if
-//! they found nothing; the model removes irrelevant candidates, in batches; a judgement of the model about what is quoted and what is
-//! mentioned; the text. Each stage has a deadline, and falls back to the result of the one before.
-//! Without a model, the ranking decides. The result becomes part of the newest message and is
-//! never stored.
+//! they found nothing; the model removes irrelevant candidates, in batches; its judgement about
+//! what is quoted and what is mentioned; the text. Each stage has a deadline, and falls back to the
+//! result of the one before. Without a model, the ranking decides. The result becomes part of the
+//! newest message and is never stored.
 
 use std::sync::Arc;
 use std::time::Duration;

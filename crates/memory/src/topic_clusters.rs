@@ -26,25 +26,27 @@ pub(crate) const OTHER_AREA: &str = "other";
 /// `words`.)
 const COMMON_WORDS: &str = "\
     able added adding already also another answer anything asked back because been before better \
-    both call called calls came cannot cause caused change changed changes changing check checked \
-    checks clear clearer code come correct could create created current default different does doing \
-    done down each else enough error errors even every everything example expected explain fail \
-    failed failing fails feel file files find fine first fixed fixes fixing found from full function \
-    functions gets getting give going gone good great happen happened happens have hello help here \
-    idea implement implemented important instead issue issues it's just keep kind know last left less \
-    like line lines list little long look looking lot love made main make makes many maybe mean means \
-    method might minute minutes missing moment more most move moved much must name named need needed \
-    needs never next nice none noted nothing number often okay once only open other output over part \
-    pass passed passes people please possible previous probably problem problems question quick \
-    quickly raises rather read ready really reason remove removed rename renamed repair repaired \
-    replace replaced report reported reports require required result results return returned returns \
-    review reviewed right running runs said same says seems send sent several short should show showed \
-    shown shows simple since single small some something soon spent start started step steps still \
-    stop such sure take taken takes tell test tested testing tests text than thank thanks that them \
-    then there these they thing things think this thought time today together told took tried tries \
-    true turn twice type under update updated usage used user users uses using value values version \
-    very wait want wanted well went were what when whether which while whole will with without word \
-    words work worked working works would write writes writing written wrong yeah year yesterday your";
+    both call called calls came cannot cause caused change changed changes changing check \
+    checked checks clear clearer code come correct could create created current default \
+    different does doing done down each else enough error errors even every everything example \
+    expected explain fail failed failing fails feel file files find fine first fixed fixes \
+    fixing found from full function functions gets getting give going gone good great happen \
+    happened happens have hello help here idea implement implemented important instead issue \
+    issues it's just keep kind know last left less like line lines list little long look looking \
+    lot love made main make makes many maybe mean means method might minute minutes missing \
+    moment more most move moved much must name named need needed needs never next nice none \
+    noted nothing number often okay once only open other output over part pass passed passes \
+    people please possible previous probably problem problems question quick quickly raises \
+    rather read ready really reason remove removed rename renamed repair repaired replace \
+    replaced report reported reports require required result results return returned returns \
+    review reviewed right running runs said same says seems send sent several short should show \
+    showed shown shows simple since single small some something soon spent start started step \
+    steps still stop such sure take taken takes tell test tested testing tests text than thank \
+    thanks that them then there these they thing things think this thought time today together \
+    told took tried tries true turn twice type under update updated usage used user users uses \
+    using value values version very wait want wanted well went were what when whether which \
+    while whole will with without word words work worked working works would write writes \
+    writing written wrong yeah year yesterday your";
 
 /// A topic of a group of turns.
 #[derive(Debug, Clone, PartialEq)]
