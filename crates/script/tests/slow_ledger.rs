@@ -161,7 +161,7 @@ fn a_script_times_out_while_the_ledger_waits() {
         // The write of the run's end has started, and the result does not wait for it.
         let started = ledger.started.lock().unwrap();
         assert_eq!(started.last(), Some(&"end"), "{waits_at}: {started:?}");
-        let locked = |warning: &String| warning.contains("the journal is locked");
+        let locked = |warning: &String| warning.contains("the journal has not answered");
         assert!(output.warnings.iter().any(locked), "{:?}", output.warnings);
     }
 }
