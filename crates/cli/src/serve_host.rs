@@ -255,11 +255,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl SessionHost for JournalHost {
     async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError> {
         let is_shared = self.journal.has_leases();
-        if is_shared {
-            let directory = self.session_directory(session).await;
-            if !self.serves(&directory.map_err(|error| failed(&error))?) {
-                return Ok(HostedStep::Elsewhere);
-            }
+        let directory = self.session_directory(session).await;
+        if !self.serves(&directory.map_err(|error| failed(&error))?) {
+            return Ok(HostedStep::Elsewhere);
         }
         let open = match Session::open(&self.journal, session).await {
             Ok(open) => open,
@@ -284,6 +282,9 @@ impl SessionHost for JournalHost {
     }
 
     fn serves(&self, folder: &str) -> bool {
+        if path_folder_in(Path::new(folder)).is_some() {
+            return false;
+        }
         let declared = lock(&self.user_config).serve.workspaces.clone();
         !self.journal.has_leases() || is_declared(folder, &declared) && self.is_folder(folder)
     }

@@ -37,6 +37,8 @@ mod lists;
 mod login;
 #[path = "serve/machine_faults.rs"]
 mod machine_faults;
+#[path = "serve/mcp_programs.rs"]
+mod mcp_programs;
 #[path = "serve/memory_isolation.rs"]
 mod memory_isolation;
 #[path = "serve/openai.rs"]
