@@ -440,7 +440,24 @@ impl SessionHost for JournalHost {
             .map_err(HostError::failed)?
             .map_err(HostError::failed)?;
         let asked = request_stop(&journal, session, ChildSessions::KeepRunning).await;
-        Ok(!asked.map_err(HostError::failed)?.is_empty())
+        if !asked.map_err(HostError::failed)?.is_empty() {
+            return Ok(true);
+        }
+        // Without a turn, the scripts that run were resumed by clients of this server or another.
+        let session = session.to_owned();
+        let cancel = move |journal: &Journal| {
+            let scripts = journal.open_scripts(&session)?;
+            scripts
+                .iter()
+                .try_for_each(|run| journal.request_cancel(run))?;
+            Ok::<_, JournalError>(!scripts.is_empty())
+        };
+        let cancelled = journal.spawn_blocking(cancel).await;
+        cancelled.map_err(|error| journal_failure(&error))
+    }
+
+    async fn lost_scripts(&self) -> Result<Vec<String>, HostError> {
+        self.script_claims.lost().await
     }
 
     async fn session_diff(

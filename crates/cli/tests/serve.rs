@@ -51,6 +51,8 @@ mod page_api;
 mod recovery;
 #[path = "serve/resources.rs"]
 mod resources;
+#[path = "serve/resumed_scripts.rs"]
+mod resumed_scripts;
 #[path = "serve/routes.rs"]
 mod routes;
 #[path = "serve/sessions.rs"]

@@ -48,6 +48,8 @@ pub trait SessionHost: Send + Sync {
     /// Requests that the turn of a session stops, which runs in another process. Returns whether
     /// one runs.
     async fn request_stop(&self, session: &str) -> Result<bool, HostError>;
+    /// Returns the sessions whose resumed scripts run here and that another server has taken over.
+    async fn lost_scripts(&self) -> Result<Vec<String>, HostError>;
     /// Returns a unified diff of what a session changed in its worktree, or of what a turn changed.
     async fn session_diff(&self, session: &str, turn: Option<u32>)
     -> Result<HostedDiff, HostError>;

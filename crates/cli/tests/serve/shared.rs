@@ -13,7 +13,11 @@ use crate::support::api::{ApiClient, ApiServer, EventReader};
 use crate::support::{TEST_TIMEOUT, store};
 
 /// Starts a server of another machine with further lines of configuration.
-fn start_elsewhere(fixture: &ServeFixture, name: &str, more: &str) -> (ApiServer, ApiClient) {
+pub(crate) fn start_elsewhere(
+    fixture: &ServeFixture,
+    name: &str,
+    more: &str,
+) -> (ApiServer, ApiClient) {
     let home = fixture.workspace.home().with_file_name(name);
     std::fs::create_dir_all(&home).unwrap();
     let config = std::fs::read_to_string(fixture.workspace.home().join("config.toml")).unwrap();
