@@ -12,7 +12,7 @@ use crate::{ColumnEncryption, JournalError, JournalLocation, connection};
 /// The journal's own tables.
 pub(crate) const JOURNAL_SCHEMA: ComponentSchema = ComponentSchema {
     component: "journal",
-    migrations: &[include_str!("schema.sql")],
+    migrations: &[include_str!("schema.sql"), include_str!("schema_2.sql")],
 };
 
 /// The schema version of the memory's tables, whose migrations are in the crate `selvedge-memory`.
