@@ -1,15 +1,15 @@
-//! Tokens of clients of the agent server, its work in the queues of sessions, answers to repeated
-//! requests, and who decided about approvals.
+//! Tokens of clients of the agent server, its work in the queues of sessions, and answers to
+//! repeated requests.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use async_trait::async_trait;
-use selvedge_database::{Connection, NamedLockMode, OptionalRow, Row, ToParameter, params};
+use selvedge_database::{Connection, NamedLockMode, Row, ToParameter, params};
 use selvedge_protocol::{
-    ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, FailedMessage,
-    IdempotencyStore, InboxMessage, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest,
-    ServerStoreError, SessionQueueStore, StoredReply, WaitingSession, new_id,
+    ApiToken, ApiTokenStore, FailedMessage, IdempotencyStore, InboxMessage, NewApiToken,
+    NextMessage, RemovedMessage, RepeatedRequest, ServerStoreError, SessionQueueStore, StoredReply,
+    WaitingSession, new_id,
 };
 
 use crate::connection::{execute, query_column, query_first};
@@ -514,64 +514,6 @@ impl Journal {
             let sql = "DELETE FROM api_replies WHERE at_ms < ?1";
             execute(connection, sql, params![now_ms() - REPLY_RETENTION_MS])
         })
-    }
-}
-
-#[async_trait]
-impl ApprovalDeciderStore for Journal {
-    async fn record_decider(
-        &self,
-        decision: ApprovalDecider,
-    ) -> Result<DecisionRace, ServerStoreError> {
-        let record = move |_: &Self, connection: &Connection| {
-            let mut insert = connection.prepare_cached(
-                "INSERT INTO approval_deciders
-                    (approval, session, token, decision, decided_ms, reason)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING",
-            )?;
-            let inserted = insert.execute(params![
-                decision.approval,
-                decision.session,
-                decision.token,
-                decision.decision,
-                now_ms(),
-                decision.reason
-            ])?;
-            Ok(match inserted {
-                0 => DecisionRace::Lost,
-                _ => DecisionRace::Won,
-            })
-        };
-        Ok(self.write_async(record).await?)
-    }
-
-    async fn remove_decider(&self, approval: &str) -> Result<(), ServerStoreError> {
-        let approval = approval.to_owned();
-        let remove = move |_: &Self, connection: &Connection| {
-            let sql = "DELETE FROM approval_deciders WHERE approval = ?1";
-            execute(connection, sql, params![approval])
-        };
-        Ok(self.write_async(remove).await?)
-    }
-
-    async fn decider(&self, approval: &str) -> Result<Option<ApprovalDecider>, ServerStoreError> {
-        let approval = approval.to_owned();
-        let read = move |_: &Self, connection: &Connection| {
-            let sql = "SELECT approval, session, token, decision, reason FROM approval_deciders
-                WHERE approval = ?1";
-            let mut read = connection.prepare_cached(sql)?;
-            let found = read.query_row(params![approval], |row| {
-                Ok(ApprovalDecider {
-                    approval: row.get(0)?,
-                    session: row.get(1)?,
-                    token: row.get(2)?,
-                    decision: row.get(3)?,
-                    reason: row.get(4)?,
-                })
-            });
-            Ok(found.optional()?)
-        };
-        Ok(self.run_now_or_queue(read).await?)
     }
 }
 
