@@ -12,7 +12,8 @@ use selvedge_config::{Config, UserFile};
 use selvedge_journal::{Journal, JournalError, Redactor};
 use selvedge_memory::Memory;
 use selvedge_protocol::{
-    ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore, TurnChangeStore,
+    ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionFolder, SessionStore,
+    TurnChangeStore,
 };
 use selvedge_script::is_script_name;
 use selvedge_server::{
@@ -115,6 +116,20 @@ impl JournalHost {
         };
         let done = tokio::task::spawn_blocking(change).await;
         done.map_err(HostError::failed)?
+    }
+
+    /// Fails if this server does not serve the folder of a session, and must not use its files.
+    async fn check_served(&self, session: &str) -> Result<(), HostError> {
+        let folder = self.session_directory(session).await;
+        let folder = folder.map_err(|error| failed(&error))?;
+        match self.serves(&folder) {
+            true => Ok(()),
+            false => Err(HostError {
+                kind: HostErrorKind::Elsewhere,
+                message: "this server does not serve the workspace".to_owned(),
+                hint: None,
+            }),
+        }
     }
 
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
@@ -367,6 +382,7 @@ impl SessionHost for JournalHost {
     }
 
     async fn resume_run(&self, resume: RunResume) -> Result<ResumedRun, HostError> {
+        self.check_served(&resume.session).await?;
         let folder = self.session_directory(&resume.session).await;
         let folder = folder.map_err(|error| failed(&error))?;
         let claim = self.script_claims.claim(&resume.session).await?;
@@ -465,8 +481,13 @@ impl SessionHost for JournalHost {
         session: &str,
         turn: Option<u32>,
     ) -> Result<HostedDiff, HostError> {
-        let folder = SessionStore::get(&*self.reader, session).await;
-        let folder = folder.map_err(HostError::failed)?.directory;
+        let info = SessionStore::get(&*self.reader, session).await;
+        let info = info.map_err(HostError::failed)?;
+        // The changes of a turn are recorded, those of a worktree are read from its files.
+        if info.folder == SessionFolder::Worktree && turn.is_none() {
+            self.check_served(session).await?;
+        }
+        let folder = info.directory;
         let (reader, session) = (self.reader.clone(), session.to_owned());
         let diff = move || session_diff(&reader, &session, turn);
         let done = tokio::task::spawn_blocking(diff).await;
@@ -483,10 +504,12 @@ impl SessionHost for JournalHost {
     }
 
     async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError> {
+        self.check_served(session).await?;
         self.change_files(session, apply_changes).await
     }
 
     async fn discard_changes(&self, session: &str) -> Result<(), HostError> {
+        self.check_served(session).await?;
         self.change_files(session, discard_changes).await
     }
 
@@ -507,6 +530,7 @@ impl SessionHost for JournalHost {
         let revert = move |journal: &Arc<Journal>, id: &str| {
             revert_turn(journal, id, turn, RevertDecider::Token)
         };
+        self.check_served(session).await?;
         self.change_files(session, revert).await
     }
 
