@@ -4,96 +4,182 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use async_trait::async_trait;
 use selvedge_config::McpServer;
-use selvedge_mcp::{ServerConfigError, ServerOrigin, ServerProgram};
-use selvedge_protocol::SandboxPolicy;
+use selvedge_mcp::{ProgramFinder, ServerConfigError, ServerOrigin, ServerProgram};
+use selvedge_protocol::{ApiToken, ApiTokenStore, SandboxPolicy, ServerStoreError, since_epoch};
 use selvedge_toolbox::{FoundProgram, Workspace, find_program, safe_search_path, writable_place};
 
 use crate::problem::Problem;
 
-/// The workspaces of an agent server: agents write in all of them.
-static SERVED_WORKSPACES: RwLock<BTreeSet<PathBuf>> = RwLock::new(BTreeSet::new());
+/// The workspaces of the agent server that this process is; unset in other processes.
+static SERVED: OnceLock<ServedWorkspaces> = OnceLock::new();
 
-/// Records a workspace of the agent server that this process is.
-pub(crate) fn add_served_workspace(workspace: &Path) {
-    let known = |served: &BTreeSet<PathBuf>| served.contains(workspace);
-    if known(
-        &SERVED_WORKSPACES
-            .read()
-            .unwrap_or_else(PoisonError::into_inner),
-    ) {
-        return;
-    }
-    let mut served = SERVED_WORKSPACES
-        .write()
-        .unwrap_or_else(PoisonError::into_inner);
-    served.insert(workspace.to_owned());
+/// The workspaces of an agent server: agents write in all of them.
+pub(crate) struct ServedWorkspaces {
+    tokens: Arc<dyn ApiTokenStore>,
+    /// The workspaces of all tokens that were valid since the server started.
+    folders: RwLock<BTreeSet<PathBuf>>,
 }
 
-fn is_server() -> bool {
-    let served = SERVED_WORKSPACES
-        .read()
-        .unwrap_or_else(PoisonError::into_inner);
-    !served.is_empty()
+impl ServedWorkspaces {
+    /// Makes this process an agent server with these tokens.
+    pub(crate) fn serve(tokens: Arc<dyn ApiTokenStore>) -> &'static Self {
+        SERVED.get_or_init(|| Self {
+            tokens,
+            folders: RwLock::default(),
+        })
+    }
+
+    /// Returns the tokens that are valid now, and records their workspaces.
+    pub(crate) async fn valid_tokens(&self) -> Result<Vec<ApiToken>, ServerStoreError> {
+        let now = since_epoch().as_millis() as i64;
+        let mut tokens = self.tokens.tokens().await?;
+        tokens.retain(|token| token.is_valid_at(now));
+        let workspaces = tokens.iter().flat_map(|token| &token.workspaces);
+        workspaces.for_each(|workspace| self.add(Path::new(workspace)));
+        Ok(tokens)
+    }
+
+    fn add(&self, workspace: &Path) {
+        if !self.contains(|folder| folder == workspace) {
+            let mut folders = self.folders.write().unwrap_or_else(PoisonError::into_inner);
+            folders.insert(workspace.to_owned());
+        }
+    }
+
+    fn contains(&self, is_wanted: impl Fn(&Path) -> bool) -> bool {
+        let folders = self.folders.read().unwrap_or_else(PoisonError::into_inner);
+        folders.iter().any(|folder| is_wanted(folder))
+    }
+}
+
+/// Records a workspace of a valid token, if this process is an agent server.
+pub(crate) fn add_served_workspace(workspace: &Path) {
+    if let Some(served) = SERVED.get() {
+        served.add(workspace);
+    }
+}
+
+/// Returns whether this process is an agent server.
+pub(crate) fn is_server() -> bool {
+    SERVED.get().is_some()
 }
 
 /// Returns whether commands of agents may write to a path without links.
 fn is_writable(workspace: &Workspace, path: &Path) -> bool {
-    let served = SERVED_WORKSPACES
-        .read()
-        .unwrap_or_else(PoisonError::into_inner);
     // Without confinement commands can write everywhere, and nothing protects programs.
     let is_confined = workspace.policy() != SandboxPolicy::DangerFullAccess;
+    let served = SERVED.get();
     is_confined && workspace.is_writable_by_commands(path)
-        || served.iter().any(|folder| path.starts_with(folder))
+        || served.is_some_and(|served| served.contains(|folder| path.starts_with(folder)))
 }
 
-/// Returns the program of a local MCP server, or why it is not started. A server of the project may
-/// be a program of the workspace, because a person trusted the project, except in the agent server.
-pub(crate) fn server_program(
-    workspace: &Workspace,
-    server: &McpServer,
-    origin: ServerOrigin,
-) -> Result<ServerProgram, ServerConfigError> {
-    let Some(command) = &server.command else {
-        return Ok(ServerProgram::Named);
-    };
-    let is_strict = origin == ServerOrigin::User || is_server();
-    let may_write = |path: &Path| is_strict && is_writable(workspace, path);
-    let configured = server.env.get("PATH").map(OsString::from);
-    let inherited = || std::env::var_os("PATH").unwrap_or_default();
-    let search_path = configured.clone().unwrap_or_else(inherited);
-    let found = match is_path(command) {
-        true => {
-            let folder = server.cwd.as_deref().unwrap_or(workspace.root());
-            let path = folder.join(command);
-            // A person who names a file of the workspace means this file.
-            match is_server()
-                .then(|| writable_place(&path, &may_write))
-                .flatten()
-            {
-                Some(place) if path.exists() => FoundProgram::Replaceable { path, place },
-                _ => FoundProgram::Found(path),
-            }
+/// Finds the program of a local MCP server.
+#[derive(Debug)]
+pub(crate) struct LocalServer {
+    /// The workspace whose configuration has the server.
+    pub(crate) workspace: Workspace,
+    /// The settings of the server.
+    pub(crate) server: McpServer,
+    /// Where the server is configured.
+    pub(crate) origin: ServerOrigin,
+    /// What kind of folder `cwd` is.
+    pub(crate) folder: ServerFolder,
+}
+
+/// The folder in which a local MCP server starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServerFolder {
+    /// The folder below SELVEDGE_HOME, which is private.
+    Own,
+    /// Another folder, which commands of agents may be able to write.
+    Other,
+}
+
+#[async_trait]
+impl ProgramFinder for LocalServer {
+    async fn find(&self) -> Result<ServerProgram, ServerConfigError> {
+        if let Some(served) = SERVED.get() {
+            let tokens = served.valid_tokens().await;
+            tokens.map_err(|error| ServerConfigError {
+                reason: format!("cannot read where agents may write: {error}"),
+                hint: "try again when the store can be read".to_owned(),
+            })?;
         }
-        false => find_program(command, &search_path, &may_write),
+        self.program()
+    }
+}
+
+impl LocalServer {
+    /// Returns the program, or why it is not started. A server of the project may be a program of
+    /// the workspace and run there, because a person trusted the project, except in the agent
+    /// server.
+    pub(crate) fn program(&self) -> Result<ServerProgram, ServerConfigError> {
+        let (workspace, server) = (&self.workspace, &self.server);
+        let Some(command) = &server.command else {
+            return Ok(ServerProgram::Missing);
+        };
+        let is_strict = self.origin == ServerOrigin::User || is_server();
+        let may_write = |path: &Path| is_strict && is_writable(workspace, path);
+        let folder = server.cwd.as_deref().unwrap_or(workspace.root());
+        if is_server()
+            && self.folder == ServerFolder::Other
+            && let Some(place) = writable_place(folder, &may_write)
+        {
+            return Err(folder_error(folder, &place));
+        }
+        let configured = server.env.get("PATH").map(OsString::from);
+        let is_filtered = is_server() || is_strict && configured.is_none();
+        let inherited = || std::env::var_os("PATH").unwrap_or_default();
+        let search_path = configured.unwrap_or_else(inherited);
+        let found = match is_path(command) {
+            true => {
+                let path = folder.join(command);
+                // A person who names a file of the workspace means this file.
+                let place = is_server().then(|| writable_place(&path, &may_write));
+                match place.flatten() {
+                    Some(place) if path.exists() => FoundProgram::Replaceable { path, place },
+                    // Where an agent may create it.
+                    Some(_) => FoundProgram::Missing,
+                    None => FoundProgram::Found(path),
+                }
+            }
+            false => find_program(command, &search_path, &may_write),
+        };
+        match found {
+            FoundProgram::Found(path) => Ok(ServerProgram::Found {
+                path,
+                search_path: match is_filtered {
+                    true => safe_search_path(&search_path, &may_write),
+                    false => search_path,
+                },
+            }),
+            FoundProgram::Missing => Ok(ServerProgram::Missing),
+            FoundProgram::Replaceable { path, place } => Err(ServerConfigError {
+                reason: replaceable_reason(&path, &place),
+                hint: "set `command` to the full path of a program that commands cannot replace"
+                    .to_owned(),
+            }),
+        }
+    }
+}
+
+/// Returns why a server is not started in a folder. `place` is on the way to it, and can be written
+/// by commands or does not exist.
+fn folder_error(folder: &Path, place: &Path) -> ServerConfigError {
+    let reason = match place.exists() {
+        true => format!(
+            "it would start in {}, where commands of agents could put files that it executes",
+            folder.display()
+        ),
+        false => format!("its folder {} does not exist", folder.display()),
     };
-    match found {
-        FoundProgram::Found(path) => Ok(ServerProgram::Found {
-            path,
-            search_path: match (is_strict, configured) {
-                (true, None) => safe_search_path(&search_path, &may_write),
-                _ => search_path,
-            },
-        }),
-        FoundProgram::Missing => Ok(ServerProgram::Missing),
-        FoundProgram::Replaceable { path, place } => Err(ServerConfigError {
-            reason: replaceable_reason(&path, &place),
-            hint: "set `command` to the full path of a program that commands cannot replace"
-                .to_owned(),
-        }),
+    ServerConfigError {
+        reason,
+        hint: "remove `cwd`, or set it to a folder that commands cannot write".to_owned(),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::distill_schedule::distill_in_server;
 use crate::log::reopen_log;
 use crate::output::{print_line, print_text};
 use crate::problem::Problem;
-use crate::programs::add_served_workspace;
+use crate::programs::ServedWorkspaces;
 use crate::run::runtime;
 use crate::runs::open_user_journal;
 use crate::serve_args::{LoginArgs, ServeArgs, ServeCommand};
@@ -126,7 +126,7 @@ async fn serve_until_stopped(
     let settings = &config.serve;
     let journal_settings = config.journal.clone();
     let tokens = stores.tokens.clone();
-    check_tokens(&*tokens).await?;
+    check_tokens(ServedWorkspaces::serve(tokens.clone())).await?;
     let limits = ServerLimits {
         concurrent_turns: settings.max_concurrent_turns as usize,
         queued_turns: settings.max_queued_turns,
@@ -244,22 +244,14 @@ async fn apply_retention_daily(home: PathBuf, settings: JournalSettings) {
 }
 
 /// Fails if no token can be used, because the server would then refuse every request.
-async fn check_tokens(store: &dyn ApiTokenStore) -> Result<(), Problem> {
-    let now = since_epoch().as_millis() as i64;
-    let tokens = store.tokens().await;
-    let tokens = tokens.map_err(|error| store_problem(&error))?;
-    let valid: Vec<_> = tokens
-        .iter()
-        .filter(|token| token.is_valid_at(now))
-        .collect();
+async fn check_tokens(served: &ServedWorkspaces) -> Result<(), Problem> {
+    let valid = served.valid_tokens().await;
+    let valid = valid.map_err(|error| store_problem(&error))?;
     if valid.is_empty() {
         let problem = Problem::new("there is no valid token, so no client can use the server");
         return Err(problem.hint("run `selvedge serve token create`"));
     }
     let mut workspaces = valid.iter().flat_map(|token| &token.workspaces);
-    for workspace in workspaces.clone() {
-        add_served_workspace(Path::new(workspace));
-    }
     match workspaces.find_map(|workspace| path_folder_in(Path::new(workspace))) {
         None => Ok(()),
         Some(folder) => Err(Problem::new(format!(

@@ -1,5 +1,6 @@
 //! Requests of clients of the agent server for documents: which files they reach, and their calls.
 
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -56,16 +57,16 @@ pub(crate) fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result
     let normal: PathBuf = normal.collect();
     let index = setup.toolbox.documents.index();
     let is_selected = index.globs().is_match(&normal);
+    // A file that is ignored, protected or a link is not in the index.
+    let may_exist = || {
+        let is_listed = index.paths().iter().any(|path| Path::new(path) == normal);
+        is_listed || is_selected && is_missing(&setup.directory.join(&normal))
+    };
     let is_document = match tool {
-        // A file that is ignored, protected or a link is not in the index.
-        "workspace.read" => {
-            let is_missing = setup.directory.join(&normal).symlink_metadata().is_err();
-            let paths = index.paths();
-            paths.iter().any(|path| Path::new(path) == normal) || (is_selected && is_missing)
-        }
+        "workspace.read" => may_exist(),
         "workspace.write" => {
             let is_link = leads_through_link(&setup.directory, &normal);
-            is_selected && !is_instructions_file(&normal) && !is_link
+            is_selected && !is_instructions_file(&normal) && !is_link && may_exist()
         }
         // The path of a query is a glob, which selects among the documents.
         _ => true,
@@ -83,6 +84,14 @@ pub(crate) fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result
     })
 }
 
+fn is_missing(path: &Path) -> bool {
+    let metadata = path.symlink_metadata();
+    let is_missing = |error: std::io::Error| {
+        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+    };
+    metadata.is_err_and(is_missing)
+}
+
 /// Returns globs of the files of a workspace that can be documents.
 pub(crate) fn document_patterns(setup: &CliSetup) -> Vec<String> {
     match setup.config.workspace.documents.as_slice() {
@@ -92,7 +101,7 @@ pub(crate) fn document_patterns(setup: &CliSetup) -> Vec<String> {
 }
 
 /// Returns the file of a document as it is. Reads it as `workspace.read` does, never through a
-/// link.
+/// link. Fails with [`HostErrorKind::NotFound`] only if there is no file.
 pub(crate) async fn document_source(
     shared: Arc<WorkspaceParts>,
     path: &str,
@@ -109,7 +118,10 @@ pub(crate) async fn document_source(
     let text = text.map_err(HostError::failed)?;
     text.map_err(|error| {
         let error = HostError {
-            kind: HostErrorKind::Invalid,
+            kind: match is_missing(&folder.join(path)) {
+                true => HostErrorKind::NotFound,
+                false => HostErrorKind::Invalid,
+            },
             message: error.message,
             hint: error.suggestions.into_iter().next(),
         };

@@ -12,7 +12,8 @@ use selvedge_config::{Config, UserFile};
 use selvedge_journal::{Journal, JournalError, Redactor};
 use selvedge_memory::Memory;
 use selvedge_protocol::{
-    ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionStore, TurnChangeStore,
+    ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionFolder, SessionStore,
+    TurnChangeStore,
 };
 use selvedge_script::is_script_name;
 use selvedge_server::{
@@ -115,6 +116,20 @@ impl JournalHost {
         };
         let done = tokio::task::spawn_blocking(change).await;
         done.map_err(HostError::failed)?
+    }
+
+    /// Fails if this server does not serve the folder of a session, and must not use its files.
+    async fn check_served(&self, session: &str) -> Result<(), HostError> {
+        let folder = self.session_directory(session).await;
+        let folder = folder.map_err(|error| failed(&error))?;
+        match self.serves(&folder) {
+            true => Ok(()),
+            false => Err(HostError {
+                kind: HostErrorKind::Elsewhere,
+                message: "this server does not serve the workspace".to_owned(),
+                hint: None,
+            }),
+        }
     }
 
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
@@ -256,11 +271,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl SessionHost for JournalHost {
     async fn run_next(&self, session: &str, turn: HostedTurn) -> Result<HostedStep, HostError> {
         let is_shared = self.journal.has_leases();
-        if is_shared {
-            let directory = self.session_directory(session).await;
-            if !self.serves(&directory.map_err(|error| failed(&error))?) {
-                return Ok(HostedStep::Elsewhere);
-            }
+        let directory = self.session_directory(session).await;
+        if !self.serves(&directory.map_err(|error| failed(&error))?) {
+            return Ok(HostedStep::Elsewhere);
         }
         // The turns of several sessions use the database at the same time.
         let journal = self.journal.for_session(session);
@@ -284,6 +297,9 @@ impl SessionHost for JournalHost {
     }
 
     fn serves(&self, folder: &str) -> bool {
+        if path_folder_in(Path::new(folder)).is_some() {
+            return false;
+        }
         let declared = lock(&self.user_config).serve.workspaces.clone();
         !self.journal.has_leases() || is_declared(folder, &declared) && self.is_folder(folder)
     }
@@ -366,6 +382,7 @@ impl SessionHost for JournalHost {
     }
 
     async fn resume_run(&self, resume: RunResume) -> Result<ResumedRun, HostError> {
+        self.check_served(&resume.session).await?;
         let folder = self.session_directory(&resume.session).await;
         let folder = folder.map_err(|error| failed(&error))?;
         let claim = self.script_claims.claim(&resume.session).await?;
@@ -439,7 +456,24 @@ impl SessionHost for JournalHost {
             .map_err(HostError::failed)?
             .map_err(HostError::failed)?;
         let asked = request_stop(&journal, session, ChildSessions::KeepRunning).await;
-        Ok(!asked.map_err(HostError::failed)?.is_empty())
+        if !asked.map_err(HostError::failed)?.is_empty() {
+            return Ok(true);
+        }
+        // Without a turn, the scripts that run were resumed by clients of this server or another.
+        let session = session.to_owned();
+        let cancel = move |journal: &Journal| {
+            let scripts = journal.open_scripts(&session)?;
+            scripts
+                .iter()
+                .try_for_each(|run| journal.request_cancel(run))?;
+            Ok::<_, JournalError>(!scripts.is_empty())
+        };
+        let cancelled = journal.spawn_blocking(cancel).await;
+        cancelled.map_err(|error| journal_failure(&error))
+    }
+
+    async fn lost_scripts(&self) -> Result<Vec<String>, HostError> {
+        self.script_claims.lost().await
     }
 
     async fn session_diff(
@@ -447,8 +481,13 @@ impl SessionHost for JournalHost {
         session: &str,
         turn: Option<u32>,
     ) -> Result<HostedDiff, HostError> {
-        let folder = SessionStore::get(&*self.reader, session).await;
-        let folder = folder.map_err(HostError::failed)?.directory;
+        let info = SessionStore::get(&*self.reader, session).await;
+        let info = info.map_err(HostError::failed)?;
+        // The changes of a turn are recorded, those of a worktree are read from its files.
+        if info.folder == SessionFolder::Worktree && turn.is_none() {
+            self.check_served(session).await?;
+        }
+        let folder = info.directory;
         let (reader, session) = (self.reader.clone(), session.to_owned());
         let diff = move || session_diff(&reader, &session, turn);
         let done = tokio::task::spawn_blocking(diff).await;
@@ -465,10 +504,12 @@ impl SessionHost for JournalHost {
     }
 
     async fn apply_changes(&self, session: &str) -> Result<Vec<String>, HostError> {
+        self.check_served(session).await?;
         self.change_files(session, apply_changes).await
     }
 
     async fn discard_changes(&self, session: &str) -> Result<(), HostError> {
+        self.check_served(session).await?;
         self.change_files(session, discard_changes).await
     }
 
@@ -489,6 +530,7 @@ impl SessionHost for JournalHost {
         let revert = move |journal: &Arc<Journal>, id: &str| {
             revert_turn(journal, id, turn, RevertDecider::Token)
         };
+        self.check_served(session).await?;
         self.change_files(session, revert).await
     }
 

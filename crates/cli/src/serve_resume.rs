@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use anyhow::Result;
-use selvedge_agent::{TurnActivity, claim_between_turns};
-use selvedge_journal::Journal;
-use selvedge_protocol::{EventSink, LimitSurface, SessionStore, ToolSpec, new_id};
+use selvedge_journal::{Journal, JournalError};
+use selvedge_protocol::{
+    EventSink, LimitSurface, ServerLeaseStore, SessionStore, ToolSpec, new_id,
+};
 use selvedge_script::{RunOptions, callable_name};
 use selvedge_server::{
     HostError, HostErrorKind, HostedTool, HostedToolField, ResumedRun, RunResume,
@@ -17,6 +18,7 @@ use selvedge_tools::{RegisteredTool, Registry, signature};
 
 use crate::args::ScriptLimitArgs;
 use crate::saved_config::SavedRunConfig;
+use crate::serve_errors::journal_failure;
 use crate::session_runner::{session_worktree, setup_for_session};
 use crate::workspace_parts::WorkspaceCache;
 
@@ -70,8 +72,8 @@ fn tool_view(tool: &RegisteredTool) -> HostedTool {
 pub(crate) struct ScriptClaims(tokio::sync::Mutex<HashMap<String, Weak<Journal>>>);
 
 impl ScriptClaims {
-    /// Claims a session until the result and all others for it are dropped. Fails while a turn of
-    /// it runs.
+    /// Claims a session until the result and all others for it are dropped. Fails while another
+    /// process has it, or a turn of it runs.
     pub(crate) async fn claim(&self, session: &str) -> Result<Arc<Journal>, HostError> {
         let mut claims = self.0.lock().await;
         claims.retain(|_, claim| claim.strong_count() > 0);
@@ -81,14 +83,31 @@ impl ScriptClaims {
         let opened = tokio::task::spawn_blocking(crate::runs::open_user_journal).await;
         let opened = opened.map_err(HostError::failed)?;
         let claim = opened.map_err(HostError::failed)?;
-        let claimed = claim_between_turns(&claim, session).await;
-        match claimed.map_err(HostError::failed)? {
-            TurnActivity::Idle => {
+        let id = session.to_owned();
+        let claimed = claim.spawn_blocking(move |journal| journal.claim_session(&id));
+        match claimed.await {
+            Ok(()) => {
                 claims.insert(session.to_owned(), Arc::downgrade(&claim));
                 Ok(claim)
             }
-            TurnActivity::Running => Err(turn_is_running(session)),
+            Err(JournalError::SessionInUse(_)) => Err(turn_is_running(session)),
+            Err(error) => Err(journal_failure(&error)),
         }
+    }
+
+    /// Returns the sessions whose scripts run here and that another server has taken over.
+    pub(crate) async fn lost(&self) -> Result<Vec<String>, HostError> {
+        let claims = self.0.lock().await;
+        let claims = claims.iter();
+        let claims =
+            claims.filter_map(|(session, claim)| Some((session.clone(), claim.upgrade()?)));
+        let claims: Vec<_> = claims.collect();
+        let mut lost = Vec::new();
+        for (session, claim) in claims {
+            let sessions = claim.lost_sessions(vec![session]).await;
+            lost.extend(sessions.map_err(HostError::failed)?);
+        }
+        Ok(lost)
     }
 }
 
@@ -96,7 +115,7 @@ impl ScriptClaims {
 pub(crate) fn turn_is_running(session: &str) -> HostError {
     HostError {
         kind: HostErrorKind::Busy,
-        message: format!("a turn or a script of session {session} is running"),
+        message: format!("a turn or a script of session {session} is running, or a chat has it"),
         hint: Some("POST /api/v1/sessions/{id}/stop stops it".to_owned()),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -14,7 +15,7 @@ use selvedge_mcp::{
 
 use crate::output::eprint_labelled;
 use crate::problem::Problem;
-use crate::programs::server_program;
+use crate::programs::{LocalServer, ServerFolder, is_server};
 use crate::setup::CliSetup;
 
 /// How long servers may take to start before a note says that they are waited for.
@@ -100,16 +101,22 @@ impl CliSetup {
                     &key,
                 );
                 let mut server = server;
-                server.cwd = Some(self.server_folder(origin, server.cwd));
-                let program = server_program(&self.toolbox.workspace, &server, origin);
+                let (cwd, folder) = self.server_folder(origin, server.cwd);
+                server.cwd = Some(cwd);
+                let local = server.command.is_some().then(|| LocalServer {
+                    workspace: self.toolbox.workspace.clone(),
+                    server: server.clone(),
+                    origin,
+                    folder,
+                });
                 let mut settings = server_settings_of(name, server, origin, place.as_deref())?;
-                match program {
-                    Ok(program) => settings.program = program,
-                    Err(error) => {
+                if let Some(local) = local {
+                    if let Err(error) = local.program() {
                         let (name, reason) = (&settings.name, &error.reason);
                         tracing::warn!(server = name, reason, "an MCP server is not started");
                         settings.config_error.get_or_insert(error);
                     }
+                    settings.program = Some(Arc::new(local));
                 }
                 Ok(settings)
             })
@@ -120,8 +127,13 @@ impl CliSetup {
 impl CliSetup {
     /// Returns the folder in which a local server runs. `configured` is relative to the workspace.
     /// A program may execute files of the folder that it is started in, such as a Python module, so
-    /// the servers of the user do not start in the workspace, whose files agents can write.
-    fn server_folder(&self, origin: ServerOrigin, configured: Option<PathBuf>) -> PathBuf {
+    /// the servers of the user do not start in the workspace, whose files agents can write, and in
+    /// the agent server no server does.
+    fn server_folder(
+        &self,
+        origin: ServerOrigin,
+        configured: Option<PathBuf>,
+    ) -> (PathBuf, ServerFolder) {
         let root = self.toolbox.workspace.root();
         let own = || {
             let home = self.home.as_ref().filter(|_| !self.ephemeral)?;
@@ -129,13 +141,15 @@ impl CliSetup {
             let created = selvedge_files::create_private_folder(&folder);
             created.is_ok().then_some(folder)
         };
-        match (origin, configured) {
+        let other = match (origin, configured) {
             (_, Some(folder)) => root.join(folder),
-            (ServerOrigin::User, None) => own()
-                .or_else(std::env::home_dir)
-                .unwrap_or_else(|| root.to_owned()),
-            (ServerOrigin::Project, None) => root.to_owned(),
-        }
+            (ServerOrigin::Project, None) if !is_server() => root.to_owned(),
+            (_, None) => match own() {
+                Some(folder) => return (folder, ServerFolder::Own),
+                None => std::env::home_dir().unwrap_or_else(|| root.to_owned()),
+            },
+        };
+        (other, ServerFolder::Other)
     }
 }
 

@@ -230,9 +230,9 @@ pub(crate) fn claim_for_changes(
     session: &str,
 ) -> Result<Result<TurnActivity, SessionError>> {
     let activity = runtime()?.block_on(claim_between_turns(journal, session));
-    match journal.has_running_script(session)? {
-        true => Ok(activity.map(|_| TurnActivity::Running)),
-        false => Ok(activity),
+    match journal.open_scripts(session)?.is_empty() {
+        true => Ok(activity),
+        false => Ok(activity.map(|_| TurnActivity::Running)),
     }
 }
 

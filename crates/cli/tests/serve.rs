@@ -21,10 +21,20 @@ mod faults;
 mod fixture;
 #[path = "serve/framing.rs"]
 mod framing;
+#[path = "serve/hostile_cookies.rs"]
+mod hostile_cookies;
+#[path = "serve/hostile_git.rs"]
+mod hostile_git;
+#[path = "serve/hostile_redirects.rs"]
+mod hostile_redirects;
 #[path = "serve/hostile_requests.rs"]
 mod hostile_requests;
+#[path = "serve/hostile_revocation.rs"]
+mod hostile_revocation;
 #[path = "serve/hostile_scripts.rs"]
 mod hostile_scripts;
+#[path = "serve/hostile_shared.rs"]
+mod hostile_shared;
 #[path = "serve/isolation.rs"]
 mod isolation;
 #[path = "serve/lifecycle.rs"]
@@ -37,6 +47,8 @@ mod lists;
 mod login;
 #[path = "serve/machine_faults.rs"]
 mod machine_faults;
+#[path = "serve/mcp_programs.rs"]
+mod mcp_programs;
 #[path = "serve/memory_isolation.rs"]
 mod memory_isolation;
 #[path = "serve/openai.rs"]
@@ -49,6 +61,8 @@ mod page_api;
 mod recovery;
 #[path = "serve/resources.rs"]
 mod resources;
+#[path = "serve/resumed_scripts.rs"]
+mod resumed_scripts;
 #[path = "serve/routes.rs"]
 mod routes;
 #[path = "serve/sessions.rs"]

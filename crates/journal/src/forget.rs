@@ -13,6 +13,7 @@ use selvedge_database::{Connection, OptionalRow, params};
 use crate::connection::{execute, query_column};
 use crate::document_store::OWNER_SEPARATOR;
 use crate::retention::remove_unused_blobs;
+use crate::server_store::ANY_SESSION;
 use crate::{Journal, JournalError, StoredRow, StoredRunState};
 
 /// What [`Journal::forget`] deleted.
@@ -238,24 +239,9 @@ impl ForgetTransaction<'_> {
     /// Deletes the answers to requests with an idempotency key that name a session. They may quote
     /// its turns.
     fn delete_replies(&self, session: &str) -> Result<(), JournalError> {
-        let mut named: Vec<(String, String)> = Vec::new();
-        let sql = "SELECT token, key, body FROM api_replies WHERE body IS NOT NULL";
-        let mut read = self.connection.prepare_cached(sql)?;
-        let mut rows = read.query(params![])?;
-        while let Some(row) = rows.next()? {
-            let body = self
-                .journal
-                .payloads
-                .get(self.connection, row.get_ref(2)?)?;
-            if String::from_utf8_lossy(&body.unwrap_or_default()).contains(session) {
-                named.push((row.get(0)?, row.get(1)?));
-            }
-        }
-        for (token, key) in named {
-            let sql = "DELETE FROM api_replies WHERE token = ?1 AND key = ?2";
-            execute(self.connection, sql, params![token, key])?;
-        }
-        Ok(())
+        let sql = "DELETE FROM api_replies
+            WHERE sessions = ?2 OR sessions LIKE '%' || ?1 || '%'";
+        execute(self.connection, sql, params![session, ANY_SESSION])
     }
 
     /// Deletes a run, which must have ended. Returns the texts of the run and of its calls.

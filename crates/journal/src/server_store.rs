@@ -1,15 +1,15 @@
-//! Tokens of clients of the agent server, its work in the queues of sessions, answers to repeated
-//! requests, and who decided about approvals.
+//! Tokens of clients of the agent server, its work in the queues of sessions, and answers to
+//! repeated requests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use async_trait::async_trait;
-use selvedge_database::{Connection, NamedLockMode, OptionalRow, Row, ToParameter, params};
+use selvedge_database::{Connection, NamedLockMode, Row, ToParameter, params};
 use selvedge_protocol::{
-    ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, FailedMessage,
-    IdempotencyStore, InboxMessage, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest,
-    ServerStoreError, SessionQueueStore, StoredReply, WaitingSession, new_id,
+    ApiToken, ApiTokenStore, FailedMessage, IdempotencyStore, InboxMessage, NewApiToken,
+    NextMessage, RemovedMessage, RepeatedRequest, ServerStoreError, SessionQueueStore, StoredReply,
+    WaitingSession, new_id,
 };
 
 use crate::connection::{execute, query_column, query_first};
@@ -25,6 +25,12 @@ const SEARCHED_SESSIONS: u32 = 200;
 /// How long the answer to a request with an idempotency key is kept at least, in milliseconds,
 /// unless there are too many. Later it is removed with old runs.
 const REPLY_RETENTION_MS: i64 = 24 * 3600 * 1000;
+/// Bytes of an id that are listed for an answer. An id of a session is shorter.
+const MAX_ID_BYTES: usize = 64;
+/// Most sessions that are listed for an answer. One that names more is deleted with any session.
+const MAX_REPLY_SESSIONS: usize = 32;
+/// The column `sessions` of an answer that is deleted with any session.
+pub(crate) const ANY_SESSION: &str = "*";
 /// Most answers that are kept per token. The oldest ones are removed first.
 const MAX_REPLIES_PER_TOKEN: u32 = 1000;
 
@@ -390,14 +396,24 @@ impl IdempotencyStore for Journal {
         reply: Option<StoredReply>,
     ) -> Result<(), ServerStoreError> {
         let (token, key) = (token.to_owned(), key.to_owned());
+        let sessions = reply.as_ref().map(|reply| named_sessions(&reply.body));
         let end = move |journal: &Self, connection: &Connection| match &reply {
             Some(reply) => {
                 let body = journal.payloads.put(connection, reply.body.as_bytes())?;
                 let sql = "UPDATE api_replies
-                    SET status = ?3, body = ?4, at_ms = ?5, content_type = ?6
+                    SET status = ?3, body = ?4, at_ms = ?5, content_type = ?6, sessions = ?8
                     WHERE token = ?1 AND key = ?2 AND owner = ?7";
                 let (kind, owner) = (&reply.content_type, &journal.owner.id);
-                let row = params![token, key, reply.status, body, now_ms(), kind, owner];
+                let row = params![
+                    token,
+                    key,
+                    reply.status,
+                    body,
+                    now_ms(),
+                    kind,
+                    owner,
+                    sessions
+                ];
                 execute(connection, sql, row)
             }
             None => {
@@ -501,60 +517,18 @@ impl Journal {
     }
 }
 
-#[async_trait]
-impl ApprovalDeciderStore for Journal {
-    async fn record_decider(
-        &self,
-        decision: ApprovalDecider,
-    ) -> Result<DecisionRace, ServerStoreError> {
-        let record = move |_: &Self, connection: &Connection| {
-            let mut insert = connection.prepare_cached(
-                "INSERT INTO approval_deciders
-                    (approval, session, token, decision, decided_ms, reason)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT DO NOTHING",
-            )?;
-            let inserted = insert.execute(params![
-                decision.approval,
-                decision.session,
-                decision.token,
-                decision.decision,
-                now_ms(),
-                decision.reason
-            ])?;
-            Ok(match inserted {
-                0 => DecisionRace::Lost,
-                _ => DecisionRace::Won,
-            })
-        };
-        Ok(self.write_async(record).await?)
+/// Returns the ids of sessions in an answer, separated by spaces, or [`ANY_SESSION`] for many. The
+/// deletion of a session reads these instead of all answers.
+fn named_sessions(body: &str) -> String {
+    let mut ids = BTreeSet::new();
+    for (start, prefix) in body.match_indices("ses_") {
+        let rest = body[start + prefix.len()..].bytes();
+        let random = rest.take_while(u8::is_ascii_alphanumeric);
+        let length = prefix.len() + random.take(MAX_ID_BYTES).count();
+        ids.insert(&body[start..start + length]);
+        if ids.len() > MAX_REPLY_SESSIONS {
+            return ANY_SESSION.to_owned();
+        }
     }
-
-    async fn remove_decider(&self, approval: &str) -> Result<(), ServerStoreError> {
-        let approval = approval.to_owned();
-        let remove = move |_: &Self, connection: &Connection| {
-            let sql = "DELETE FROM approval_deciders WHERE approval = ?1";
-            execute(connection, sql, params![approval])
-        };
-        Ok(self.write_async(remove).await?)
-    }
-
-    async fn decider(&self, approval: &str) -> Result<Option<ApprovalDecider>, ServerStoreError> {
-        let approval = approval.to_owned();
-        let read = move |_: &Self, connection: &Connection| {
-            let sql = "SELECT approval, session, token, decision, reason FROM approval_deciders
-                WHERE approval = ?1";
-            let mut read = connection.prepare_cached(sql)?;
-            let found = read.query_row(params![approval], |row| {
-                Ok(ApprovalDecider {
-                    approval: row.get(0)?,
-                    session: row.get(1)?,
-                    token: row.get(2)?,
-                    decision: row.get(3)?,
-                    reason: row.get(4)?,
-                })
-            });
-            Ok(found.optional()?)
-        };
-        Ok(self.run_now_or_queue(read).await?)
-    }
+    ids.into_iter().collect::<Vec<_>>().join(" ")
 }

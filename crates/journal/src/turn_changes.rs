@@ -109,26 +109,35 @@ impl Journal {
         Ok(self.run_now_or_queue(read).await?)
     }
 
-    /// Returns whether a run of a session is executed now.
-    pub fn has_running_script(&self, session: &str) -> Result<bool, JournalError> {
+    /// Returns the runs of a session that have not ended and whose process runs. They are executed,
+    /// or wait for approval.
+    pub fn open_scripts(&self, session: &str) -> Result<Vec<String>, JournalError> {
         let connection = self.flushed_connection();
         let sql = "SELECT id FROM runs WHERE session = ?1 AND ended_ms IS NULL";
         let open: Vec<String> = query_column(&connection, sql, params![session])?;
+        let mut scripts = Vec::new();
         for run in open {
             if self.has_worked(&connection, &run)? {
-                return Ok(true);
+                scripts.push(run);
             }
         }
-        Ok(false)
+        Ok(scripts)
     }
 
-    /// Returns whether a run has ended or is executed now. Otherwise it waits, or its process died.
+    /// Returns whether a run has ended, is executed now, or waits in a process that runs. Otherwise
+    /// its process has ended.
     fn has_worked(&self, connection: &Connection, run: &str) -> Result<bool, JournalError> {
-        let state = self.run_summary(connection, run)?.state;
-        Ok(!matches!(
-            state,
-            StoredRunState::Suspended | StoredRunState::Died
-        ))
+        match self.run_summary(connection, run)?.state {
+            StoredRunState::Running | StoredRunState::Completed | StoredRunState::Failed => {
+                Ok(true)
+            }
+            StoredRunState::Died => Ok(false),
+            StoredRunState::Suspended => {
+                let sql = "SELECT owner FROM runs WHERE id = ?1";
+                let owner: Option<String> = query_first(connection, sql, params![run])?;
+                self.is_owner_alive(connection, &owner.unwrap_or_default())
+            }
+        }
     }
 
     fn record_changes_in(

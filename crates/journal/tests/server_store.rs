@@ -256,6 +256,42 @@ fn answers_that_name_a_session_are_deleted_with_it() {
     }
 }
 
+/// One token may store many long answers, and each deletion blocks all writers.
+#[test]
+fn a_deletion_reads_no_stored_answers() {
+    let (dir, journal) = journal();
+    let answers = |body: &str| {
+        let begun = journal.begin_request("tok", "k", [1; 32]);
+        if matches!(block_on(begun), Ok(RepeatedRequest::Answered(_))) {
+            return true;
+        }
+        let reply = StoredReply {
+            content_type: "text/plain".into(),
+            status: 200,
+            body: body.to_owned(),
+        };
+        block_on(journal.end_request("tok", "k", Some(reply))).unwrap();
+        false
+    };
+    let delete = || {
+        let session = journal.begin_session("/w", None).unwrap();
+        journal.forget(&session, None, &|rows, _| rows).unwrap();
+    };
+    let unreadable: &[u8] = b"";
+    assert!(!answers("hello"));
+    let file = database(dir.path());
+    let damage = "UPDATE api_replies SET body = ?1";
+    file.execute(damage, params![unreadable]).unwrap();
+    delete();
+    file.execute("DELETE FROM api_replies", params![]).unwrap();
+    let many: String = (0..100).map(|number| format!("ses_{number} ")).collect();
+    assert!(!answers(&many));
+    assert!(answers(&many));
+    // An answer that names many sessions is deleted with any session.
+    delete();
+    assert!(!answers(&many));
+}
+
 #[test]
 fn the_first_decision_about_an_approval_counts() {
     let (_dir, journal) = journal();

@@ -154,13 +154,13 @@ fn a_run_of_another_session_works_in_the_folder_as_well() {
     let row = serde_json::json!({"type": "message"});
     journal.append_rows(&own, 0, 1, vec![row]).wait().unwrap();
     let is_shared = || journal.is_folder_shared(&own, 1).wait().unwrap();
-    assert!(is_shared() && journal.has_running_script(&other).unwrap());
+    assert!(is_shared() && !journal.open_scripts(&other).unwrap().is_empty());
     end("scr_during");
     assert!(is_shared(), "it ended during the turn");
-    assert!(!journal.has_running_script(&other).unwrap());
+    assert!(journal.open_scripts(&other).unwrap().is_empty());
     file.execute_batch("UPDATE runs SET ended_ms = ended_ms - 1000")
         .unwrap();
     assert!(!is_shared());
     begin("scr_own", &own);
-    assert!(!is_shared() && journal.has_running_script(&own).unwrap());
+    assert!(!is_shared() && journal.open_scripts(&own).unwrap() == ["scr_own"]);
 }

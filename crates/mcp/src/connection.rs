@@ -76,7 +76,18 @@ impl McpConnection {
         let not_started = |reason: String| failed(reason.into());
         let (service, process) = match &settings.transport {
             McpTransport::Stdio { command, cwd, .. } => {
-                let started = ServerProcess::spawn(settings, output_log);
+                let found =
+                    match &settings.program {
+                        Some(finder) => Some(finder.find().await.map_err(|error| {
+                            ServerError::Misconfigured {
+                                server: settings.name.clone(),
+                                reason: error.reason,
+                                hint: Some(error.hint),
+                            }
+                        })?),
+                        None => None,
+                    };
+                let started = ServerProcess::spawn(settings, found, output_log);
                 let (mut process, read, write) = started.map_err(|error| {
                     let folder_exists = cwd.as_ref().is_none_or(|cwd| cwd.is_dir());
                     match error.kind() {

@@ -60,7 +60,9 @@ pub use server_form::{
 };
 pub use server_status::{ServerState, ServerStatus};
 pub use servers::Servers;
-pub use settings::{McpTransport, ServerConfigError, ServerOrigin, ServerProgram, ServerSettings};
+pub use settings::{
+    McpTransport, ProgramFinder, ServerConfigError, ServerOrigin, ServerProgram, ServerSettings,
+};
 
 /// Implementation name that Selvedge sends in MCP handshakes, as client and as server.
 pub const IMPLEMENTATION_NAME: &str = "selvedge";

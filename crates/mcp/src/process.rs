@@ -80,10 +80,11 @@ impl ServerOutputLog {
 }
 
 impl ServerProcess {
-    /// Starts the program. Returns it with the stream to read messages from and the pipe to write
-    /// messages to.
+    /// Starts the program that was found, or else the command as it is. Returns it with the stream
+    /// to read messages from and the pipe to write messages to.
     pub(crate) fn spawn(
         settings: &ServerSettings,
+        found: Option<ServerProgram>,
         output_log: Arc<Mutex<ServerOutputLog>>,
     ) -> std::io::Result<(Self, DuplexStream, ChildStdin)> {
         let McpTransport::Stdio {
@@ -96,10 +97,12 @@ impl ServerProcess {
         else {
             return Err(std::io::Error::other("not a local program"));
         };
-        let mut program = match &settings.program {
-            ServerProgram::Named => Command::new(command),
-            ServerProgram::Found { path, .. } => Command::new(path),
-            ServerProgram::Missing => return Err(std::io::ErrorKind::NotFound.into()),
+        let (mut program, search_path) = match found {
+            None => (Command::new(command), None),
+            Some(ServerProgram::Found { path, search_path }) => {
+                (Command::new(path), Some(search_path))
+            }
+            Some(ServerProgram::Missing) => return Err(std::io::ErrorKind::NotFound.into()),
         };
         program
             .args(args)
@@ -111,10 +114,10 @@ impl ServerProcess {
         let inherited = INHERITED_VARIABLES.split_whitespace();
         let inherited = inherited.chain(env_vars.iter().map(String::as_str));
         program.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
-        if let ServerProgram::Found { search_path, .. } = &settings.program {
+        program.env(NESTED_ENV_VAR, "1").envs(env);
+        if let Some(search_path) = search_path {
             program.env("PATH", search_path);
         }
-        program.env(NESTED_ENV_VAR, "1").envs(env);
         if let Some(cwd) = cwd {
             program.current_dir(cwd);
         }

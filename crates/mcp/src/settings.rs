@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use selvedge_protocol::{McpApproval, McpSampling, McpServerOptions};
 use sha2::{Digest, Sha256};
 
 /// A configured MCP server.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct ServerSettings {
     /// Name of the server in the configuration and in scripts (`tools.mcp.<name>`).
     pub name: String,
@@ -19,8 +21,8 @@ pub struct ServerSettings {
     pub options: McpServerOptions,
     /// Where the server is configured.
     pub origin: ServerOrigin,
-    /// The program of a local server.
-    pub program: ServerProgram,
+    /// Finds the program of a local server. `None` starts the command as it is.
+    pub program: Option<Arc<dyn ProgramFinder>>,
     /// Error in the configuration of this server. If set, the server is never started.
     pub config_error: Option<ServerConfigError>,
 }
@@ -34,12 +36,17 @@ pub struct ServerConfigError {
     pub hint: String,
 }
 
-/// The program of a local server, as it was found when the configuration was read.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// Finds the program of a local server. It is asked directly before each start, because commands of
+/// agents may have changed files since the configuration was read.
+#[async_trait]
+pub trait ProgramFinder: std::fmt::Debug + Send + Sync {
+    /// Returns the program, or why it is not started.
+    async fn find(&self) -> Result<ServerProgram, ServerConfigError>;
+}
+
+/// The program of a local server.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerProgram {
-    /// It was not searched: it is found when it is started.
-    #[default]
-    Named,
     /// It was found.
     Found {
         /// Its full path.
@@ -108,7 +115,7 @@ impl ServerSettings {
             transport,
             options: McpServerOptions::default(),
             origin: ServerOrigin::default(),
-            program: ServerProgram::default(),
+            program: None,
             config_error: None,
         }
     }

@@ -457,6 +457,8 @@ pub enum DecisionRace {
     Won,
     /// Another decision was stored before.
     Lost,
+    /// The request does not wait any more.
+    Closed,
 }
 
 /// Records who decided about approval requests. Of several decisions about a request, one wins.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use crate::{ApprovalRequest, ServerStoreError};
+use crate::{ApprovalDecider, ApprovalRequest, DecisionRace, ServerStoreError};
 
 /// An approval request of a turn that some server runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,8 +27,8 @@ pub enum ApprovalWithdrawal {
 /// The approval requests of all servers. It promises that a request can be decided at any server:
 ///
 /// - A request is listed from its announcement until it is withdrawn or its server is dead.
-/// - A decision that is stored while a request is listed either reaches the turn, or is removed
-///   when the request is withdrawn.
+/// - A decision of another server is stored only while the request is listed. The server of the
+///   request takes it, which removes the request from the list, or it is removed.
 #[async_trait]
 pub trait SharedApprovalStore: Send + Sync {
     /// Lists a request of this server.
@@ -41,4 +41,15 @@ pub trait SharedApprovalStore: Send + Sync {
     ) -> Result<(), ServerStoreError>;
     /// Returns the requests of all other servers, the oldest first.
     async fn announced_approvals(&self) -> Result<Vec<SharedApproval>, ServerStoreError>;
+    /// Stores a decision about a listed request of another server, unless there is one.
+    async fn decide_announced(
+        &self,
+        decision: ApprovalDecider,
+    ) -> Result<DecisionRace, ServerStoreError>;
+    /// Returns the stored decision about a request of this server, and removes the request from the
+    /// list: from now on the decision counts. `None` if there is no decision.
+    async fn take_decision(&self, id: &str) -> Result<Option<ApprovalDecider>, ServerStoreError>;
+    /// Removes a decision that the server of the request has not taken. Returns whether there is
+    /// still a decision: one that was taken.
+    async fn take_back_decision(&self, id: &str) -> Result<bool, ServerStoreError>;
 }

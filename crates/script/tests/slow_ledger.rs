@@ -202,14 +202,14 @@ fn a_result_is_returned_before_the_end_of_the_run_is_written() {
         (
             "end",
             "return 1",
-            &["the end of the run is written when it is free"][..],
+            &["the end of the run is written when it does"][..],
         ),
         (
             "put",
             "store('key', 1); return 1",
             &[
-                "the values that the script stored are saved when it is free",
-                "the end of the run is written when it is free",
+                "the values that the script stored are saved when it does",
+                "the end of the run is written when it does",
             ],
         ),
     ] {

@@ -90,6 +90,13 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "conflict", message)
     }
 
+    /// This server does not serve the folder that the request needs.
+    pub(crate) fn not_served() -> Self {
+        let message = "this server does not serve the workspace";
+        Self::new(StatusCode::MISDIRECTED_REQUEST, "not_served", message)
+            .hint("ask a server with the folder in `serve.workspaces`")
+    }
+
     /// The idempotency key was used for another request.
     pub(crate) fn key_reused() -> Self {
         let message = "the Idempotency-Key was used for another request";
@@ -266,6 +273,7 @@ impl From<HostError> for ApiError {
             HostErrorKind::Invalid => Self::invalid(error.message),
             HostErrorKind::Denied => Self::forbidden(error.message),
             HostErrorKind::Busy => Self::conflict(error.message),
+            HostErrorKind::Elsewhere => Self::not_served(),
             HostErrorKind::Failed => Self::internal(error.message),
         };
         Self {

@@ -346,6 +346,10 @@ enum DecisionPlace {
     OtherServer,
 }
 
+pub(crate) fn no_longer_waits() -> ApiError {
+    ApiError::conflict("the turn no longer waits for the decision")
+}
+
 fn decided_already() -> ApiError {
     ApiError::conflict("the approval request is decided already")
 }
@@ -372,13 +376,14 @@ async fn announced_elsewhere(
 
 /// Stores a decision for a turn on another server, and waits until it was received.
 async fn store_for_other(state: SharedState, decider: ApprovalDecider) -> Result<(), ApiError> {
+    let Some(shared) = &state.approvals.shared else {
+        return Err(no_longer_waits());
+    };
     let id = decider.approval.clone();
-    if state.stores.deciders.record_decider(decider).await? == DecisionRace::Lost {
-        return Err(decided_already());
-    }
-    match &state.approvals.shared {
-        Some(shared) => shared.wait_for_delivery(&id).await,
-        None => Ok(()),
+    match shared.store.decide_announced(decider).await? {
+        DecisionRace::Won => shared.wait_for_delivery(&id).await,
+        DecisionRace::Lost => Err(decided_already()),
+        DecisionRace::Closed => Err(no_longer_waits()),
     }
 }
 
@@ -399,7 +404,5 @@ async fn store_and_deliver(
     }
     // The time limit was reached, or the turn was stopped meanwhile.
     deciders.remove_decider(&id).await?;
-    Err(ApiError::conflict(
-        "the turn no longer waits for the decision",
-    ))
+    Err(no_longer_waits())
 }

@@ -11,6 +11,7 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiQuery, Caller};
+use crate::host::HostErrorKind;
 use crate::state::SharedState;
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
@@ -157,8 +158,11 @@ async fn write_document(
     let workspace = state.workspace(&caller, workspace)?;
     if let Some(replaced) = request.replaces {
         let source = state.host.document_source(&workspace, &request.path).await;
-        // A document that does not exist cannot be read. A repeated request finds its own content.
-        let now = source.unwrap_or_default();
+        let now = match source {
+            Err(error) if error.kind == HostErrorKind::NotFound => String::new(),
+            source => source?,
+        };
+        // A repeated request finds its own content.
         if now != replaced && now != request.content {
             return Err(ApiError::conflict("the document was changed meanwhile")
                 .hint("read it again, and repeat your change"));

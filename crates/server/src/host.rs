@@ -45,9 +45,11 @@ pub trait SessionHost: Send + Sync {
     ) -> Result<SessionPlace, HostError>;
     /// Returns the names of the environments of a workspace.
     async fn environments(&self, workspace: &str) -> Result<Vec<String>, HostError>;
-    /// Requests that the turn of a session stops, which runs in another process. Returns whether
-    /// one runs.
+    /// Requests that the turn of a session stops, which runs in another process, or its resumed
+    /// scripts. Returns whether one runs.
     async fn request_stop(&self, session: &str) -> Result<bool, HostError>;
+    /// Returns the sessions whose resumed scripts run here and that another server has taken over.
+    async fn lost_scripts(&self) -> Result<Vec<String>, HostError>;
     /// Returns a unified diff of what a session changed in its worktree, or of what a turn changed.
     async fn session_diff(&self, session: &str, turn: Option<u32>)
     -> Result<HostedDiff, HostError>;
@@ -354,6 +356,8 @@ pub enum HostErrorKind {
     Denied,
     /// A turn of the session runs.
     Busy,
+    /// Another server serves the folder.
+    Elsewhere,
     /// The server failed.
     Failed,
 }

@@ -260,7 +260,7 @@ async fn create_session(
     }
     check_session_limit(state, caller).await?;
     let environment = (model != DEFAULT_MODEL).then_some(model);
-    let workspace = state.workspace(caller, None)?;
+    let workspace = state.session_workspace(caller, None)?;
     let place = state
         .host
         .session_place(&workspace, environment.as_deref(), None);

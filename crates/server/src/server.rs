@@ -112,7 +112,8 @@ impl AgentServer {
             }
         };
         let polling = tokio::spawn(state.workers.clone().poll_queues());
-        let leasing = tokio::spawn(state.workers.clone().watch_lease());
+        let scripts = state.resumed_scripts.clone();
+        let leasing = tokio::spawn(state.workers.clone().watch_lease(scripts));
         let stopping = state.stopping.clone();
         // Turns stop while open responses end.
         let stop_turns = async {

@@ -130,7 +130,7 @@ async fn create_session(
     ApiJson(request): ApiJson<CreateSession>,
 ) -> Result<(StatusCode, Json<SessionView>), ApiError> {
     let workspace = request.workspace.as_deref();
-    let workspace = state.workspace(&caller, workspace)?;
+    let workspace = state.session_workspace(&caller, workspace)?;
     let environment = request.environment.as_deref();
     let place = state
         .host

@@ -10,7 +10,7 @@ use selvedge_protocol::{
 };
 
 use crate::api_error::ApiError;
-use crate::approval_routes::{ApprovalChoice, call_decision};
+use crate::approval_routes::{ApprovalChoice, call_decision, no_longer_waits};
 use crate::approvals::{ApprovalChange, PendingApprovals, WaitingApproval};
 
 /// How often a request looks for a decision that another server stored.
@@ -75,13 +75,14 @@ impl SharedApprovals {
         loop {
             tokio::time::sleep(DECISION_POLL_INTERVAL).await;
             // A failure is repeated.
-            let Ok(Some(decider)) = self.deciders.decider(&request.id).await else {
+            let Ok(Some(_)) = self.deciders.decider(&request.id).await else {
                 continue;
             };
             // A client of this server may be deciding. If its decision is not the first one, this
             // one is delivered next.
-            if let Some(choice) = ApprovalChoice::parse(&decider.decision)
-                && let Some(right) = approvals.begin_decision(&request.id)
+            if let Some(right) = approvals.begin_decision(&request.id)
+                && let Ok(Some(decider)) = self.store.take_decision(&request.id).await
+                && let Some(choice) = ApprovalChoice::parse(&decider.decision)
             {
                 let decision = call_decision(choice, decider.reason);
                 right.deliver(vec![decision; request.calls.len()]);
@@ -103,7 +104,8 @@ impl SharedApprovals {
         Ok(announced.collect())
     }
 
-    /// Waits until the turn of another server has received a decision that is stored.
+    /// Waits until the server of a request has taken a decision that is stored. Takes the decision
+    /// back if that server is dead or does not take it in time.
     pub(crate) async fn wait_for_delivery(&self, id: &str) -> Result<(), ApiError> {
         let wait = async {
             while self.announced().await?.contains_key(id) {
@@ -111,21 +113,13 @@ impl SharedApprovals {
             }
             Ok::<_, ApiError>(())
         };
-        let is_closed = tokio::time::timeout(DELIVERY_TIMEOUT, wait).await;
-        let is_received = match is_closed {
-            Ok(closed) => {
-                closed?;
-                self.deciders.decider(id).await?.is_some()
-            }
-            Err(_) => false,
-        };
-        if is_received {
-            return Ok(());
+        if let Ok(closed) = tokio::time::timeout(DELIVERY_TIMEOUT, wait).await {
+            closed?;
         }
-        self.deciders.remove_decider(id).await?;
-        Err(ApiError::conflict(
-            "the turn no longer waits for the decision",
-        ))
+        match self.store.take_back_decision(id).await? {
+            true => Ok(()),
+            false => Err(no_longer_waits()),
+        }
     }
 }
 

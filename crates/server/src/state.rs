@@ -150,9 +150,22 @@ impl ApiState {
         }
     }
 
-    /// Returns the workspace of a request. Fails if it is none of the token, or its folder is gone
-    /// or a link now.
+    /// Returns the workspace of a request that uses its files. Fails if it is none of the token,
+    /// its folder is gone or a link now, or this server does not serve it.
     pub(crate) fn workspace(
+        &self,
+        caller: &Caller,
+        named: Option<&str>,
+    ) -> Result<String, ApiError> {
+        let workspace = self.session_workspace(caller, named)?;
+        match self.host.serves(&workspace) {
+            true => Ok(workspace),
+            false => Err(ApiError::not_served()),
+        }
+    }
+
+    /// Like [`Self::workspace`], for a request about sessions, whose turns another server may run.
+    pub(crate) fn session_workspace(
         &self,
         caller: &Caller,
         named: Option<&str>,

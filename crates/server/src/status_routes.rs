@@ -116,7 +116,11 @@ async fn get_status(
     caller: Caller,
     ApiQuery(query): ApiQuery<GetStatus>,
 ) -> Result<Json<StatusReport>, ApiError> {
-    let workspace = state.workspace(&caller, query.workspace.as_deref())?;
+    let workspace = state.session_workspace(&caller, query.workspace.as_deref())?;
+    let mcp_servers = match state.host.serves(&workspace) {
+        true => state.host.mcp_servers(&workspace).await?,
+        false => Vec::new(),
+    };
     let folders = &caller.token.workspaces;
     let failed = state
         .stores
@@ -124,7 +128,7 @@ async fn get_status(
         .failed_messages(folders, MAX_LISTED_ERRORS);
     let errors = failed.await?.into_iter();
     Ok(Json(StatusReport {
-        mcp_servers: state.host.mcp_servers(&workspace).await?,
+        mcp_servers,
         queue: open_messages(&state, &caller).await?,
         max_running_turns: state.limits.concurrent_turns,
         errors: errors.map(TurnFailure::from).collect(),

@@ -17,6 +17,7 @@ use crate::client_tools::{ClientTools, SessionClientTools};
 use crate::feed::SessionFeeds;
 use crate::host::{HostedStep, HostedTurn, SessionHost, SessionWaker};
 use crate::metrics::ServerMetrics;
+use crate::resumed_scripts::ResumedScripts;
 use crate::state::{ServerLimits, ServerStores};
 use crate::turn_permits::{TurnPermit, TurnPermits};
 
@@ -229,23 +230,35 @@ impl SessionWorkers {
         leases.declare_workspaces(served.cloned().collect()).await
     }
 
-    /// Drops the turns of sessions that other servers have taken over, after the lease of this
-    /// server has ended, again and again.
-    pub(crate) async fn watch_lease(self: Arc<Self>) {
+    /// Drops the turns and stops the resumed scripts of sessions that other servers have taken
+    /// over, after the lease of this server has ended, again and again.
+    pub(crate) async fn watch_lease(self: Arc<Self>, scripts: Arc<ResumedScripts>) {
         let Some(leases) = self.stores.leases.clone() else {
             return;
         };
         let mut lapses_seen = 0;
         loop {
             leases.lapse(&mut lapses_seen).await;
-            let lost = loop {
+            let (lost, lost_scripts) = loop {
                 let running: Vec<String> = self.lock_running().keys().cloned().collect();
-                match leases.lost_sessions(running).await {
-                    Ok(lost) => break lost,
-                    Err(error) => tracing::error!(%error, "cannot check sessions"),
+                let lost = leases.lost_sessions(running).await;
+                let lost = lost.map_err(|error| error.to_string());
+                let lost_scripts = self.host.lost_scripts().await;
+                match (lost, lost_scripts.map_err(|error| error.to_string())) {
+                    (Ok(lost), Ok(lost_scripts)) => break (lost, lost_scripts),
+                    (Err(error), _) | (_, Err(error)) => {
+                        tracing::error!(error, "cannot check sessions");
+                    }
                 }
                 tokio::time::sleep(FAILURE_RETRY_DELAY).await;
             };
+            for session in lost_scripts {
+                tracing::warn!(
+                    session,
+                    "another server has taken over the session of a script"
+                );
+                scripts.stop(&session);
+            }
             for session in lost {
                 tracing::warn!(session, "another server has taken over the session");
                 if let Some(worker) = self.lock_running().get(&session) {

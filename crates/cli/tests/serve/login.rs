@@ -7,7 +7,7 @@ use crate::isolation::runs_scripts;
 use crate::support::api::{ApiServer, create_token};
 
 /// Returns the path of a new login URL.
-fn login_path(fixture: &ServeFixture, server: &ApiServer) -> String {
+pub fn login_path(fixture: &ServeFixture, server: &ApiServer) -> String {
     let base = format!("http://{}", server.address);
     let args = ["serve", "login", "--url", &base];
     let output = fixture.workspace.command(&args).output().unwrap();
@@ -15,7 +15,7 @@ fn login_path(fixture: &ServeFixture, server: &ApiServer) -> String {
     url.trim().strip_prefix(&base).unwrap().to_owned()
 }
 
-fn cookie_of(head: &str) -> String {
+pub fn cookie_of(head: &str) -> String {
     let line = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("set-cookie")

@@ -119,6 +119,34 @@ fn channels_are_posted_read_and_followed() {
 }
 
 #[test]
+fn a_document_replaces_no_file_that_cannot_be_read() {
+    let fixture = ServeFixture::new(|_| vec![text("hello")].into());
+    let work = fixture.workspace.work();
+    std::fs::write(work.join(".gitignore"), "ignored.md\n").unwrap();
+    let binary: &[u8] = b"\xff\xfe\xff";
+    std::fs::write(work.join("ignored.md"), "mine").unwrap();
+    std::fs::write(work.join("binary.md"), binary).unwrap();
+    let (_server, client) = fixture.start();
+    let put = |path: &str, replaces: Option<&str>| {
+        let body = json!({"path": path, "content": "# new\n", "replaces": replaces}).to_string();
+        client.request("PUT /api/v1/documents", &[], &body).status
+    };
+    for (path, replaces, status) in [
+        ("ignored.md", Some(""), 403),
+        ("ignored.md", None, 403),
+        ("binary.md", Some(""), 400),
+        ("fresh.md", Some(""), 200),
+        ("fresh.md", Some(""), 200),
+        ("fresh.md", Some("other"), 200),
+        ("later.md", Some("old"), 409),
+    ] {
+        assert_eq!(put(path, replaces), status, "{path} {replaces:?}");
+    }
+    assert_eq!(std::fs::read(work.join("ignored.md")).unwrap(), b"mine");
+    assert_eq!(std::fs::read(work.join("binary.md")).unwrap(), binary);
+}
+
+#[test]
 fn a_repeated_request_gets_the_first_answer() {
     let fixture = ServeFixture::new(|_| vec![text("hello")].into());
     let (mut server, client) = fixture.start();

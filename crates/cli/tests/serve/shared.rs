@@ -8,12 +8,17 @@ use serde_json::{Value, json};
 
 use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
+use crate::isolation::{run_script, runs_scripts};
 use crate::server::{Asked, Reply};
 use crate::support::api::{ApiClient, ApiServer, EventReader};
 use crate::support::{TEST_TIMEOUT, store};
 
 /// Starts a server of another machine with further lines of configuration.
-fn start_elsewhere(fixture: &ServeFixture, name: &str, more: &str) -> (ApiServer, ApiClient) {
+pub(crate) fn start_elsewhere(
+    fixture: &ServeFixture,
+    name: &str,
+    more: &str,
+) -> (ApiServer, ApiClient) {
     let home = fixture.workspace.home().with_file_name(name);
     std::fs::create_dir_all(&home).unwrap();
     let config = std::fs::read_to_string(fixture.workspace.home().join("config.toml")).unwrap();
@@ -41,7 +46,7 @@ fn last_text(asked: &Asked) -> String {
 }
 
 /// A model that deletes a folder by force, which needs approval, or waits in a command.
-fn model(asked: &Asked) -> Reply {
+pub(crate) fn model(asked: &Asked) -> Reply {
     let last = last_text(asked);
     if last.contains("delete it") {
         let code = "try { await tools.exec({ command: ['rm', '-rf', 'doomed'] }); \
@@ -158,4 +163,93 @@ fn the_session_of_a_killed_server_waits_for_a_server_of_its_workspace() {
     assert_eq!(answered["answer"], "unknown", "{answered}");
     let runs = std::fs::read_to_string(fixture.workspace.work().join("started")).unwrap();
     assert_eq!(runs, "x\n");
+}
+
+/// Other machines may have other folders with the same path.
+#[test]
+fn a_server_uses_no_folder_that_it_does_not_declare() {
+    if store::uses_files() {
+        return;
+    }
+    let fixture = ServeFixture::new(runs_scripts);
+    let work = fixture.workspace.work();
+    let other = work.with_file_name("declared");
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(work.join("note.md"), "# zebra\n").unwrap();
+    let (_one, first) = fixture.start();
+    let declares = format!("serve.workspaces = [{other:?}]");
+    let (_two, second) = start_elsewhere(&fixture, "second", &declares);
+    let session = first.session(json!({}));
+    run_script(&first, &session, "return 1");
+    let run = first.get("/api/v1/runs").body["runs"][0]["id"].clone();
+    let run = run.as_str().unwrap();
+    let write = "await tools.writeFile({ path: 'ran', content: 'x' }); return 1";
+    for (start, body) in [
+        ("GET /api/v1/documents?path=note.md".to_owned(), Value::Null),
+        (
+            "GET /api/v1/documents?path=note.md&source=true".to_owned(),
+            Value::Null,
+        ),
+        ("POST /api/v1/documents/query".to_owned(), json!({})),
+        (
+            "PUT /api/v1/documents".to_owned(),
+            json!({"path": "new.md", "content": "# x\n"}),
+        ),
+        ("GET /api/v1/tools".to_owned(), Value::Null),
+        ("GET /api/v1/health".to_owned(), Value::Null),
+        (
+            format!("POST /api/v1/runs/{run}/resume"),
+            json!({"source": write}),
+        ),
+        (format!("POST /api/v1/sessions/{session}/revert"), json!({})),
+        (format!("POST /api/v1/sessions/{session}/apply"), json!({})),
+    ] {
+        let body = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
+        };
+        let refused = second.request(&start, &[], &body);
+        assert_eq!(refused.status, 421, "{start}: {refused:?}");
+        assert!(!refused.text.contains("zebra"), "{start}: {refused:?}");
+    }
+    assert!(!work.join("new.md").exists() && !work.join("ran").exists());
+    // What only the database has is shown by every server, and a session can be created at each.
+    for path in [
+        format!("/api/v1/sessions/{session}"),
+        format!("/api/v1/runs/{run}"),
+        "/api/v1/status".to_owned(),
+    ] {
+        assert_eq!(second.get(&path).status, 200, "{path}");
+    }
+    let created = second.session(json!({"prompt": "RUN:return 'ran elsewhere'"}));
+    let answer = second.answer(&created, 1);
+    assert!(answer["answer"].to_string().contains("ran elsewhere"));
+}
+
+#[test]
+fn a_decision_that_a_dead_server_did_not_get_does_not_count() {
+    if store::uses_files() {
+        return;
+    }
+    let fixture = ServeFixture::new(model);
+    let (mut one, first) = fixture.start();
+    let (_two, second) = start_elsewhere(&fixture, "second", "");
+    let session = first.session(json!({"prompt": "delete it"}));
+    let waiting = || second.get("/api/v1/approvals").body["approvals"][0].clone();
+    wait_until("the other server shows the request", || {
+        waiting()["session"] == json!(session)
+    });
+    let path = format!("/api/v1/approvals/{}", waiting()["id"].as_str().unwrap());
+    one.kill();
+    let decided = second.post(&path, json!({"decision": "once"}));
+    assert_ne!(decided.status, 200, "{decided:?}");
+    // The turn continues here, and asks again.
+    wait_until("the request is asked again", || {
+        let path = format!(
+            "/api/v1/approvals/{}",
+            waiting()["id"].as_str().unwrap_or("none")
+        );
+        second.post(&path, json!({"decision": "deny"})).status == 200
+    });
+    assert_eq!(second.answer(&session, 1)["answer"], "was denied");
 }
