@@ -99,8 +99,8 @@ impl RunAttempt {
             Ok(Ok(())) => return,
             Ok(Err(error)) => format!("cannot save the values that the script stored: {error}"),
             Err(_) => {
-                "the journal has not answered within 0.5 s; the values that the script stored are saved \
-                 when it does"
+                "the journal has not answered within 0.5 s; the values that the script stored are \
+                 saved when it does"
                     .into()
             }
         };
