@@ -18,10 +18,7 @@ use crate::{ColumnEncryption, JournalError, JournalLocation, connection};
 /// The journal's own tables.
 pub(crate) const JOURNAL_SCHEMA: ComponentSchema = ComponentSchema {
     component: "journal",
-    migrations: &[
-        SchemaMigration::Expand(include_str!("schema.sql")),
-        SchemaMigration::Expand(include_str!("schema_2.sql")),
-    ],
+    migrations: &[SchemaMigration::Expand(include_str!("schema.sql"))],
 };
 
 /// The schema version of the memory's tables, whose migrations are in the crate `selvedge-memory`.

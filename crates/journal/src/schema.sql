@@ -220,6 +220,9 @@ CREATE TABLE api_replies (
     body BLOB,
     at_ms INTEGER NOT NULL,
     number INTEGER NOT NULL,
+    -- The ids of the sessions that an answer names, separated by spaces: it is deleted with each of
+    -- them. `*` stands for any session.
+    sessions TEXT NOT NULL DEFAULT '*',
     PRIMARY KEY (token, key)
 );
 CREATE INDEX api_replies_by_number ON api_replies (token, number);
