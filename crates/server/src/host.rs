@@ -210,12 +210,14 @@ pub struct HostedMemoryHit {
 }
 
 /// What a session or a turn of it changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct HostedDiff {
     /// A unified diff. Empty if nothing changed.
     pub diff: String,
     /// Number of the turn that made the changes. Missing if it is the diff of a worktree.
     pub turn: Option<u32>,
+    /// Whether the files are as they were before the turn, because it was undone.
+    pub undone: bool,
 }
 
 /// A turn that changed files.
