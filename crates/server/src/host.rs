@@ -14,8 +14,8 @@ use utoipa::ToSchema;
 use crate::client_tools::{ClientTool, SessionClientTools};
 use crate::feed::EventFlush;
 use crate::hosted_memory::{
-    EditLesson, HostedGradient, HostedLesson, HostedReplay, HostedTopics, HostedTurnLevel,
-    LessonReview,
+    AddLesson, EditLesson, HostedGradient, HostedLesson, HostedReplay, HostedTopics,
+    HostedTurnLevel, LessonReview,
 };
 use crate::turn_permits::TurnPermit;
 
@@ -126,8 +126,11 @@ pub trait SessionHost: Send + Sync {
         session: &str,
         turn: u32,
     ) -> Result<Vec<HostedTurnLevel>, HostError>;
-    /// Returns the lessons that were learned only from sessions in these workspaces.
+    /// Returns the lessons that were learned only from sessions in these workspaces, and those that
+    /// a person wrote for their projects.
     async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError>;
+    /// Stores a lesson that a person wrote, for the project of a workspace, and returns its id.
+    async fn add_lesson(&self, workspace: &str, lesson: AddLesson) -> Result<String, HostError>;
     /// Decides about a lesson.
     async fn review_lesson(&self, lesson: &str, review: LessonReview) -> Result<(), HostError>;
     /// Changes the text of a lesson, or where it is used.
