@@ -208,6 +208,7 @@ mod tests {
             id: "apr_1".into(),
             scope_id: Some(script.into()),
             calls: calls.to_vec(),
+            expires_ms: None,
         };
         let options = approval_options(&request, calls, mode, QuestionSurface::Chat);
         options.into_iter().map(|(label, _)| label).collect()

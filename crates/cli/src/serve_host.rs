@@ -17,10 +17,10 @@ use selvedge_protocol::{
 };
 use selvedge_script::is_script_name;
 use selvedge_server::{
-    ClientTool, EditLesson, HostError, HostErrorKind, HostedChangedTurn, HostedCheck, HostedDiff,
-    HostedGradient, HostedItems, HostedLesson, HostedMcpServer, HostedMemoryHit, HostedReplay,
-    HostedRun, HostedStep, HostedTool, HostedTopics, HostedTurn, HostedTurnLevel, LessonReview,
-    ResumedRun, RunResume, SessionHost, SessionPlace,
+    AddLesson, ClientTool, EditLesson, HostError, HostErrorKind, HostedChangedTurn, HostedCheck,
+    HostedDiff, HostedGradient, HostedItems, HostedLesson, HostedMcpServer, HostedMemoryHit,
+    HostedReplay, HostedRun, HostedStep, HostedTool, HostedTopics, HostedTurn, HostedTurnLevel,
+    LessonReview, ResumedRun, RunResume, SessionHost, SessionPlace,
 };
 use selvedge_tools::camel_case;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ use crate::serve_failed_turn::fail_turn;
 use crate::serve_leases::{is_declared, is_lost, is_unfinished};
 use crate::serve_mcp_status::mcp_servers;
 use crate::serve_memory_views::{
-    edit_lesson, gradient, lessons_of, review_lesson, search, topics_of, turn_levels,
+    add_lesson, edit_lesson, gradient, lessons_of, review_lesson, search, topics_of, turn_levels,
 };
 use crate::serve_recovery::{continue_item_ids, reconcile_events};
 use crate::serve_resume::{ScriptClaims, resume_run, script_tools, turn_is_running};
@@ -407,7 +407,11 @@ impl SessionHost for JournalHost {
 
     async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError> {
         let sessions = self.sessions_in(workspaces).await?;
-        lessons_of(self.memory()?, sessions.into_iter().collect()).await
+        lessons_of(self.memory()?, sessions.into_iter().collect(), workspaces).await
+    }
+
+    async fn add_lesson(&self, workspace: &str, lesson: AddLesson) -> Result<String, HostError> {
+        add_lesson(self.memory()?, workspace, lesson).await
     }
 
     async fn edit_lesson(&self, lesson: &str, edit: EditLesson) -> Result<(), HostError> {

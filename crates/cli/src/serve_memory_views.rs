@@ -2,22 +2,28 @@
 //! level, lessons, topics, and what a search finds.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use selvedge_config::MemorySettings;
 use selvedge_memory::{
-    AssembledHistory, GradientOptions, Lesson, LessonEdit, Level, Memory, MemoryError, MemoryHit,
-    MemoryQuery, PlanStorage, ProposalDecision, TopicTrend,
+    AssembledHistory, GradientOptions, Lesson, LessonEdit, LessonKind, Level, Memory, MemoryError,
+    MemoryHit, MemoryQuery, NewLesson, PlanStorage, ProposalDecision, TopicTrend,
 };
 use selvedge_server::{
-    EditLesson, HostError, HostErrorKind, HostedBand, HostedGradient, HostedLesson,
+    AddLesson, EditLesson, HostError, HostErrorKind, HostedBand, HostedGradient, HostedLesson,
     HostedLessonScope, HostedMemoryHit, HostedTopic, HostedTopics, HostedTurnLevel, LessonReview,
+    WrittenLessonKind,
 };
+use selvedge_text::truncate_chars;
 
 use crate::memory::MAX_CHART_WEEKS;
+use crate::memory_setup::project_place;
 
 /// Most topics of a request.
 const MAX_TOPICS: usize = 20;
+/// Most characters of the first line of a lesson that become its title.
+const MAX_TITLE_CHARS: usize = 60;
 
 /// Returns how a prompt contains the turns of a session.
 pub(crate) async fn gradient(
@@ -72,11 +78,13 @@ pub(crate) async fn turn_levels(
 }
 
 /// Returns the lessons that were learned only from these sessions, and those that a person wrote
-/// for a project of one of them.
+/// for a project of one of them or of one of the workspaces.
 pub(crate) async fn lessons_of(
     memory: Arc<Memory>,
     sessions: HashSet<String>,
+    workspaces: &[String],
 ) -> Result<Vec<HostedLesson>, HostError> {
+    let roots: Vec<String> = workspaces.iter().map(|folder| root_of(folder)).collect();
     read(memory, move |memory| {
         let mut projects: Option<HashSet<String>> = None;
         let mut shown = Vec::new();
@@ -86,7 +94,7 @@ pub(crate) async fn lessons_of(
                 ([], Some(project)) => {
                     let known = match projects.take() {
                         Some(known) => known,
-                        None => projects_of(memory, &sessions)?,
+                        None => projects_of(memory, &sessions, &roots)?,
                     };
                     projects.insert(known).contains(project)
                 }
@@ -104,12 +112,21 @@ pub(crate) async fn lessons_of(
     .await
 }
 
-/// Returns the projects of sessions.
+/// Returns the root of the project that a folder belongs to.
+fn root_of(folder: &str) -> String {
+    project_place(Path::new(folder)).root
+}
+
+/// Returns the projects of sessions, and those with the given roots.
 fn projects_of(
     memory: &Memory,
     sessions: &HashSet<String>,
+    roots: &[String],
 ) -> Result<HashSet<String>, MemoryError> {
     let mut projects = HashSet::new();
+    for root in roots {
+        projects.extend(memory.find_project(root)?);
+    }
     for session in sessions {
         projects.extend(memory.project_of(session)?);
     }
@@ -132,6 +149,37 @@ fn view(lesson: Lesson) -> HostedLesson {
         weight: lesson.weight,
         updated_ms: lesson.last_updated,
     }
+}
+
+/// Stores a lesson that a person wrote, for the project of a workspace, and returns its id.
+pub(crate) async fn add_lesson(
+    memory: Arc<Memory>,
+    workspace: &str,
+    lesson: AddLesson,
+) -> Result<String, HostError> {
+    let root = root_of(workspace);
+    read(memory, move |memory| {
+        let content = lesson.content.trim();
+        let first_line = content.lines().next().unwrap_or_default();
+        let first_line = truncate_chars(first_line, MAX_TITLE_CHARS);
+        let title = lesson.title.as_deref().map(str::trim);
+        let title = title.filter(|title| !title.is_empty());
+        let project = memory.open_project(&root)?;
+        memory.add_lesson(&NewLesson {
+            kind: match lesson.kind {
+                WrittenLessonKind::Lesson => LessonKind::Lesson,
+                WrittenLessonKind::Preference => LessonKind::Preference,
+                WrittenLessonKind::Problem => LessonKind::Problem,
+                WrittenLessonKind::Convention => LessonKind::Convention,
+                WrittenLessonKind::Layer => LessonKind::Layer,
+            },
+            title: title.unwrap_or(&first_line),
+            topics: &lesson.topics,
+            content,
+            project: Some(&project),
+        })
+    })
+    .await
 }
 
 /// Decides about a lesson.

@@ -1,17 +1,26 @@
 //! The runs that clients of the agent server see, with secrets redacted.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use selvedge_journal::{Journal, JournalError, Redactor, RunFilter, RunSummary};
+use selvedge_journal::{CallOverview, Journal, JournalError, Redactor, RunFilter, RunSummary};
 use selvedge_server::{HostError, HostedRun};
+use selvedge_tools::summarise_args;
 use serde_json::json;
 
 use crate::list_table::first_code_line;
 use crate::runs::run_json;
 use crate::serve_errors::journal_failure;
 
+/// Most runs whose overview is kept.
+const MAX_KEPT_OVERVIEWS: usize = 1000;
+
+/// Overviews of runs that have ended, by id.
+static ENDED_RUNS: Mutex<BTreeMap<String, CallOverview>> = Mutex::new(BTreeMap::new());
+
 /// Returns runs of some workspaces, the newest first, each with the first line of its script
-/// (`script`) and the name of the error with which it ended (`error`).
+/// (`script`), its first call (`first_call`), the number of commands that failed in it
+/// (`failed_commands`) and the name of the error with which it ended (`error`).
 pub(crate) async fn list_runs(
     journal: &Arc<Journal>,
     redactor: Redactor,
@@ -29,9 +38,19 @@ pub(crate) async fn list_runs(
         let view = |run: RunSummary| {
             let mut body = json!(run);
             // A run may expire between the two reads.
-            if let Ok((source, error)) = journal.run_outline(&run.id) {
-                body["script"] = json!(first_code_line(&redactor.redact_text(&source)));
-                body["error"] = json!(error.map(|code| code.to_string()));
+            if let Ok(outline) = journal.run_outline(&run.id) {
+                body["script"] = json!(first_code_line(&redactor.redact_text(&outline.source)));
+                body["error"] = json!(outline.error.map(|code| code.to_string()));
+            }
+            if let Ok(calls) = call_overview(journal, &run) {
+                body["failed_commands"] = json!(calls.failed_commands);
+                body["first_call"] = json!(calls.first_call.map(|(tool, args)| {
+                    let summary = match args.is_null() {
+                        true => String::new(),
+                        false => summarise_args(&redactor.redact_value(&args), &[]),
+                    };
+                    format!("{tool} {summary}").trim_end().to_owned()
+                }));
             }
             HostedRun {
                 directory: workspace_of_run(journal, &run),
@@ -43,6 +62,24 @@ pub(crate) async fn list_runs(
     };
     let runs = journal.spawn_blocking(read).await;
     runs.map_err(|error| journal_failure(&error))
+}
+
+/// Returns what the calls of a run say about it. That of a run that has ended is kept, because it
+/// needs the values of all calls.
+fn call_overview(journal: &Journal, run: &RunSummary) -> Result<CallOverview, JournalError> {
+    let kept = || ENDED_RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = kept().get(&run.id) {
+        return Ok(known.clone());
+    }
+    let overview = journal.call_overview(&run.id)?;
+    if run.ended_ms.is_some() {
+        let mut kept = kept();
+        if kept.len() >= MAX_KEPT_OVERVIEWS {
+            kept.clear();
+        }
+        kept.insert(run.id.clone(), overview.clone());
+    }
+    Ok(overview)
 }
 
 /// Returns a run with its calls.

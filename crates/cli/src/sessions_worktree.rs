@@ -10,8 +10,8 @@ use selvedge_journal::{Journal, SessionSummary};
 use selvedge_protocol::SessionError;
 use selvedge_server::HostedDiff;
 use selvedge_toolbox::{
-    SessionWorktree, WorktreeError, WorktreeRules, changes_diff, remove_session_worktree,
-    worktrees_folder,
+    SessionWorktree, WorktreeError, WorktreeRules, changes_diff, is_reverted,
+    remove_session_worktree, worktrees_folder,
 };
 use serde_json::json;
 
@@ -49,12 +49,20 @@ pub(crate) fn session_diff(
         let (info, worktree) = find(journal, &session.id)?;
         let diff = worktree.diff(&session_rules(&info)?);
         let diff = diff.map_err(|error| worktree_problem(&error))?;
-        return Ok(HostedDiff { diff, turn: None });
+        return Ok(HostedDiff {
+            diff,
+            turn: None,
+            undone: false,
+        });
     }
-    let recorded = recorded_changes(journal, &session.id, turn)?;
-    Ok(HostedDiff {
-        turn: recorded.as_ref().map(|(turn, _)| *turn),
-        diff: recorded.map_or_else(String::new, |(_, changes)| changes_diff(&changes)),
+    Ok(match recorded_changes(journal, &session.id, turn)? {
+        None => HostedDiff::default(),
+        Some((turn, changes)) => HostedDiff {
+            diff: changes_diff(&changes),
+            turn: Some(turn),
+            // A file that cannot be read is not as it was.
+            undone: is_reverted(&changes).unwrap_or(false),
+        },
     })
 }
 

@@ -411,14 +411,14 @@ impl Journal {
 
 /// Returns the text of a message for a session that it mentions, with the place it comes from.
 fn inbox_text(message: &ChannelMessage) -> String {
-    format!(
-        "Message {} in the channel `{}`, from {} {}:\n\n{}",
-        message.number,
-        message.channel,
-        message.author.kind.as_str(),
-        message.author.id,
-        message.text
-    )
+    let heading = inbox_heading(&message.channel, &message.number.to_string());
+    let (author, text) = (&message.author, &message.text);
+    format!("{heading}{} {}:\n\n{text}", author.kind.as_str(), author.id)
+}
+
+/// Returns how the text of a message for a session begins if it was posted to a channel.
+pub(crate) fn inbox_heading(channel: &str, number: &str) -> String {
+    format!("Message {number} in the channel `{channel}`, from ")
 }
 
 fn without_owner(stored: &str) -> String {

@@ -37,6 +37,7 @@ mod payloads;
 mod read_only;
 mod retention;
 mod run_call_counts;
+mod run_outline;
 mod runs;
 mod schema;
 mod script_values;
@@ -62,9 +63,8 @@ pub use journal::{Journal, JournalOptions};
 pub use lease::LeaseTimes;
 pub use location::JournalLocation;
 pub use retention::RetentionReport;
-pub use runs::{
-    RunFilter, RunSummary, StoredApproval, StoredCall, StoredCallState, StoredRun, StoredRunState,
-};
+pub use run_outline::{CallOverview, GatedCallDecision, RunOutline, StoredApproval};
+pub use runs::{RunFilter, RunSummary, StoredCall, StoredCallState, StoredRun, StoredRunState};
 pub use schema::{ComponentSchema, MEMORY_SCHEMA_VERSION, SchemaMigration};
 pub use script_values::SessionValueStore;
 pub use selvedge_database::PostgresUrl;

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use selvedge_database::{Connection, DatabaseValue, Row, ToParameter, params};
 use selvedge_protocol::{
-    ApprovalRequest, CallError, CallStatus, ErrorCode, ResumeAs, SPAWN_TOOL, ScriptToolCallOutput,
+    ApprovalRequest, CallError, CallStatus, ResumeAs, SPAWN_TOOL, ScriptToolCallOutput,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -91,7 +91,8 @@ pub struct StoredCall {
     pub line: Option<u32>,
     /// The value that the call returned.
     pub value: Option<Value>,
-    /// The text that the model got, if it differs from the value.
+    /// The text that the model got, if it differs from the value; of a cancelled call, what it had
+    /// written.
     pub shown: Option<String>,
     /// The error of a call that did not succeed.
     pub error: Option<CallError>,
@@ -110,17 +111,6 @@ pub struct StoredCall {
     /// How long the call waited for a free slot before it started, in milliseconds; `None` if it
     /// did not wait.
     pub queued_ms: Option<f64>,
-}
-
-/// An approval request of a run, and how long it waited for its decision.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct StoredApproval {
-    /// The ids of the calls that waited.
-    pub calls: Vec<String>,
-    /// When approval was requested, in milliseconds since 1970.
-    pub asked_ms: i64,
-    /// When the request was decided or closed, in milliseconds since 1970; `None` if it is open.
-    pub answered_ms: Option<i64>,
 }
 
 impl StoredCall {
@@ -275,23 +265,6 @@ impl Journal {
         self.read_run(&connection, &id)
     }
 
-    /// Returns the source code of a run, and the error with which it ended.
-    pub fn run_outline(&self, id: &str) -> Result<(String, Option<ErrorCode>), JournalError> {
-        let connection = self.flushed_connection();
-        let sql = "SELECT source, status, output FROM runs WHERE id = ?1";
-        let mut read = connection.prepare_cached(sql)?;
-        let mut rows = read.query(params![id])?;
-        let row = rows.next()?;
-        let row = row.ok_or_else(|| JournalError::RunNotFound(id.to_owned()))?;
-        let source = self.payloads.require_text(&connection, row.get_ref(0)?)?;
-        let status: String = row.get(1)?;
-        let output: Option<ScriptToolCallOutput> = match status.as_str() {
-            "completed" => None,
-            _ => self.payloads.get_json(&connection, row.get_ref(2)?)?,
-        };
-        Ok((source, output.and_then(|output| Some(output.error?.code))))
-    }
-
     /// Returns the summary of the run with exactly this id.
     pub(crate) fn run_summary(
         &self,
@@ -346,29 +319,6 @@ impl Journal {
             recording,
             open_approvals,
         })
-    }
-
-    /// Returns the approval requests of a run that can be read, the oldest first.
-    pub fn approvals_of(&self, run: &str) -> Result<Vec<StoredApproval>, JournalError> {
-        let connection = self.flushed_connection();
-        let sql = "SELECT request, asked_ms, answered_ms FROM approvals
-                   WHERE run = ?1 ORDER BY asked_ms, id";
-        let mut read = connection.prepare_cached(sql)?;
-        let mut rows = read.query(params![run])?;
-        let mut approvals = Vec::new();
-        while let Some(row) = rows.next()? {
-            let request = self.payloads.require_json(&connection, row.get_ref(0)?);
-            // They only describe the run, which can be used without them.
-            let Ok(request) = request else { continue };
-            let ApprovalRequest { calls, .. } = request;
-            let calls = calls.into_iter().map(|call| call.call_id);
-            approvals.push(StoredApproval {
-                calls: calls.collect(),
-                asked_ms: row.get(1)?,
-                answered_ms: row.get(2)?,
-            });
-        }
-        Ok(approvals)
     }
 
     /// Returns what a call that started a task means to a resumed run: `Reuse` while the task runs,

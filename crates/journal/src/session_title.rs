@@ -1,5 +1,6 @@
 //! The title of a session to which no person and no script gave one: the first line of its first
-//! message. It is made when it is read, because a stored title is not encrypted.
+//! message. It is made when it is read, because a stored title is not encrypted. Messages of
+//! channels are not titles: they say more about the channel than about the session.
 
 use std::sync::LazyLock;
 
@@ -7,6 +8,7 @@ use selvedge_database::{Connection, params};
 use selvedge_text::truncate_chars;
 use serde_json::Value;
 
+use crate::channels::inbox_heading;
 use crate::connection::query_first;
 use crate::{Journal, JournalError, Redactor};
 
@@ -14,6 +16,8 @@ use crate::{Journal, JournalError, Redactor};
 const MAX_LINE_CHARS: usize = 60;
 /// Most bytes of the line in which secrets are looked for, because a line can be very long.
 const MAX_REDACTED_BYTES: usize = 4096;
+/// Most messages among which the first one that was sent to the session itself is looked for.
+const MAX_READ_MESSAGES: u32 = 50;
 /// Finds secrets of known kinds.
 static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| Redactor::new([]));
 
@@ -39,18 +43,27 @@ impl Journal {
         }))
     }
 
-    /// Returns the first line with text of the first message, in the queue or among the items.
+    /// Returns the first line with text of the first message that no channel delivered, in the queue
+    /// or among the items.
     fn first_line(
         &self,
         connection: &Connection,
         session: &str,
     ) -> Result<Option<String>, JournalError> {
-        let sql = "SELECT text FROM inbox WHERE session = ?1 ORDER BY number LIMIT 1";
+        let sql = "SELECT text, cause FROM inbox WHERE session = ?1 ORDER BY number LIMIT ?2";
         let mut read = connection.prepare_cached(sql)?;
-        let mut rows = read.query(params![session])?;
-        if let Some(row) = rows.next()? {
+        let mut rows = read.query(params![session, MAX_READ_MESSAGES])?;
+        let mut has_message = false;
+        while let Some(row) = rows.next()? {
+            has_message = true;
             let text = self.payloads.require_text(connection, row.get_ref(0)?)?;
-            return Ok(line_of(&text));
+            let cause: Option<String> = row.get(1)?;
+            if !is_from_channel(&text, cause.as_deref()) {
+                return Ok(line_of(&text));
+            }
+        }
+        if has_message {
+            return Ok(None);
         }
         let sql = "SELECT item FROM items WHERE session = ?1 ORDER BY number LIMIT 1";
         let mut read = connection.prepare_cached(sql)?;
@@ -61,6 +74,12 @@ impl Journal {
         let item: Value = self.payloads.require_json(connection, row.get_ref(0)?)?;
         Ok(line_of(&message_text(&item)))
     }
+}
+
+/// Returns whether a channel delivered a message. Its cause names the message of the channel.
+fn is_from_channel(text: &str, cause: Option<&str>) -> bool {
+    let place = cause.and_then(|cause| cause.rsplit_once('#'));
+    place.is_some_and(|(channel, number)| text.starts_with(&inbox_heading(channel, number)))
 }
 
 /// Returns the first line with text, up to the length in which secrets are looked for.

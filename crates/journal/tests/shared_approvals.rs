@@ -19,6 +19,7 @@ fn two_servers() -> (tempfile::TempDir, Arc<Journal>, Arc<Journal>) {
     let approval = SharedApproval {
         session: "ses_1".to_owned(),
         request: ApprovalRequest {
+            expires_ms: None,
             id: "apr_1".to_owned(),
             scope_id: None,
             calls: Vec::new(),
@@ -86,6 +87,7 @@ fn a_decision_for_a_dead_server_does_not_count_for_the_next_one() {
     let approval = SharedApproval {
         session: "ses_1".to_owned(),
         request: ApprovalRequest {
+            expires_ms: None,
             id: "apr_1".to_owned(),
             scope_id: None,
             calls: Vec::new(),

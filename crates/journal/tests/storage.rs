@@ -772,6 +772,7 @@ fn a_run_can_be_used_although_an_approval_request_of_it_cannot_be_read() {
             id: id.to_owned(),
             scope_id: None,
             calls: Vec::new(),
+            expires_ms: None,
         };
         journal
             .record_approval_request("scr_a", &request)

@@ -234,6 +234,7 @@ mod tests {
             id: "apr_1".into(),
             scope_id: None,
             calls: vec![call.clone(), call],
+            expires_ms: None,
         };
         RunQuestion {
             id: "apr_1".into(),

@@ -1,11 +1,11 @@
-//! Layers that a person writes: reference texts of 500 to 5,000 tokens about topics. They are used
-//! from the start, while layers that distilling proposes wait for a person.
+//! Lessons that a person writes, and layers: reference texts of 500 to 5,000 tokens about topics.
+//! They are used from the start, while layers that distilling proposes wait for a person.
 
 use selvedge_database::{Connection, params};
 use selvedge_protocol::new_id;
 
 use crate::distill_unit::is_session_key;
-use crate::lesson_edit::{check_topics, check_unique};
+use crate::lesson_edit::{check_topics, check_unique, lesson_size};
 use crate::lesson_learning::{lesson_id, remove_lesson};
 use crate::lesson_rules::extract_keywords;
 use crate::lessons::find_lesson;
@@ -17,42 +17,55 @@ pub const LAYER_TOKENS: std::ops::RangeInclusive<u32> = 500..=5_000;
 /// The weight of a layer that a person wrote: the highest.
 pub(crate) const WRITTEN_LAYER_WEIGHT: f64 = 1.0;
 
-/// A layer to be stored.
+/// A lesson or a layer to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewLayer<'a> {
-    /// A short title for lists. No other layer of the project has the same.
+pub struct NewLesson<'a> {
+    /// What kind of lesson it is. A person does not write a [`LessonKind::Gap`].
+    pub kind: LessonKind,
+    /// A short title for lists. No other layer of the project has the title of a layer.
     pub title: &'a str,
     /// The topics that it is about.
     pub topics: &'a [String],
-    /// The text for the model, of [`LAYER_TOKENS`].
+    /// The text for the model; that of a layer has [`LAYER_TOKENS`].
     pub content: &'a str,
     /// The project in which it is used; `None` if in all.
     pub project: Option<&'a str>,
 }
 
 impl Memory {
-    /// Stores a layer that a person wrote, with secrets redacted, and returns its id. Fails if its
-    /// size is not within [`LAYER_TOKENS`], or if the project has a layer with this title.
-    pub fn add_layer(&self, layer: &NewLayer<'_>) -> Result<String, MemoryError> {
-        let content = self.redact(layer.content);
-        let size = check_size(&content)?;
-        let title = self.check_title(layer.title)?;
-        let topics = check_topics(layer.topics)?;
+    /// Stores a lesson that a person wrote, with secrets redacted, and returns its id. It is used
+    /// from now on. Fails if its text is empty or too long, or as a layer not within
+    /// [`LAYER_TOKENS`], or if the project has a layer with this title.
+    pub fn add_lesson(&self, lesson: &NewLesson<'_>) -> Result<String, MemoryError> {
+        let is_layer = lesson.kind == LessonKind::Layer;
+        let content = self.redact(lesson.content);
+        let size = match is_layer {
+            true => check_size(&content)?,
+            false => lesson_size(&content)?,
+        };
+        let title = self.check_title(lesson.title)?;
+        let topics = check_topics(lesson.topics)?;
+        let keywords = match is_layer {
+            true => layer_keywords(&content, &topics),
+            false => extract_keywords(&content),
+        };
         self.write(|connection| {
-            check_unique(connection, layer.project, &title, None)?;
-            let project = layer.project.unwrap_or_default();
-            let id = lesson_id(connection, project, LessonKind::Layer, &new_id("layer"));
+            if is_layer {
+                check_unique(connection, lesson.project, &title, None)?;
+            }
+            let project = lesson.project.unwrap_or_default();
+            let id = lesson_id(connection, project, lesson.kind, &new_id("layer"));
             let sql = "INSERT INTO memory_lessons (id, kind, status, title, topics, keywords,
                     content, tokens, weight, updated_ms, project)
                  VALUES (?1, ?2, ?3, encrypt(?4), encrypt(?5), encrypt(?6), encrypt(?7), ?8, ?9,
                     ?10, ?11)";
             let row = params![
                 id,
-                LessonKind::Layer,
+                lesson.kind,
                 LessonStatus::Used,
                 title,
                 topics.join("\n"),
-                layer_keywords(&content, &topics).join("\n"),
+                keywords.join("\n"),
                 content.as_ref(),
                 size,
                 WRITTEN_LAYER_WEIGHT,

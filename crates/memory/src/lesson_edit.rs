@@ -131,7 +131,7 @@ fn changed_keywords(lesson: &Lesson, content: &str) -> Vec<String> {
 }
 
 /// Returns the tokens of the text of a lesson. Fails if it is empty or too long.
-fn lesson_size(content: &str) -> Result<u32, MemoryError> {
+pub(crate) fn lesson_size(content: &str) -> Result<u32, MemoryError> {
     let most = *LAYER_TOKENS.end();
     match tokens::count(content) {
         _ if content.is_empty() => Err(invalid("its text is empty")),

@@ -123,7 +123,7 @@ pub use error::MemoryError;
 pub use forget::ForgottenCounts;
 pub use gradient::{Band, GradientOptions};
 pub use import::{ImportFormat, ImportReport};
-pub use layers::{LAYER_TOKENS, NewLayer};
+pub use layers::{LAYER_TOKENS, NewLesson};
 pub use lesson_bounds::LessonsToForget;
 pub use lesson_edit::LessonEdit;
 pub use lessons::{Lesson, LessonKind, LessonScope, LessonStatus, ProposalDecision};

@@ -10,8 +10,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    LessonEdit, LessonKind, LessonStatus, Memory, MemoryError, NewLayer, NewTurn, ProposalDecision,
-    SmallModel, SmallModelError,
+    LessonEdit, LessonKind, LessonStatus, Memory, MemoryError, NewLesson, NewTurn,
+    ProposalDecision, SmallModel, SmallModelError,
 };
 use serde_json::{Value, json};
 use support::store;
@@ -47,7 +47,8 @@ fn long_text(sentence: &str) -> String {
 }
 
 fn layer(memory: &Memory, title: &str) -> Result<String, MemoryError> {
-    memory.add_layer(&NewLayer {
+    memory.add_lesson(&NewLesson {
+        kind: LessonKind::Layer,
         title,
         topics: &[],
         content: &long_text("The token expires at noon."),

@@ -12,8 +12,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    LessonEdit, LessonStatus, Memory, MemoryAccess, MemoryError, MemoryQuery, NewLayer, NewTurn,
-    ProjectPlace, SmallModel, SmallModelError,
+    LessonEdit, LessonKind, LessonStatus, Memory, MemoryAccess, MemoryError, MemoryQuery,
+    NewLesson, NewTurn, ProjectPlace, SmallModel, SmallModelError,
 };
 use serde_json::json;
 use support::{database, store};
@@ -327,24 +327,26 @@ fn layers_are_stored_changed_found_and_removed() {
     let topics = ["oauth".to_owned()];
     let text = "The token expires at noon. ".repeat(120);
     let project = memory.open_project("/a").unwrap();
-    let layer = NewLayer {
+    let layer = NewLesson {
+        kind: LessonKind::Layer,
         title: "Tokens",
         topics: &topics,
         content: &text,
         project: Some(&project),
     };
-    let id = memory.add_layer(&layer).unwrap();
+    let id = memory.add_lesson(&layer).unwrap();
     assert!(matches!(
-        memory.add_layer(&layer),
+        memory.add_lesson(&layer),
         Err(MemoryError::LayerExists(_))
     ));
-    let short = NewLayer {
+    let short = NewLesson {
+        kind: LessonKind::Layer,
         content: "short",
         title: "Short",
         ..layer
     };
     assert!(matches!(
-        memory.add_layer(&short),
+        memory.add_lesson(&short),
         Err(MemoryError::LayerSize { .. })
     ));
     let access = MemoryAccess {

@@ -13,8 +13,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    CandidateFate, Encoder, Memory, MemoryError, NewLayer, NewTurn, RecallDeadlines, RecallRequest,
-    RecalledMemory, SmallModel, SmallModelError, StageName, StageOutcome,
+    CandidateFate, Encoder, LessonKind, Memory, MemoryError, NewLesson, NewTurn, RecallDeadlines,
+    RecallRequest, RecalledMemory, SmallModel, SmallModelError, StageName, StageOutcome,
 };
 use support::store;
 
@@ -299,13 +299,14 @@ async fn a_layer_is_quoted_or_mentioned_as_the_model_decides() {
     let dir = tempfile::tempdir().unwrap();
     let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
     let content = "The staging server uses a database in Oslo. ".repeat(60);
-    let layer = NewLayer {
+    let layer = NewLesson {
+        kind: LessonKind::Layer,
         title: "Databases of staging",
         topics: &["staging".to_owned()],
         content: &content,
         project: None,
     };
-    memory.add_layer(&layer).unwrap();
+    memory.add_lesson(&layer).unwrap();
     let quoted = recall(&memory, None, PATIENT).await;
     assert_eq!(quoted.lessons.len(), 1);
     assert!(

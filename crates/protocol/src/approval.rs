@@ -41,6 +41,10 @@ pub struct ApprovalRequest {
     pub scope_id: Option<String>,
     /// Calls that need approval, in order.
     pub calls: Vec<GatedCall>,
+    /// When the calls are denied without a decision, in milliseconds since 1970. `None` if the
+    /// request has no time limit, and in events and the journal, where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<i64>,
 }
 
 /// A call that needs approval.

@@ -132,7 +132,7 @@ pub struct CallEnd<'a> {
     pub record: &'a CallRecord,
     /// Returned value. `None` if the call did not succeed.
     pub value: Option<&'a Value>,
-    /// Text that a model read instead of the value.
+    /// Text that a model read instead of the value; of a cancelled call, what it had written.
     pub shown: Option<&'a str>,
     /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,

@@ -3,8 +3,22 @@
 
 import { approvals } from '/page/approval-store.js';
 import { emptyNote, errorNote, field, fill, h, marked } from '/page/dom.js';
-import { ago, dateTime, plural, pretty, visible } from '/page/format.js';
+import {
+  ago,
+  clockTime,
+  dateTime,
+  plural,
+  pretty,
+  timeLeft,
+  toolName,
+  visible,
+} from '/page/format.js';
 import { plain, rich } from '/page/render.js';
+
+/** How often the times of requests are shown again. */
+const TICK_MS = 1000;
+/** Less time than this until the end is marked. */
+const SHORT_TIME_MS = 15_000;
 
 /** Decisions of the API, with the words of the terminal. */
 function choicesFor(calls, scope) {
@@ -30,7 +44,7 @@ function callPart(call, isLinked) {
     h(
       'h4',
       null,
-      h('span', { class: 'tool' }, call.tool),
+      h('span', { class: 'tool' }, toolName(call.tool)),
       ' ',
       h('span', { class: 'reason' }, marked(visible(call.reason))),
     ),
@@ -145,6 +159,24 @@ export function approvalCard(approval, { isLinked = false } = {}) {
     event.preventDefault();
   }
 
+  const asked = h('time', {
+    class: 'dim',
+    title: dateTime(approval.asked_ms),
+    // A screen reader must not repeat the card each second.
+    'aria-live': 'off',
+  });
+  const deadline = h('p', { class: 'deadline', role: 'timer', 'aria-live': 'off' });
+
+  /** Shows how long ago the request was asked, and until when it waits. */
+  function tick() {
+    const { asked_ms: from, expires_ms: until } = approval;
+    const texts = [ago(from), deadlineText(until, calls.length)];
+    [asked, deadline].forEach((element, at) => {
+      if (element.textContent !== texts[at]) element.textContent = texts[at];
+    });
+    deadline.classList.toggle('bad', until !== undefined && until - Date.now() < SHORT_TIME_MS);
+  }
+
   const title = `${plural(calls.length, 'call')} ${calls.length === 1 ? 'needs' : 'need'} approval`;
   const form = h(
     'form',
@@ -161,8 +193,9 @@ export function approvalCard(approval, { isLinked = false } = {}) {
       null,
       title,
       ' ',
-      h('time', { class: 'dim', title: dateTime(approval.asked_ms) }, ago(approval.asked_ms)),
+      asked,
     ),
+    deadline,
     isLinked
       ? h(
           'p',
@@ -189,15 +222,27 @@ export function approvalCard(approval, { isLinked = false } = {}) {
     note,
   );
   form.select = select;
+  form.tick = tick;
+  tick();
   return form;
 }
 
-// If one request is shown and nothing has the focus, digits select its decision, too.
+/** Until when a request waits, and what happens then. */
+function deadlineText(until, calls) {
+  if (until === undefined) return 'It waits until you decide.';
+  const them = calls === 1 ? 'the call is' : 'the calls are';
+  return `${timeLeft(until)} left to decide: at ${clockTime(until)} ${them} denied.`;
+}
+
+setInterval(() => {
+  if (!document.hidden) document.querySelectorAll('form.approval').forEach((card) => card.tick());
+}, TICK_MS);
+
+// If one request is shown, digits select its decision unless they are text of a field.
 document.addEventListener('keydown', (event) => {
-  const focused = document.activeElement;
-  const isFree = focused === document.body || focused === document.getElementById('main');
-  if (!isFree || event.ctrlKey || event.metaKey || event.altKey) return;
-  const cards = document.querySelectorAll('.approval');
+  const isTaken = document.activeElement?.closest('input, textarea, select, dialog, .approval');
+  if (isTaken || event.ctrlKey || event.metaKey || event.altKey) return;
+  const cards = document.querySelectorAll('form.approval');
   if (cards.length === 1 && cards[0].select(Number(event.key) - 1)) event.preventDefault();
 });
 

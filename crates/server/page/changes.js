@@ -5,11 +5,18 @@ import { askPerson, button, errorNote, fill, h } from '/page/dom.js';
 import { visible } from '/page/format.js';
 import { rich } from '/page/render.js';
 
+/** What is said about a turn that was undone. */
+const UNDONE = 'The files are as they were before the turn. These were its changes:';
+
 /** Opens a dialog with the changes of a session. Results of actions appear in `notes`. */
 export async function showChanges(session, { notes, hasWorktree }) {
-  const { diff, turn } = await get(`/sessions/${session}/diff`);
+  const { diff, turn, undone } = await get(`/sessions/${session}/diff`);
   const dialog = h('dialog', { class: 'wide', 'aria-labelledby': 'changes-title' });
-  const title = turn ? `Turn ${turn} changed these files` : 'Changes in the worktree';
+  const title = !turn
+    ? 'Changes in the worktree'
+    : undone
+      ? `Turn ${turn} was undone`
+      : `Turn ${turn} changed these files`;
   const act = (label, action, kind = '') =>
     button(
       label,
@@ -46,11 +53,12 @@ export async function showChanges(session, { notes, hasWorktree }) {
   fill(
     dialog,
     h('h2', { id: 'changes-title' }, diff ? title : 'No changes'),
+    undone ? h('p', null, UNDONE) : null,
     diff ? rich('diff', diff) : h('p', null, 'No turn of this session has changed a file.'),
     h(
       'div',
       { class: 'actions' },
-      diff && turn ? act(`Undo turn ${turn} …`, revert, 'danger') : null,
+      diff && turn && !undone ? act(`Undo turn ${turn} …`, revert, 'danger') : null,
       diff && hasWorktree ? act('Apply to the folder', apply) : null,
       button('Close', () => dialog.close(), 'primary'),
     ),
@@ -77,8 +85,10 @@ export function changedTurn(session, { turn, files }) {
   box.addEventListener('toggle', async () => {
     if (!box.open || box.children.length > 1) return;
     try {
-      const { diff } = await get(`/sessions/${session}/diff?turn=${turn}`);
-      if (box.children.length === 1) box.append(rich('diff', diff));
+      const { diff, undone } = await get(`/sessions/${session}/diff?turn=${turn}`);
+      if (box.children.length > 1) return;
+      if (undone) box.append(h('p', { class: 'notice' }, UNDONE));
+      box.append(rich('diff', diff));
     } catch (error) {
       box.append(errorNote(error));
     }

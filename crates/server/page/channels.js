@@ -1,7 +1,16 @@
 // Channels: the list, the messages of one, and a form to post.
 
 import { follow, get, post, put } from '/page/api.js';
-import { ENTER_HINT, emptyNote, errorNote, field, fill, h, onEnter } from '/page/dom.js';
+import {
+  ENTER_HINT,
+  answerOrder,
+  emptyNote,
+  errorNote,
+  field,
+  fill,
+  h,
+  onEnter,
+} from '/page/dom.js';
 import { ago, authorName, dateTime, plural, visible } from '/page/format.js';
 import { mentionList } from '/page/mentions.js';
 import { rich } from '/page/render.js';
@@ -9,6 +18,10 @@ import { keepDraft } from '/page/unsaved.js';
 
 /** Longest name of a channel. */
 const MAX_NAME_LENGTH = 64;
+
+/** What a mention does, for people. */
+const MENTION_HINT =
+  'Type @ and choose a session: it gets the post as its next message, and follows the channel from then on.';
 
 /** A valid name of a channel made from what a person typed: `team-chat` for `Team chat`. */
 function channelName(text) {
@@ -26,6 +39,7 @@ customElements.define(
   class extends HTMLElement {
     connectedCallback() {
       this.stop = new AbortController();
+      this.beginRead = answerOrder();
       this.list = h('ul', { class: 'rows', 'aria-label': 'Channels' });
       this.note = h('div');
       this.detail = h('div', { class: 'detail' });
@@ -83,14 +97,20 @@ customElements.define(
           this.detail,
           emptyNote(
             'No channel is selected.',
-            'People and sessions post to channels. A post that mentions a session which follows the channel becomes its next message.',
+            'People and sessions post to channels.',
+            MENTION_HINT,
           ),
         );
     }
 
     async refresh() {
+      const isNewest = this.beginRead();
       try {
         const { channels } = await get('/channels', this.stop.signal);
+        if (!isNewest()) return;
+        // A new channel is shown before its first post stores it.
+        if (this.name && !channels.some(({ name }) => name === this.name))
+          channels.unshift({ name: this.name, messages: 0 });
         fill(
           this.note,
           channels.length ? null : h('p', { class: 'dim' }, 'There are no channels yet.'),
@@ -111,8 +131,12 @@ customElements.define(
                 h(
                   'span',
                   { class: 'row-facts' },
-                  h('span', { class: 'dim' }, plural(channel.messages, 'message')),
-                  h('time', { class: 'dim' }, ago(channel.time)),
+                  channel.messages
+                    ? [
+                        h('span', { class: 'dim' }, plural(channel.messages, 'message')),
+                        h('time', { class: 'dim' }, ago(channel.time)),
+                      ]
+                    : h('span', { class: 'dim' }, 'new: write the first post'),
                 ),
               ),
             ),
@@ -132,7 +156,7 @@ customElements.define(
         role: 'log',
         'aria-label': `Messages of ${name}`,
       });
-      const note = h('div');
+      const note = h('div', { class: 'channel-note' });
       const text = h('textarea', {
         rows: 2,
         dir: 'auto',
@@ -148,7 +172,9 @@ customElements.define(
         try {
           // A session gets posts that mention it if it follows the channel.
           for (const { id } of mentions.mentioned()) await put(`${path}/followers/${id}`);
-          const { queued, refused } = await post(`${path}/messages`, { text: sent });
+          const { queued, refused } = await post(`${path}/messages`, {
+            text: mentions.outgoing(sent),
+          });
           text.value = '';
           keep();
           const titles = queued.map((id) => visible(mentions.titleOf(id)));
@@ -170,7 +196,7 @@ customElements.define(
       const form = h(
         'form',
         { class: 'composer', onsubmit: send },
-        h('div', { class: 'composer-text' }, mentions.list, text, h('small', null, ENTER_HINT)),
+        h('div', { class: 'composer-text' }, mentions.list, text, h('small', { class: 'keys' }, ENTER_HINT)),
         h(
           'div',
           { class: 'composer-buttons' },
@@ -179,7 +205,8 @@ customElements.define(
       );
       const empty = emptyNote(
         'No messages yet.',
-        'The first post creates the channel. A session that a post mentions gets it as its next message.',
+        'The channel is stored with its first post.',
+        MENTION_HINT,
       );
       empty.hidden = true;
       posts.append(empty);
@@ -212,16 +239,20 @@ customElements.define(
               h('time', { class: 'dim', title: dateTime(message.time) }, ago(message.time)),
               message.hops ? h('span', { class: 'tag' }, plural(message.hops, 'hop')) : null,
             ),
-            rich('markdown', message.text),
+            rich('markdown', mentions.readable(message.text)),
           ),
         );
         if (isAtEnd) posts.scrollTop = posts.scrollHeight;
       };
       // A channel exists from its first message on.
       let isKnown = false;
+      let isReading = false;
       const start = async () => {
+        if (isReading) return;
+        isReading = true;
         try {
           const { messages } = await get(`${path}/messages`, signal);
+          await mentions.ready;
           isKnown = true;
           messages.forEach(show);
           posts.scrollTop = posts.scrollHeight;
@@ -229,6 +260,8 @@ customElements.define(
           if (error.status !== 404 && !signal.aborted) fill(note, errorNote(error));
           empty.hidden = false;
           return;
+        } finally {
+          isReading = false;
         }
         follow(`${path}/events`, {
           after: last,

@@ -1,9 +1,10 @@
 // Documents of a workspace: a table by kind and status, and an editor.
 
 import { get, post, put, query } from '/page/api.js';
-import { button, debounce, emptyNote, errorNote, fill, h } from '/page/dom.js';
+import { answerOrder, button, debounce, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
 import { plural, pretty, visible } from '/page/format.js';
-import { newDocumentForm } from '/page/new-document.js';
+import { readField, valuesOf, writeField } from '/page/front-matter.js';
+import { choices, newDocumentForm } from '/page/new-document.js';
 import { rich } from '/page/render.js';
 import { watchEdits } from '/page/unsaved.js';
 
@@ -27,6 +28,7 @@ customElements.define(
       this.note = h('div');
       this.table = h('div', { class: 'table-box' });
       this.documents = [];
+      this.beginRead = answerOrder();
       this.start();
     }
 
@@ -83,19 +85,12 @@ customElements.define(
     async refresh() {
       const find = { limit: MAX_SHOWN };
       if (this.text.value.trim()) find.text = this.text.value.trim();
+      const isNewest = this.beginRead();
       try {
-        const { documents } = await post(
-          '/documents/query',
-          { workspace: this.workspace.value, query: find },
-          { once: false },
-        );
+        const { documents } = await this.query(this.workspace.value, find);
+        if (!isNewest()) return;
         this.documents = documents;
-        const values = (name) =>
-          [
-            ...new Set(
-              documents.map((entry) => entry[name]).filter((value) => typeof value === 'string'),
-            ),
-          ].sort();
+        const values = (name) => valuesOf(documents, name);
         const options = (select, label, list) => {
           const chosen = select.value;
           fill(
@@ -112,6 +107,10 @@ customElements.define(
       } catch (error) {
         fill(this.note, errorNote(error));
       }
+    }
+
+    query(workspace, find) {
+      return post('/documents/query', { workspace, query: find }, { once: false });
     }
 
     showTable() {
@@ -179,9 +178,7 @@ customElements.define(
 
     /** Shows the form of a new document. */
     create(workspace) {
-      const values = (name) => [
-        ...new Set(this.documents.map((entry) => entry[name]).filter((value) => value)),
-      ];
+      const values = (name) => valuesOf(this.documents, name);
       const { form, focus } = newDocumentForm({
         workspace,
         kinds: values('kind'),
@@ -196,6 +193,17 @@ customElements.define(
       focus();
     }
 
+    /** Suggests the kinds and statuses of other documents. */
+    async suggest(element, workspace) {
+      const { documents } = await this.query(workspace, { limit: MAX_SHOWN }).catch(() => ({
+        documents: this.documents,
+      }));
+      const lists = ['kind', 'status'].map((name) =>
+        choices(`document-${name}`, valuesOf(documents, name)),
+      );
+      fill(element, lists);
+    }
+
     async edit(path, workspace) {
       const content = h('textarea', {
         rows: 24,
@@ -203,8 +211,27 @@ customElements.define(
         'aria-label': 'Content',
         spellcheck: 'true',
         dir: 'auto',
-        oninput: debounce(() => showPreview(), 400),
+        oninput: debounce(() => {
+          showPreview();
+          showFields();
+        }, 400),
       });
+      // The fields and the text are the same document: each changes the other.
+      const fields = ['kind', 'status'].map((name) => {
+        const input = h('input', {
+          type: 'text',
+          list: `document-${name}`,
+          oninput: () => {
+            content.value = writeField(content.value, name, input.value.trim());
+          },
+        });
+        return [name, input];
+      });
+      const showFields = () =>
+        fields.forEach(([name, input]) => {
+          if (input !== document.activeElement) input.value = readField(content.value, name);
+        });
+      const suggested = h('div');
       const note = h('div', { role: 'status' });
       const preview = h('div', { class: 'preview' });
       const showPreview = () => fill(preview, rich('markdown', bodyOf(content.value)));
@@ -224,6 +251,8 @@ customElements.define(
       content.value = stored;
       let saved = content.value;
       showPreview();
+      showFields();
+      this.suggest(suggested, workspace);
       const save = async (event) => {
         event.preventDefault();
         try {
@@ -251,6 +280,13 @@ customElements.define(
           h(
             'form',
             { class: 'document', onsubmit: save },
+            h(
+              'div',
+              { class: 'field-row' },
+              field('Kind', fields[0][1]),
+              field('Status', fields[1][1]),
+            ),
+            suggested,
             content,
             note,
             h(

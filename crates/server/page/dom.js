@@ -49,6 +49,24 @@ export function every(intervalMs, signal, action) {
   signal.addEventListener('abort', () => clearInterval(timer));
 }
 
+/**
+ * Orders the answers to requests that repeat: `begin()` is called when one is sent, and returns a
+ * function that tells, when its answer is there, whether no later request was answered before. An
+ * answer that is older than what is shown must not replace it.
+ */
+export function answerOrder() {
+  let sent = 0;
+  let answered = 0;
+  return () => {
+    const own = ++sent;
+    return () => {
+      if (own < answered) return false;
+      answered = own;
+      return true;
+    };
+  };
+}
+
 /** A button. `kind` is a class, such as `primary` or `danger`. */
 export function button(label, onclick, kind = '', more = {}) {
   return h('button', { type: 'button', class: kind || null, onclick, ...more }, label);
@@ -131,18 +149,19 @@ export function table(label, columns, rows) {
         ),
       )
     : null;
+  // On a small screen a cell is a line of its own, with the heading of its column.
   const body = rows.map(([first, ...rest]) =>
     h(
       'tr',
       null,
       h('th', { scope: 'row' }, first),
-      rest.map((cell) => h('td', null, cell)),
+      rest.map((cell, at) => h('td', { 'data-column': columns?.[at + 1] }, cell)),
     ),
   );
   return h(
     'div',
     { class: 'table-box', tabindex: 0, role: 'region', 'aria-label': label },
-    h('table', null, head, h('tbody', null, body)),
+    h('table', { class: columns ? 'stacked' : null }, head, h('tbody', null, body)),
   );
 }
 
@@ -152,7 +171,7 @@ export function emptyNote(title, ...more) {
     'div',
     { class: 'empty' },
     h('p', { class: 'empty-title' }, title),
-    ...more.map((text) => (typeof text === 'string' ? h('p', null, text) : text)),
+    ...more.map((text) => (typeof text === 'string' ? h('p', null, marked(text)) : text)),
   );
 }
 

@@ -2,6 +2,7 @@
 
 const NUMBER = new Intl.NumberFormat('en');
 const DATE = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
+const CLOCK = new Intl.DateTimeFormat(undefined, { timeStyle: 'medium' });
 
 /** `12,345` */
 export function count(number) {
@@ -86,11 +87,35 @@ export function pretty(value) {
   return JSON.stringify(value, null, 2) ?? '';
 }
 
+/** A text with at most this many characters; a longer one ends with `…`. */
+export function shorten(text, most) {
+  const characters = [...text];
+  return characters.length > most ? `${characters.slice(0, most - 1).join('')}…` : text;
+}
+
+/** The name of a tool in scripts: `readFile` for `read_file`. */
+export function toolName(name) {
+  return name.replace(/([a-z0-9])_([a-z0-9])/g, (_, left, right) => left + right.toUpperCase());
+}
+
+/** How long it is until a time, such as `45 s`. */
+export function timeLeft(ms) {
+  const seconds = Math.max(0, Math.ceil((ms - Date.now()) / 1000));
+  if (seconds < 120) return `${seconds} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`;
+  return `${Math.floor(seconds / 3600)} h`;
+}
+
+/** The time of the day in the language of the browser. */
+export function clockTime(ms) {
+  return CLOCK.format(new Date(ms));
+}
+
 /** Short form of the arguments of a call, for one line. */
 export function summaryOf(args) {
   if (!args) return '';
   if (Array.isArray(args.command)) return args.command.join(' ');
   const text =
     args.path ?? args.url ?? args.command ?? args.pattern ?? args.query ?? JSON.stringify(args);
-  return String(text).slice(0, 300);
+  return shorten(String(text), 300);
 }

@@ -2,7 +2,7 @@
 
 import { h, table } from '/page/dom.js';
 import { ago, dateTime, plural, visible } from '/page/format.js';
-import { isStopped, runTitle } from '/page/script-item.js';
+import { runState, runTitle, stateByPerson } from '/page/run-state.js';
 
 /** How long failures count as recent, in milliseconds. */
 const RECENT_MS = 24 * 3600 * 1000;
@@ -10,13 +10,16 @@ const RECENT_MS = 24 * 3600 * 1000;
 /** The end of a turn that a person stopped, which is no failure. */
 const STOPPED_TURN = /ended early: interrupted$/;
 
-/** Runs of the list that failed in the last day. Those that a person stopped did not fail. */
+/** Whether a run failed. One that a person stopped, or whose call a person denied, did not. */
+function hasFailed({ state, error }) {
+  return ['failed', 'died'].includes(state) && !['stopped', 'denied'].includes(stateByPerson(error));
+}
+
+/** Runs of the list that failed in the last day, or in which a command failed. */
 export function failedRuns(runs) {
   const from = Date.now() - RECENT_MS;
-  return runs.filter(
-    (run) =>
-      ['failed', 'died'].includes(run.state) && !isStopped(run.error) && run.started_ms > from,
-  );
+  const isShown = (run) => hasFailed(run) || (run.state === 'completed' && run.failed_commands > 0);
+  return runs.filter((run) => run.started_ms > from && isShown(run));
 }
 
 /** Says whether all is well. The parts are null until they are read. */
@@ -32,7 +35,10 @@ export function summary({ checks, servers, errors, runs }) {
   ];
   const notes = of(checks, 'warning').map(({ what }) => `“${what}” has a warning`);
   if (recent.length) notes.push(`${plural(recent.length, 'turn')} ended with an error`);
-  if (runs.length) notes.push(`${plural(runs.length, 'script')} failed in the last 24 hours`);
+  const failed = runs.filter(hasFailed).length;
+  const partly = runs.length - failed;
+  if (failed) notes.push(`${plural(failed, 'script')} failed in the last 24 hours`);
+  if (partly) notes.push(`a command failed in ${plural(partly, 'completed script')}`);
   const [kind, text] = broken.length
     ? ['error', `Something does not work: ${broken.join(', ')}.`]
     : ['good', 'All parts work.'];
@@ -48,10 +54,14 @@ export function summary({ checks, servers, errors, runs }) {
 export function failedRunTable(runs) {
   if (!runs.length) return h('p', { class: 'dim' }, 'No script has failed in the last 24 hours.');
   const rows = runs.map((run) => [
-    h('a', { href: `#/runs/${run.id}` }, visible(runTitle(run.id, run.script ?? ''))),
+    h(
+      'a',
+      { href: `#/runs/${run.id}` },
+      visible(runTitle({ id: run.id, script: run.script, firstCall: run.first_call })),
+    ),
     h('span', { dir: 'auto' }, visible(run.title || run.session || '')),
     h('time', { title: dateTime(run.started_ms) }, ago(run.started_ms)),
-    visible(run.error || run.state),
+    hasFailed(run) ? visible(run.error || run.state) : runState(run),
   ]);
   return table('Failed scripts', ['Script', 'Session', 'When', 'Error'], rows);
 }

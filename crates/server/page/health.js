@@ -1,7 +1,7 @@
 // Health of the server: checks of the machine, MCP servers, the queue, recent errors, and counters.
 
 import { get, getText, query } from '/page/api.js';
-import { errorNote, every, field, fill, h, marked, table } from '/page/dom.js';
+import { answerOrder, errorNote, every, field, fill, h, marked, table } from '/page/dom.js';
 import { ago, authorName, count, dateTime, plural, visible } from '/page/format.js';
 import { failedRunTable, failedRuns, summary } from '/page/health-summary.js';
 
@@ -12,7 +12,11 @@ const MAX_RUNS = 100;
 /** Parts of the view. */
 const PARTS = ['summary', 'folders', 'checks', 'servers', 'queue', 'errors', 'runs', 'counters'];
 /** Names of checks that mean something else on the page. */
-const CHECK_NAMES = { memory: 'memory of the machine', deadline: 'time limit of scripts' };
+const CHECK_NAMES = {
+  memory: 'memory of the machine',
+  deadline: 'time limit of scripts',
+  realm: 'isolation of scripts',
+};
 
 /** Classes and words of the states of checks. */
 const CHECK_STATES = {
@@ -51,7 +55,9 @@ customElements.define(
       this.setAttribute('aria-label', 'Health');
       this.folder = h('select', { onchange: () => this.readAll() });
       this.parts = {};
+      this.beginRead = {};
       for (const name of PARTS) {
+        this.beginRead[name] = answerOrder();
         this.parts[name] = h('div', { 'data-part': name });
       }
       this.read = { checks: null, servers: null, errors: null, runs: null };
@@ -65,7 +71,7 @@ customElements.define(
         queue,
         h('h3', null, 'Failed turns'),
         errors,
-        h('h3', null, 'Failed scripts'),
+        h('h3', null, 'Scripts with failures'),
         runs,
         h('h3', null, 'Server'),
         counters,
@@ -126,14 +132,15 @@ customElements.define(
     async show(part, read) {
       const folder = this.folder.value;
       const isOver = () => this.stop.signal.aborted || folder !== this.folder.value;
+      const isNewest = this.beginRead[part]();
       try {
         const { key = '', nodes, read: values } = await read();
-        if (isOver()) return;
+        if (isOver() || !isNewest()) return;
         this.fillPart(part, key, nodes);
         Object.assign(this.read, values);
         this.showSummary();
       } catch (error) {
-        if (!isOver()) this.fillPart(part, '', errorNote(error));
+        if (!isOver() && isNewest()) this.fillPart(part, '', errorNote(error));
       }
     }
 
@@ -210,7 +217,7 @@ function serverTable(servers) {
     stateCell(SERVER_STATES[state] ?? ['', state]),
     tools ? String(tools) : '',
     [
-      error ? h('p', { class: state === 'failed' ? 'bad' : null }, visible(error)) : null,
+      error ? h('p', { class: state === 'failed' ? 'bad' : null }, marked(visible(error))) : null,
       hint ? h('p', { class: 'hint' }, marked(`hint: ${visible(hint)}`)) : null,
     ],
   ]);

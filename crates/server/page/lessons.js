@@ -2,8 +2,9 @@
 // used in all projects can be changed only by a command, as the server refuses it.
 
 import { get, patch, post, remove } from '/page/api.js';
-import { button, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
+import { answerOrder, button, emptyNote, errorNote, field, fill, h, marked } from '/page/dom.js';
 import { dateTime, plural, visible } from '/page/format.js';
+import { newLesson } from '/page/new-lesson.js';
 import { rich } from '/page/render.js';
 import { watchEdits } from '/page/unsaved.js';
 
@@ -11,7 +12,7 @@ import { watchEdits } from '/page/unsaved.js';
 const FILTERS = [
   ['All', () => true],
   ['To review', ({ status }) => status === 'proposed'],
-  ['Layers', ({ kind }) => kind === 'layer'],
+  ['Reference texts', ({ kind }) => kind === 'layer'],
   ['Lessons', ({ kind }) => kind !== 'layer'],
 ];
 /** What the statuses of lessons mean. */
@@ -20,30 +21,39 @@ const STATUSES = {
   proposed: 'It waits for your decision.',
   declined: 'It is not used.',
 };
+/** Kinds whose names say little. */
+const KIND_NAMES = { layer: 'reference text', stack: 'technology', gap: 'missing knowledge' };
 /** Lines of the editor of a text, at least and at most. */
 const EDITOR_LINES = [5, 24];
 
 /** Lists the lessons in an element. */
 export async function showLessons(content, signal) {
   const list = h('div', { class: 'approvals' });
+  const adding = newLesson({ signal, onAdded: (id) => reload(id, 0) });
   const filters = h('div', { class: 'filters', role: 'group', 'aria-label': 'Which lessons' });
   fill(
     content,
     h(
       'p',
       { class: 'dim' },
-      'What was learned from your sessions. Lessons in use are part of later prompts. A layer is a longer text about a topic; it is used after you accept it.',
+      'What was learned from your sessions, and what you add. Lessons in use are part of later prompts. A reference text is a longer text about a topic; one that was proposed is used after you accept it.',
     ),
+    adding,
     filters,
     list,
   );
   let { lessons } = await get('/memory/lessons', signal);
+  const beginRead = answerOrder();
   const proposed = lessons.filter(FILTERS[1][1]).length;
   let selected = proposed ? 1 : 0;
 
   /** Reads the lessons again. The focus stays at the lesson that was changed, if it is shown. */
-  async function reload(changed) {
-    ({ lessons } = await get('/memory/lessons', signal));
+  async function reload(changed, filter = selected) {
+    const isNewest = beginRead();
+    const read = await get('/memory/lessons', signal);
+    if (!isNewest()) return;
+    ({ lessons } = read);
+    selected = filter;
     show();
     const card = list.querySelector(`[data-lesson="${CSS.escape(changed)}"]`);
     (card?.querySelector('.actions button') ?? filters.children[selected]).focus();
@@ -79,7 +89,7 @@ function noLessons(all) {
   if (all) return emptyNote('No lesson belongs to this list.');
   return emptyNote(
     'There are no lessons yet.',
-    'They are distilled from turns every 12 hours, or with `selvedge memory distill`.',
+    'Add one here. Others are learned from turns every 12 hours, or now with `selvedge memory distill`.',
   );
 }
 
@@ -115,7 +125,11 @@ function lessonCard(lesson, reload) {
       rich('markdown', lesson.content),
       sources(lesson.sources),
       lesson.scope === 'user'
-        ? h('p', { class: 'dim' }, 'Used in all projects. Change it with `selvedge memory review`.')
+        ? h(
+            'p',
+            { class: 'dim' },
+            marked('Used in all projects. Change it with `selvedge memory review`.'),
+          )
         : h(
             'div',
             { class: 'actions' },
@@ -192,7 +206,7 @@ function facts(lesson) {
   return h(
     'p',
     { class: 'facts' },
-    h('span', { class: 'tag' }, lesson.kind),
+    h('span', { class: 'tag' }, KIND_NAMES[lesson.kind] ?? lesson.kind),
     h('span', { class: 'tag', title: STATUSES[lesson.status] ?? null }, lesson.status),
     h('span', { class: 'tag' }, lesson.scope === 'user' ? 'all projects' : 'its project'),
     h(

@@ -1,6 +1,6 @@
 // A view with a list on one side and the selected entry on the other.
 
-import { button, errorNote, every, fill, h } from '/page/dom.js';
+import { answerOrder, button, errorNote, every, fill, h } from '/page/dom.js';
 
 /** Entries of a page of the list. */
 const PAGE_SIZE = 50;
@@ -18,6 +18,9 @@ const AGE_MS = 5000;
  * - `markOf(entry)`, if a row shows more than its entry: what else it shows.
  */
 export class ListView extends HTMLElement {
+  /** An older answer never replaces a newer one. */
+  beginRead = answerOrder();
+
   connectedCallback() {
     this.stop = new AbortController();
     this.limit = PAGE_SIZE;
@@ -61,8 +64,10 @@ export class ListView extends HTMLElement {
   }
 
   async refresh() {
+    const isNewest = this.beginRead();
     try {
       const { entries, hasMore, note } = await this.read(this.limit);
+      if (!isNewest()) return;
       fill(this.note, note ? h('p', { class: 'dim' }, note) : null);
       this.more.hidden = !hasMore || this.limit >= MAX_ENTRIES;
       this.showRows(entries);

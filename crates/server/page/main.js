@@ -28,8 +28,14 @@ const connection = document.getElementById('connection');
 const badge = h('span', { class: 'badge', hidden: true });
 let isLoggedIn = true;
 
+/** The name of a view. A small screen shows `Docs` for `Documents`, so that all fit in a line. */
+function shortLabel(label) {
+  if (label !== 'Documents') return label;
+  return ['Doc', h('span', { class: 'wide-only' }, 'ument'), 's'];
+}
+
 const links = VIEWS.map(([name, label]) =>
-  h('a', { href: `#/${name}` }, label, name === 'approvals' ? badge : null),
+  h('a', { href: `#/${name}` }, shortLabel(label), name === 'approvals' ? badge : null),
 );
 fill(nav, links);
 

@@ -2,7 +2,7 @@
 // contains the turns of one session.
 
 import { get, query } from '/page/api.js';
-import { button, emptyNote, errorNote, fill, h } from '/page/dom.js';
+import { answerOrder, button, emptyNote, errorNote, fill, h } from '/page/dom.js';
 import { count, visible } from '/page/format.js';
 import { showLessons } from '/page/lessons.js';
 import { searchedWords, showFound } from '/page/memory-results.js';
@@ -11,11 +11,17 @@ import { showTopics } from '/page/topics.js';
 
 /** Levels of turns, the most detailed first, with what they contain. */
 const LEVELS = [
-  ['raw', 'everything'],
-  ['smoothed', 'without filler and repetition'],
-  ['compressed', 'what was said and done'],
-  ['tiny', 'the topic'],
+  ['raw', 'in full', 'every word'],
+  ['smoothed', 'shortened', 'without filler and repetition'],
+  ['compressed', 'summary', 'what was said and done'],
+  ['tiny', 'one line', 'the topic'],
 ];
+
+/** The name of a level for people, and what it contains. */
+function levelNames(level) {
+  const [, name = level, meaning = ''] = LEVELS.find(([known]) => known === level) ?? [];
+  return { name, meaning };
+}
 
 /** Parts of the picture of a gradient, of which each can be clicked. */
 const MAX_SHOWN_BANDS = 60;
@@ -41,6 +47,7 @@ customElements.define(
   class extends HTMLElement {
     connectedCallback() {
       this.stop = new AbortController();
+      this.beginFind = answerOrder();
       this.show(this.path ?? []);
     }
 
@@ -124,10 +131,11 @@ customElements.define(
     async find(results, words) {
       const { signal } = this.stop;
       const search = `/memory/search${query({ query: words, limit: 30 })}`;
+      const isNewest = this.beginFind();
       const found = await this.attempt(results, () =>
         Promise.all([get(search, signal), get('/memory/lessons', signal)]),
       );
-      if (!found) return;
+      if (!found || !isNewest()) return;
       const [{ turns }, { lessons }] = found;
       const terms = searchedWords(words);
       const matching = lessons.filter(({ title, content }) =>
@@ -154,27 +162,19 @@ customElements.define(
         if (found) {
           fill(
             levels,
-            h('h3', null, `Turn ${number} at each level`),
+            h('h3', null, `Turn ${number} in each length`),
             h(
               'div',
               { class: 'level-columns' },
-              found.levels.map(({ level, text }) =>
-                h(
+              found.levels.map(({ level, text }) => {
+                const { name, meaning } = levelNames(level);
+                return h(
                   'section',
-                  { 'aria-label': level },
-                  h(
-                    'h4',
-                    null,
-                    level,
-                    h(
-                      'span',
-                      { class: 'dim' },
-                      ` · ${LEVELS.find(([name]) => name === level)?.[1] ?? ''}`,
-                    ),
-                  ),
+                  { 'aria-label': name },
+                  h('h4', null, name, h('span', { class: 'dim' }, ` · ${meaning}`)),
                   plain(text, { dir: 'auto' }),
-                ),
-              ),
+                );
+              }),
             ),
           );
         }
@@ -210,7 +210,7 @@ customElements.define(
         parts.map((band) => {
           const turns =
             band.first === band.last ? `turn ${band.first}` : `turns ${band.first} to ${band.last}`;
-          const label = `${turns}: ${band.era ? 'an era, ' : ''}${band.level}, ${count(band.tokens)} tokens`;
+          const label = `${turns}: ${band.era ? 'one text for all, ' : ''}${levelNames(band.level).name}, ${count(band.tokens)} tokens`;
           const part = button('', () => open(band.last), `band ${band.level}`, {
             title: label,
             'aria-label': label,
@@ -219,7 +219,7 @@ customElements.define(
           return part;
         }),
       );
-      const sums = LEVELS.map(([level, meaning]) => {
+      const sums = LEVELS.map(([level, name, meaning]) => {
         const used = bands
           .filter((band) => band.level === level)
           .reduce((sum, band) => sum + band.tokens, 0);
@@ -227,7 +227,7 @@ customElements.define(
           'li',
           null,
           h('span', { class: `swatch ${level}`, 'aria-hidden': 'true' }),
-          `${level}: ${count(used)} tokens `,
+          `${name}: ${count(used)} tokens `,
           h('span', { class: 'dim' }, meaning),
         );
       });

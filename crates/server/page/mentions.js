@@ -16,7 +16,7 @@ function openMention(text) {
 
 /**
  * Adds completion of mentions to a field. Returns the list, and `mentioned()`: the sessions that
- * the text of the field mentions.
+ * the text of the field mentions. `ready` resolves when the sessions are known.
  */
 export function mentionList(control, signal) {
   const id = `mentions-${++lists}`;
@@ -24,7 +24,7 @@ export function mentionList(control, signal) {
   let sessions = [];
   let shown = [];
   let selected = -1;
-  get(`/sessions?limit=${MAX_READ}`, signal)
+  const ready = get(`/sessions?limit=${MAX_READ}`, signal)
     .then((found) => {
       sessions = named(found.sessions);
     })
@@ -108,16 +108,33 @@ export function mentionList(control, signal) {
       ({ word, id: session }) => used.includes(word) || used.includes(session),
     );
   };
-  return { list, mentioned, titleOf: (session) => titleOf(sessions, session) };
+  /** The text as it is sent: a word that a title alone does not explain becomes the id. */
+  const outgoing = (text) =>
+    text.replace(/@([\p{L}\p{N}_.-]+)/gu, (all, word) => {
+      const session = sessions.find((known) => known.word === word.toLowerCase());
+      return session && !session.isUnique ? `@${session.id}` : all;
+    });
+  /** A text of a channel for people: titles instead of ids. */
+  const readable = (text) =>
+    text.replace(/@(ses_[a-z0-9]+)/g, (all, id) => {
+      const session = sessions.find((known) => known.id === id);
+      return session?.title ? `@${mentionOf(session.title)}` : all;
+    });
+  const find = (session) => titleOf(sessions, session);
+  return { list, ready, mentioned, outgoing, readable, titleOf: find };
 }
 let lists = 0;
 
-/** Sessions with the word that mentions each: its title, or its id if the title is not unique. */
+/**
+ * Sessions with the word that mentions each: its title, with the end of its id if the title is not
+ * unique, or its id if it has no title.
+ */
 function named(sessions) {
   const titles = sessions.map(({ title }) => mentionOf(title ?? ''));
   return sessions.map(({ id, title, used_ms: used }, at) => {
     const isUnique = titles[at] && titles.filter((other) => other === titles[at]).length === 1;
-    return { id, title, used, word: isUnique ? titles[at] : id };
+    const word = titles[at] ? `${titles[at]}${isUnique ? '' : `-${id.slice(-4)}`}` : id;
+    return { id, title, used, word, isUnique };
   });
 }
 

@@ -2,17 +2,8 @@
 
 import { get, put, query } from '/page/api.js';
 import { button, errorNote, field, fill, h } from '/page/dom.js';
+import { quoted } from '/page/front-matter.js';
 import { watchEdits } from '/page/unsaved.js';
-
-/** Values that need no quotes in front matter. */
-const PLAIN_VALUE = /^[\p{L}][\p{L}\p{N} _.-]*$/u;
-/** Words that mean something else without quotes. */
-const SPECIAL_WORDS = /^(true|false|yes|no|on|off|null)$/i;
-
-function quoted(value) {
-  const isPlain = PLAIN_VALUE.test(value) && !SPECIAL_WORDS.test(value);
-  return isPlain ? value : JSON.stringify(value);
-}
 
 /** The folder of a pattern: its parts before the first one with a special character. */
 function folderOf(pattern = '') {
@@ -31,7 +22,8 @@ function fileName(title) {
   return name ? `${name.slice(0, 60)}.md` : '';
 }
 
-function choices(id, values) {
+/** Values that a field suggests. */
+export function choices(id, values) {
   return h(
     'datalist',
     { id },

@@ -3,6 +3,9 @@
 import { get, post, query } from '/page/api.js';
 import { ENTER_HINT, button, errorNote, field, fill, h, onEnter } from '/page/dom.js';
 
+/** The choice of no environment. */
+const DEFAULT_ENVIRONMENT = 'standard settings';
+
 function option(value, label = value) {
   return h('option', { value }, label);
 }
@@ -20,7 +23,7 @@ export function takeCreated() {
 /** Opens the dialog. The new session is opened after it. */
 export function openNewSession() {
   const workspace = h('select', { onchange: () => readEnvironments() });
-  const environment = h('select', null, option('', 'none'));
+  const environment = h('select', null, option('', DEFAULT_ENVIRONMENT));
   const title = h('input', { type: 'text', dir: 'auto', maxlength: 200 });
   const prompt = h('textarea', { rows: 5, dir: 'auto' });
   const worktree = h('input', { type: 'checkbox' });
@@ -31,7 +34,7 @@ export function openNewSession() {
     const { environments } = await get(`/environments${query({ workspace: workspace.value })}`);
     fill(
       environment,
-      option('', 'none'),
+      option('', DEFAULT_ENVIRONMENT),
       environments.map((name) => option(name)),
     );
   }
@@ -67,8 +70,17 @@ export function openNewSession() {
       field('First message', prompt, `What the agent should do. It starts at once. ${ENTER_HINT}`),
       field('Title', title, 'Optional. Without one, the first line of the message is the title.'),
       field('Folder', workspace),
-      field('Environment', environment, 'Model, sandbox and approval policy, as configured.'),
-      h('label', { class: 'check' }, worktree, ' Work in a git worktree of its own'),
+      field(
+        'Settings',
+        environment,
+        'Model, sandbox and approval rules. Other sets are the environments of the configuration.',
+      ),
+      h('label', { class: 'check' }, worktree, ' Work in a separate copy of the folder'),
+      h(
+        'small',
+        { class: 'dim' },
+        'A git worktree: your files stay as they are until you apply the changes.',
+      ),
       note,
       h(
         'div',

@@ -1,18 +1,14 @@
 // One run: why it failed, its timeline with a lane per concurrent call, its calls and its script.
 
 import { follow, get, post, query } from '/page/api.js';
-import { button, errorNote, every, fill, h, marked } from '/page/dom.js';
-import { dateTime, duration, plural, summaryOf, visible } from '/page/format.js';
+import { approvals } from '/page/approval-store.js';
+import { approvalCard, removeCard } from '/page/approvals.js';
+import { answerOrder, button, errorNote, every, fill, h, marked } from '/page/dom.js';
+import { dateTime, duration, plural, summaryOf, toolName, visible } from '/page/format.js';
 import { rich } from '/page/render.js';
+import { decisionText, runState, runTitle, stateByPerson, stateLabel } from '/page/run-state.js';
 import { scriptEditor } from '/page/script-editor.js';
-import {
-  callDetails,
-  errorParts,
-  isStopped,
-  outputElement,
-  runTitle,
-  stateLabel,
-} from '/page/script-item.js';
+import { callDetails, errorParts, outputElement, resultParts } from '/page/script-item.js';
 import { timeline, waitTexts } from '/page/timeline.js';
 import { watchEdits } from '/page/unsaved.js';
 
@@ -35,6 +31,24 @@ customElements.define(
       /** Output of running calls, by their ids. */
       this.outputs = new Map();
       this.opened = new Set();
+      this.beginRead = answerOrder();
+      this.cards = new Map();
+      this.heading = h('h2', { tabindex: -1 }, 'Run');
+      this.head = h('div', { class: 'run-part' });
+      /** Approval requests of the run. They stay when the rest is shown again. */
+      this.asked = h('div', { class: 'asked' });
+      this.rest = h('div', { class: 'run-part' });
+      const back = h('a', { class: 'back', href: '#/runs' }, '← Runs');
+      fill(
+        this,
+        h('div', { class: 'panel' }, back, this.heading, this.head, this.asked, this.rest),
+      );
+      // The heading gets the focus: what follows is what was chosen.
+      if (this.takesFocus) this.heading.focus();
+      approvals.addEventListener('change', () => this.showApprovals(), {
+        signal: this.stop.signal,
+      });
+      this.showApprovals();
       this.read();
       every(GROW_MS, this.stop.signal, () => this.grow());
     }
@@ -43,11 +57,28 @@ customElements.define(
       this.stop.abort();
     }
 
+    /** Shows the requests of the run, as its session does. */
+    showApprovals() {
+      const waiting = [...approvals.waiting.values()].filter(({ run }) => run === this.run);
+      for (const [id, card] of this.cards) {
+        if (waiting.some((approval) => approval.id === id)) continue;
+        this.cards.delete(id);
+        removeCard(card, this.heading);
+      }
+      for (const approval of waiting) {
+        if (this.cards.has(approval.id)) continue;
+        const card = approvalCard(approval);
+        this.cards.set(approval.id, card);
+        this.asked.append(card);
+      }
+    }
+
     async read() {
       const { signal } = this.stop;
+      const isNewest = this.beginRead();
       try {
         const run = await get(`/runs/${this.run}`, signal);
-        if (signal.aborted) return;
+        if (signal.aborted || !isNewest()) return;
         const key = JSON.stringify(run);
         if (key !== this.shown) this.show(run);
         this.shown = key;
@@ -57,9 +88,9 @@ customElements.define(
         if (signal.aborted) return;
         const isStarting = Date.now() - (resumed.get(this.run) ?? 0) < START_LIMIT_MS;
         if (error.status === 404 && isStarting) {
-          fill(this, h('p', { class: 'panel', role: 'status' }, 'The script starts …'));
+          fill(this.head, h('p', { role: 'status' }, 'The script starts …'));
           this.readIn(POLL_MS / 3);
-        } else fill(this, errorNote(error));
+        } else fill(this.head, errorNote(error));
       }
     }
 
@@ -115,7 +146,7 @@ customElements.define(
       if (focused >= 0) picture.querySelectorAll('button')[focused]?.focus();
     }
 
-    show({ run, source, error, calls, questions, advice }) {
+    show({ run, source, error, calls, output, questions, advice }) {
       const open = new Set(
         [...this.querySelectorAll('.call[open]')].map(({ dataset }) => dataset.call),
       );
@@ -131,81 +162,90 @@ customElements.define(
         row.querySelector('summary').focus();
         row.scrollIntoView({ block: 'nearest' });
       });
-      const isScript = run.id.startsWith('scr_');
-      const state = isStopped(error?.code) ? 'stopped' : run.state;
+      // A call that waits is not among the calls yet.
+      const [first] = [...calls, ...(questions ?? []).flatMap((question) => question.calls ?? [])];
+      const firstCall = first ? `${first.tool} ${summaryOf(first.args)}` : '';
+      const title = visible(runTitle({ id: run.id, script: source, firstCall }));
+      if (this.heading.textContent !== title) this.heading.textContent = title;
+      const isKnown = (question) => this.cards.has(question.id);
       fill(
-        this,
-        h(
-          'div',
-          { class: 'panel' },
-          h('a', { class: 'back', href: '#/runs' }, '← Runs'),
-          h('h2', null, visible(runTitle(run.id, source ?? ''))),
-          h(
-            'p',
-            { class: 'facts' },
-            stateLabel(state),
-            h('span', { class: 'id' }, run.id),
-            h('span', null, dateTime(run.started_ms)),
-            run.ended_ms ? h('span', null, duration(run.ended_ms - run.started_ms)) : null,
-            h('span', null, run.directory),
-            run.session
-              ? h(
-                  'a',
-                  { href: `#/sessions/${run.session}`, dir: 'auto' },
-                  visible(run.title || run.session),
-                )
-              : null,
-            run.resumes
-              ? h('a', { href: `#/runs/${run.resumes}` }, `Resumes ${run.resumes}`)
-              : null,
-          ),
-          error ? errorParts(error) : null,
-          (questions ?? []).map((question) =>
-            h(
-              'p',
-              { class: 'notice' },
-              `Waits for approval: ${question.reason ?? question.id ?? ''}`,
-            ),
-          ),
-          // To resume, the page has a button.
-          (advice ?? [])
-            .filter((text) => !text.includes('--resume'))
-            .map((text) => h('p', { class: 'hint' }, marked(text))),
-          h('h3', null, `Timeline: ${plural(calls.length, 'call')}`),
-          calls.length ? timeline(run, calls, select) : null,
-          rows,
-          run.ended_ms && isScript
-            ? h(
-                'div',
-                { class: 'actions' },
-                button('Replay', () => this.replay(null)),
-                h(
-                  'span',
-                  { class: 'dim' },
-                  'Runs the script again with the recorded results. Nothing is changed.',
-                ),
-                run.session
-                  ? button('Edit and resume', () => this.openEditor(run, source ?? ''))
-                  : null,
-              )
-            : run.session && run.state === 'running'
-              ? h(
-                  'div',
-                  { class: 'actions' },
-                  button('Stop', () => this.stopSession(run.session), 'danger'),
-                )
-              : null,
-          (this.replayed = h('div', { 'aria-live': 'polite' })),
-          (this.editor = h('div')),
-          h('h3', null, 'Script'),
-          rich('code', source ?? '', 'ts'),
-        ),
+        this.head,
+        this.facts(run, calls, error),
+        run.session && (run.state === 'running' || this.cards.size)
+          ? h(
+              'div',
+              { class: 'actions' },
+              button('Stop', () => this.stopSession(run.session), 'danger'),
+            )
+          : null,
+        error ? errorParts(error) : null,
+        (questions ?? [])
+          .filter((question) => !isKnown(question))
+          .map((question) => waitingNote(question)),
+        // To resume and to decide, the page has buttons.
+        (advice ?? [])
+          .filter((text) => !text.includes('--resume') && !(this.cards.size && !run.ended_ms))
+          .map((text) => h('p', { class: 'hint' }, marked(text))),
+      );
+      fill(
+        this.rest,
+        h('h3', null, `Timeline: ${plural(calls.length, 'call')}`),
+        calls.length ? timeline(run, calls, select) : null,
+        rows,
+        output && !error
+          ? h('section', { class: 'run-part', 'aria-label': 'Result' }, [
+              h('h3', null, 'Result'),
+              resultParts(output),
+            ])
+          : null,
+        run.ended_ms && run.id.startsWith('scr_') ? this.actions(run, source) : null,
+        (this.replayed = h('div', { 'aria-live': 'polite' })),
+        (this.editor = h('div')),
+        h('h3', null, 'Script'),
+        rich('code', source ?? '', 'ts'),
       );
       for (const id of open) {
         const row = rows.querySelector(`[data-call="${CSS.escape(id)}"]`);
         if (row) row.open = true;
       }
       for (const id of this.outputs.keys()) this.showOutput(id);
+    }
+
+    /** How the run stands, when and where it ran. */
+    facts(run, calls, error) {
+      const failed = calls.filter(({ value }) => value?.exitCode > 0).length;
+      return h(
+        'p',
+        { class: 'facts' },
+        runState({ state: run.state, error: error?.code, failed_commands: failed }),
+        h('span', { class: 'id' }, run.id),
+        h('span', null, dateTime(run.started_ms)),
+        run.ended_ms ? h('span', null, duration(run.ended_ms - run.started_ms)) : null,
+        h('span', null, run.directory),
+        run.session
+          ? h(
+              'a',
+              { href: `#/sessions/${run.session}`, dir: 'auto' },
+              visible(run.title || run.session),
+            )
+          : null,
+        run.resumes ? h('a', { href: `#/runs/${run.resumes}` }, `Resumes ${run.resumes}`) : null,
+      );
+    }
+
+    /** What can be done with a script that has ended. */
+    actions(run, source) {
+      return h(
+        'div',
+        { class: 'actions' },
+        button('Replay', () => this.replay(null)),
+        h(
+          'span',
+          { class: 'dim' },
+          'Runs the script again with the recorded results. Nothing is changed.',
+        ),
+        run.session ? button('Edit and resume', () => this.openEditor(run, source ?? '')) : null,
+      );
     }
 
     /** Stops the turn of the run, or the script that resumed a run. */
@@ -305,19 +345,16 @@ customElements.define(
       const isWaiting = isOpen && (call.waits ?? []).some(({ to_ms: to }) => !to);
       const state = isWaiting
         ? 'waiting'
-        : isStopped(call.error?.code)
-          ? 'stopped'
-          : exit > 0
-            ? 'failed'
-            : call.state;
+        : (stateByPerson(call.error?.code) ?? (exit > 0 ? 'failed' : call.state));
+      const decision = decisionText(call);
       const row = h(
         'details',
         { class: 'call', 'data-call': call.id, 'data-state': call.state },
         h(
           'summary',
           null,
-          h('span', { class: 'tool' }, call.tool),
-          h('span', { class: 'call-args' }, summaryOf(call.args)),
+          h('span', { class: 'tool' }, toolName(call.tool)),
+          h('span', { class: 'call-args' }, visible(summaryOf(call.args))),
           h(
             'span',
             { class: 'call-end' },
@@ -329,6 +366,7 @@ customElements.define(
             ),
             call.reused ? h('span', { class: 'tag' }, 'reused') : null,
             waitTexts(call).map((text) => h('span', { class: 'tag' }, text)),
+            decision ? h('span', { class: 'tag decision' }, decision) : null,
             h('span', { class: 'dim' }, duration(call.duration_ms)),
             stateLabel(state, exit > 0 ? `exit ${exit}` : undefined),
           ),
@@ -342,7 +380,8 @@ customElements.define(
           body.append(h('h4', null, 'Output so far'), h('pre', { class: 'text live-output' }));
           this.showOutput(call.id);
         }
-        if (run.ended_ms && run.id.startsWith('scr_'))
+        const hasFailed = call.state !== 'done' || call.error || exit > 0;
+        if (run.ended_ms && run.id.startsWith('scr_') && !hasFailed)
           body.append(
             h(
               'div',
@@ -355,3 +394,9 @@ customElements.define(
     }
   },
 );
+
+/** A question of a run that waits in no process. */
+function waitingNote(question) {
+  const reason = question.calls?.[0]?.reason ?? question.reason ?? question.id ?? '';
+  return h('p', { class: 'notice' }, `Waits for approval: ${visible(reason)}`);
+}

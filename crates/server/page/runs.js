@@ -4,7 +4,7 @@ import { get, query } from '/page/api.js';
 import { emptyNote, fill, h } from '/page/dom.js';
 import { ago, dateTime, duration, folderName, plural, visible } from '/page/format.js';
 import { ListView } from '/page/list-view.js';
-import { isStopped, runTitle, stateLabel } from '/page/script-item.js';
+import { runState, runTitle } from '/page/run-state.js';
 import '/page/run.js';
 
 customElements.define(
@@ -16,6 +16,7 @@ customElements.define(
     open(id) {
       const run = document.createElement('sv-run');
       run.run = id;
+      run.takesFocus = true;
       fill(this.detail, run);
     }
 
@@ -42,12 +43,12 @@ customElements.define(
     row(run) {
       const time = run.ended_ms ? duration(run.ended_ms - run.started_ms) : null;
       return [
-        h('span', { class: 'row-title' }, visible(runTitle(run.id, run.script ?? ''))),
+        h('span', { class: 'row-title' }, visible(runTitle({ id: run.id, script: run.script, firstCall: run.first_call }))),
         run.title ? h('span', { class: 'row-about', dir: 'auto' }, visible(run.title)) : null,
         h(
           'span',
           { class: 'row-facts' },
-          stateLabel(isStopped(run.error) ? 'stopped' : run.state),
+          runState(run),
           h('span', { class: 'dim' }, plural(run.calls, 'call')),
           h('span', { class: 'dim' }, folderName(run.directory)),
           time ? h('span', { class: 'dim' }, time) : null,

@@ -77,7 +77,7 @@ export function scriptEditor(source, tools) {
   const status = h('p', { class: 'hidden-text', role: 'status' });
   const keys = h(
     'small',
-    { class: 'dim', id: `${id}-keys` },
+    { class: 'dim keys', id: `${id}-keys` },
     'Control and Space show suggestions; arrow keys select, Enter inserts, Escape closes.',
   );
   let shown = { length: 0, list: [] };
@@ -109,6 +109,7 @@ export function scriptEditor(source, tools) {
       ),
     );
     list.hidden = false;
+    list.scrollIntoView({ block: 'nearest' });
     fill(about);
     status.textContent = plural(shown.list.length, 'suggestion');
     return undefined;

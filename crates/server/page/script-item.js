@@ -2,8 +2,9 @@
 
 import { get } from '/page/api.js';
 import { button, fill, h, marked } from '/page/dom.js';
-import { duration, plural, pretty, summaryOf, visible } from '/page/format.js';
+import { duration, plural, pretty, summaryOf, toolName, visible } from '/page/format.js';
 import { plain, rich } from '/page/render.js';
+import { decisionText, isStopped, runState, stateByPerson, stateLabel } from '/page/run-state.js';
 
 /** Lines of a script that are shown at first. */
 const FOLDED_LINES = 16;
@@ -17,55 +18,6 @@ async function readRun(id) {
   const run = await get(`/runs/${id}`);
   if (run.run.ended_ms) runs.set(id, run);
   return run;
-}
-
-/** How a state is shown: a sign, a word and a class. */
-const STATES = {
-  running: ['…', 'running', 'active'],
-  waiting: ['?', 'waits for approval', 'waits'],
-  pending: ['…', 'pending', 'active'],
-  suspended: ['?', 'waits for approval', 'waits'],
-  done: ['✓', 'done', 'good'],
-  completed: ['✓', 'completed', 'good'],
-  failed: ['✗', 'failed', 'bad'],
-  error: ['✗', 'failed', 'bad'],
-  cancelled: ['■', 'stopped', ''],
-  aborted: ['■', 'stopped', ''],
-  stopped: ['■', 'stopped', ''],
-  timeout: ['✗', 'timed out', 'bad'],
-  interrupted: ['■', 'stopped', ''],
-  died: ['✗', 'its process ended', 'bad'],
-  not_started: ['–', 'not started', ''],
-  denied: ['–', 'denied', 'waits'],
-  unknown: ['?', 'outcome unknown', 'waits'],
-};
-
-/** A state as a coloured word. */
-export function stateLabel(state, word) {
-  const [sign, name, kind] = STATES[state] ?? ['•', String(state).replaceAll('_', ' '), ''];
-  return h(
-    'span',
-    { class: `state ${kind}` },
-    h('span', { 'aria-hidden': 'true' }, `${sign} `),
-    word ?? name,
-  );
-}
-
-/** Errors of scripts and calls that a person stopped, which is no failure. */
-const STOP_ERRORS = ['ScriptCancelledError', 'ToolAbortedError'];
-
-/** Whether an error says that a person stopped the script. */
-export function isStopped(code) {
-  return STOP_ERRORS.includes(code);
-}
-
-/** The name of a run: the first line of its script, without the signs of a comment. */
-export function runTitle(id, source) {
-  const line = source.split('\n').find((text) => text.trim()) ?? '';
-  const title = line.trim().replace(/^\/\/\s*/, '');
-  // A request for a document is recorded as a run without a script.
-  if (id.startsWith('trn_') && title.startsWith('request of')) return 'Change of a document';
-  return title.slice(0, 60) || id;
 }
 
 /** Code, of which a long one is folded. */
@@ -82,8 +34,8 @@ function codeBlock(source, language = 'ts') {
 
 /** The state of a call, and a word if it says more. */
 function callState({ status, failure, error }) {
-  if (isStopped(error?.code)) return { state: 'stopped' };
-  if (error?.code === 'ApprovalDeniedError') return { state: 'denied' };
+  const byPerson = stateByPerson(error?.code);
+  if (byPerson) return { state: byPerson };
   const isFailed = (failure || error) && status === 'done';
   return { state: isFailed ? 'failed' : status, word: failure ?? error?.code };
 }
@@ -93,18 +45,20 @@ function callRow(call, details) {
   const { state, word } = callState(call);
   const body = h('div', { class: 'call-body' });
   const isRunning = call.status === 'running';
+  const isKept = state === 'stopped' && Boolean(call.output);
   const element = h(
     'details',
-    { class: 'call', open: isRunning && Boolean(call.output) },
+    { class: 'call', open: isKept || (isRunning && Boolean(call.output)) },
     h(
       'summary',
       null,
-      h('span', { class: 'tool' }, call.tool),
+      h('span', { class: 'tool' }, toolName(call.tool)),
       h('span', { class: 'call-args', dir: 'ltr' }, visible(call.summary ?? '')),
       h(
         'span',
         { class: 'call-end' },
         call.reused ? h('span', { class: 'tag' }, 'reused') : null,
+        call.decision ? h('span', { class: 'tag decision' }, call.decision) : null,
         call.duration_ms === undefined
           ? null
           : h('span', { class: 'dim' }, duration(call.duration_ms)),
@@ -114,19 +68,24 @@ function callRow(call, details) {
     body,
   );
   if (call.error) {
-    const kind = isStopped(call.error.code) ? 'dim' : 'bad';
+    const kind = stateByPerson(call.error.code) ? 'dim' : 'bad';
     body.append(h('p', { class: kind }, marked(visible(call.error.message))));
   }
   if (isRunning) {
     if (call.output) body.append(h('pre', { class: 'text' }, visible(call.output)));
     return element;
   }
+  // What a stopped call had written stays visible until the journal has it.
+  const kept = isKept ? h('div', null, stoppedOutput(visible(call.output))) : null;
+  if (kept) body.append(kept);
   let isRead = false;
   element.addEventListener('toggle', async () => {
     if (!element.open || isRead) return;
     isRead = true;
     try {
-      body.append(...callDetails(await details()));
+      const read = await details();
+      body.append(...callDetails(read));
+      if (read?.shown) kept?.remove();
     } catch (error) {
       isRead = false;
       body.append(h('p', { class: 'dim' }, `The call cannot be read: ${error.message}`));
@@ -135,13 +94,18 @@ function callRow(call, details) {
   return element;
 }
 
+/** What a call had written when it was stopped. */
+function stoppedOutput(text) {
+  return [h('h4', null, 'Output until it was stopped'), h('pre', { class: 'text' }, text)];
+}
+
 /** Arguments and result of a call. */
 export function callDetails(call) {
   if (!call) return [h('p', { class: 'dim' }, 'The journal does not have this call.')];
   const parts = [];
-  if (call.args !== null && call.args !== undefined) {
-    parts.push(h('h4', null, 'Arguments'), rich('code', pretty(call.args), 'json'));
-  }
+  const decision = decisionText(call);
+  if (decision) parts.push(h('p', null, `This call was ${decision}.`));
+  parts.push(...argumentParts(call.args));
   if (call.error)
     parts.push(h('h4', null, 'Error'), plain(pretty(call.error.message ?? call.error)));
   const value = call.value;
@@ -151,8 +115,33 @@ export function callDetails(call) {
     else parts.push(h('p', { class: 'dim' }, 'No output.'));
   } else if (value !== null && value !== undefined) {
     parts.push(h('h4', null, 'Result'), rich('code', pretty(value), 'json'));
+  } else if (call.shown && isStopped(call.error?.code)) {
+    parts.push(...stoppedOutput(visible(call.shown)));
   }
   return parts;
+}
+
+/** Arguments of a call. Texts of several lines, such as patches, are shown as they are. */
+export function argumentParts(args) {
+  if (args === null || args === undefined) return [];
+  const isText = ([, value]) => typeof value === 'string' && value.includes('\n');
+  const entries = Object.entries(typeof args === 'object' ? args : { argument: args });
+  const [texts, rest] = [entries.filter(isText), entries.filter((entry) => !isText(entry))];
+  if (!texts.length) return [h('h4', null, 'Arguments'), rich('code', pretty(args), 'json')];
+  const short = rest.length ? [rich('code', pretty(Object.fromEntries(rest)), 'json')] : [];
+  return [
+    h('h4', null, 'Arguments'),
+    ...short,
+    ...texts.flatMap(([name, text]) => [
+      h('h4', null, name),
+      isPatch(text) ? rich('diff', text) : plain(text),
+    ]),
+  ];
+}
+
+/** Whether a text is a diff, or a patch of the tool that applies them. */
+function isPatch(text) {
+  return /^(\*\*\* Begin Patch|diff --git |--- )/m.test(text);
 }
 
 function readCall(scriptId, id) {
@@ -178,7 +167,7 @@ class LiveCalls {
   update(calls) {
     for (const call of calls) {
       const known = this.rows.get(call.id);
-      const state = `${call.status}/${call.output ? 'output' : ''}`;
+      const state = `${call.status}/${call.output ? 'output' : ''}/${call.decision ?? ''}`;
       if (known?.state !== state) {
         const element = callRow(call, readCall(this.scriptId, call.id));
         if (known) known.element.replaceWith(element);
@@ -237,10 +226,11 @@ function logLines(logs) {
   );
 }
 
-/** Shows the arguments of calls whose events were not received, from the run. */
-async function addSummaries(scriptId, calls, list) {
+/** Shows what the journal knows about the calls: their arguments, and who decided about them. */
+async function addSummaries(scriptId, calls, list, showFailed) {
   try {
     const run = await readRun(scriptId);
+    showFailed(run.calls.filter((call) => call.value?.exitCode > 0).length);
     calls.forEach(({ id }, at) => {
       const call = run.calls.find((known) => known.id === id);
       const exit = call?.value?.exitCode;
@@ -249,6 +239,7 @@ async function addSummaries(scriptId, calls, list) {
         {
           ...calls[at],
           summary: summaryOf(call.args),
+          decision: decisionText(call),
           failure: exit > 0 ? `exit ${exit}` : null,
         },
         async () => call,
@@ -264,21 +255,29 @@ async function addSummaries(scriptId, calls, list) {
 export function outputElement(item, model) {
   const known = model.scripts.get(item.id);
   const calls = (item.calls ?? []).map((call) => ({ ...known?.calls.get(call.id), ...call }));
+  const head = h('p', { class: 'item-head' });
+  const showHead = (failed) =>
+    fill(
+      head,
+      h('span', { class: 'kind' }, 'Result'),
+      runState({ state: item.status, error: item.error?.code, failed_commands: failed }),
+      h('span', { class: 'dim' }, duration(item.metadata?.duration_ms)),
+    );
   const parts = [];
   if (calls.length) {
     const list = callList(item.id, calls);
     parts.push(list);
-    if (calls.some((call) => call.summary === undefined)) addSummaries(item.id, calls, list);
+    const isUnknown = ({ summary, isAsked }) => summary === undefined || isAsked;
+    if (calls.some(isUnknown)) addSummaries(item.id, calls, list, showHead);
   }
-  parts.push(
-    h(
-      'p',
-      { class: 'item-head' },
-      h('span', { class: 'kind' }, 'Result'),
-      stateLabel(isStopped(item.error?.code) ? 'stopped' : item.status),
-      h('span', { class: 'dim' }, duration(item.metadata?.duration_ms)),
-    ),
-  );
+  showHead(calls.filter(({ failure }) => /^exit /.test(failure ?? '')).length);
+  parts.push(head, ...resultParts(item));
+  return h('div', null, parts);
+}
+
+/** The value or the error of a script, its warnings and its log. */
+export function resultParts(item) {
+  const parts = [];
   if (item.error) parts.push(...errorParts(item.error));
   const text = (item.output ?? []).map((part) => part.text ?? '').join('\n');
   if (text) parts.push(plain(text));
@@ -290,13 +289,19 @@ export function outputElement(item, model) {
     parts.push(h('p', { class: 'notice' }, visible(pretty(warning.message ?? warning))));
   }
   parts.push(logLines(item.logs ?? []));
-  return h('div', null, parts);
+  return parts;
 }
 
 /** Why a script failed, where, and what to do. */
 export function errorParts(error) {
   if (isStopped(error.code)) {
     return [h('p', { class: 'dim' }, 'The script was stopped before its end.')];
+  }
+  const byPerson = stateByPerson(error.code);
+  if (byPerson) {
+    const end = byPerson === 'denied' ? 'was denied' : 'was not decided in time';
+    const note = `The script ended because a call ${end}: ${visible(error.message ?? '')}`;
+    return [h('p', { class: 'notice' }, marked(note))];
   }
   const place = error.line ? ` (line ${error.line})` : '';
   return [

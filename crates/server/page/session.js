@@ -4,8 +4,18 @@ import { get, post, remove } from '/page/api.js';
 import { approvals } from '/page/approval-store.js';
 import { approvalCard, removeCard } from '/page/approvals.js';
 import { showChanges } from '/page/changes.js';
-import { ENTER_HINT, button, errorNote, every, fill, h, onEnter } from '/page/dom.js';
-import { count, visible } from '/page/format.js';
+import {
+  ENTER_HINT,
+  answerOrder,
+  askPerson,
+  button,
+  errorNote,
+  every,
+  fill,
+  h,
+  onEnter,
+} from '/page/dom.js';
+import { count, shorten, visible } from '/page/format.js';
 import { takeCreated } from '/page/new-session.js';
 import { TranscriptModel } from '/page/transcript-model.js';
 import '/page/transcript.js';
@@ -22,6 +32,7 @@ customElements.define(
     connectedCallback() {
       this.stop = new AbortController();
       this.model = new TranscriptModel(this.session);
+      this.beginRead = answerOrder();
       this.heading = h('h2', { class: 'session-title', dir: 'auto', tabindex: -1 }, 'Session');
       this.facts = h('p', { class: 'dim session-facts' });
       this.status = h('p', { class: 'hidden-text', role: 'status' });
@@ -140,13 +151,17 @@ customElements.define(
 
     async refresh() {
       const path = `/sessions/${this.session}`;
-      const [session, { messages }] = await Promise.all([
+      const isNewest = this.beginRead();
+      const read = await Promise.all([
         get(path, this.stop.signal),
         get(`${path}/messages`, this.stop.signal),
       ]).catch((error) => {
-        if (this.info) return [this.info, { messages: [] }];
+        // What is shown stays until the next read.
+        if (this.info) return null;
         throw error;
       });
+      if (!read || !isNewest()) return;
+      const [session, { messages }] = read;
       this.info = session;
       const title = session.title || session.id;
       if (this.heading.textContent !== title) this.heading.textContent = visible(title);
@@ -180,6 +195,7 @@ customElements.define(
     showQueue(messages) {
       this.hasOpen = messages.length > 0;
       const queued = messages.filter((message) => message.state === 'queued');
+      this.queued = queued;
       const key = JSON.stringify(queued);
       if (key === this.shownQueue) return;
       this.shownQueue = key;
@@ -277,53 +293,72 @@ customElements.define(
       this.refresh();
     }
 
+    /** Stops the turn. If messages wait, asks first: the next one would be answered at once. */
     async stopTurn() {
+      const [next] = this.queued ?? [];
+      if (next && !(await this.mayStartNext(next))) return;
       await this.attempt(() => post(`/sessions/${this.session}/stop`));
       this.refresh();
     }
 
+    mayStartNext(next) {
+      return askPerson('Stop this turn?', {
+        content: [
+          h('p', null, 'The agent then answers the queued message at once:'),
+          h('pre', { class: 'text', dir: 'auto' }, visible(shorten(next.text, 400))),
+          h('p', null, 'To stop the agent completely, remove the queued message first.'),
+        ],
+        yes: 'Stop, and answer the queued message',
+        no: 'Let it run',
+      });
+    }
+
+    /** Copies the session after a question. */
     async fork() {
+      const isWanted = await askPerson('Fork this session?', {
+        content: [
+          h(
+            'p',
+            null,
+            'A new session starts with a copy of this conversation. Both work in the same folder, and this one stays as it is.',
+          ),
+        ],
+        yes: 'Create the copy',
+        no: 'Cancel',
+        isDanger: false,
+      });
+      if (!isWanted) return;
       const fork = await this.attempt(() => post(`/sessions/${this.session}/fork`));
       if (fork) location.hash = `#/sessions/${fork.id}`;
     }
 
-    /** Asks before the session is deleted. */
-    confirmDelete() {
-      const dialog = h('dialog', { 'aria-labelledby': 'delete-title' });
-      fill(
-        dialog,
-        h('h2', { id: 'delete-title' }, 'Delete this session?'),
-        h(
-          'p',
-          null,
-          'Its turns, its runs, its worktree and what the memory has of it are deleted. Files of the folder stay.',
-        ),
-        h(
-          'div',
-          { class: 'actions' },
-          button(
-            'Delete the session',
-            async () => {
-              dialog.close();
-              const done = await this.attempt(async () => {
-                await remove(`/sessions/${this.session}`);
-                return true;
-              });
-              if (done) location.hash = '#/sessions';
-            },
-            'danger',
+    /** Deletes the session after a question. */
+    async confirmDelete() {
+      const isWanted = await askPerson('Delete this session?', {
+        content: [
+          h(
+            'p',
+            null,
+            'Its turns, its runs, its worktree and what the memory has of it are deleted. Files of the folder stay.',
           ),
-          button('Keep it', () => dialog.close(), 'primary'),
-        ),
-      );
-      dialog.addEventListener('close', () => dialog.remove());
-      document.body.append(dialog);
-      dialog.showModal();
+        ],
+        yes: 'Delete the session',
+        no: 'Keep it',
+      });
+      if (!isWanted) return;
+      const done = await this.attempt(async () => {
+        await remove(`/sessions/${this.session}`);
+        return true;
+      });
+      if (done) location.hash = '#/sessions';
     }
 
     showChanges() {
       return this.attempt(() =>
-        showChanges(this.session, { notes: this.notes, hasWorktree: this.info?.worktree }),
+        showChanges(this.session, {
+          notes: this.notes,
+          hasWorktree: this.info?.worktree,
+        }),
       );
     }
   },

@@ -2,8 +2,8 @@
 // waited.
 
 import { button, h } from '/page/dom.js';
-import { duration, summaryOf } from '/page/format.js';
-import { isStopped } from '/page/script-item.js';
+import { duration, summaryOf, toolName } from '/page/format.js';
+import { stateByPerson } from '/page/run-state.js';
 
 /** Height of a lane, in pixels. */
 const LANE_HEIGHT = 26;
@@ -72,14 +72,14 @@ export function timeline(run, calls, select) {
   for (const { call, start, stop, waits, lane } of placed) {
     const isOpen = call.state === 'running';
     const isGood = isOpen || (call.state === 'done' && !(call.value?.exitCode > 0));
-    const isEnded = isStopped(call.error?.code);
-    const word = isOpen ? 'running' : isGood ? 'done' : isEnded ? 'stopped' : 'failed';
+    const isEnded = stateByPerson(call.error?.code);
+    const word = isOpen ? 'running' : isGood ? 'done' : isEnded || 'failed';
     const parts = [duration(stop - start), word, ...waitTexts(call)];
-    const name = `${call.tool} ${summaryOf(call.args)}`.trim();
+    const name = `${toolName(call.tool)} ${summaryOf(call.args)}`.trim();
     const label = `${name}: ${parts.filter((part) => part).join(', ')}`;
     for (const wait of waits) {
       kinds.add(wait.kind);
-      const element = h('span', { class: `wait ${wait.kind}`, 'aria-hidden': 'true' });
+      const element = h('span', { class: `wait for-${wait.kind}`, 'aria-hidden': 'true' });
       place(element, lane, wait.from, wait.to, 3);
     }
     const kind = isOpen ? 'bar open' : isGood ? 'bar' : isEnded ? 'bar stopped' : 'bar bad';
@@ -114,7 +114,7 @@ export function timeline(run, calls, select) {
             h(
               'li',
               null,
-              h('span', { class: `swatch wait ${kind}`, 'aria-hidden': 'true' }),
+              h('span', { class: `swatch wait for-${kind}`, 'aria-hidden': 'true' }),
               `waits ${WAITS[kind] ?? kind}`,
             ),
           ),

@@ -5,7 +5,9 @@
 // key is read; so a reload or a reconnect shows each item once.
 
 import { follow, get } from '/page/api.js';
+import { answerOrder } from '/page/dom.js';
 import { plural, summaryOf } from '/page/format.js';
+import { decisionOf } from '/page/run-state.js';
 
 /** Most items of one request. */
 const MAX_READ = 1000;
@@ -33,7 +35,7 @@ function emptyScript() {
   return { status: 'running', calls: new Map(), logs: [], progress: null, startedMs: null };
 }
 
-/** Dispatches `items`, `live`, `script` (with an id), `usage`, `turn` and `connection`. */
+/** Dispatches `items`, `live`, `script` (with an id), `usage`, `turn`, `recalled` and `changed`. */
 export class TranscriptModel extends EventTarget {
   constructor(session) {
     super();
@@ -47,8 +49,11 @@ export class TranscriptModel extends EventTarget {
     this.turn = { number: null, state: 'idle', end: null };
     this.usage = null;
     this.notices = [];
-    /** What the memory added to the prompt of the turn, for people. */
-    this.recalled = null;
+    /** By turn: what the memory added to its prompt, `{ text, details }`, for people. */
+    this.recalled = new Map();
+    /** Calls of approval requests that wait, by the id of the request. */
+    this.asked = new Map();
+    this.beginReadChanged = answerOrder();
     /** Numbers of files by turns that changed some. */
     this.changed = new Map();
     /** By turn: keys of stored items for which no event has arrived, with their count. */
@@ -92,7 +97,9 @@ export class TranscriptModel extends EventTarget {
         // What was open is sent again.
         this.live = this.live.filter((entry) => !entry.isOpen);
         for (const script of this.scripts.values()) {
-          for (const call of script.calls.values()) call.output = '';
+          for (const call of script.calls.values()) {
+            if (call.status === 'running') call.output = '';
+          }
         }
         this.sync();
         this.tell('live');
@@ -106,8 +113,10 @@ export class TranscriptModel extends EventTarget {
 
   /** Reads which turns changed files. */
   async readChanged() {
+    const isNewest = this.beginReadChanged();
     try {
       const { turns } = await get(`/sessions/${this.session}/changed-turns`, this.signal);
+      if (!isNewest()) return;
       this.changed = new Map(turns.map(({ turn, files }) => [turn, files]));
       this.tell('changed');
     } catch {
@@ -232,7 +241,6 @@ const HANDLERS = {
     }
     model.turn = { number: event.turn, state: 'running', end: null };
     model.notices = [];
-    model.recalled = null;
     model.sync();
     model.tell('turn');
     model.tell('live');
@@ -312,12 +320,24 @@ const HANDLERS = {
   },
   'approval.requested'(model, event) {
     const script = model.script(event.request.scope_id);
+    const calls = [];
     for (const asked of event.request.calls) {
       const known = model.call(script, asked.call_id);
       const summary = known.summary ?? summaryOf(asked.args);
-      Object.assign(known, { tool: asked.tool, summary, status: 'waiting' });
+      Object.assign(known, { tool: asked.tool, summary, status: 'waiting', isAsked: true });
+      calls.push(known);
     }
+    model.asked.set(event.request.id, { calls, script: event.request.scope_id });
     model.tell('script', event.request.scope_id);
+  },
+  'approval.answered'(model, event) {
+    const { calls, script } = model.asked.get(event.id) ?? { calls: [] };
+    model.asked.delete(event.id);
+    calls.forEach((call, at) => {
+      const answer = event.answers[at] ?? event.answers[0];
+      if (answer) call.decision = decisionOf(answer);
+    });
+    if (script) model.tell('script', script);
   },
   'usage.updated'(model, event) {
     model.usage = event;
@@ -339,7 +359,10 @@ const HANDLERS = {
       [event.layers, 'reference text'],
     ];
     const parts = found.filter(([number]) => number).map(([number, noun]) => plural(number, noun));
-    model.recalled = parts.length ? `Memory added to the prompt: ${parts.join(', ')}.` : null;
+    if (!parts.length) return;
+    const text = `Memory added to the prompt: ${parts.join(', ')}`;
+    model.recalled.set(model.turn.number, { text, details: event.details ?? [] });
+    model.tell('recalled');
     model.tell('live');
   },
   'turn.completed': (model, event) => model.endTurn('completed', event),

@@ -2,6 +2,7 @@
 
 import { changedTurn } from '/page/changes.js';
 import { add, button, fill, h } from '/page/dom.js';
+import { visible } from '/page/format.js';
 import { itemElement, openElement } from '/page/item.js';
 
 /** Items of a chunk, which appears and disappears as a whole. */
@@ -59,6 +60,7 @@ customElements.define(
       model.addEventListener('live', () => this.showLive());
       model.addEventListener('turn', () => this.showLive());
       model.addEventListener('changed', () => this.showChanged());
+      model.addEventListener('recalled', () => this.showRecalled());
       model.addEventListener('script', ({ detail }) => this.showScript(detail));
       this.showItems();
       this.showLive();
@@ -141,6 +143,7 @@ customElements.define(
         const element = this.itemElement(model.items[at]);
         chunk.element.append(element);
         this.addChanged(element);
+        this.addRecalled(element);
         chunk.shown += 1;
       }
       if (chunk.shown) chunk.element.style.height = '';
@@ -176,6 +179,23 @@ customElements.define(
       const files = before !== own && model.changed.get(before);
       if (!files || element.previousElementSibling?.dataset.changed) return;
       element.before(changedTurn(model.session, { turn: before, files }));
+    }
+
+    /** After the first item of a turn, says what the memory added to its prompt. */
+    addRecalled(element) {
+      const { model } = this;
+      const at = Number(element.dataset.number) - 1;
+      const { turn } = model.items[at];
+      const recalled = model.recalled.get(turn);
+      if (!recalled || model.items[at - 1]?.turn === turn) return;
+      if (element.nextElementSibling?.dataset.recalled) return;
+      element.after(recalledLine(turn, recalled));
+    }
+
+    showRecalled() {
+      for (const element of this.list.querySelectorAll('[data-number]')) {
+        this.addRecalled(element);
+      }
     }
 
     /** Shows what turns changed, after it was read. */
@@ -218,7 +238,6 @@ customElements.define(
       const { model } = this;
       const { state, end } = model.turn;
       const parts = model.notices.map((text) => h('p', { class: 'notice' }, text));
-      if (model.recalled) parts.unshift(h('p', { class: 'dim recalled' }, model.recalled));
       if (state === 'failed') {
         parts.push(
           h(
@@ -245,7 +264,6 @@ customElements.define(
       if (isAsking) parts.push(h('p', { class: 'dim' }, 'The model works …'));
       const text = JSON.stringify([
         model.notices,
-        model.recalled,
         model.turn,
         last,
         files,
@@ -258,3 +276,17 @@ customElements.define(
     }
   },
 );
+
+/** A line about what the memory added to the prompt of a turn, which opens it. */
+function recalledLine(turn, { text, details }) {
+  return h(
+    'details',
+    { class: 'recalled dim', 'data-recalled': turn },
+    h('summary', null, text),
+    h(
+      'ul',
+      { class: 'plain' },
+      details.map((line) => h('li', { dir: 'auto' }, visible(line))),
+    ),
+  );
+}

@@ -52,6 +52,13 @@ pub(crate) struct ApprovalView {
     directory: String,
     /// When it was asked, in milliseconds since 1970.
     asked_ms: i64,
+    /// When the calls are denied without a decision, in milliseconds since 1970. Missing without a
+    /// time limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_ms: Option<i64>,
+    /// Id of the run or turn that makes the calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<String>,
     /// The calls that need approval, with what each would do.
     #[schema(value_type = Vec<Object>)]
     calls: Value,
@@ -65,6 +72,8 @@ impl ApprovalView {
             title: session.title,
             directory: session.directory,
             asked_ms: approval.asked_ms,
+            expires_ms: approval.request.expires_ms,
+            run: approval.request.scope_id,
             calls: json!(approval.request.calls),
         }
     }

@@ -14,8 +14,8 @@ use utoipa::ToSchema;
 use crate::client_tools::{ClientTool, SessionClientTools};
 use crate::feed::EventFlush;
 use crate::hosted_memory::{
-    EditLesson, HostedGradient, HostedLesson, HostedReplay, HostedTopics, HostedTurnLevel,
-    LessonReview,
+    AddLesson, EditLesson, HostedGradient, HostedLesson, HostedReplay, HostedTopics,
+    HostedTurnLevel, LessonReview,
 };
 use crate::turn_permits::TurnPermit;
 
@@ -128,8 +128,11 @@ pub trait SessionHost: Send + Sync {
         session: &str,
         turn: u32,
     ) -> Result<Vec<HostedTurnLevel>, HostError>;
-    /// Returns the lessons that were learned only from sessions in these workspaces.
+    /// Returns the lessons that were learned only from sessions in these workspaces, and those that
+    /// a person wrote for their projects.
     async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError>;
+    /// Stores a lesson that a person wrote, for the project of a workspace, and returns its id.
+    async fn add_lesson(&self, workspace: &str, lesson: AddLesson) -> Result<String, HostError>;
     /// Decides about a lesson.
     async fn review_lesson(&self, lesson: &str, review: LessonReview) -> Result<(), HostError>;
     /// Changes the text of a lesson, or where it is used.
@@ -212,12 +215,14 @@ pub struct HostedMemoryHit {
 }
 
 /// What a session or a turn of it changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct HostedDiff {
     /// A unified diff. Empty if nothing changed.
     pub diff: String,
     /// Number of the turn that made the changes. Missing if it is the diff of a worktree.
     pub turn: Option<u32>,
+    /// Whether the files are as they were before the turn, because it was undone.
+    pub undone: bool,
 }
 
 /// A turn that changed files.

@@ -89,6 +89,40 @@ pub struct EditLesson {
     pub topics: Option<Vec<String>>,
 }
 
+/// A lesson that a person writes. It is used in the project of its folder from now on.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddLesson {
+    /// What kind of lesson it is.
+    pub kind: WrittenLessonKind,
+    /// The title, one line. Without one, it is the first line of the text.
+    pub title: Option<String>,
+    /// The text for the model. That of a layer has 500 to 5,000 tokens.
+    pub content: String,
+    /// The topics it belongs to.
+    #[serde(default)]
+    pub topics: Vec<String>,
+    /// Folder in whose project the lesson is used, one of the token's workspaces. Defaults to the
+    /// first one.
+    pub workspace: Option<String>,
+}
+
+/// The kind of a lesson that a person writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WrittenLessonKind {
+    /// Something that worked or did not.
+    Lesson,
+    /// Something the user wants in future sessions.
+    Preference,
+    /// A recurring error and its fix.
+    Problem,
+    /// How things are done in the project.
+    Convention,
+    /// A longer reference text about a topic.
+    Layer,
+}
+
 /// Topics of sessions, and how many turns mentioned them over time.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct HostedTopics {

@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, Caller};
 use crate::hosted_memory::{
-    EditLesson, HostedGradient, HostedLesson, HostedLessonScope, HostedTopics, HostedTurnLevel,
-    LessonReview,
+    AddLesson, EditLesson, HostedGradient, HostedLesson, HostedLessonScope, HostedTopics,
+    HostedTurnLevel, LessonReview,
 };
 use crate::state::{ApiState, SharedState};
 
@@ -22,7 +22,7 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
         .routes(routes!(get_gradient))
         .routes(routes!(get_turn_levels))
-        .routes(routes!(list_lessons))
+        .routes(routes!(list_lessons, add_lesson))
         .routes(routes!(review_lesson, edit_lesson, forget_lesson))
         .routes(routes!(list_topics))
 }
@@ -71,7 +71,10 @@ pub(crate) struct LessonList {
     lessons: Vec<HostedLesson>,
 }
 
-/// List the lessons that were learned only from sessions in the workspaces of the token
+/// List the lessons of the workspaces of the token
+///
+/// Those that were learned only from sessions in the workspaces, and those that a person wrote for
+/// their projects.
 #[utoipa::path(
     get, path = "/memory/lessons", tag = "memory",
     responses((status = 200, body = LessonList), (status = "4XX", body = ErrorBody)),
@@ -82,6 +85,32 @@ async fn list_lessons(
 ) -> Result<Json<LessonList>, ApiError> {
     let lessons = state.host.lessons(&caller.token.workspaces).await?;
     Ok(Json(LessonList { lessons }))
+}
+
+/// A lesson that was stored.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AddedLesson {
+    /// Id of the lesson, `les_…`.
+    id: String,
+}
+
+/// Add a lesson that a person wrote
+///
+/// Needs the scopes `memory` and `approvals`: the lesson is part of later prompts of its project. A
+/// lesson for all projects can be written only with a command.
+#[utoipa::path(
+    post, path = "/memory/lessons", tag = "memory", request_body = AddLesson,
+    responses((status = 201, body = AddedLesson), (status = "4XX", body = ErrorBody)),
+)]
+async fn add_lesson(
+    State(state): State<SharedState>,
+    caller: Caller,
+    ApiJson(request): ApiJson<AddLesson>,
+) -> Result<(StatusCode, Json<AddedLesson>), ApiError> {
+    caller.require(TokenScope::Approvals)?;
+    let workspace = state.workspace(&caller, request.workspace.as_deref())?;
+    let id = state.host.add_lesson(&workspace, request).await?;
+    Ok((StatusCode::CREATED, Json(AddedLesson { id })))
 }
 
 /// A decision about a lesson.

@@ -62,8 +62,8 @@ pub use host::{
     HostedToolField, HostedTurn, ResumedRun, RunResume, SessionHost, SessionPlace, SessionWaker,
 };
 pub use hosted_memory::{
-    EditLesson, HostedBand, HostedGradient, HostedLesson, HostedLessonScope, HostedReplay,
-    HostedTopic, HostedTopics, HostedTurnLevel, LessonReview,
+    AddLesson, EditLesson, HostedBand, HostedGradient, HostedLesson, HostedLessonScope,
+    HostedReplay, HostedTopic, HostedTopics, HostedTurnLevel, LessonReview, WrittenLessonKind,
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};

@@ -29,8 +29,9 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RunList {
     /// The runs, the newest first, as `selvedge runs list --json` prints them, each with the title
-    /// of its session (`title`), the first line of its script (`script`) and the name of the error
-    /// with which it ended (`error`).
+    /// of its session (`title`), the first line of its script (`script`), its first call
+    /// (`first_call`), the number of its commands that ended with another exit code than 0
+    /// (`failed_commands`) and the name of the error with which it ended (`error`).
     #[schema(value_type = Vec<Object>)]
     runs: Vec<Value>,
 }

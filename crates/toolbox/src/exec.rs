@@ -313,7 +313,12 @@ impl OutputReader<'_> {
             tokio::select! {
                 () = self.call.cancel.cancelled() => {
                     command.kill_and_wait().await;
-                    return Err(ToolError::new("the command was cancelled"));
+                    self.drain();
+                    let written = Some(self.aggregated.text()).filter(|text| !text.is_empty());
+                    return Err(ToolError {
+                        partial_output: written,
+                        ..ToolError::new("the command was cancelled")
+                    });
                 }
                 () = &mut timeout => {
                     command.kill_and_wait().await;

@@ -86,7 +86,7 @@ pub use image_data::{
 pub use offer::ToolsConfig;
 pub use packs::{PackError, PackSelection, ToolPacks};
 pub use programs::{FoundProgram, find_program, safe_search_path, writable_place};
-pub use revert::{RevertError, changes_diff, revert_changes};
+pub use revert::{RevertError, changes_diff, is_reverted, revert_changes};
 pub use safe_git::system_git;
 pub use selvedge_protocol::{PatchFlavour, ShellFlavour};
 pub use sessions::{SessionAccess, SessionEnvironment};

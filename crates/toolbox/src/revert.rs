@@ -67,12 +67,7 @@ pub fn revert_changes(
             target: change.before.clone(),
         })
         .collect();
-    let mut is_reverted = true;
-    for replacement in &replacements {
-        let now = read_snapshot(&changes.directory, &replacement.path)?;
-        is_reverted &= now == replacement.target;
-    }
-    if is_reverted {
+    if is_reverted(changes)? {
         return Ok(Vec::new());
     }
     if let Some(paths) = protection {
@@ -85,4 +80,14 @@ pub fn revert_changes(
     replace_files(&changes.directory, &replacements)?;
     let paths = replacements.into_iter().map(|replaced| replaced.path);
     Ok(paths.collect())
+}
+
+/// Returns whether all files are as they were before the turn. Fails if a file cannot be read.
+pub fn is_reverted(changes: &TurnFileChanges) -> Result<bool, RevertError> {
+    let mut is_reverted = true;
+    for change in &changes.files {
+        let now = read_snapshot(&changes.directory, &change.path)?;
+        is_reverted &= now == change.before;
+    }
+    Ok(is_reverted)
 }

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use selvedge_protocol::{
     ApprovalRequest, ApprovalResponse, CallDecision, ErrorCode, GatedCall, LedgerError, Preview,
-    RuleScope, RuntimeEvent, new_id,
+    RuleScope, RuntimeEvent, new_id, since_epoch,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -148,6 +148,7 @@ impl Orchestrator {
                 .iter()
                 .map(|(prepared, reason)| gated_call(scope, prepared, reason))
                 .collect(),
+            expires_ms: None,
         };
         let cancelled = join_all(
             gated
@@ -278,11 +279,15 @@ impl Orchestrator {
         timing: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
     ) -> Option<ApprovalResponse> {
-        let asked = self.approver.ask(request);
         let limit = match self.approver.time_limit() {
             ApprovalTimeLimit::Limited => scope.limits.approval_timeout,
             ApprovalTimeLimit::Unlimited => None,
         };
+        let request = ApprovalRequest {
+            expires_ms: limit.map(|limit| (since_epoch() + limit).as_millis() as i64),
+            ..request.clone()
+        };
+        let asked = self.approver.ask(&request);
         let response = match limit {
             Some(limit) => tokio::time::timeout(limit, asked).await.ok()?,
             None => asked.await,

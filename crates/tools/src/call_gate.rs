@@ -172,6 +172,7 @@ impl CallGate {
                 folder: None,
                 preview: action.preview,
             }],
+            expires_ms: None,
         };
         let cancelled = async {
             tokio::select! {

@@ -22,6 +22,8 @@ pub struct CallFailure {
     pub suggestions: Vec<String>,
     /// Further data, which depends on the code and the tool.
     pub metadata: Map<String, Value>,
+    /// What the call had written when it was cancelled, for people.
+    pub partial_output: Option<String>,
 }
 
 impl CallFailure {
@@ -36,6 +38,7 @@ impl CallFailure {
             outcome_unknown: false,
             suggestions: Vec::new(),
             metadata: Map::new(),
+            partial_output: None,
         }
     }
 
@@ -72,6 +75,7 @@ impl From<ToolError> for CallFailure {
             outcome_unknown: error.outcome_unknown,
             suggestions: error.suggestions,
             metadata: error.metadata,
+            partial_output: error.partial_output,
         }
     }
 }

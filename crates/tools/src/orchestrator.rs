@@ -641,10 +641,11 @@ impl Orchestrator {
         };
         scope.note_resume_as(&outcome.record.id, outcome.resume_as);
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
-        // Without a script, a model reads the result.
-        let shown = match &scope.source {
-            None => outcome.model_text(),
-            Some(_) => None,
+        // Without a script, a model reads the result. A cancelled call has no other result.
+        let shown = match (&scope.source, &outcome.result) {
+            (None, _) => outcome.model_text(),
+            (Some(_), Err(failure)) => failure.partial_output.clone(),
+            (Some(_), Ok(_)) => None,
         };
         let write = ledger.record_call_end(CallEnd {
             run: &scope.id,

@@ -38,7 +38,8 @@ pub(crate) async fn run_tool_call(
     match tokio::time::timeout(scope.limits.abort_grace, work).await {
         // It completed despite the cancellation: its result counts.
         Ok(Ok(Ok(output))) => (Ok(output), false),
-        Ok(_) => (Err(stopped), false),
+        Ok(Ok(Err(error))) => (Err(with_partial_output(stopped, error)), false),
+        Ok(Err(_)) => (Err(stopped), false),
         Err(_) => {
             let ignored_cancel = stopped.code == ErrorCode::ToolAbortedError;
             (Err(stopped), ignored_cancel)
@@ -55,7 +56,7 @@ fn call_result(
     match ended {
         Ok(Ok(output)) => Ok(output),
         // It failed because it was cancelled.
-        Ok(Err(_)) if cancelled => Err(aborted_failure(name)),
+        Ok(Err(error)) if cancelled => Err(with_partial_output(aborted_failure(name), error)),
         Ok(Err(error)) => Err(error.into()),
         Err(panic) => {
             let panic_message = panic
@@ -71,5 +72,13 @@ fn call_result(
                 ..CallFailure::new(ErrorCode::ToolExecutionError, message)
             })
         }
+    }
+}
+
+/// Returns the failure of a call that was stopped, with what the tool had written until then.
+fn with_partial_output(stopped: CallFailure, error: ToolError) -> CallFailure {
+    CallFailure {
+        partial_output: error.partial_output,
+        ..stopped
     }
 }

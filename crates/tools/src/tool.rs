@@ -347,6 +347,8 @@ pub struct ToolError {
     pub metadata: Map<String, Value>,
     /// Whether the call may have taken effect, because its end was not observed.
     pub outcome_unknown: bool,
+    /// What the call had written when it was cancelled, for people.
+    pub partial_output: Option<String>,
 }
 
 impl ToolError {
@@ -359,6 +361,7 @@ impl ToolError {
             suggestions: Vec::new(),
             metadata: Map::new(),
             outcome_unknown: false,
+            partial_output: None,
         }
     }
 

@@ -364,6 +364,7 @@ mod tests {
             id: "apr_1".into(),
             scope_id: Some("scr_1".into()),
             calls,
+            expires_ms: None,
         };
         (
             ApprovalPrompt::new(ChatApprovalRequest { request, reply }, now),

@@ -533,6 +533,7 @@ mod tests {
                 folder: None,
                 preview: Preview::default(),
             }],
+            expires_ms: None,
         };
         calls.apply(&RuntimeEvent::ApprovalRequested { request }, now);
         let later = now + Duration::from_millis(2300);

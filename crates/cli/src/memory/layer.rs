@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_memory::{Lesson, LessonEdit, Memory, NewLayer};
+use selvedge_memory::{Lesson, LessonEdit, LessonKind, Memory, NewLesson};
 use selvedge_text::count_noun;
 
 use super::args::{
@@ -42,7 +42,8 @@ fn add(memory: &Memory, args: &MemoryLayerAddArgs) -> Result<CliStatus> {
         true => None,
         false => Some(memory.open_project(&project_place(&this_folder()?).root)?),
     };
-    let id = memory.add_layer(&NewLayer {
+    let id = memory.add_lesson(&NewLesson {
+        kind: LessonKind::Layer,
         title: &title,
         topics: &args.topics,
         content: &content,

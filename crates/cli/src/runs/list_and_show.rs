@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_journal::{
-    Journal, JournalError, Redactor, RunFilter, RunSummary, StoredApproval, StoredCall, StoredRun,
-    StoredRunState,
+    GatedCallDecision, Journal, JournalError, Redactor, RunFilter, RunSummary, StoredApproval,
+    StoredCall, StoredRun, StoredRunState,
 };
 use selvedge_protocol::{ResumeAs, since_epoch};
 use selvedge_tools::{snake_case, summarise_args};
@@ -167,8 +167,15 @@ pub(crate) fn run_json(
 ) -> Result<serde_json::Value, JournalError> {
     let approvals = journal.approvals_of(&run.summary.id)?;
     let calls = run.calls.iter().map(|call| {
-        let mut shown = redactor.redact_value(&json!(call));
-        shown["waits"] = waits_of(&approvals, call).into();
+        let mut shown = json!(call);
+        // The journal has the arguments of a call that was not allowed only in the request.
+        if call.args.is_none()
+            && let Some((_, gated)) = decisions_about(&approvals, call).next()
+        {
+            shown["args"] = gated.args.clone();
+        }
+        let mut shown = redactor.redact_value(&shown);
+        shown["waits"] = redactor.redact_value(&waits_of(&approvals, call).into());
         shown
     });
     let calls: Vec<_> = calls.collect();
@@ -177,26 +184,41 @@ pub(crate) fn run_json(
         "run": run.summary,
         "source": redactor.redact_text(&run.source),
         "error": error.map(|error| redactor.redact_value(&json!(error))),
+        "output": run.output.as_ref().map(|output| redactor.redact_value(&json!(output))),
         "calls": calls,
         "questions": run.open_approvals,
         "advice": next_steps(run),
     }))
 }
 
-/// Returns when a call waited before it started: for approval, and for a free slot. An open wait
-/// has no end.
+/// Returns when a call waited before it started: for approval, with the decision, and for a free
+/// slot. An open wait has no end.
 fn waits_of(approvals: &[StoredApproval], call: &StoredCall) -> Vec<serde_json::Value> {
-    let approvals = approvals.iter();
-    let approvals = approvals.filter(|approval| approval.calls.contains(&call.id));
-    let approvals = approvals.map(|approval| {
-        let (from, to) = (approval.asked_ms, approval.answered_ms);
-        json!({"kind": "approval", "from_ms": from, "to_ms": to})
+    let approvals = decisions_about(approvals, call).map(|(approval, gated)| {
+        json!({
+            "kind": "approval",
+            "from_ms": approval.asked_ms,
+            "to_ms": approval.answered_ms,
+            "answer": gated.answer,
+            "decided_by": approval.decided_by,
+        })
     });
     let queued = call.queued_ms.map(|queued| {
         let from = call.started_ms - queued as i64;
         json!({"kind": "queue", "from_ms": from, "to_ms": call.started_ms})
     });
     approvals.chain(queued).collect()
+}
+
+/// Returns the approval requests about a call, each with the decision about the call.
+fn decisions_about<'a>(
+    approvals: &'a [StoredApproval],
+    call: &'a StoredCall,
+) -> impl Iterator<Item = (&'a StoredApproval, &'a GatedCallDecision)> {
+    approvals.iter().filter_map(|approval| {
+        let mut calls = approval.calls.iter();
+        Some((approval, calls.find(|gated| gated.id == call.id)?))
+    })
 }
 
 /// Draws a bar per call that shows when it ran.

@@ -13,12 +13,14 @@ import {
   shownItems,
   turnEnded,
 } from './browser.mjs';
+import { newcomerFlows } from './newcomers.mjs';
 import { peopleFlows } from './people.mjs';
 import { viewFlows } from './views.mjs';
 
 await run({
   ...viewFlows,
   ...peopleFlows,
+  ...newcomerFlows,
 
   /** Log in, create a session with the dialog, and follow its script. */
   async create_and_follow() {
@@ -44,6 +46,9 @@ await run({
       'items',
     );
     await page.waitForSelector('.item.script .keyword');
+    // The script has completed, and a command in it failed.
+    const end = '.item.result .state.waits:has-text("completed · 1 command failed")';
+    await page.waitForSelector(end);
     const failed = page.locator('.item.result .call').nth(1);
     await failed.locator('text=exit 3').waitFor();
     await failed.locator('summary').click();
@@ -55,7 +60,12 @@ await run({
     await page.reload();
     await page.waitForSelector('.item.result .call:has-text("exit 3")');
     await page.waitForSelector('.item.result .call-args:has-text("lint.sh")');
-    await page.click('text=Fork');
+    await page.waitForSelector(end);
+    await page.click('.session-head >> text=Fork');
+    await page.click('dialog >> text=Cancel');
+    equal(await page.locator('sv-sessions .rows li').count(), 1, 'sessions without a fork');
+    await page.click('.session-head >> text=Fork');
+    await page.click('text=Create the copy');
     await page.waitForSelector('sv-sessions .rows li:nth-child(2)');
     const before = await page.locator('sv-sessions .rows li').count();
     await page.click('.session-head >> text=Delete');
@@ -82,6 +92,19 @@ await run({
     equal(await page.locator('.session-body :is(.bad, .error)').count(), 0, 'failures');
     await send(page, 'wait');
     await page.waitForSelector('.item.user >> nth=1');
+    await page.waitForSelector('.call:has-text("running")');
+    // A queued message would be answered at once: the page asks before it stops the turn.
+    await send(page, 'first');
+    await page.waitForSelector('.queued:has-text("first")');
+    await page.click('.session-head button:text-is("Stop")');
+    await page.waitForSelector('dialog:has-text("answers the queued message at once") >> text=first');
+    await page.click('text=Let it run');
+    await page.waitForSelector('.call:has-text("running")');
+    await page.click('.session-head button:text-is("Stop")');
+    await page.click('text=Stop, and answer the queued message');
+    await page.waitForSelector('.item.assistant:has-text("You said first")');
+    await send(page, 'wait');
+    await page.waitForSelector('.item.user >> nth=3');
     await page.waitForSelector('.call:has-text("running")');
     await page.fill('.composer textarea', 'hello');
     await page.click('text=Stop and send');
@@ -415,7 +438,7 @@ await run({
     await page.waitForSelector(`sv-memory a[href="#/sessions/${session}"]`);
     await page.click('.item >> text=turn 1');
     await page.waitForSelector('.bands .band');
-    await page.waitForSelector('.level-columns section[aria-label=tiny]');
+    await page.waitForSelector('.level-columns section[aria-label="one line"]');
     await page.click('text=Lessons');
     await page.waitForSelector('text=There are no lessons yet.');
     await show(page, `memory/${(await ask('long session')).session}`);

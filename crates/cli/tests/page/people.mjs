@@ -135,6 +135,7 @@ export const peopleFlows = {
     await page.click('text=Create channel');
     await page.waitForSelector('h2:has-text("# team-chat")');
     await page.waitForSelector('text=No messages yet.');
+    await page.waitForSelector('.rows [aria-current]:has-text("new: write the first post")');
     equal(await focused(page), 'Post', 'focus');
     await page.keyboard.type('first line');
     await page.keyboard.press('Shift+Enter');
@@ -172,8 +173,31 @@ export const peopleFlows = {
     await page.keyboard.type('please');
     await page.keyboard.press('Enter');
     await page.waitForSelector('.notice:has-text("Sent to Ask the librarian.")');
+    // The note is at the form, and not over the posts.
+    const [note, form] = await page.$$eval('.channel-note, .composer', (parts) =>
+      parts.map((part) => part.getBoundingClientRect()),
+    );
+    check(Math.abs(note.bottom - form.top) < 3, `the note ends at ${note.bottom}, ${form.top}`);
     await show(page, `sessions/${session}`);
     await page.waitForSelector('.item.user:has-text("please")');
+    // Of two sessions with the same title, the chosen one is mentioned, and people read the title.
+    await ask('wait for the answer');
+    const twin = await ask('session Ask the librarian: hello');
+    await ask('wait for the answer');
+    await show(page, 'channels/other');
+    await page.reload();
+    await page.waitForSelector('text=No messages yet.');
+    await page.focus('.composer textarea');
+    await page.keyboard.type('@lib');
+    await page.waitForSelector('[role=option] >> nth=1');
+    await page.keyboard.press('Enter');
+    const word = `@ask-the-librarian-${twin.slice(-4)} `;
+    equal(await page.inputValue('.composer textarea'), word, 'the text');
+    await page.keyboard.type('only you');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.post:has-text("@ask-the-librarian only you")');
+    await show(page, `sessions/${twin}`);
+    await page.waitForSelector('.item.user:has-text("only you")');
   },
 
   /** A request that the stream reports while the list is loaded stays visible. */
@@ -289,7 +313,8 @@ export const peopleFlows = {
     await page.waitForSelector('.rows .row-title:text-is("hello")');
     await page.fill('.side input[type=search]', 'hell');
     await page.waitForSelector('.rows .row-title:text-is("hello")');
-    await page.click('text=Fork');
+    await page.click('.session-head >> text=Fork');
+    await page.click('text=Create the copy');
     await page.waitForSelector('.session-title:text-is("hello (fork)")');
     await ask('untitled please');
     await show(page, 'approvals');
@@ -360,10 +385,14 @@ export const peopleFlows = {
     await page.click('dialog button:text-is("Undo turn 1")');
     await page.waitForSelector('.notice:has-text("turn 1 were undone: notes.txt.")');
     check(!(await ask('notes exist')), 'the file is gone');
+    // It says so afterwards, and offers it no more.
     await page.click('text=Changes');
-    await page.click('text=Undo turn 1 …');
-    await page.click('dialog button:text-is("Undo turn 1")');
-    await page.waitForSelector('.notice:has-text("Turn 1 was undone before.")');
+    await page.waitForSelector('dialog h2:has-text("Turn 1 was undone")');
+    equal(await page.locator('dialog button').allTextContents(), ['Close'], 'buttons');
+    await page.click('dialog >> text=Close');
+    await page.reload();
+    await line.locator('summary').click();
+    await line.locator('text=The files are as they were before the turn.').waitFor();
   },
 
   /** The tabs of the memory are above its content; a search is in the address. */

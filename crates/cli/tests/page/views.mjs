@@ -70,15 +70,17 @@ export const viewFlows = {
     const [wait, bar] = await page.$$eval('.lanes > *', (parts) =>
       parts.map((part) => [part.className, part.getBoundingClientRect()]),
     );
-    equal([wait[0], bar[0]], ['wait approval', 'bar'], 'parts of the lane');
+    equal([wait[0], bar[0]], ['wait for-approval', 'bar'], 'parts of the lane');
     check(wait[1].width > bar[1].width, 'the wait is longer than the call');
     check(wait[1].top === bar[1].top, 'the wait is in the lane of the call');
     await page.waitForSelector('.legend:has-text("waits for approval")');
+    const mark = await page.$eval('.legend .swatch', (swatch) => swatch.getBoundingClientRect());
+    equal([mark.width, mark.height], [12, 12], 'the size of a mark of the legend');
     await show(page, `sessions/${await ask('session queue')}`);
     await turnEnded(page, 1);
     await page.click('.item.script >> text=run');
     await page.waitForSelector('.call .tag:has-text("for a free slot")');
-    check((await page.locator('.wait.queue').count()) > 5, 'calls that waited for a slot');
+    check((await page.locator('.wait.for-queue').count()) > 5, 'calls that waited for a slot');
   },
 
   /** Health shows MCP servers, what waits in the queue, and which turns failed. */
@@ -151,6 +153,19 @@ export const viewFlows = {
     await page.waitForSelector('text=Saved.');
     const saved = mixed.replace('two\n', 'changed\r\nand more\r\n');
     equal(await ask('document'), saved, 'the document');
+    // The status has a field, which changes only its line and suggests known values.
+    const status = page.getByLabel('Status');
+    equal(await status.inputValue(), 'open', 'the status');
+    await page.waitForFunction(() => document.querySelector('#document-status option')?.value === 'open');
+    await status.fill('done');
+    await page.click('button:has-text("Save")');
+    await page.waitForSelector('text=Saved.');
+    while ((await ask('document')) === saved) await page.waitForTimeout(50);
+    equal(await ask('document'), saved.replace('status: open', 'status: done'), 'the status');
+    await editor.fill((await editor.inputValue()).replace('status: done', 'status: later'));
+    await page.waitForFunction(
+      () => document.querySelector('[list=document-status]').value === 'later',
+    );
     // An agent changes the document meanwhile.
     await ask('mixed document');
     await replace('three', 'four');
@@ -166,7 +181,7 @@ export const viewFlows = {
     // What waits for a decision is shown first.
     await page.waitForSelector('button[aria-pressed=true]:has-text("To review (1)")');
     const card = page.locator('article.card');
-    await card.locator('.tag', { hasText: 'layer' }).waitFor();
+    await card.locator('.tag', { hasText: 'reference text' }).waitFor();
     // The layer is changed with the keyboard alone; Escape discards the change.
     await card.locator('button', { hasText: 'Edit' }).focus();
     await page.keyboard.press('Enter');

@@ -128,6 +128,10 @@ fn obeys(asked: &Asked) -> Reply {
              return 'was allowed';\n} catch (error) {\n  \
              return 'was denied: ' + error.message;\n}",
         ),
+        "strictly" => script("await tools.exec({ command: ['rm', '-rf', 'doomed'] });"),
+        "talk" => script(
+            "await tools.exec({ command: ['sh', '-c', 'echo step one; echo step two; sleep 600'] });",
+        ),
         "keep notes" => script(
             "await tools.writeFile({ path: 'notes.txt', content: 'a note\\n' });\nreturn 'noted';",
         ),
@@ -460,6 +464,12 @@ flows! {
     a_person_undoes_the_changes_of_a_turn = "undo_turn";
     the_parts_of_the_memory_are_found_on_a_small_screen = "small_memory";
     a_used_login_url_says_what_to_do = "used_login";
+    a_request_says_until_when_it_waits_and_is_decided_in_its_run = "asked_in_run";
+    the_output_of_a_stopped_call_stays = "stopped_output";
+    a_person_adds_a_lesson = "add_lesson";
+    an_older_answer_does_not_replace_a_newer_one = "older_answers";
+    runs_are_named_by_what_they_do_and_show_results = "run_names";
+    what_the_memory_added_can_be_opened_and_stays = "recalled";
     the_page_is_accessible_and_fits_every_screen = "accessible";
 }
 

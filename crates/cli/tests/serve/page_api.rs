@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::isolation::wait_for_approval;
 use crate::page::PageTest;
 use crate::support::TEST_TIMEOUT;
 use crate::support::api::{ALL_SCOPES, ApiClient, create_token};
@@ -420,6 +421,16 @@ fn a_session_without_a_title_has_the_first_line_of_its_first_message() {
     client.answer(&named, 1);
     let fork = client.post(&format!("/api/v1/sessions/{named}/fork"), json!({}));
     assert_eq!(fork.body["title"], "Named (fork)", "{fork:?}");
+    // What a channel delivers names the channel, and is no title.
+    let silent = client.session(json!({}));
+    let follow = format!("PUT /api/v1/channels/eng/followers/{silent}");
+    assert_eq!(client.request(&follow, &[], "").status, 204);
+    let mention = json!({"text": format!("@{silent} look here")});
+    let posted = client.post("/api/v1/channels/eng/messages", mention);
+    assert_eq!(posted.body["queued"], json!([silent]), "{posted:?}");
+    assert_eq!(title(&silent), Value::Null);
+    client.message(&silent, "Sort the mail");
+    assert_eq!(title(&silent), "Sort the mail");
     // A mention of the title reaches a session that follows the channel.
     let follow = format!("PUT /api/v1/channels/eng/followers/{long}");
     assert_eq!(client.request(&follow, &[], "").status, 204);
@@ -464,4 +475,68 @@ fn turns_that_changed_files_and_places_of_documents_are_listed() {
         (&runs[0]["title"], &runs[0]["script"]),
         (&json!("keep notes"), &json!(script))
     );
+}
+
+#[test]
+fn a_person_adds_lessons_to_the_project_of_a_workspace() {
+    let test = PageTest::start();
+    let client = &test.client;
+    let path = "/api/v1/memory/lessons";
+    let text = "Deploy with make ship.\nNever on Fridays.";
+    let added = client.post(path, json!({"kind": "convention", "content": text}));
+    assert_eq!(added.status, 201, "{added:?}");
+    let listed = client.get(path).body["lessons"].clone();
+    let lesson = &listed[0];
+    assert_eq!(lesson["id"], added.body["id"], "{listed}");
+    assert_eq!(lesson["title"], "Deploy with make ship.", "{listed}");
+    assert_eq!(
+        [&lesson["kind"], &lesson["status"], &lesson["scope"]],
+        ["convention", "used", "project"],
+        "{listed}"
+    );
+    let cases = [
+        (json!({"kind": "convention", "content": " "}), 400),
+        (json!({"kind": "layer", "content": "short"}), 400),
+        (json!({"kind": "gap", "content": "x"}), 400),
+        (
+            json!({"kind": "lesson", "content": "x", "workspace": "/none"}),
+            404,
+        ),
+    ];
+    for (body, status) in cases {
+        let refused = client.post(path, body);
+        assert_eq!(refused.status, status, "{refused:?}");
+    }
+    // Another workspace neither lists nor writes it, and the scope `memory` is not enough.
+    let server = test.server.as_ref().unwrap();
+    let (_, other) = test.fixture.other_workspace("other");
+    let hidden = server.client(&other).get(path);
+    assert_eq!(hidden.body["lessons"], json!([]), "{hidden:?}");
+    let scope = ["plain", "--scope", "memory"];
+    let plain = server.client(&create_token(&test.fixture.workspace, &scope));
+    let refused = plain.post(path, json!({"kind": "lesson", "content": "x"}));
+    assert_eq!(refused.status, 403, "{refused:?}");
+}
+
+#[test]
+fn a_request_says_when_it_expires_and_a_run_who_decided() {
+    let test = PageTest::start();
+    let client = &test.client;
+    let session = client.session(json!({"prompt": "strictly"}));
+    let approval = wait_for_approval(client);
+    let (asked, expires) = (&approval["asked_ms"], &approval["expires_ms"]);
+    let wait = expires.as_i64().unwrap() - asked.as_i64().unwrap();
+    assert!((55_000..=60_000).contains(&wait), "{approval}");
+    let run = approval["run"].as_str().unwrap().to_owned();
+    let decide = format!("/api/v1/approvals/{}", approval["id"].as_str().unwrap());
+    client.post(&decide, json!({"decision": "deny", "reason": "not today"}));
+    client.answer(&session, 1);
+    let shown = client.get(&format!("/api/v1/runs/{run}")).body;
+    let call = &shown["calls"][0];
+    assert_eq!(call["args"]["command"][0], "rm", "{shown}");
+    assert_eq!(call["waits"][0]["answer"], "no: not today", "{shown}");
+    assert!(call["waits"][0]["decided_by"].is_string(), "{shown}");
+    let listed = client.get("/api/v1/runs").body;
+    assert_eq!(listed["runs"][0]["first_call"], "exec rm -rf doomed");
+    assert_eq!(listed["runs"][0]["failed_commands"], 0);
 }
