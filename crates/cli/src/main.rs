@@ -69,6 +69,7 @@ mod serve_documents;
 mod serve_errors;
 mod serve_failed_turn;
 mod serve_host;
+mod serve_items;
 mod serve_leases;
 mod serve_mcp_status;
 mod serve_memory_views;

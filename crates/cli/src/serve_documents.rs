@@ -7,7 +7,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use selvedge_journal::Journal;
 use selvedge_protocol::{
-    CallStatus, EventSink, Ledger, LimitSurface, RunStart, RunStatus, ScriptToolCallOutput, new_id,
+    CallStatus, ErrorCode, EventSink, Ledger, LimitSurface, RunStart, RunStatus,
+    ScriptToolCallOutput, new_id,
 };
 use selvedge_server::{HostError, HostErrorKind};
 use selvedge_tools::{
@@ -19,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 use crate::args::ScriptLimitArgs;
 use crate::instructions::is_instructions_file;
 use crate::problem::Problem;
-use crate::serve_errors::WithoutServerPaths;
+use crate::serve_errors::{WithoutServerPaths, failed};
 use crate::setup::CliSetup;
-use crate::workspace_parts::WorkspaceParts;
+use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
 
 /// Fails if a path leads out of the workspace, also through a link. Scripts may read other files,
 /// but a token is for its workspaces only.
-pub(crate) fn check_inside(workspace: &Path, path: &str) -> Result<(), HostError> {
+fn check_inside(workspace: &Path, path: &str) -> Result<(), HostError> {
     let outside = || HostError {
         kind: HostErrorKind::Denied,
         message: format!("`{path}` is not in the workspace"),
@@ -50,7 +51,7 @@ pub(crate) fn check_inside(workspace: &Path, path: &str) -> Result<(), HostError
 
 /// Fails if a path is no document. Scripts may read and write other files with these tools, but the
 /// scope `documents` is for documents only, and not for the instructions of agents.
-pub(crate) fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result<(), HostError> {
+fn check_document(setup: &CliSetup, tool: &str, path: &str) -> Result<(), HostError> {
     let normal = Path::new(path)
         .components()
         .filter(|part| matches!(part, Component::Normal(_)));
@@ -139,9 +140,49 @@ fn leads_through_link(folder: &Path, path: &Path) -> bool {
     })
 }
 
+/// Calls a tool about a document of a workspace, for a client of the server. Fails if the path of
+/// the arguments is no document.
+pub(crate) async fn call_in_workspace(
+    workspaces: &WorkspaceCache,
+    requests: &Arc<Journal>,
+    workspace: &str,
+    tool: &str,
+    args: Value,
+) -> Result<Value, HostError> {
+    let workspace = Path::new(workspace);
+    let path = args["path"].as_str().unwrap_or_default().to_owned();
+    if let Some(path) = args["path"].as_str() {
+        check_inside(workspace, path)?;
+    }
+    let shared = workspaces.get(workspace, None);
+    let setup = &shared.as_ref().map_err(failed)?.setup;
+    if let Some(path) = args["path"].as_str() {
+        check_document(setup, tool, path)?;
+    }
+    let output = call_tool(setup, requests, tool, args)
+        .await
+        .map_err(|error| failed(&error))?;
+    let refusal = output
+        .records
+        .last()
+        .and_then(|record| record.error.as_ref());
+    match output.value {
+        Some(value) => Ok(value),
+        None => Err(HostError {
+            kind: match refusal.map(|error| error.code) {
+                Some(ErrorCode::ApprovalDeniedError) => HostErrorKind::Denied,
+                _ => HostErrorKind::Invalid,
+            },
+            message: refusal.map_or(output.content, |error| error.message.clone()),
+            hint: None,
+        }
+        .without_server_paths(&workspace.display().to_string(), &path)),
+    }
+}
+
 /// Runs one call of a built-in tool outside of a session. A call that may change something is
 /// recorded as a run of its own.
-pub(crate) async fn call_tool(
+async fn call_tool(
     setup: &CliSetup,
     ledger: &Arc<Journal>,
     tool: &str,

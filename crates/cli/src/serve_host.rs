@@ -12,8 +12,7 @@ use selvedge_config::{Config, UserFile};
 use selvedge_journal::{Journal, JournalError, Redactor};
 use selvedge_memory::Memory;
 use selvedge_protocol::{
-    ClaimedMessage, ErrorCode, InboxState, RuntimeEvent, SessionFolder, SessionStore,
-    TurnChangeStore,
+    ClaimedMessage, InboxState, RuntimeEvent, SessionFolder, SessionStore, TurnChangeStore,
 };
 use selvedge_script::is_script_name;
 use selvedge_server::{
@@ -23,7 +22,7 @@ use selvedge_server::{
     LessonReview, ResumedRun, RunResume, SessionHost, SessionPlace,
 };
 use selvedge_tools::camel_case;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::agent_setup::add_sub_agents;
 use crate::doctor::check_for_server;
@@ -32,14 +31,12 @@ use crate::problem::Problem;
 use crate::programs::add_served_workspace;
 use crate::runs::replay_for_server;
 use crate::serve::path_folder_in;
-use crate::serve_documents::{
-    call_tool, check_document, check_inside, document_patterns, document_source,
-};
+use crate::serve_documents::{call_in_workspace, document_patterns, document_source};
 use crate::serve_errors::{
-    WithoutServerPaths, agent_failure, check_environment, failed, invalid, journal_failure,
-    shown_problem,
+    agent_failure, check_environment, failed, invalid, journal_failure, shown_problem,
 };
 use crate::serve_failed_turn::fail_turn;
+use crate::serve_items::read_items;
 use crate::serve_leases::{is_declared, is_lost, is_unfinished};
 use crate::serve_mcp_status::mcp_servers;
 use crate::serve_memory_views::{
@@ -550,19 +547,7 @@ impl SessionHost for JournalHost {
         after: u64,
         limit: usize,
     ) -> Result<HostedItems, HostError> {
-        let (reader, id) = (self.reader.clone(), session.to_owned());
-        let after = usize::try_from(after).unwrap_or(usize::MAX);
-        let read = move |_: &Journal| {
-            let session = Session::open_read_only(&reader, &id)?;
-            let history = session.history();
-            let total = history.len() as u64;
-            let page = history.into_iter().skip(after).take(limit);
-            let items = page.map(|(turn, item)| (turn, json!(item.without_native())));
-            let items = items.collect();
-            Ok::<_, AgentError>(HostedItems { items, total })
-        };
-        let items = self.reader.spawn_blocking(read).await;
-        items.map_err(|error| agent_failure(&error))
+        read_items(&self.reader, session, after, limit).await
     }
 
     async fn call_tool(
@@ -571,35 +556,7 @@ impl SessionHost for JournalHost {
         tool: &str,
         args: Value,
     ) -> Result<Value, HostError> {
-        let workspace = Path::new(workspace);
-        let path = args["path"].as_str().unwrap_or_default().to_owned();
-        if let Some(path) = args["path"].as_str() {
-            check_inside(workspace, path)?;
-        }
-        let shared = self.workspaces.get(workspace, None);
-        let setup = &shared.as_ref().map_err(failed)?.setup;
-        if let Some(path) = args["path"].as_str() {
-            check_document(setup, tool, path)?;
-        }
-        let output = call_tool(setup, &self.requests, tool, args)
-            .await
-            .map_err(|error| failed(&error))?;
-        let refusal = output
-            .records
-            .last()
-            .and_then(|record| record.error.as_ref());
-        match output.value {
-            Some(value) => Ok(value),
-            None => Err(HostError {
-                kind: match refusal.map(|error| error.code) {
-                    Some(ErrorCode::ApprovalDeniedError) => HostErrorKind::Denied,
-                    _ => HostErrorKind::Invalid,
-                },
-                message: refusal.map_or(output.content, |error| error.message.clone()),
-                hint: None,
-            }
-            .without_server_paths(&workspace.display().to_string(), &path)),
-        }
+        call_in_workspace(&self.workspaces, &self.requests, workspace, tool, args).await
     }
 
     async fn document_patterns(&self, workspace: &str) -> Result<Vec<String>, HostError> {

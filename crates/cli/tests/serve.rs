@@ -57,6 +57,8 @@ mod openai;
 mod page;
 #[path = "serve/page_api.rs"]
 mod page_api;
+#[path = "serve/page_data.rs"]
+mod page_data;
 #[path = "serve/recovery.rs"]
 mod recovery;
 #[path = "serve/resources.rs"]
