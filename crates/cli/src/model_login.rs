@@ -135,8 +135,7 @@ fn read_key(provider: &str) -> Result<String> {
     let text = match std::io::stdin().is_terminal() {
         true => {
             eprint_text(&format!("API key of {provider}: "));
-            let _quiet = EchoGuard::disable_echo();
-            crate::run::runtime()?.block_on(read_line_or_interrupt())?
+            crate::run::runtime()?.block_on(read_hidden_line())?
         }
         false => read_line()?,
     };
@@ -154,9 +153,12 @@ fn read_line() -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Reads one line. A signal ends the wait with an error, so that the terminal is restored.
-async fn read_line_or_interrupt() -> Result<String> {
+/// Reads one line without echo. A signal ends the wait with an error, so that the terminal is
+/// restored.
+async fn read_hidden_line() -> Result<String> {
+    // Before the echo is disabled: a signal that is not received ends the process.
     let mut stop = StopSignals::listen()?;
+    let _quiet = EchoGuard::disable_echo();
     let (sender, line) = tokio::sync::oneshot::channel();
     // On its own thread, because a read cannot be stopped. The thread ends with the process.
     std::thread::spawn(move || _ = sender.send(read_line()));
