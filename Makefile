@@ -48,7 +48,8 @@ test: setup
 	@scripts/setup-tests
 	@echo "building and running all tests: the first time takes longer than \`make demo\`"
 ifeq ($(NEXTEST),yes)
-	scripts/with-compiler $(CARGO) nextest run --workspace
+	scripts/with-compiler $(CARGO) nextest run --workspace -E 'package(selvedge-tidy)'
+	scripts/with-compiler $(CARGO) nextest run --workspace -E 'not package(selvedge-tidy)'
 	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run $(STORE_TESTS) -E 'not test(page::)'
 else
 	scripts/with-compiler $(CARGO) test --workspace --all-targets
