@@ -99,7 +99,7 @@ fn become_newer(lab: &Lab, code: &str) -> Result<Verdict> {
     connection.busy_timeout(crate::lab::ATTACK_TIMEOUT)?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.execute(
-        "INSERT OR REPLACE INTO schema_versions VALUES ('journal', 99)",
+        "INSERT OR REPLACE INTO schema_versions VALUES ('journal', 99, 99)",
         [],
     )?;
     let before = bytes(&lab.home())?;
@@ -123,7 +123,7 @@ fn open_newer(lab: &Lab, command: &[&str], newer: (&str, u32), with_log: bool) -
     let connection = rusqlite::Connection::open(lab.home().join(FILES[0]))?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.execute(
-        "INSERT OR REPLACE INTO schema_versions VALUES (?1, ?2)",
+        "INSERT OR REPLACE INTO schema_versions VALUES (?1, ?2, ?2)",
         newer,
     )?;
     if with_log {
