@@ -9,8 +9,8 @@ use serde_json::json;
 
 use crate::serve_errors::agent_failure;
 
-/// Returns at most `limit` items of a session after the first `after`. `journal` is a handle without
-/// claims, because a session that is opened and dropped releases its claim.
+/// Returns at most `limit` items of a session after the first `after`. `journal` is a handle
+/// without claims, because a session that is opened and dropped releases its claim.
 pub(crate) async fn read_items(
     journal: &Arc<Journal>,
     session: &str,

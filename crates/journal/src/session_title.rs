@@ -43,8 +43,8 @@ impl Journal {
         }))
     }
 
-    /// Returns the first line with text of the first message that no channel delivered, in the queue
-    /// or among the items.
+    /// Returns the first line with text of the first message that no channel delivered, in the
+    /// queue or among the items.
     fn first_line(
         &self,
         connection: &Connection,
