@@ -157,13 +157,19 @@ async fn get_message(
     let session = state.session(&caller, &id).await?;
     let wait = Duration::from_millis(query.wait_ms.unwrap_or(0).min(MAX_WAIT_MS));
     let deadline = Instant::now() + wait;
+    let mut has_waited = false;
     loop {
         let message = state.stores.sessions.message(&session.id, number).await?;
         let is_open = message.state.is_open();
         if !is_open || Instant::now() >= deadline || state.stopping.is_cancelled() {
+            // A token that was revoked meanwhile has stopped its turns.
+            if has_waited && !state.token_watch.is_valid(&caller.token.id).await {
+                return Err(ApiError::unauthorized());
+            }
             return Ok(Json(message.into()));
         }
         tokio::time::sleep(WAIT_POLL_INTERVAL).await;
+        has_waited = true;
     }
 }
 

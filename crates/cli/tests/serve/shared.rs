@@ -233,9 +233,14 @@ fn a_decision_that_a_dead_server_did_not_get_does_not_count() {
     }
     let fixture = ServeFixture::new(model);
     let (mut one, first) = fixture.start();
-    let (_two, second) = start_elsewhere(&fixture, "second", "");
     let session = first.session(json!({"prompt": "delete it"}));
-    let waiting = || second.get("/api/v1/approvals").body["approvals"][0].clone();
+    let request = |client: &ApiClient| client.get("/api/v1/approvals").body["approvals"][0].clone();
+    wait_until("the server shows the request", || {
+        request(&first)["session"] == json!(session)
+    });
+    // Only now, so that it does not run the turn itself.
+    let (_two, second) = start_elsewhere(&fixture, "second", "");
+    let waiting = || request(&second);
     wait_until("the other server shows the request", || {
         waiting()["session"] == json!(session)
     });
