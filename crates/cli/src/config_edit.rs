@@ -116,7 +116,7 @@ impl ConfigEdit {
         if !self.path.exists() {
             create_private(&self.path)?;
         }
-        // The file may be a link to one that the user keeps elsewhere, which stays.
+        // The file may be a link to a file in another folder; the link stays.
         replace_file(&self.path.canonicalize()?, text)
     }
 

@@ -238,7 +238,7 @@ fn insert_toml(path: &Path, before: &str, command: &str, serve_args: &[String]) 
 
 /// Replaces the file atomically, and creates its folder if it is missing. The folder of a project's
 /// file must not be a link to a place outside of the project. A file of the user may be a link to
-/// one that is kept elsewhere.
+/// a file in another folder.
 fn write_client_config(location: &ClientConfigLocation, text: &str) -> std::io::Result<()> {
     let path = location.path();
     let folder = path.parent();

@@ -33,7 +33,7 @@ pub(crate) fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     new.push(format!(".{}.new", std::process::id()));
     let new = Path::new(&new);
     // Left behind by a process that was killed, or by other programs: a link in this place must
-    // not lead the text elsewhere.
+    // not redirect the write to another file.
     match std::fs::remove_file(new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

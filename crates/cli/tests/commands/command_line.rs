@@ -109,7 +109,7 @@ fn the_file_keeps_its_permissions_and_its_place() {
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
     assert_eq!(workspace.run(&["config", "set", "model", "a"]).status, 0);
     assert_eq!(mode(&file), 0o640);
-    // A link to a file that is kept elsewhere stays a link.
+    // A link to a file in another folder stays a link.
     let elsewhere = workspace.dir.path().join("dotfiles.toml");
     std::fs::rename(&file, &elsewhere).unwrap();
     symlink(&elsewhere, &file).unwrap();
