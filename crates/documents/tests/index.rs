@@ -62,7 +62,8 @@ impl IndexFixture {
         let secret = dir.path().canonicalize().unwrap().join("secret.md");
         std::fs::write(&secret, "---\nkind: secret\n---\n").unwrap();
         let activity = Arc::new(Activity::default());
-        let files_of_root = ProjectFiles::of_folder(&root, CredentialFiles::new([secret]));
+        let files_of_root =
+            ProjectFiles::of_folder(&root, CredentialFiles::new(move || vec![secret]));
         let access = TestAccess {
             root: root.clone(),
             files: files_of_root.with_root(&root).unwrap(),

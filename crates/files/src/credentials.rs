@@ -4,18 +4,21 @@
 use std::collections::HashSet;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 #[cfg(unix)]
 use std::sync::OnceLock;
+use std::sync::{Arc, LazyLock};
 
 /// Maximum number of entries of folders with credentials that are compared with a hard link.
 #[cfg(unix)]
 const MAX_COMPARED_ENTRIES: usize = 10_000;
 
-/// Canonical paths of files and folders with credentials. Clones share what is known about them.
-#[derive(Debug, Clone, Default)]
+type PathCollector = Box<dyn FnOnce() -> Vec<PathBuf> + Send>;
+
+/// Canonical paths of files and folders with credentials, collected when a file is first compared
+/// with them. Clones share what is known about them.
+#[derive(Debug, Clone)]
 pub struct CredentialFiles {
-    paths: Arc<[PathBuf]>,
+    paths: Arc<LazyLock<Vec<PathBuf>, PathCollector>>,
     /// The files at and below the paths that have further hard links, collected at first use.
     #[cfg(unix)]
     linked: Arc<OnceLock<LinkedCredentials>>,
@@ -32,11 +35,12 @@ enum LinkedCredentials {
 }
 
 impl CredentialFiles {
-    /// Takes these files, and everything below these folders, as credentials.
-    pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+    /// Takes the files that `collect` returns, and everything below its folders, as credentials.
+    pub fn new(collect: impl FnOnce() -> Vec<PathBuf> + Send + 'static) -> Self {
         Self {
-            paths: paths.into_iter().collect(),
-            ..Self::default()
+            paths: Arc::new(LazyLock::new(Box::new(collect))),
+            #[cfg(unix)]
+            linked: Arc::default(),
         }
     }
 

@@ -30,7 +30,8 @@ impl Folders {
         fs::write(&secret, "secret").unwrap();
         let credential = keys.join("deep/key");
         fs::write(&credential, "key").unwrap();
-        let protected = CredentialFiles::new([keys, project.join("sub/key")]);
+        let paths = vec![keys, project.join("sub/key")];
+        let protected = CredentialFiles::new(move || paths);
         Self {
             files: ProjectFiles::of_folder(&project.join("sub"), protected),
             _dir: dir,

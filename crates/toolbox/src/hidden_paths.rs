@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::credentials::credential_paths;
@@ -40,9 +40,27 @@ const INODE_CACHE_AGE: Duration = Duration::from_secs(2);
 /// A file on this machine: device and inode number.
 type FileId = (u64, u64);
 
-/// The hidden paths.
-#[derive(Debug, Default)]
+/// The hidden paths. They are collected when they are first needed, because that takes hundreds of
+/// system calls, and many scripts use neither files nor commands.
+#[derive(Debug)]
 pub(crate) struct HiddenPaths {
+    rules: HiddenPathRules,
+    collected: OnceLock<CollectedPaths>,
+    /// The files at and below the paths that have further hard links.
+    linked_files: Mutex<Option<(Instant, HashSet<FileId>)>>,
+}
+
+/// What decides which paths are hidden.
+#[derive(Debug)]
+struct HiddenPathRules {
+    root: PathBuf,
+    private: Vec<PathBuf>,
+    hidden: Vec<PathBuf>,
+    visible: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+struct CollectedPaths {
     paths: Vec<PathBuf>,
     /// The same paths, for lookups.
     set: HashSet<PathBuf>,
@@ -50,90 +68,57 @@ pub(crate) struct HiddenPaths {
     credentials: HashSet<PathBuf>,
     /// The most components of a path in the set. A longer path is hidden by one of its folders.
     max_components: usize,
-    /// The files at and below the paths that have further hard links.
-    linked_files: Mutex<Option<(Instant, HashSet<FileId>)>>,
 }
 
 impl HiddenPaths {
-    /// Collects the hidden paths: `private` ones, credentials without `visible`, and `hidden` ones.
-    /// The last two are relative to the workspace `root`, and `~` is the home folder.
+    /// Takes the rules: `private` paths, credentials without `visible`, and `hidden` ones are
+    /// hidden. The last two are relative to the workspace `root`, and `~` is the home folder.
     pub(crate) fn new(
         root: &Path,
         private: &[PathBuf],
         hidden: &[PathBuf],
         visible: &[PathBuf],
     ) -> Self {
-        let home = std::env::home_dir();
-        let full = |path: &PathBuf| root.join(expand_home(path, home.as_deref()));
-        // Only files with a password hash are hidden, because each hidden path costs every command
-        // a mount.
-        let has_hash = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text.contains(&b'$'));
-        let mut paths: Vec<PathBuf> = SYSTEM_SECRETS
-            .iter()
-            .map(PathBuf::from)
-            .filter(has_hash)
-            .collect();
-        paths.extend(credential_paths(home.as_deref(), root, |name| {
-            std::env::var_os(name)
-        }));
-        paths.extend(MOUNTED_SECRETS.map(PathBuf::from));
-        paths.extend(kerberos_tickets());
-        // If the home folder is a link, the files in it have two paths. `HOME` may also name
-        // another folder than that of the account.
-        let real_home = home.as_ref().and_then(|home| home.canonicalize().ok());
-        let account = account_home();
-        let real_account = account.as_ref().and_then(|home| home.canonicalize().ok());
-        let mut homes: Vec<PathBuf> = [real_home, account, real_account]
-            .into_iter()
-            .flatten()
-            .filter(|other| Some(other) != home.as_ref())
-            .collect();
-        homes.sort();
-        homes.dedup();
-        for other in homes {
-            paths.extend(credential_paths(Some(&other), root, |_| None));
-        }
-        let visible: Vec<PathBuf> = visible.iter().map(full).flat_map(with_target).collect();
-        paths.retain(|path| !visible.iter().any(|visible| path.starts_with(visible)));
-        let credentials = paths.iter().cloned().collect();
-        paths.extend(hidden.iter().map(full));
-        paths.extend(private.iter().cloned());
-        // If a hidden path is itself a link, its target is hidden, too.
-        let mut paths: Vec<PathBuf> = paths.into_iter().flat_map(with_target).collect();
-        paths.sort();
-        paths.dedup();
         Self {
-            set: paths.iter().cloned().collect(),
-            max_components: paths
-                .iter()
-                .map(|path| path.components().count())
-                .max()
-                .unwrap_or(0),
-            paths,
-            credentials,
+            rules: HiddenPathRules {
+                root: root.to_owned(),
+                private: private.to_vec(),
+                hidden: hidden.to_vec(),
+                visible: visible.to_vec(),
+            },
+            collected: OnceLock::new(),
             linked_files: Mutex::default(),
         }
+    }
+
+    fn collected(&self) -> &CollectedPaths {
+        self.collected.get_or_init(|| self.rules.collect())
     }
 
     /// Returns the file or folder with credentials that hides a path, if the configuration can make
     /// it visible.
     pub(crate) fn credential_of<'a>(&self, path: &'a Path) -> Option<&'a Path> {
-        path.ancestors()
-            .find(|above| self.credentials.contains(*above))
+        let credentials = &self.collected().credentials;
+        path.ancestors().find(|above| credentials.contains(*above))
     }
 
     /// Returns the hidden files and folders, whether they exist or not.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
-        self.paths.iter().map(PathBuf::as_path)
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Path> {
+        self.collected().paths.iter().map(PathBuf::as_path)
     }
 
     /// Returns whether a path is hidden or lies below a hidden folder.
     pub(crate) fn contains(&self, path: &Path) -> bool {
         // Only the folders that could be in the set: a path can have thousands of components.
+        let CollectedPaths {
+            set,
+            max_components,
+            ..
+        } = self.collected();
         let mut above = PathBuf::new();
-        path.components().take(self.max_components).any(|part| {
+        path.components().take(*max_components).any(|part| {
             above.push(part);
-            self.set.contains(&above)
+            set.contains(&above)
         })
     }
 
@@ -188,12 +173,8 @@ impl HiddenPaths {
         use std::os::unix::fs::MetadataExt;
         let mut found = HashSet::new();
         let mut left = MAX_HIDDEN_FILES;
-        let mut pending: Vec<(PathBuf, usize)> = self
-            .paths
-            .iter()
-            .rev()
-            .map(|path| (path.clone(), 0))
-            .collect();
+        let mut pending: Vec<(PathBuf, usize)> =
+            self.iter().rev().map(|path| (path.to_owned(), 0)).collect();
         while let Some((path, depth)) = pending.pop() {
             let Ok(metadata) = path.symlink_metadata() else {
                 continue;
@@ -210,6 +191,66 @@ impl HiddenPaths {
             }
         }
         found
+    }
+}
+
+impl HiddenPathRules {
+    fn collect(&self) -> CollectedPaths {
+        let root = &self.root;
+        let home = std::env::home_dir();
+        let full = |path: &PathBuf| root.join(expand_home(path, home.as_deref()));
+        // Only files with a password hash are hidden, because each hidden path costs every command
+        // a mount.
+        let has_hash = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text.contains(&b'$'));
+        let mut paths: Vec<PathBuf> = SYSTEM_SECRETS
+            .iter()
+            .map(PathBuf::from)
+            .filter(has_hash)
+            .collect();
+        paths.extend(credential_paths(home.as_deref(), root, |name| {
+            std::env::var_os(name)
+        }));
+        paths.extend(MOUNTED_SECRETS.map(PathBuf::from));
+        paths.extend(kerberos_tickets());
+        // If the home folder is a link, the files in it have two paths. `HOME` may also name
+        // another folder than that of the account.
+        let real_home = home.as_ref().and_then(|home| home.canonicalize().ok());
+        let account = account_home();
+        let real_account = account.as_ref().and_then(|home| home.canonicalize().ok());
+        let mut homes: Vec<PathBuf> = [real_home, account, real_account]
+            .into_iter()
+            .flatten()
+            .filter(|other| Some(other) != home.as_ref())
+            .collect();
+        homes.sort();
+        homes.dedup();
+        for other in homes {
+            paths.extend(credential_paths(Some(&other), root, |_| None));
+        }
+        let visible: Vec<PathBuf> = self
+            .visible
+            .iter()
+            .map(full)
+            .flat_map(with_target)
+            .collect();
+        paths.retain(|path| !visible.iter().any(|visible| path.starts_with(visible)));
+        let credentials = paths.iter().cloned().collect();
+        paths.extend(self.hidden.iter().map(full));
+        paths.extend(self.private.iter().cloned());
+        // If a hidden path is itself a link, its target is hidden, too.
+        let mut paths: Vec<PathBuf> = paths.into_iter().flat_map(with_target).collect();
+        paths.sort();
+        paths.dedup();
+        CollectedPaths {
+            set: paths.iter().cloned().collect(),
+            max_components: paths
+                .iter()
+                .map(|path| path.components().count())
+                .max()
+                .unwrap_or(0),
+            paths,
+            credentials,
+        }
     }
 }
 

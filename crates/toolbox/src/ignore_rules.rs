@@ -72,7 +72,8 @@ struct RuleBudget {
 impl Workspace {
     /// Returns the files with credentials, which are never read as files of a project.
     pub fn credential_files(&self) -> CredentialFiles {
-        CredentialFiles::new(self.secret_paths().map(Path::to_owned))
+        let workspace = self.clone();
+        CredentialFiles::new(move || workspace.secret_paths().map(Path::to_owned).collect())
     }
 }
 

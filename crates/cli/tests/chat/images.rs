@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::driver::ChatFixture;
+use super::support::folder_without_commands;
 use super::{READY, last, polite};
 
 /// A PNG of one pixel.
@@ -57,8 +58,7 @@ fn a_named_file_and_a_pasted_path_are_sent_as_images() {
 #[test]
 fn the_image_on_the_clipboard_is_inserted() {
     let fixture = fixture();
-    // Not in a temporary folder, where commands could replace it.
-    let programs = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let programs = folder_without_commands();
     let programs = programs.path();
     let program = programs.join("wl-paste");
     let shot = fixture.work().join("shot.png");

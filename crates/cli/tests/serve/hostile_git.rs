@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::fixture::ServeFixture;
 use crate::isolation::{run_script, runs_scripts};
 use crate::support::api::ApiClient;
+use crate::support::folder_without_commands;
 
 fn git(folder: &Path, args: &[&str]) {
     let mut command = Command::new("git");
@@ -68,7 +69,7 @@ fn evil_program(folder: &Path) -> (PathBuf, PathBuf) {
 fn no_configuration_of_a_repository_runs_a_program() {
     let fixture = ServeFixture::new(runs_scripts);
     let work = fixture.workspace.work().canonicalize().unwrap();
-    let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let outside = folder_without_commands();
     let outside = outside.path().canonicalize().unwrap();
     let (program, mark) = evil_program(&outside);
     let hooks = outside.join("hooks");

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::fixture::ServeFixture;
 use crate::isolation::{run_script, runs_scripts};
-use crate::support::TEST_TIMEOUT;
 use crate::support::api::ApiClient;
+use crate::support::{TEST_TIMEOUT, folder_without_commands};
 
 /// Runs a script in a new session, denies what it asks for, and returns the answer.
 fn run_and_deny(client: &ApiClient, code: &str) -> String {
@@ -148,8 +148,7 @@ fn nothing_on_this_machine_is_requested() {
 #[test]
 fn scripts_and_commands_change_nothing_outside_of_their_workspace() {
     let fixture = ServeFixture::new(runs_scripts);
-    // Commands may write the folder for temporary files.
-    let kept = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let kept = folder_without_commands();
     let other = kept.path().canonicalize().unwrap();
     std::fs::write(other.join("notes.txt"), "zebra").unwrap();
     let work = fixture.workspace.work().canonicalize().unwrap();

@@ -9,7 +9,7 @@ use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::server::{Asked, Reply};
 use crate::support::api::{ApiClient, ApiServer, create_token};
-use crate::support::{TEST_TIMEOUT, store};
+use crate::support::{TEST_TIMEOUT, folder_without_commands, store};
 
 /// Returns the text of the last message, without what memory added.
 pub fn last_text(asked: &Asked) -> String {
@@ -469,7 +469,7 @@ fn programs_of_mcp_servers_are_not_taken_from_where_agents_write() {
         ServeFixture::with_config("[mcp_servers.x]\ncommand = \"helper\"\n", runs_scripts);
     let (other, secret) = fixture.other_workspace("other");
     let temporary = tempfile::tempdir().unwrap();
-    let safe = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let safe = folder_without_commands();
     let folder = |name: &str| {
         let folder = safe.path().join(name);
         std::fs::create_dir(&folder).unwrap();

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::fixture::ServeFixture;
 use crate::isolation::{run_script, runs_scripts};
 use crate::support::api::{ALL_SCOPES, ApiClient, ApiServer, create_token};
-use crate::support::{TEST_TIMEOUT, store};
+use crate::support::{TEST_TIMEOUT, folder_without_commands, store};
 
 /// Why a program is refused that agents can write.
 const REPLACEABLE: &str = "commands of agents could replace";
@@ -20,7 +20,7 @@ struct KeptFolder(tempfile::TempDir);
 
 impl KeptFolder {
     fn new() -> Self {
-        Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
+        Self(folder_without_commands())
     }
 
     fn path(&self) -> PathBuf {

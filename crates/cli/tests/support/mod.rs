@@ -23,6 +23,11 @@ pub fn store_variable(home: &Path) -> Option<(&'static str, String)> {
     store::store_address(home).map(|address| ("SELVEDGE_STORE", address))
 }
 
+/// Creates a folder that confined commands cannot write, also if this repository lies in `/tmp`.
+pub fn folder_without_commands() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
 /// A client of `selvedge mcp serve`, and the server process.
 pub struct Client {
     pub child: Child,
