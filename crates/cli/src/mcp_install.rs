@@ -85,7 +85,7 @@ fn read_client_config(location: &ClientConfigLocation) -> Result<String> {
             selvedge_files::read_user_text(path, MAX_CLIENT_CONFIG_BYTES)
         }
         ClientConfigLocation::Project(path) => {
-            ProjectFiles::of_folder(Path::new("."), CredentialFiles::new(Vec::new))
+            ProjectFiles::of_folder(Path::new("."), CredentialFiles::default())
                 .read_text(path, MAX_CLIENT_CONFIG_BYTES)
         }
     };

@@ -34,6 +34,13 @@ enum LinkedCredentials {
     TooMany,
 }
 
+/// Takes no file as credentials.
+impl Default for CredentialFiles {
+    fn default() -> Self {
+        Self::new(Vec::new)
+    }
+}
+
 impl CredentialFiles {
     /// Takes the files that `collect` returns, and everything below its folders, as credentials.
     pub fn new(collect: impl FnOnce() -> Vec<PathBuf> + Send + 'static) -> Self {
