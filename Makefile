@@ -49,8 +49,8 @@ test: setup
 	@echo "building and running all tests: the first time takes longer than \`make demo\`"
 ifeq ($(NEXTEST),yes)
 	scripts/with-compiler $(CARGO) nextest run --workspace -E 'package(selvedge-tidy)'
-	scripts/with-compiler $(CARGO) nextest run --workspace -E 'not package(selvedge-tidy)'
-	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run $(STORE_TESTS) -E 'not test(page::)'
+	scripts/with-compiler $(CARGO) nextest run --workspace --no-fail-fast -E 'not package(selvedge-tidy)'
+	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run --no-fail-fast $(STORE_TESTS) -E 'not test(page::)'
 else
 	scripts/with-compiler $(CARGO) test --workspace --all-targets
 	scripts/with-postgres scripts/with-compiler $(CARGO) test $(STORE_TESTS) -- --skip page::

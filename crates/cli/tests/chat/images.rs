@@ -91,7 +91,7 @@ fn the_image_on_the_clipboard_is_inserted() {
     let mut terminal = fixture.open(&[], 100, 30, &environment);
     terminal.wait_for(READY);
     terminal.type_text("\x16");
-    terminal.wait_for("error: commands of agents could replace ");
+    terminal.wait_for("error: commands of agents could replace");
     // Without a display there is no clipboard.
     let mut terminal = fixture.open(&[], 100, 30, &[]);
     terminal.wait_for(READY);
