@@ -122,7 +122,7 @@ impl JournalHost {
         match self.serves(&folder) {
             true => Ok(()),
             false => Err(HostError {
-                kind: HostErrorKind::Elsewhere,
+                kind: HostErrorKind::OtherServer,
                 message: "this server does not serve the workspace".to_owned(),
                 hint: None,
             }),
@@ -270,14 +270,14 @@ impl SessionHost for JournalHost {
         let is_shared = self.journal.has_leases();
         let directory = self.session_directory(session).await;
         if !self.serves(&directory.map_err(|error| failed(&error))?) {
-            return Ok(HostedStep::Elsewhere);
+            return Ok(HostedStep::OtherServer);
         }
         // The turns of several sessions use the database at the same time.
         let journal = self.journal.for_session(session);
         let open = match Session::open(&journal, session).await {
             Ok(open) => open,
             Err(AgentError::Journal(JournalError::SessionInUse(_))) if is_shared => {
-                return Ok(HostedStep::Elsewhere);
+                return Ok(HostedStep::OtherServer);
             }
             Err(AgentError::Journal(JournalError::SessionInUse(_))) => return Ok(HostedStep::Busy),
             Err(error) => return Err(agent_failure(&error)),

@@ -27,7 +27,8 @@ const MIN_FILES_PER_READER: usize = 64;
 /// The documents of one workspace. Nothing is read before the first query.
 ///
 /// On Linux, events of the kernel say which files changed: a query without changes reads no file.
-/// Elsewhere, and on file systems without events, each query compares the stamps of all files.
+/// On other systems, and on file systems without events, each query compares the stamps of all
+/// files.
 pub struct DocumentIndex {
     root: PathBuf,
     globs: DocumentGlobs,

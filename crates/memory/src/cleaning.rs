@@ -11,7 +11,7 @@ const FILLER_WORDS: &str = "\
     literally really totally definitely honestly very please kindly hey hi hello thanks certainly \
     absolutely";
 /// Words that are filler at the beginning of a sentence and after one of [`BEFORE_FILLERS`].
-/// Elsewhere they are names (`just`) or have a meaning (`as well`, `pretty print`).
+/// In other places they are names (`just`) or have a meaning (`as well`, `pretty print`).
 const AMBIGUOUS_FILLERS: &str = "just pretty quite simply well";
 /// Pronouns and auxiliary verbs.
 const BEFORE_FILLERS: &str = "\

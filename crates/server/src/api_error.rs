@@ -273,7 +273,7 @@ impl From<HostError> for ApiError {
             HostErrorKind::Invalid => Self::invalid(error.message),
             HostErrorKind::Denied => Self::forbidden(error.message),
             HostErrorKind::Busy => Self::conflict(error.message),
-            HostErrorKind::Elsewhere => Self::not_served(),
+            HostErrorKind::OtherServer => Self::not_served(),
             HostErrorKind::Failed => Self::internal(error.message),
         };
         Self {

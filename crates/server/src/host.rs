@@ -187,7 +187,7 @@ pub enum HostedStep {
     Busy,
     /// Another server runs the session, or has to: this one does not serve its folder. The session
     /// is found again when it is free.
-    Elsewhere,
+    OtherServer,
     /// The turn of a message has ended.
     Ended,
 }
@@ -362,7 +362,7 @@ pub enum HostErrorKind {
     /// A turn of the session runs.
     Busy,
     /// Another server serves the folder.
-    Elsewhere,
+    OtherServer,
     /// The server failed.
     Failed,
 }

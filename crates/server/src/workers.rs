@@ -321,7 +321,7 @@ impl SessionWorkers {
                         return;
                     }
                 }
-                Ok(HostedStep::Elsewhere) => {
+                Ok(HostedStep::OtherServer) => {
                     self.lock_running().remove(session);
                     return;
                 }
@@ -415,7 +415,7 @@ impl SessionWorkers {
         };
         let step = tokio::select! {
             step = self.host.run_next(session, turn) => step,
-            () = lost.cancelled() => Ok(HostedStep::Elsewhere),
+            () = lost.cancelled() => Ok(HostedStep::OtherServer),
         };
         if step == Ok(HostedStep::Busy) {
             self.report_refusal(session, number, &events).await;
