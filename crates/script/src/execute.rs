@@ -1,11 +1,12 @@
 //! Runs a script: from its text, from a suspended run, or from a recording, to its output.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallError, CallRecord, CallStatus, ErrorCode, Ledger, LedgerError, LimitKind,
+    ApprovalPolicy, CallError, ErrorCode, Ledger, LedgerError, LimitKind,
     LimitSurface, Phase, ReachedLimit, ResumeAs, RunStart, RunStatus, RuntimeEvent, ScriptError,
     ScriptMode, ScriptToolCallOutput, TimeoutSource, new_id,
 };
@@ -48,6 +49,8 @@ pub(crate) struct RunLaunch<'a> {
     output: Option<OutputBuffer>,
     /// What the recorded calls mean to a run that resumes this one.
     resume_as: ResumeAs,
+    /// Ids of the recorded calls that a run that resumes this one has to decide.
+    undecided: BTreeSet<String>,
 }
 
 impl<'a> RunLaunch<'a> {
@@ -58,6 +61,7 @@ impl<'a> RunLaunch<'a> {
             recorder: Arc::new(Mutex::new(recorder)),
             output: None,
             resume_as: ResumeAs::Rerun,
+            undecided: BTreeSet::new(),
         }
     }
 
@@ -259,16 +263,8 @@ impl Harness {
                 && let Some(error) = &mut output.error
             {
                 let first = first_step_to_resume(error);
-                let is_unknown = |call: &&CallRecord| {
-                    matches!(
-                        call.status,
-                        CallStatus::OutcomeUnknown | CallStatus::Aborted
-                    )
-                };
-                let undecided = output.calls.iter().find(is_unknown);
-                let undecided = undecided
-                    .filter(|_| launch.resume_as == ResumeAs::Undecided)
-                    .map(|call| call.id.as_str());
+                let mut ids = output.calls.iter().map(|call| call.id.as_str());
+                let undecided = ids.find(|id| launch.undecided.contains(*id));
                 let suggestion = options
                     .resume_hint
                     .suggestion(&first, &output.id, undecided);
@@ -393,6 +389,7 @@ impl Harness {
             run_until_cancel_requested(self.orchestrator.ledger(), &scope, run).await
         };
         launch.resume_as = scope.resume_as();
+        launch.undecided = scope.undecided_calls();
         let mut internal_failure = false;
         if let RunExit::Failed(error) = &mut ended.exit {
             internal_failure = error.code == ErrorCode::HarnessInternalError;

@@ -286,3 +286,19 @@ fn race_does_not_cancel_calls_that_are_spread_into_it() {
         return [first, ...await Promise.all(held)]";
     assert_eq!(TestFixture::new().value(source), json!(["c", "a", "b"]));
 }
+
+#[test]
+fn the_hint_to_resume_names_a_call_that_may_have_changed_something() {
+    let ledger = Arc::new(MemoryLedger::default());
+    let fixture = TestFixture::with(
+        |orchestrator| orchestrator.with_ledger(ledger),
+        Limits::default(),
+    );
+    let source = "void tools.sleep({ms: 60000}); void tools.stubborn({ms: 60000});
+        await tools.echo({value: 1}); throw new Error('x')";
+    let output = fixture.run_with(source, RunOptions::default(), TEST_TIMEOUT);
+    assert_eq!(output.calls[0].status, CallStatus::Aborted);
+    let suggestions = output.error.unwrap().suggestions.join("\n");
+    let decision = format!("resume.repeat(\"{}/tool_2\")", output.id);
+    assert!(suggestions.contains(&decision), "{suggestions}");
+}

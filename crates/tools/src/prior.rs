@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 use crate::orchestrator::{PreparedCall, always_reruns, not_run_outcome};
 use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput, camel_case};
 
-/// Number of recorded calls that an error names.
-const MAX_NAMED_CALLS: usize = 8;
+/// Number of calls whose arguments the warning about reused calls shows. It names the others by
+/// their ids.
+const MAX_DESCRIBED_CALLS: usize = 8;
 /// Characters of a call's arguments that an error or warning shows.
 const MAX_SHOWN_ARGS_CHARS: usize = 300;
 
@@ -185,7 +186,7 @@ impl PriorCalls {
                 [] => "the resumed run has no call to reuse or of unknown outcome".to_owned(),
                 ids => format!(
                     "only calls to reuse or of unknown outcome can, which are {}",
-                    ids[..ids.len().min(MAX_NAMED_CALLS)].join(", ")
+                    ids.join(", ")
                 ),
             };
             let id = id.chars().take(80).collect();
@@ -246,12 +247,12 @@ impl PriorCalls {
     pub(crate) fn undecided_failure(&self, tool: &str) -> CallFailure {
         let progress = self.progress();
         let undecided: Vec<&PriorCall> = self.undecided_calls(&progress).collect();
-        let named = &undecided[..undecided.len().min(MAX_NAMED_CALLS)];
+        let described: Vec<String> = undecided.iter().map(|call| call.describe()).collect();
         let message = format!(
             "{} did not run, because it may change something: first decide these calls of unknown \
              outcome: {}",
             camel_case(tool),
-            describe_calls(&undecided)
+            described.join("; ")
         );
         let mut failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
         failure.suggestions.push(
@@ -259,7 +260,7 @@ impl PriorCalls {
              lines for it before the first call that changes something:"
                 .to_owned(),
         );
-        for call in named.iter().take(4) {
+        for call in &undecided {
             let id = &call.id;
             failure.suggestions.push(format!(
                 "resume.repeat(\"{id}\") // it had no effect: run it again"
@@ -268,7 +269,7 @@ impl PriorCalls {
                 "resume.skip(\"{id}\", value) // it took effect: return value instead"
             ));
         }
-        let list: Vec<Value> = named
+        let list: Vec<Value> = undecided
             .iter()
             .map(|call| json!({"callId": call.id, "tool": call.tool, "args": call.args}))
             .collect();
@@ -307,24 +308,22 @@ impl PriorCalls {
         Some(format!(
             "reused recorded results instead of running these calls: {}; to run one of them instead, \
              write resume.repeat(\"{}\") before it",
-            describe_calls(&reused),
+            describe_first(&reused),
             first.id
         ))
     }
 }
 
-/// Describes the first [`MAX_NAMED_CALLS`] calls and counts the others.
-fn describe_calls(calls: &[&PriorCall]) -> String {
-    let named: Vec<String> = calls
-        .iter()
-        .take(MAX_NAMED_CALLS)
-        .map(|call| call.describe())
-        .collect();
-    let more = match calls.len() - named.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    named.join("; ") + &more
+/// Describes the first [`MAX_DESCRIBED_CALLS`] calls and names the others.
+fn describe_first(calls: &[&PriorCall]) -> String {
+    let named = calls.iter().enumerate().map(|(index, call)| {
+        if index < MAX_DESCRIBED_CALLS {
+            call.describe()
+        } else {
+            call.id.clone()
+        }
+    });
+    named.collect::<Vec<_>>().join("; ")
 }
 
 impl PriorCall {

@@ -317,6 +317,13 @@ impl Scope {
         ResumeAs::of_run(self.lock_resume_as_by_call().values().copied())
     }
 
+    /// Returns the ids of the recorded calls that a run that resumes this one has to decide.
+    pub fn undecided_calls(&self) -> BTreeSet<String> {
+        let by_call = self.lock_resume_as_by_call();
+        let undecided = by_call.iter().filter(|(_, as_)| **as_ == ResumeAs::Undecided);
+        undecided.map(|(id, _)| id.clone()).collect()
+    }
+
     /// Takes note of what a recorded call means to a run that resumes this one.
     pub(crate) fn note_resume_as(&self, call_id: &str, resume_as: ResumeAs) {
         self.lock_resume_as_by_call()

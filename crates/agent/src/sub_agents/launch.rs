@@ -120,7 +120,8 @@ impl PreparedSubAgent {
     }
 }
 
-/// Records the end of an agent's run.
+/// Records the end of an agent's run. If this fails, the agent has run, and may have changed
+/// something.
 async fn record_end(ledger: &dyn Ledger, id: &str, outcome: &TurnOutcome) -> Result<(), ToolError> {
     let mut output = ScriptToolCallOutput::new(id, "");
     output.status = match outcome.end {
@@ -133,7 +134,9 @@ async fn record_end(ledger: &dyn Ledger, id: &str, outcome: &TurnOutcome) -> Res
         ScriptError::new(code, Phase::Executing, "the agent was cancelled")
     });
     let recorded = ledger.record_run_end(&output, None).await;
-    recorded.map_err(|error| ToolError::new(format!("cannot record the end of the agent: {error}")))
+    recorded.map_err(|error| {
+        ToolError::new(format!("cannot record the end of the agent: {error}")).outcome_unknown()
+    })
 }
 
 /// Returns the status of an agent whose turn ended. An agent that was cancelled or failed may have

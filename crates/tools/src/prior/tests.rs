@@ -208,25 +208,51 @@ fn a_warning_names_each_unused_decision() {
 }
 
 #[test]
-fn the_warning_about_reused_calls_is_bounded_and_names_no_skipped_call() {
+fn the_warning_names_each_reused_call_and_no_skipped_one() {
     let id = |n: usize| format!("scr_1/tool_{n}");
     let mut calls = vec![undecided("scr_1/tool_0", "a")];
-    calls.extend((1..=MAX_NAMED_CALLS + 2).map(|n| reusable(&id(n), "a", json!(n))));
+    calls.extend((1..=MAX_DESCRIBED_CALLS + 2).map(|n| reusable(&id(n), "a", json!(n))));
     let prior = prior(calls);
     prior
         .decide(&id(0), ResumeDecision::Skip(json!(0)))
         .unwrap();
-    for n in 0..=MAX_NAMED_CALLS + 2 {
+    for n in 0..=MAX_DESCRIBED_CALLS + 2 {
         prior.look_up(&format!("tool_{n}"), "a", CallEffect::MayChange);
     }
     let warning = prior.reuse_warning().unwrap();
     assert_eq!(
         warning.matches(" pay {").count(),
-        MAX_NAMED_CALLS,
+        MAX_DESCRIBED_CALLS,
         "{warning}"
     );
     assert!(!warning.contains("tool_0"), "{warning}");
-    assert!(warning.contains(" and 2 more"), "{warning}");
+    for n in 1..=MAX_DESCRIBED_CALLS + 2 {
+        let separator = if n <= MAX_DESCRIBED_CALLS { ' ' } else { ';' };
+        let name = format!("{}{separator}", id(n));
+        assert!(warning.contains(&name), "no {name}: {warning}");
+    }
+}
+
+#[test]
+fn the_failure_names_each_undecided_call_and_its_lines() {
+    let id = |n: usize| format!("scr_1/tool_{n}");
+    let count = MAX_DESCRIBED_CALLS + 4;
+    let prior = prior((1..=count).map(|n| undecided(&id(n), "a")).collect());
+    let failure = prior.undecided_failure("pay");
+    assert_eq!(failure.message.matches(" pay {").count(), count);
+    assert_eq!(
+        failure.metadata["undecided"].as_array().map(Vec::len),
+        Some(count)
+    );
+    for n in 1..=count {
+        for line in [
+            format!("resume.repeat(\"{}\")", id(n)),
+            format!("resume.skip(\"{}\", value)", id(n)),
+        ] {
+            let has_line = |text: &String| text.starts_with(&line);
+            assert!(failure.suggestions.iter().any(has_line), "no {line}");
+        }
+    }
 }
 
 #[test]
