@@ -97,8 +97,7 @@ check: setup
 
 deny:
 	@scripts/setup-deny
-	.tools/bin/cargo-deny --workspace check bans
-	.tools/bin/cargo-deny --workspace --all-features check licenses sources
+	.tools/bin/cargo-deny --workspace --all-features check bans licenses sources
 	scripts/check-advisories
 	scripts/check-build-scripts
 
