@@ -133,6 +133,29 @@ impl SessionStore for Journal {
 }
 
 impl Journal {
+    /// Stores how the turn of a message ended, and releases its session in the same transaction. So
+    /// no other process can claim the session while its message is not answered, and a client that
+    /// reads the answer finds the session free.
+    pub async fn finish_and_release(
+        &self,
+        message: &InboxMessage,
+        state: InboxState,
+        answer: String,
+    ) -> Result<(), SessionError> {
+        let claim = self.claim_of(&message.session);
+        let own = self.for_session(&message.session);
+        let message = message.clone();
+        let finish = move |journal: &Self, connection: &Connection| {
+            journal.check_claim(connection, claim.as_ref())?;
+            journal.end_message(connection, &message, state, &answer)?;
+            match &claim {
+                Some(claim) => journal.release_in(connection, claim),
+                None => Ok(()),
+            }
+        };
+        Ok(own.write_async(finish).await?)
+    }
+
     fn create_in(
         &self,
         connection: &Connection,

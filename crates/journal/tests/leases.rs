@@ -231,6 +231,61 @@ fn a_process_that_was_stopped_cannot_write_to_a_session_that_was_taken_over() {
     begin_call(&stopped, "scr_5", "call_5").unwrap();
 }
 
+/// A server stores the last events and the answer of a turn after its session was released.
+#[test]
+fn the_end_of_a_turn_is_refused_after_another_process_claimed_the_released_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, other) = (open(dir.path(), TIMES), open(dir.path(), TIMES));
+    let session = first.begin_session("/w", None).unwrap();
+    send(&first, person(), &session).unwrap();
+    let claimed = first.claim_next(&session).wait().unwrap().unwrap();
+    first.release_session(&session).wait().unwrap();
+    // As long as the session is free, late writes are no conflict.
+    let body = || vec![json!({"type": "error"})];
+    assert_eq!(first.append_events(&session, body()).wait().unwrap(), 1);
+
+    other.claim_session(&session).unwrap();
+    let check_refused = || {
+        let finish = first.finish(&claimed.message, InboxState::Answered, "late".to_owned());
+        let error = finish.wait().unwrap_err().to_string();
+        assert!(error.contains("claimed"), "{error}");
+        assert!(matches!(
+            first.append_events(&session, body()).wait(),
+            Err(ServerStoreError::TakenOver(_))
+        ));
+    };
+    check_refused();
+    other.release_session(&session).wait().unwrap();
+    check_refused();
+    assert_eq!(other.events_after(&session, 0, 10).wait().unwrap().len(), 1);
+    let message = other.message(&session, claimed.message.number);
+    assert_eq!(message.wait().unwrap().state, InboxState::Claimed);
+    // A new claim can write again.
+    first.claim_session(&session).unwrap();
+    assert_eq!(first.append_events(&session, body()).wait().unwrap(), 2);
+}
+
+#[test]
+fn a_session_becomes_free_in_the_moment_in_which_its_message_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, other) = (open(dir.path(), TIMES), open(dir.path(), TIMES));
+    let session = first.begin_session("/w", None).unwrap();
+    let message = send(&first, person(), &session).unwrap();
+    first.claim_next(&session).wait().unwrap().unwrap();
+    let refused = other.claim_session(&session);
+    assert!(matches!(refused, Err(JournalError::SessionInUse(_))));
+    let finish = first.finish_and_release(&message, InboxState::Answered, "done".to_owned());
+    finish.wait().unwrap();
+    other.claim_session(&session).unwrap();
+    let answered = other.message(&session, message.number).wait().unwrap();
+    assert_eq!(answered.answer.as_deref(), Some("done"));
+    // The end of the session value releases it again, which must not free the claim of the other.
+    first.release_session(&session).wait().unwrap();
+    append(&other, &session, 1).unwrap();
+    let refused = first.claim_session(&session);
+    assert!(matches!(refused, Err(JournalError::SessionInUse(_))));
+}
+
 trait ChannelCount {
     fn channel_count(&self) -> usize;
 }
