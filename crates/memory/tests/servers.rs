@@ -83,11 +83,11 @@ async fn the_pass_of_a_machine_that_died_continues_when_its_lease_has_ended() {
         "INSERT INTO memory_locks (unit, holder, ends_ms)
          SELECT 'session-' || CAST(id AS TEXT), 'other', {now} + ?1 FROM memory_sessions"
     );
-    database.execute(&sql, params![60_000]).unwrap();
+    database.execute(&sql, params![60_000_i64]).unwrap();
     let refused = first.distill("s", None).await;
     assert!(matches!(refused, Err(MemoryError::DistillLocked(_))));
     let sql = format!("UPDATE memory_locks SET ends_ms = {now} - ?1");
-    database.execute(&sql, params![1]).unwrap();
+    database.execute(&sql, params![1_i64]).unwrap();
     let done = first.distill("s", None).await.unwrap();
     assert_eq!(done.distilled_turns, 1);
 }
