@@ -54,6 +54,7 @@ mod store_copy;
 mod time;
 mod tool_counts;
 mod turn_changes;
+mod unused_blobs;
 mod write_behind;
 
 pub use column_encryption::ColumnEncryption;

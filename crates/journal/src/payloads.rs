@@ -2,13 +2,13 @@
 //! stored in its row. A large payload is stored once in the table `blobs` under its hash. With a
 //! key, payloads are encrypted.
 
-use selvedge_database::{Connection, NamedLockMode, ValueRef, params};
+use selvedge_database::{Connection, ValueRef, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use crate::JournalError;
-use crate::connection::{execute, query_first};
+use crate::connection::query_first;
 use crate::crypto::{Cipher, KeyedHash, NONCE_BYTES};
 
 /// Payloads up to this size are stored in their row.
@@ -23,8 +23,6 @@ const KIND_BLOB: u8 = 2;
 const KIND_COMPRESSED: u8 = 4;
 /// Added to the first byte if the payload is encrypted.
 const ENCRYPTED_FLAG: u8 = 1;
-/// The lock of transactions that store blobs (shared) or remove unused ones (exclusive).
-pub(crate) const BLOBS_LOCK: &str = "blobs";
 /// The compression level of zstd: the fastest one, which makes JSON about three times smaller.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -81,14 +79,16 @@ impl Payloads {
             None => Sha256::digest(bytes).into(),
             Some(key) => key.blob_hash.hash(&[bytes]),
         };
-        connection.lock_name(BLOBS_LOCK, NamedLockMode::Shared);
-        let exists = connection
-            .prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?
-            .exists(params![hash])?;
-        if !exists {
+        // A blob that exists must not be removed before the row that refers to it is stored.
+        let lock = connection.shared_row_lock();
+        let exists = format!("SELECT 1 FROM blobs WHERE hash = ?1{lock}");
+        while !connection.prepare_cached(&exists)?.exists(params![hash])? {
             let packed = self.encrypt(compress(bytes)?)?;
             let sql = "INSERT INTO blobs (hash, packed) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-            execute(connection, sql, params![hash, packed])?;
+            if connection.execute(sql, params![hash, packed])? > 0 {
+                break;
+            }
+            // Another transaction has stored it meanwhile.
         }
         Ok([&[KIND_BLOB | self.encryption_flag()], &hash[..]].concat())
     }
