@@ -349,6 +349,45 @@ fn no_session_is_taken_over_for_one_duration_after_the_database_was_away() {
 }
 
 #[test]
+fn no_session_is_taken_over_at_once_after_the_database_was_away_for_hours() {
+    let dir = tempfile::tempdir().unwrap();
+    let owner = open_stopped(dir.path());
+    let session = owner.begin_session("/w", None).unwrap();
+    let age = "UPDATE owners SET ends_ms = ends_ms - 7200000";
+    let database = database(dir.path());
+    database.execute_batch(age).unwrap();
+    // The first process that can write again, which has not watched the leases yet.
+    let times = LeaseTimes {
+        duration: TIMEOUT,
+        ..TIMES
+    };
+    let other = open(dir.path(), times);
+    other.begin_session("/w", None).unwrap();
+    let refused = other.claim_session(&session);
+    assert!(matches!(refused, Err(JournalError::SessionInUse(_))));
+    append(&owner, &session, 1).unwrap();
+}
+
+#[test]
+fn rows_of_leases_that_ended_long_ago_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = open(dir.path(), TIMES);
+    let database = database(dir.path());
+    let row = "INSERT INTO owners (id, ends_ms, name, versions) VALUES ('gone', 1, 'x', '{}')";
+    database.execute_batch(row).unwrap();
+    journal.begin_session("/w", None).unwrap();
+    let rows = || -> i64 {
+        let sql = "SELECT count(*) FROM owners WHERE id = 'gone'";
+        database.query_row(sql, &[], |row| row.get(0)).unwrap()
+    };
+    let start = Instant::now();
+    while rows() > 0 {
+        assert!(start.elapsed() < TIMEOUT, "the row is not removed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn the_queue_tells_which_sessions_are_free_and_which_no_server_serves() {
     let dir = tempfile::tempdir().unwrap();
     let (server, other) = (open_stopped(dir.path()), open(dir.path(), TIMES));
