@@ -41,8 +41,11 @@ STORE_TESTS := -p selvedge-database -p selvedge-journal -p selvedge-memory -p se
 	--lib --test postgres --test cabinet --test channels --test server_store --test session_store \
 	--test leases --test storage --test turn_changes --test write_behind --test store_copy --test batches \
 	--test distill_and_forget --test encryption --test folders --test forgetting --test gradient \
-	--test import --test lesson_changes --test offline --test pipeline \
+	--test import --test lesson_changes --test offline --test pipeline --test quality --test servers \
+	--test shared_approvals \
 	--test projects --test recall --test turn_levels --test store --test resume --test serve --test suspension
+# Those of the agent, whose other tests use files only.
+AGENT_STORE_TESTS := -p selvedge-agent --test crash --test takeover
 
 test: setup
 	@scripts/setup-tests
@@ -51,9 +54,11 @@ ifeq ($(NEXTEST),yes)
 	scripts/with-compiler $(CARGO) nextest run --workspace -E 'package(selvedge-tidy)'
 	scripts/with-compiler $(CARGO) nextest run --workspace --no-fail-fast -E 'not package(selvedge-tidy)'
 	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run --no-fail-fast $(STORE_TESTS) -E 'not test(page::)'
+	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run --no-fail-fast $(AGENT_STORE_TESTS)
 else
 	scripts/with-compiler $(CARGO) test --workspace --all-targets
 	scripts/with-postgres scripts/with-compiler $(CARGO) test $(STORE_TESTS) -- --skip page::
+	scripts/with-postgres scripts/with-compiler $(CARGO) test $(AGENT_STORE_TESTS)
 endif
 	scripts/with-compiler $(CARGO) test --workspace --doc
 	scripts/test-store-faults short
