@@ -12,7 +12,7 @@ use selvedge_database::{Connection, OptionalRow, params};
 
 use crate::connection::{execute, query_column};
 use crate::document_store::OWNER_SEPARATOR;
-use crate::server_store::ANY_SESSION;
+use crate::idempotency::ANY_SESSION;
 use crate::{Journal, JournalError, StoredRow, StoredRunState};
 
 /// What [`Journal::forget`] deleted.

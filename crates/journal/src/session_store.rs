@@ -13,7 +13,7 @@ use selvedge_protocol::{
 
 use crate::connection::{execute, in_folders_condition, query_column, query_first};
 use crate::inbox::{QueueRefusal, payer_lock};
-use crate::server_store::{client_session_count, open_message_count};
+use crate::session_queues::{client_session_count, open_message_count};
 use crate::session_title::TITLE_COLUMNS;
 use crate::sessions::insert_session;
 use crate::time::now_ms;
