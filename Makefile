@@ -38,7 +38,7 @@ demo: setup
 
 # The tests that also run on PostgreSQL.
 STORE_TESTS := -p selvedge-database -p selvedge-journal -p selvedge-memory -p selvedge \
-	--lib --test postgres --test cabinet --test channels --test server_store --test session_store \
+	--lib --test postgres --test postgres_tls --test cabinet --test channels --test server_store --test session_store \
 	--test leases --test storage --test turn_changes --test write_behind --test store_copy --test batches \
 	--test distill_and_forget --test encryption --test folders --test forgetting --test gradient \
 	--test import --test lesson_changes --test offline --test pipeline --test quality --test servers \
@@ -69,6 +69,7 @@ test-store-faults: setup
 	scripts/test-store-faults long
 	scripts/test-store-faults split-brain
 	scripts/test-store-faults clock-skew
+	scripts/test-store-faults outage
 	scripts/test-store-faults throughput
 	scripts/measure-store-load
 
