@@ -38,11 +38,14 @@ demo: setup
 
 # The tests that also run on PostgreSQL.
 STORE_TESTS := -p selvedge-database -p selvedge-journal -p selvedge-memory -p selvedge \
-	--lib --test postgres --test cabinet --test channels --test server_store --test session_store \
+	--lib --test postgres --test postgres_tls --test cabinet --test channels --test server_store --test session_store \
 	--test leases --test storage --test turn_changes --test write_behind --test store_copy --test batches \
 	--test distill_and_forget --test encryption --test folders --test forgetting --test gradient \
-	--test import --test lesson_changes --test offline --test pipeline \
+	--test import --test lesson_changes --test offline --test pipeline --test quality --test servers \
+	--test shared_approvals \
 	--test projects --test recall --test turn_levels --test store --test resume --test serve --test suspension
+# Those of the agent, whose other tests use files only.
+AGENT_STORE_TESTS := -p selvedge-agent --test crash --test takeover
 
 test: setup
 	@scripts/setup-tests
@@ -51,9 +54,11 @@ ifeq ($(NEXTEST),yes)
 	scripts/with-compiler $(CARGO) nextest run --workspace -E 'package(selvedge-tidy)'
 	scripts/with-compiler $(CARGO) nextest run --workspace --no-fail-fast -E 'not package(selvedge-tidy)'
 	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run --no-fail-fast $(STORE_TESTS) -E 'not test(page::)'
+	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run --no-fail-fast $(AGENT_STORE_TESTS)
 else
 	scripts/with-compiler $(CARGO) test --workspace --all-targets
 	scripts/with-postgres scripts/with-compiler $(CARGO) test $(STORE_TESTS) -- --skip page::
+	scripts/with-postgres scripts/with-compiler $(CARGO) test $(AGENT_STORE_TESTS)
 endif
 	scripts/with-compiler $(CARGO) test --workspace --doc
 	scripts/test-store-faults short
@@ -64,6 +69,7 @@ test-store-faults: setup
 	scripts/test-store-faults long
 	scripts/test-store-faults split-brain
 	scripts/test-store-faults clock-skew
+	scripts/test-store-faults outage
 	scripts/test-store-faults throughput
 	scripts/measure-store-load
 

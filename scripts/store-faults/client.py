@@ -8,7 +8,7 @@ import time
 REQUEST_TIMEOUT = 30
 RETRY_DELAY = 0.2
 # The server that handled the request was killed, the database is away, or too much is going on.
-REPEATED_STATUSES = {409, 425, 429, 500, 502, 503, 504}
+REPEATED_STATUSES = {409, 425, 429, 502, 503, 504}
 
 
 # The server was killed or stopped meanwhile.

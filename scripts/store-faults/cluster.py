@@ -46,7 +46,8 @@ class Postgres:
             "listen_addresses": "''",
             "unix_socket_directories": f"'{self.folder}'",
             "max_connections": "300",
-            # The machine does not crash, so the disk need not have what the kernel has.
+            # The machine does not crash, so the disk need not have what the kernel has. What
+            # measures times sets it on.
             "fsync": "off",
             **self.settings,
         }
@@ -186,6 +187,7 @@ class Server:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} does not start: {self.errors}")
             time.sleep(0.02)
+        self.begun = time.monotonic()
 
     def read_errors(self):
         for line in self.process.stderr:

@@ -141,7 +141,7 @@ impl AgentMemory {
     async fn prepare_prefix(
         &self,
         session: &Session,
-        missing: Vec<Vec<u8>>,
+        missing: MissingTurns,
     ) -> Result<PromptPrefix, MemoryError> {
         let history = self.0.options.history;
         let (id, turn) = (session.id().to_owned(), session.turn_number());
@@ -289,7 +289,7 @@ impl AgentMemory {
         &self,
         session: &Session,
         last: u32,
-    ) -> Result<Vec<Vec<u8>>, MemoryError> {
+    ) -> Result<MissingTurns, MemoryError> {
         let id = session.id().to_owned();
         let count = move |memory: &Arc<Memory>| memory.turn_count(&id);
         let stored = self.0.memory.run_blocking(count).await?;
@@ -311,7 +311,7 @@ impl AgentMemory {
             };
             turns.push(encode_turn(&items, &runs, requester));
         }
-        Ok(turns)
+        Ok((stored, turns))
     }
 }
 
@@ -498,11 +498,13 @@ fn recall_event(recalled: &RecalledMemory) -> Option<RuntimeEvent> {
     })
 }
 
-fn store_turns(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), MemoryError> {
-    if !turns.is_empty() {
-        memory.append_all(turns.iter().map(|raw| (session, NewTurn::from_items(raw))))?;
-    }
-    Ok(())
+/// The last turn that memory has, and the turns after it.
+type MissingTurns = (u32, Vec<Vec<u8>>);
+
+fn store_turns(memory: &Memory, session: &str, missing: &MissingTurns) -> Result<(), MemoryError> {
+    let (stored, turns) = missing;
+    let turns: Vec<_> = turns.iter().map(|raw| NewTurn::from_items(raw)).collect();
+    memory.append_after(session, *stored, &turns).map(drop)
 }
 
 /// The most bytes of the arguments and results of all calls of a script in the raw text of a turn.

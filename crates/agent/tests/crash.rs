@@ -1,6 +1,8 @@
 //! A long session whose process is killed repeatedly ends like one whose process was never killed.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+#[path = "../../journal/tests/support/store.rs"]
+mod store;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +23,7 @@ use selvedge_tools::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use store::store;
 use support::answer_encoding::{block, call, text};
 use support::server::{Asked, Reply, Server};
 use tempfile::TempDir;
@@ -130,7 +133,7 @@ fn child() {
         .build()
         .unwrap()
         .block_on(async {
-            let journal = Journal::open(&place).unwrap();
+            let journal = Journal::open(store(&place)).unwrap();
             let mut registry = Registry::new();
             registry
                 .register(
@@ -248,7 +251,7 @@ async fn killed_while_holding(server: &Server, place: &Path, deaths: usize) -> [
     })
     .await
     .unwrap();
-    let journal = Journal::open(place).unwrap();
+    let journal = Journal::open(store(place)).unwrap();
     let session = Session::open(&journal, &id).await.unwrap();
     [support::history(&session).join("\n"), lines(place)]
 }
@@ -298,7 +301,7 @@ fn one_turn(place: &Path, url: &str) -> Child {
 }
 
 async fn begin(place: &Path) -> String {
-    let journal = Journal::open(place).unwrap();
+    let journal = Journal::open(store(place)).unwrap();
     let id = Session::begin(&journal, "").await.unwrap().id().to_owned();
     std::fs::write(place.join("session"), &id).unwrap();
     id
@@ -399,8 +402,8 @@ async fn a_session_killed_ten_times_ends_like_one_that_was_never_killed() {
     assert_eq!(killed, KILLS, "every kill hit a running process");
 
     let journals = [
-        Journal::open(calm.path()).unwrap(),
-        Journal::open(wild.path()).unwrap(),
+        Journal::open(store(calm.path())).unwrap(),
+        Journal::open(store(wild.path())).unwrap(),
     ];
     let [calm_session, wild_session] = [
         Session::open(&journals[0], &ids[0]).await.unwrap(),

@@ -1,6 +1,8 @@
 //! A turn whose session another process takes over meanwhile.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+#[path = "../../journal/tests/support/store.rs"]
+mod store;
 mod support;
 
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use futures_util::future::BoxFuture;
 use selvedge_agent::{Session, TurnAdditions, TurnCharge, TurnHook};
 use selvedge_journal::{Journal, JournalOptions, LeaseTimes};
 use selvedge_protocol::{TurnErrorKind, WireApi};
+use store::store;
 use support::TestAgent;
 use support::answer_encoding::text;
 use support::server::Server;
@@ -47,7 +50,7 @@ async fn a_turn_that_was_taken_over_ends_and_is_not_remembered() {
             }),
             ..JournalOptions::default()
         };
-        Journal::open_with(folder.path(), &options).unwrap()
+        Journal::open_with(store(folder.path()), &options).unwrap()
     };
     // One process renews its lease never again, as if it were stopped.
     let stopped = open(Duration::from_secs(3600));

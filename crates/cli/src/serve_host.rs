@@ -233,13 +233,18 @@ impl JournalHost {
             );
             run.await
         };
-        let (state, answer) = match run.await {
+        // The session stays claimed until its message is answered: another server that claims it
+        // before would make the last writes of this turn fail.
+        let (state, answer, _claimed) = match run.await {
             Ok((session, outcome)) if is_unfinished(&journal, &session, outcome.as_ref()) => {
                 return Err(HostError::failed(
                     describe_end(&session, outcome.as_ref()).1,
                 ));
             }
-            Ok((session, outcome)) => describe_end(&session, outcome.as_ref()),
+            Ok((session, outcome)) => {
+                let (state, answer) = describe_end(&session, outcome.as_ref());
+                (state, answer, Some(session))
+            }
             Err(error) if is_lost(&journal, &id).await? => {
                 return Err(HostError::failed(format!("{error:#}")));
             }
@@ -248,15 +253,15 @@ impl JournalHost {
                 let problem = shown_problem(&problem, &id, claimed.turn, &directory);
                 let failed = fail_turn(&journal, &id, claimed, &problem, &options.events);
                 failed.await;
-                (InboxState::Failed, problem.to_string())
+                (InboxState::Failed, problem.to_string(), None)
             }
         };
         // A message counts as answered only after the events of its turn are stored.
         if !turn.flush.wait().await {
             return Err(HostError::failed("the events of the turn cannot be stored"));
         }
-        let finished = journal.finish(&claimed.message, state, answer).await;
-        finished.map_err(HostError::failed)
+        let finished = journal.finish_and_release(&claimed.message, state, answer);
+        finished.await.map_err(HostError::failed)
     }
 }
 

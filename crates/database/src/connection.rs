@@ -134,6 +134,27 @@ impl Connection {
         }
     }
 
+    /// Returns the end of a `SELECT` in a transaction that may write: the rows that it returns
+    /// cannot be deleted or changed until the end of this transaction. Several transactions can have
+    /// this lock of a row at the same time.
+    pub fn shared_row_lock(&self) -> &'static str {
+        match &self.backend {
+            // The transaction has locked the whole file.
+            Backend::Sqlite(_) => "",
+            Backend::Postgres(_) => " FOR SHARE",
+        }
+    }
+
+    /// Like [`Connection::row_lock`], but rows that another transaction has locked are not
+    /// returned.
+    pub fn free_row_lock(&self) -> &'static str {
+        match &self.backend {
+            // The transaction has locked the whole file.
+            Backend::Sqlite(_) => "",
+            Backend::Postgres(_) => " FOR UPDATE SKIP LOCKED",
+        }
+    }
+
     /// Locks a name for this transaction, until it ends. The lock is taken with the next statement.
     pub fn lock_name(&self, name: &str, mode: NamedLockMode) {
         match &self.backend {

@@ -4,7 +4,7 @@
 //! that was taken over, also not after it has claimed and lost the session several times.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use selvedge_database::{Connection, params};
 use selvedge_protocol::{AuthorKind, MessageAuthor};
@@ -28,29 +28,47 @@ pub(crate) struct SessionClaim {
     fence: i64,
 }
 
-/// The claims of this process by session. A claim that was lost stays until the session is claimed
-/// again, so that late writes are refused.
+/// The claims of this process by session. A claim that was lost or released stays until the session
+/// is claimed again, so that late writes are refused if another process has claimed it.
 #[derive(Debug, Default)]
-pub(crate) struct SessionClaims(Mutex<HashMap<String, i64>>);
+pub(crate) struct SessionClaims(Mutex<HashMap<String, KnownClaim>>);
+
+#[derive(Debug, Clone, Copy)]
+struct KnownClaim {
+    fence: i64,
+    is_released: bool,
+}
 
 impl SessionClaims {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, KnownClaim>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn insert(&self, session: &str, fence: i64) {
-        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        claims.insert(session.to_owned(), fence);
+        let claim = KnownClaim {
+            fence,
+            is_released: false,
+        };
+        self.lock().insert(session.to_owned(), claim);
     }
 
     fn get(&self, session: &str) -> Option<SessionClaim> {
-        let claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        claims.get(session).map(|fence| SessionClaim {
+        self.lock().get(session).map(|claim| SessionClaim {
             session: session.to_owned(),
-            fence: *fence,
+            fence: claim.fence,
         })
     }
 
-    fn remove(&self, claim: &SessionClaim) {
-        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if claims.get(&claim.session) == Some(&claim.fence) {
-            claims.remove(&claim.session);
+    fn is_released(&self, session: &str) -> bool {
+        let claims = self.lock();
+        claims.get(session).is_some_and(|claim| claim.is_released)
+    }
+
+    fn set_released(&self, released: &SessionClaim) {
+        if let Some(claim) = self.lock().get_mut(&released.session)
+            && claim.fence == released.fence
+        {
+            claim.is_released = true;
         }
     }
 }
@@ -120,24 +138,30 @@ impl Journal {
 
     /// Releases a session of this process.
     pub async fn release_session(&self, id: &str) -> Result<(), JournalError> {
-        let Some(claim) = self.claim_of(id) else {
+        let Some(claim) = self.claim_of(id).filter(|_| !self.claims.is_released(id)) else {
             return Ok(());
         };
-        self.write_async(move |journal, connection| {
-            let sql = "UPDATE sessions SET owner = NULL
-                WHERE id = ?1 AND owner = ?2 AND fence = ?3";
-            let mut release = connection.prepare_cached(sql)?;
-            let values = params![claim.session, journal.owner.id, claim.fence];
-            if release.execute(values)? > 0 {
-                journal.claims.remove(&claim);
-            }
-            Ok(())
-        })
-        .await
+        self.write_async(move |journal, connection| journal.release_in(connection, &claim))
+            .await
     }
 
-    /// Returns the claim of this process on a session; `None` if it has claimed none. To be read
-    /// when a write is requested, not when it is executed.
+    /// Releases a session in a transaction, unless another process has claimed it.
+    pub(crate) fn release_in(
+        &self,
+        connection: &Connection,
+        claim: &SessionClaim,
+    ) -> Result<(), JournalError> {
+        let sql = "UPDATE sessions SET owner = NULL
+            WHERE id = ?1 AND owner = ?2 AND fence = ?3";
+        let mut release = connection.prepare_cached(sql)?;
+        if release.execute(params![claim.session, self.owner.id, claim.fence])? > 0 {
+            self.claims.set_released(claim);
+        }
+        Ok(())
+    }
+
+    /// Returns the last claim of this process on a session, also if it was released; `None` if it
+    /// never claimed it. To be read when a write is requested, not when it is executed.
     pub(crate) fn claim_of(&self, session: &str) -> Option<SessionClaim> {
         self.claims.get(session)
     }

@@ -234,6 +234,12 @@ impl JournalError {
         self.has_kind(DatabaseErrorKind::Unavailable)
     }
 
+    /// Whether the write may have been committed: the connection to the database was lost meanwhile,
+    /// and the database did not tell.
+    pub(crate) fn is_outcome_unknown(&self) -> bool {
+        self.has_kind(DatabaseErrorKind::OutcomeUnknown)
+    }
+
     /// Whether the address, user or password of the database is wrong.
     pub fn is_address_wrong(&self) -> bool {
         self.has_kind(DatabaseErrorKind::Address)

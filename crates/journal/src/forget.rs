@@ -12,8 +12,7 @@ use selvedge_database::{Connection, OptionalRow, params};
 
 use crate::connection::{execute, query_column};
 use crate::document_store::OWNER_SEPARATOR;
-use crate::retention::remove_unused_blobs;
-use crate::server_store::ANY_SESSION;
+use crate::idempotency::ANY_SESSION;
 use crate::{Journal, JournalError, StoredRow, StoredRunState};
 
 /// What [`Journal::forget`] deleted.
@@ -37,13 +36,19 @@ impl Journal {
     /// Deletes a turn of a session, or the whole session if `turn` is `None`. Forks of the session
     /// remain, without the turns they copied. Fails if another process has claimed the session or
     /// one of its runs has not ended. [`Journal::scrub`] overwrites the free pages that remain.
+    ///
+    /// Large payloads are deleted after the transaction that deletes the rows. If the process ends
+    /// between, [`Journal::apply_retention`] deletes them.
     pub fn forget(
         &self,
         session: &str,
         turn: Option<u32>,
         rewrite: RewriteItemsFn<'_>,
     ) -> Result<SessionForgetReport, JournalError> {
-        self.write(|connection| self.forget_in(connection, session, turn, rewrite))
+        let forgotten =
+            self.write(|connection| self.forget_in(connection, session, turn, rewrite))?;
+        self.remove_unused_blobs()?;
+        Ok(forgotten)
     }
 
     /// Returns what [`Journal::forget`] would return, and changes nothing.
@@ -83,7 +88,6 @@ impl Journal {
         if turn.is_none() {
             work.delete_session(session)?;
         }
-        remove_unused_blobs(connection)?;
         Ok(work.report)
     }
 

@@ -6,9 +6,10 @@ use selvedge_protocol::{
     NewInboxMessage,
 };
 
+use crate::api_tokens::token_by_name;
 use crate::connection::{execute, query_first};
 use crate::notices::QUEUES_TOPIC;
-use crate::server_store::{open_message_count, token_by_name};
+use crate::session_queues::open_message_count;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 

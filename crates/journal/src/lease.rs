@@ -23,8 +23,8 @@ use crate::connection::{execute, query_column, query_first};
 use crate::liveness::process_name;
 use crate::schema::known_versions;
 
-/// How long rows of leases that have ended are kept, in milliseconds.
-const ENDED_RETENTION_MS: i64 = 3600 * 1000;
+/// How long rows of leases that have ended are kept.
+const ENDED_RETENTION: Duration = Duration::from_secs(3600);
 
 /// The times of leases. All processes of a database must use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +147,6 @@ impl OwnerLease {
             return Ok(());
         }
         self.renew(connection)?;
-        self.remove_ended(connection)?;
         self.lock().phase = LeasePhase::Renewed;
         let lease = self.clone();
         let thread = std::thread::Builder::new().name("selvedge-lease".to_owned());
@@ -176,7 +175,7 @@ impl OwnerLease {
 
     /// The thread that renews the lease.
     fn renew_until_closed(&self, connect: impl Fn() -> Result<Connection, JournalError>) {
-        let mut connection = None;
+        let (mut connection, mut cleaned_at) = (None, None);
         while self.wait_for_next_renewal() {
             if connection.is_none() {
                 connection = connect()
@@ -184,7 +183,9 @@ impl OwnerLease {
                     .ok();
             }
             let Some(open) = &connection else { continue };
-            if let Err(error) = self.renew(open) {
+            let renewed = self.renew(open);
+            let renewed = renewed.and_then(|()| self.remove_ended(open, &mut cleaned_at));
+            if let Err(error) = renewed {
                 tracing::error!(%error, "cannot renew the lease");
                 connection = None;
             }
@@ -259,11 +260,23 @@ impl OwnerLease {
         Ok(())
     }
 
-    /// Removes the rows of processes that ended long ago.
-    fn remove_ended(&self, connection: &Connection) -> Result<(), JournalError> {
+    /// Removes the rows of processes that ended long ago, from time to time. A process without a row
+    /// counts as ended, so all processes must have had the time to renew their leases before.
+    fn remove_ended(
+        &self,
+        connection: &Connection,
+        cleaned_at: &mut Option<Instant>,
+    ) -> Result<(), JournalError> {
+        let is_due = |at: Instant| at.elapsed() >= ENDED_RETENTION;
+        if !cleaned_at.is_none_or(is_due) || !self.is_watching() {
+            return Ok(());
+        }
         let now = connection.database_now();
         let sql = format!("DELETE FROM owners WHERE ends_ms < {now} - ?1");
-        execute(connection, &sql, params![ENDED_RETENTION_MS])
+        let retention = ENDED_RETENTION.as_millis() as i64;
+        execute(connection, &sql, params![retention])?;
+        *cleaned_at = Some(Instant::now());
+        Ok(())
     }
 
     /// Returns whether the lease of a process has not ended.

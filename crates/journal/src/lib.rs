@@ -16,6 +16,7 @@ extern crate self as selvedge_journal;
 #[path = "../tests/support/store.rs"]
 mod test_store;
 
+mod api_tokens;
 mod cancel_requests;
 mod channels;
 mod claims;
@@ -25,6 +26,7 @@ mod crypto;
 mod document_store;
 mod error;
 mod forget;
+mod idempotency;
 mod inbox;
 mod jobs;
 mod journal;
@@ -42,8 +44,8 @@ mod runs;
 mod schema;
 mod script_values;
 mod server_leases;
-mod server_store;
 mod session_events;
+mod session_queues;
 mod session_store;
 mod session_title;
 mod sessions;
@@ -54,6 +56,7 @@ mod store_copy;
 mod time;
 mod tool_counts;
 mod turn_changes;
+mod unused_blobs;
 mod write_behind;
 
 pub use column_encryption::ColumnEncryption;

@@ -2,13 +2,13 @@
 //! stored in its row. A large payload is stored once in the table `blobs` under its hash. With a
 //! key, payloads are encrypted.
 
-use selvedge_database::{Connection, NamedLockMode, ValueRef, params};
+use selvedge_database::{Connection, ValueRef, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use crate::JournalError;
-use crate::connection::{execute, query_first};
+use crate::connection::query_first;
 use crate::crypto::{Cipher, KeyedHash, NONCE_BYTES};
 
 /// Payloads up to this size are stored in their row.
@@ -23,8 +23,6 @@ const KIND_BLOB: u8 = 2;
 const KIND_COMPRESSED: u8 = 4;
 /// Added to the first byte if the payload is encrypted.
 const ENCRYPTED_FLAG: u8 = 1;
-/// The lock of transactions that store blobs (shared) or remove unused ones (exclusive).
-pub(crate) const BLOBS_LOCK: &str = "blobs";
 /// The compression level of zstd: the fastest one, which makes JSON about three times smaller.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -81,14 +79,16 @@ impl Payloads {
             None => Sha256::digest(bytes).into(),
             Some(key) => key.blob_hash.hash(&[bytes]),
         };
-        connection.lock_name(BLOBS_LOCK, NamedLockMode::Shared);
-        let exists = connection
-            .prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?
-            .exists(params![hash])?;
-        if !exists {
+        // A blob that exists must not be removed before the row that refers to it is stored.
+        let lock = connection.shared_row_lock();
+        let exists = format!("SELECT 1 FROM blobs WHERE hash = ?1{lock}");
+        while !connection.prepare_cached(&exists)?.exists(params![hash])? {
             let packed = self.encrypt(compress(bytes)?)?;
             let sql = "INSERT INTO blobs (hash, packed) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-            execute(connection, sql, params![hash, packed])?;
+            if connection.execute(sql, params![hash, packed])? > 0 {
+                break;
+            }
+            // Another transaction has stored it meanwhile.
         }
         Ok([&[KIND_BLOB | self.encryption_flag()], &hash[..]].concat())
     }
@@ -177,11 +177,37 @@ impl Payloads {
             .transpose()?)
     }
 
+    /// Like [`Payloads::require_json`], for a column whose blob is in the same row
+    /// ([`select_blob_of`]).
+    pub(crate) fn require_joined_json<T: DeserializeOwned>(
+        &self,
+        column: ValueRef<'_>,
+        blob: ValueRef<'_>,
+    ) -> Result<T, JournalError> {
+        let packed = blob.as_bytes().map(<[u8]>::to_vec);
+        let bytes = self.decode(column, |_| Ok(packed))?;
+        let bytes = bytes.ok_or_else(|| JournalError::Damaged("a payload is missing".into()))?;
+        Ok(serde_json::from_slice(&bytes)?)
+    }
+
     /// Returns the payload of a column, or `None` if the column is null.
     pub(crate) fn get(
         &self,
         connection: &Connection,
         column: ValueRef<'_>,
+    ) -> Result<Option<Vec<u8>>, JournalError> {
+        self.decode(column, |hash| {
+            let sql = "SELECT packed FROM blobs WHERE hash = ?1";
+            query_first(connection, sql, params![hash])
+        })
+    }
+
+    /// Returns the payload of a column, or `None` if the column is null. `read_blob` returns the
+    /// blob with a hash.
+    fn decode(
+        &self,
+        column: ValueRef<'_>,
+        read_blob: impl FnOnce(&[u8]) -> Result<Option<Vec<u8>>, JournalError>,
     ) -> Result<Option<Vec<u8>>, JournalError> {
         if column == ValueRef::Null {
             return Ok(None);
@@ -202,9 +228,7 @@ impl Payloads {
             KIND_INLINE => open(rest.to_vec()).map(Some),
             KIND_COMPRESSED => decompress(&open(rest.to_vec())?).map(Some),
             KIND_BLOB => {
-                let sql = "SELECT packed FROM blobs WHERE hash = ?1";
-                let packed = query_first(connection, sql, params![rest])?
-                    .ok_or_else(|| damaged("a payload is missing"))?;
+                let packed = read_blob(rest)?.ok_or_else(|| damaged("a payload is missing"))?;
                 decompress(&open(packed)?).map(Some)
             }
             _ => Err(damaged("a payload has an unknown kind")),
@@ -214,11 +238,23 @@ impl Payloads {
 
 /// Returns the SQL that selects the hashes of the blobs that a column refers to.
 pub(crate) fn select_blob_hashes(table: &str, column: &str) -> String {
-    let encrypted = KIND_BLOB | ENCRYPTED_FLAG;
+    let is_blob = is_blob(column);
+    format!("SELECT substr({column}, 2) AS hash FROM {table} WHERE {is_blob}")
+}
+
+/// Returns the SQL of the blob that a column of the same row refers to; null if it refers to none.
+/// With it, reading many rows takes one query.
+pub(crate) fn select_blob_of(column: &str) -> String {
+    let is_blob = is_blob(column);
     format!(
-        "SELECT substr({column}, 2) AS hash FROM {table}
-         WHERE substr({column}, 1, 1) IN (x'{KIND_BLOB:02x}', x'{encrypted:02x}')"
+        "CASE WHEN {is_blob} THEN (SELECT packed FROM blobs WHERE hash = substr({column}, 2)) END"
     )
+}
+
+/// Returns the SQL condition that a column refers to a blob.
+fn is_blob(column: &str) -> String {
+    let encrypted = KIND_BLOB | ENCRYPTED_FLAG;
+    format!("substr({column}, 1, 1) IN (x'{KIND_BLOB:02x}', x'{encrypted:02x}')")
 }
 
 /// Compresses the bytes, with a checksum that detects corruption.

@@ -1,12 +1,12 @@
 //! Retention: removes old runs, expired documents, unused payloads and stale lock files.
 
-use selvedge_database::{Connection, NamedLockMode, params};
+use selvedge_database::params;
 use selvedge_protocol::Retention;
 
 use crate::connection::query_column;
 use crate::lease::OwnerLease;
 use crate::liveness::JournalOwner;
-use crate::payloads::{BLOBS_LOCK, select_blob_hashes};
+use crate::payloads::select_blob_hashes;
 use crate::run_call_counts::{SET_CALL_COUNTS, called_tool_condition};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
@@ -93,13 +93,13 @@ impl Journal {
             ..RetentionReport::default()
         };
         // Documents that were removed to make room may have left unused payloads.
-        let swept = self.write(remove_unused_blobs)?;
+        let swept = self.remove_unused_blobs()?;
         self.end_dead_runs(oldest)?;
         self.remove_stale_cancel_requests()?;
         self.remove_old_replies()?;
         removed.runs += self.remove_old_runs(oldest)?;
         if removed.runs > 0 {
-            self.write(remove_unused_blobs)?;
+            self.remove_unused_blobs()?;
         }
         for _ in 0..MAX_PASSES {
             match self.remove_excess_runs(retention.megabytes << 20)? {
@@ -223,7 +223,7 @@ impl Journal {
                 }
             }
         }
-        self.write(remove_unused_blobs)?;
+        self.remove_unused_blobs()?;
         Ok(removed)
     }
 
@@ -259,15 +259,6 @@ impl Journal {
         }
         Ok(())
     }
-}
-
-/// Removes the blobs that no row refers to, and returns how many there were.
-pub(crate) fn remove_unused_blobs(connection: &Connection) -> Result<usize, JournalError> {
-    let all = select_all_blob_hashes();
-    // No transaction that has stored a blob may still have to store the row that refers to it.
-    connection.lock_name(BLOBS_LOCK, NamedLockMode::Exclusive);
-    let sql = format!("DELETE FROM blobs WHERE hash NOT IN ({all})");
-    Ok(connection.execute(&sql, params![])?)
 }
 
 /// Returns the SQL that selects the hashes of all blobs that a row refers to, as `hash`.

@@ -1,6 +1,9 @@
 //! Numbered events of sessions, for the clients of an agent server. They are stored unredacted and
 //! stay as long as their session.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use async_trait::async_trait;
 use selvedge_database::{Connection, NamedLockMode, Row, params};
 use selvedge_protocol::{
@@ -22,28 +25,25 @@ impl SessionEventStore for Journal {
     ) -> Result<u64, ServerStoreError> {
         let claim = self.claim_of(session);
         let own = self.for_session(session);
-        let session = session.to_owned();
-        let append = move |journal: &Self, connection: &Connection| {
-            journal.check_claim(connection, claim.as_ref())?;
-            // Numbers are assigned under a lock, so that they become visible in their order.
-            let lock = format!("events {session}");
-            connection.lock_name(&lock, NamedLockMode::Exclusive);
-            let sql = "SELECT coalesce(max(number), 0) + 1 FROM session_events WHERE session = ?1";
-            let first: i64 = query_first(connection, sql, params![session])?.unwrap_or(1);
-            for (number, body) in (first..).zip(&bodies) {
-                let payload = journal.payloads.put_json(connection, body)?;
-                let kind = body["type"].as_str().unwrap_or_default();
-                execute(
-                    connection,
-                    "INSERT INTO session_events (session, number, kind, body, at_ms)
-                     VALUES (?1, ?2, ?3, ?4, ?5)",
-                    params![session, number, kind, payload, now_ms()],
-                )?;
+        let events = Arc::new(NewEvents {
+            session: session.to_owned(),
+            bodies,
+            attempted: AtomicI64::new(0),
+        });
+        loop {
+            let (claim, events) = (claim.clone(), events.clone());
+            let append = move |journal: &Self, connection: &Connection| {
+                journal.check_claim(connection, claim.as_ref())?;
+                journal.append_events_in(connection, &events)
+            };
+            match own.write_async(append).await {
+                // If the events were stored, the next attempt finds them.
+                Err(error) if error.is_outcome_unknown() => {
+                    tracing::error!(session, %error, "appending events again");
+                }
+                done => return Ok(done?),
             }
-            connection.notify(&events_topic(&session));
-            Ok(first.unsigned_abs())
-        };
-        Ok(own.write_async(append).await?)
+        }
     }
 
     async fn events_changed(&self, session: &str, seen: &mut u64) {
@@ -110,7 +110,74 @@ impl SessionEventStore for Journal {
     }
 }
 
+/// Events to append to a session.
+struct NewEvents {
+    session: String,
+    bodies: Vec<Value>,
+    /// The number that the last attempt gave the first event; 0 before the first attempt.
+    attempted: AtomicI64,
+}
+
 impl Journal {
+    /// Appends events, and returns the number of the first one. If an earlier attempt, whose
+    /// outcome is unknown, has stored them, returns the number that they have.
+    fn append_events_in(
+        &self,
+        connection: &Connection,
+        events: &NewEvents,
+    ) -> Result<u64, JournalError> {
+        let NewEvents {
+            session,
+            bodies,
+            attempted,
+        } = events;
+        // Numbers are assigned under a lock, so that they become visible in their order. An attempt
+        // that has not ended yet still holds it.
+        let lock = format!("events {session}");
+        connection.lock_name(&lock, NamedLockMode::Exclusive);
+        let earlier = attempted.load(Ordering::Relaxed);
+        if let Some(body) = bodies.first()
+            && self.is_event_stored(connection, session, earlier, body)?
+        {
+            return Ok(earlier.unsigned_abs());
+        }
+        let sql = "SELECT coalesce(max(number), 0) + 1 FROM session_events WHERE session = ?1";
+        let first: i64 = query_first(connection, sql, params![session])?.unwrap_or(1);
+        attempted.store(first, Ordering::Relaxed);
+        for (number, body) in (first..).zip(bodies) {
+            let payload = self.payloads.put_json(connection, body)?;
+            let kind = body["type"].as_str().unwrap_or_default();
+            execute(
+                connection,
+                "INSERT INTO session_events (session, number, kind, body, at_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![session, number, kind, payload, now_ms()],
+            )?;
+        }
+        connection.notify(&events_topic(session));
+        Ok(first.unsigned_abs())
+    }
+
+    fn is_event_stored(
+        &self,
+        connection: &Connection,
+        session: &str,
+        number: i64,
+        body: &Value,
+    ) -> Result<bool, JournalError> {
+        if number == 0 {
+            return Ok(false);
+        }
+        let mut read = connection
+            .prepare_cached("SELECT body FROM session_events WHERE session = ?1 AND number = ?2")?;
+        let mut rows = read.query(params![session, number])?;
+        let Some(row) = rows.next()? else {
+            return Ok(false);
+        };
+        let stored = self.payloads.require_bytes(connection, row.get_ref(0)?)?;
+        Ok(stored == serde_json::to_vec(body)?)
+    }
+
     /// Replaces the events of a session in a time range by events without content, so that the
     /// numbers have no gap.
     pub(crate) fn clear_events(
@@ -137,4 +204,42 @@ impl Journal {
 /// Returns the number of an event from its first column. Numbers begin at 1.
 fn event_number(row: Row<'_>) -> Result<u64, JournalError> {
     Ok(row.get::<i64>(0)?.unsigned_abs())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::test_store::store;
+
+    #[test]
+    fn events_are_stored_once_if_the_outcome_of_their_commit_was_unknown() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(store(dir.path())).unwrap();
+        let events = || NewEvents {
+            session: "ses_1".to_owned(),
+            bodies: vec![json!({"type": "a", "cost": 0.1}), json!({"type": "b"})],
+            attempted: AtomicI64::new(0),
+        };
+        let append = |events: &NewEvents| {
+            let written = journal.write(|connection| journal.append_events_in(connection, events));
+            written.unwrap()
+        };
+        // The first attempt was committed, but the connection was lost before its answer.
+        let first = events();
+        assert_eq!(append(&first), 1);
+        assert_eq!(append(&first), 1);
+        // The same events again are others.
+        let second = events();
+        let undone = journal.write(|connection| {
+            journal.append_events_in(connection, &second)?;
+            Err::<(), _>(JournalError::Panicked)
+        });
+        assert!(undone.is_err());
+        assert_eq!(append(&second), 3);
+        let sql = "SELECT number FROM session_events WHERE session = 'ses_1' ORDER BY number";
+        let connection = journal.flushed_connection();
+        let numbers: Vec<i64> = query_column(&connection, sql, params![]).unwrap();
+        assert_eq!(numbers, [1, 2, 3, 4]);
+    }
 }

@@ -13,15 +13,19 @@ use selvedge_protocol::{
 
 use crate::connection::{execute, in_folders_condition, query_column, query_first};
 use crate::inbox::{QueueRefusal, payer_lock};
-use crate::server_store::{client_session_count, open_message_count};
+use crate::session_queues::{client_session_count, open_message_count};
+use crate::session_title::TITLE_COLUMNS;
 use crate::sessions::insert_session;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-const SELECT_SESSION: &str = "SELECT id, coalesce(title, name), environment, directory, creator,
+const SESSION_COLUMNS: &str = "id, coalesce(title, name), environment, directory, creator,
     owner, permissions, worktree,
-    (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL), touched_ms
-    FROM sessions";
+    (SELECT count(*) FROM inbox WHERE session = sessions.id AND ended_ms IS NULL), touched_ms";
+/// The number of these columns.
+const SESSION_COLUMN_COUNT: usize = 10;
+/// The fewest and most rows that a list of sessions reads at once, besides the next one.
+const LIST_BATCH: (u32, u32) = (20, 200);
 
 /// What a transaction returns: an error that is not one of the storage rolls nothing back, because
 /// it is returned before the first write.
@@ -133,6 +137,29 @@ impl SessionStore for Journal {
 }
 
 impl Journal {
+    /// Stores how the turn of a message ended, and releases its session in the same transaction. So
+    /// no other process can claim the session while its message is not answered, and a client that
+    /// reads the answer finds the session free.
+    pub async fn finish_and_release(
+        &self,
+        message: &InboxMessage,
+        state: InboxState,
+        answer: String,
+    ) -> Result<(), SessionError> {
+        let claim = self.claim_of(&message.session);
+        let own = self.for_session(&message.session);
+        let message = message.clone();
+        let finish = move |journal: &Self, connection: &Connection| {
+            journal.check_claim(connection, claim.as_ref())?;
+            journal.end_message(connection, &message, state, &answer)?;
+            match &claim {
+                Some(claim) => journal.release_in(connection, claim),
+                None => Ok(()),
+            }
+        };
+        Ok(own.write_async(finish).await?)
+    }
+
     fn create_in(
         &self,
         connection: &Connection,
@@ -263,7 +290,7 @@ impl Journal {
 
     /// Returns the session with this id. Fails with [`JournalError::SessionNotFound`].
     fn session_info(&self, connection: &Connection, id: &str) -> Result<SessionInfo, JournalError> {
-        let sql = format!("{SELECT_SESSION} WHERE id = ?1");
+        let sql = format!("SELECT {SESSION_COLUMNS} FROM sessions WHERE id = ?1");
         let mut read = connection.prepare_cached(&sql)?;
         let mut rows = read.query(params![id])?;
         match rows.next()? {
@@ -296,55 +323,69 @@ impl Journal {
     ) -> Result<Vec<SessionInfo>, JournalError> {
         let in_workspaces = in_folders_condition("directory", "?1");
         let sql = format!(
-            "{SELECT_SESSION} WHERE parent IS NULL AND touched_ms < ?4
+            "SELECT {SESSION_COLUMNS}, {TITLE_COLUMNS} FROM sessions
+             WHERE parent IS NULL AND touched_ms <= ?4 AND (touched_ms < ?4 OR id > ?5)
              AND (?1 = '[]' OR {in_workspaces})
              AND (environment = ?2 OR ?2 IS NULL)
              AND (creator = ?3 OR ?3 IS NULL)
-             ORDER BY touched_ms DESC, id"
+             ORDER BY touched_ms DESC, id LIMIT ?6"
         );
-        let mut read = connection.prepare_cached(&sql)?;
-        let mut rows = read.query(params![
-            serde_json::to_string(&filter.workspaces)?,
-            filter.environment,
-            filter.creator,
-            filter.touched_before_ms.unwrap_or(i64::MAX)
-        ])?;
-        let mut sessions = Vec::new();
+        let workspaces = serde_json::to_string(&filter.workspaces)?;
+        let batch = filter.limit.clamp(LIST_BATCH.0, LIST_BATCH.1) + 1;
+        let mut sessions: Vec<SessionInfo> = Vec::new();
         // Each process is checked once, because it may have many sessions.
         let mut alive: HashMap<String, bool> = HashMap::new();
         let mut served = None;
-        while let Some(row) = rows.next()? {
-            let session = read_session_info(row, |owner| match alive.get(owner) {
-                Some(known) => Ok(*known),
-                None => {
-                    let is_alive = self.is_owner_alive(connection, owner)?;
-                    alive.insert(owner.to_owned(), is_alive);
-                    Ok(is_alive)
+        // The last row that was read.
+        let mut touched_ms = filter.touched_before_ms.unwrap_or(i64::MAX);
+        let mut last: Option<String> = None;
+        loop {
+            let mut read = connection.prepare_cached(&sql)?;
+            let (environment, creator) = (&filter.environment, &filter.creator);
+            let values = params![workspaces, environment, creator, touched_ms, last, batch];
+            let mut rows = read.query(values)?;
+            let mut count = 0;
+            while let Some(row) = rows.next()? {
+                count += 1;
+                let mut session = read_session_info(row, |owner| match alive.get(owner) {
+                    Some(known) => Ok(*known),
+                    None => {
+                        let is_alive = self.is_owner_alive(connection, owner)?;
+                        alive.insert(owner.to_owned(), is_alive);
+                        Ok(is_alive)
+                    }
+                })?;
+                touched_ms = session.touched_ms;
+                last = Some(session.id.clone());
+                // A page does not end between sessions that several servers touched in the same
+                // millisecond, because the next page begins after them.
+                let is_after = |last: &SessionInfo| last.touched_ms != session.touched_ms;
+                if sessions.len() >= filter.limit as usize && sessions.last().is_none_or(is_after) {
+                    return Ok(sessions);
                 }
-            })?;
-            // A page does not end between sessions that several servers touched in the same
-            // millisecond, because the next page begins after them.
-            let is_after = |last: &SessionInfo| last.touched_ms != session.touched_ms;
-            if sessions.len() >= filter.limit as usize && sessions.last().is_none_or(is_after) {
-                break;
+                let is_in_folder = filter.include_subfolders
+                    || filter.workspaces.is_empty()
+                    || filter.workspaces.contains(&session.directory);
+                session = self.with_served_state(connection, session, &mut served)?;
+                if !is_in_folder || filter.state.is_some_and(|state| state != session.state) {
+                    continue;
+                }
+                if session.title.is_none() {
+                    let first = SESSION_COLUMN_COUNT;
+                    session.title = self.title_in_row(connection, &session.id, row, first)?;
+                }
+                let is_titled = |part: &String| {
+                    let title = session.title.as_deref().unwrap_or_default();
+                    title.to_lowercase().contains(&part.to_lowercase())
+                };
+                if filter.title.as_ref().is_none_or(is_titled) {
+                    sessions.push(session);
+                }
             }
-            let session = self.with_served_state(connection, session, &mut served)?;
-            let session = self.with_title(connection, session)?;
-            let is_titled = |part: &String| {
-                let title = session.title.as_deref().unwrap_or_default();
-                title.to_lowercase().contains(&part.to_lowercase())
-            };
-            let is_in_folder = filter.include_subfolders
-                || filter.workspaces.is_empty()
-                || filter.workspaces.contains(&session.directory);
-            if is_in_folder
-                && filter.state.is_none_or(|state| state == session.state)
-                && filter.title.as_ref().is_none_or(is_titled)
-            {
-                sessions.push(session);
+            if count < batch {
+                return Ok(sessions);
             }
         }
-        Ok(sessions)
     }
 
     fn begin_wait_in(&self, connection: &Connection, wait: &SessionWait) -> Checked<()> {
@@ -373,7 +414,7 @@ impl Journal {
     }
 }
 
-/// Reads a session from a row of [`SELECT_SESSION`].
+/// Reads a session from a row that begins with the [`SESSION_COLUMNS`].
 fn read_session_info(
     row: Row<'_>,
     is_alive: impl FnOnce(&str) -> Result<bool, JournalError>,

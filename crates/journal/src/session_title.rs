@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use selvedge_database::{Connection, params};
+use selvedge_database::{Connection, Row, params};
 use selvedge_text::truncate_chars;
 use serde_json::Value;
 
@@ -21,7 +21,45 @@ const MAX_READ_MESSAGES: u32 = 50;
 /// Finds secrets of known kinds.
 static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| Redactor::new([]));
 
+/// The columns of a query about sessions from which [`Journal::title_in_row`] makes a title.
+pub(crate) const TITLE_COLUMNS: &str = "
+    (SELECT text FROM inbox WHERE session = sessions.id ORDER BY number LIMIT 1),
+    (SELECT cause FROM inbox WHERE session = sessions.id ORDER BY number LIMIT 1),
+    (SELECT item FROM items WHERE session = sessions.id ORDER BY number LIMIT 1), forked_from";
+
 impl Journal {
+    /// Like [`Journal::title_from_message`], from the [`TITLE_COLUMNS`] of a row, of which `first`
+    /// is the first one. So a list of sessions needs no queries for each of them, unless its first
+    /// message is large or from a channel.
+    pub(crate) fn title_in_row(
+        &self,
+        connection: &Connection,
+        session: &str,
+        row: Row<'_>,
+        first: usize,
+    ) -> Result<Option<String>, JournalError> {
+        let line = match self.payloads.get(connection, row.get_ref(first)?)? {
+            Some(text) => {
+                let (text, cause) = (
+                    String::from_utf8(text)?,
+                    row.get::<Option<String>>(first + 1)?,
+                );
+                match is_from_channel(&text, cause.as_deref()) {
+                    true => self.first_line(connection, session)?,
+                    false => line_of(&text),
+                }
+            }
+            None => {
+                let item = self
+                    .payloads
+                    .get_json(connection, row.get_ref(first + 2)?)?;
+                item.and_then(|item: Value| line_of(&message_text(&item)))
+            }
+        };
+        let origin: Option<String> = row.get(first + 3)?;
+        Ok(line.map(|line| title_of(&line, origin.as_deref())))
+    }
+
     /// Returns the first line of the first message of a session, with secrets redacted. `None` if
     /// it has no message yet. The title of a fork ends with `(fork)`.
     pub(crate) fn title_from_message(
@@ -32,15 +70,9 @@ impl Journal {
         let Some(line) = self.first_line(connection, session)? else {
             return Ok(None);
         };
-        // Before it is truncated: a truncated secret would not be recognised.
-        let line = REDACTOR.redact_text(&line);
-        let title = truncate_chars(&line, MAX_LINE_CHARS);
         let sql = "SELECT forked_from FROM sessions WHERE id = ?1";
         let origin: Option<Option<String>> = query_first(connection, sql, params![session])?;
-        Ok(Some(match origin.flatten() {
-            Some(_) => format!("{title} (fork)"),
-            None => title.into_owned(),
-        }))
+        Ok(Some(title_of(&line, origin.flatten().as_deref())))
     }
 
     /// Returns the first line with text of the first message that no channel delivered, in the
@@ -73,6 +105,18 @@ impl Journal {
         };
         let item: Value = self.payloads.require_json(connection, row.get_ref(0)?)?;
         Ok(line_of(&message_text(&item)))
+    }
+}
+
+/// Returns the title of a session whose first message begins with a line. `origin` is the session
+/// that it was forked from.
+fn title_of(line: &str, origin: Option<&str>) -> String {
+    // Before it is truncated: a truncated secret would not be recognised.
+    let line = REDACTOR.redact_text(line);
+    let title = truncate_chars(&line, MAX_LINE_CHARS);
+    match origin {
+        Some(_) => format!("{title} (fork)"),
+        None => title.into_owned(),
     }
 }
 

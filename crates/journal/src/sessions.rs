@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::claims::FIRST_FENCE;
 use crate::connection::{execute, query_column, query_first};
+use crate::payloads::select_blob_of;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -277,14 +278,16 @@ impl Journal {
         session: &str,
         turn: u32,
     ) -> Result<Vec<StoredRow>, JournalError> {
-        let mut read = connection.prepare_cached(
-            "SELECT number, turn, item, at_ms FROM items
-             WHERE session = ?1 AND turn >= ?2 ORDER BY number",
-        )?;
+        let blob = select_blob_of("item");
+        let mut read = connection.prepare_cached(&format!(
+            "SELECT number, turn, item, at_ms, {blob} FROM items
+             WHERE session = ?1 AND turn >= ?2 ORDER BY number"
+        ))?;
         let mut rows = read.query(params![session, turn])?;
         let mut items = Vec::new();
         while let Some(row) = rows.next()? {
-            let item = self.payloads.require_json(connection, row.get_ref(2)?)?;
+            let (item, blob) = (row.get_ref(2)?, row.get_ref(4)?);
+            let item = self.payloads.require_joined_json(item, blob)?;
             items.push(StoredRow {
                 number: row.get(0)?,
                 turn: row.get(1)?,

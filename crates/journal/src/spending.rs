@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use selvedge_database::{Connection, params};
 
+use crate::api_tokens::token_by_name;
 use crate::connection::execute;
-use crate::server_store::token_by_name;
 use crate::{Journal, JournalError};
 
 /// The account of the token that pays for a turn. What all turns of the token have spent is in the

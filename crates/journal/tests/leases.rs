@@ -231,6 +231,61 @@ fn a_process_that_was_stopped_cannot_write_to_a_session_that_was_taken_over() {
     begin_call(&stopped, "scr_5", "call_5").unwrap();
 }
 
+/// A server stores the last events and the answer of a turn after its session was released.
+#[test]
+fn the_end_of_a_turn_is_refused_after_another_process_claimed_the_released_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, other) = (open(dir.path(), TIMES), open(dir.path(), TIMES));
+    let session = first.begin_session("/w", None).unwrap();
+    send(&first, person(), &session).unwrap();
+    let claimed = first.claim_next(&session).wait().unwrap().unwrap();
+    first.release_session(&session).wait().unwrap();
+    // As long as the session is free, late writes are no conflict.
+    let body = || vec![json!({"type": "error"})];
+    assert_eq!(first.append_events(&session, body()).wait().unwrap(), 1);
+
+    other.claim_session(&session).unwrap();
+    let check_refused = || {
+        let finish = first.finish(&claimed.message, InboxState::Answered, "late".to_owned());
+        let error = finish.wait().unwrap_err().to_string();
+        assert!(error.contains("claimed"), "{error}");
+        assert!(matches!(
+            first.append_events(&session, body()).wait(),
+            Err(ServerStoreError::TakenOver(_))
+        ));
+    };
+    check_refused();
+    other.release_session(&session).wait().unwrap();
+    check_refused();
+    assert_eq!(other.events_after(&session, 0, 10).wait().unwrap().len(), 1);
+    let message = other.message(&session, claimed.message.number);
+    assert_eq!(message.wait().unwrap().state, InboxState::Claimed);
+    // A new claim can write again.
+    first.claim_session(&session).unwrap();
+    assert_eq!(first.append_events(&session, body()).wait().unwrap(), 2);
+}
+
+#[test]
+fn a_session_becomes_free_in_the_moment_in_which_its_message_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, other) = (open(dir.path(), TIMES), open(dir.path(), TIMES));
+    let session = first.begin_session("/w", None).unwrap();
+    let message = send(&first, person(), &session).unwrap();
+    first.claim_next(&session).wait().unwrap().unwrap();
+    let refused = other.claim_session(&session);
+    assert!(matches!(refused, Err(JournalError::SessionInUse(_))));
+    let finish = first.finish_and_release(&message, InboxState::Answered, "done".to_owned());
+    finish.wait().unwrap();
+    other.claim_session(&session).unwrap();
+    let answered = other.message(&session, message.number).wait().unwrap();
+    assert_eq!(answered.answer.as_deref(), Some("done"));
+    // The end of the session value releases it again, which must not free the claim of the other.
+    first.release_session(&session).wait().unwrap();
+    append(&other, &session, 1).unwrap();
+    let refused = first.claim_session(&session);
+    assert!(matches!(refused, Err(JournalError::SessionInUse(_))));
+}
+
 trait ChannelCount {
     fn channel_count(&self) -> usize;
 }
@@ -291,6 +346,45 @@ fn no_session_is_taken_over_for_one_duration_after_the_database_was_away() {
     let stopped = open_stopped(dir.path());
     let lost = stopped.begin_session("/w", None).unwrap();
     claim_when_free(&other, &lost);
+}
+
+#[test]
+fn no_session_is_taken_over_at_once_after_the_database_was_away_for_hours() {
+    let dir = tempfile::tempdir().unwrap();
+    let owner = open_stopped(dir.path());
+    let session = owner.begin_session("/w", None).unwrap();
+    let age = "UPDATE owners SET ends_ms = ends_ms - 7200000";
+    let database = database(dir.path());
+    database.execute_batch(age).unwrap();
+    // The first process that can write again, which has not watched the leases yet.
+    let times = LeaseTimes {
+        duration: TIMEOUT,
+        ..TIMES
+    };
+    let other = open(dir.path(), times);
+    other.begin_session("/w", None).unwrap();
+    let refused = other.claim_session(&session);
+    assert!(matches!(refused, Err(JournalError::SessionInUse(_))));
+    append(&owner, &session, 1).unwrap();
+}
+
+#[test]
+fn rows_of_leases_that_ended_long_ago_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = open(dir.path(), TIMES);
+    let database = database(dir.path());
+    let row = "INSERT INTO owners (id, ends_ms, name, versions) VALUES ('gone', 1, 'x', '{}')";
+    database.execute_batch(row).unwrap();
+    journal.begin_session("/w", None).unwrap();
+    let rows = || -> i64 {
+        let sql = "SELECT count(*) FROM owners WHERE id = 'gone'";
+        database.query_row(sql, &[], |row| row.get(0)).unwrap()
+    };
+    let start = Instant::now();
+    while rows() > 0 {
+        assert!(start.elapsed() < TIMEOUT, "the row is not removed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

@@ -128,6 +128,44 @@ fn a_created_session_has_its_origin_and_its_first_message() {
 }
 
 #[test]
+fn a_long_list_has_each_session_once_also_if_few_match() {
+    const COUNT: usize = 60;
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
+    let mut created = Vec::new();
+    for number in 0..COUNT {
+        let mut new = new_session("", "/w", Some(&format!("task <{number}>\nmore")));
+        new.creator.kind = AuthorKind::Person;
+        // Every second one has a title of its own.
+        new.title = new.title.filter(|_| number % 2 == 1);
+        created.push(journal.create(new).wait().unwrap().id);
+    }
+    let (mut listed, mut titles) = (Vec::new(), Vec::new());
+    let mut filter = SessionFilter {
+        limit: 7,
+        ..SessionFilter::default()
+    };
+    loop {
+        let page = journal.list(filter.clone()).wait().unwrap();
+        let Some(last) = page.last() else { break };
+        filter.touched_before_ms = Some(last.touched_ms);
+        titles.extend(page.iter().map(|session| session.title.clone().unwrap()));
+        listed.extend(page.into_iter().map(|session| session.id));
+    }
+    created.reverse();
+    assert_eq!(listed, created);
+    assert_eq!(titles[..3], ["Fix login", "task <58>", "Fix login"]);
+    let oldest = SessionFilter {
+        title: Some("<0>".to_owned()),
+        touched_before_ms: None,
+        ..filter
+    };
+    let found = journal.list(oldest).wait().unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].id, created[COUNT - 1]);
+}
+
+#[test]
 fn a_page_of_the_list_does_not_end_between_sessions_with_the_same_time() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(store(dir.path())).unwrap();

@@ -135,15 +135,19 @@ impl<'c> AppendBatch<'c> {
         }
     }
 
+    /// Returns how many turns a session has, forgotten ones included. Locks the session, so that no
+    /// other process appends to it until the end of the transaction.
+    pub(crate) fn turn_count(&mut self, session: &str) -> Result<u32, MemoryError> {
+        let appender = load_appender(&mut self.sessions, self.connection, session)?;
+        Ok(appender.turn_count)
+    }
+
     pub(crate) fn append(
         &mut self,
         session: &str,
         turn: &NewTurn<'_>,
     ) -> Result<AppendedTurn, MemoryError> {
-        let appender = match self.sessions.entry(session.to_owned()) {
-            Entry::Occupied(appender) => appender.into_mut(),
-            Entry::Vacant(entry) => entry.insert(SessionAppender::load(self.connection, session)?),
-        };
+        let appender = load_appender(&mut self.sessions, self.connection, session)?;
         if let Some(key) = turn.key
             && let Some(number) = find_turn_by_key(self.connection, appender.id, key)?
         {
@@ -196,6 +200,18 @@ impl<'c> AppendBatch<'c> {
             execute(self.connection, sql, counts)?;
         }
         Ok(())
+    }
+}
+
+/// Returns the appender of a session, which is loaded if it is none of these yet.
+fn load_appender<'a>(
+    appenders: &'a mut HashMap<String, SessionAppender>,
+    connection: &Connection,
+    session: &str,
+) -> Result<&'a mut SessionAppender, MemoryError> {
+    match appenders.entry(session.to_owned()) {
+        Entry::Occupied(appender) => Ok(appender.into_mut()),
+        Entry::Vacant(entry) => Ok(entry.insert(SessionAppender::load(connection, session)?)),
     }
 }
 

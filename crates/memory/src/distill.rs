@@ -3,18 +3,18 @@
 //!
 //! What is learned from a group of turns and the mark that the turns were distilled are written in
 //! one transaction, so that a process that dies loses nothing and repeats nothing. Requests to a
-//! model are recorded before they are sent (see `distill_requests`). One process of a machine at a
-//! time distills a project: it holds a file lock. Of two machines that share a database, the one
+//! model are recorded before they are sent (see `distill_requests`). One process at a time distills
+//! a project (see `distill_lock`). If two do so, because the lease of the first one ended, the one
 //! that is later finds the turns distilled, and discards what it has read. Forgetting does not wait
 //! for it: what was read before a turn was forgotten is discarded.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::sync::Arc;
 
 use selvedge_database::{Connection, params};
 
 use crate::distill_answer::{DistillAnswer, parse_answer};
+use crate::distill_lock::DistillLock;
 use crate::distill_passes::{begin_pass, count_pass};
 use crate::distill_requests::{
     DistillRequest, RequestState, UNRECORDED, delete_request, is_recorded, keep_unanswered,
@@ -100,7 +100,7 @@ impl Memory {
     pub(crate) async fn begin_distilling(
         self: &Arc<Self>,
         session: &str,
-    ) -> Result<(File, Arc<DistillUnit>), MemoryError> {
+    ) -> Result<(DistillLock, Arc<DistillUnit>), MemoryError> {
         let name = session.to_owned();
         let prepare = move |memory: &Arc<Self>| {
             let lock = memory.lock_for_distilling(&name)?;

@@ -6,6 +6,7 @@ use selvedge_database::{Connection, params};
 use serde::Serialize;
 
 use crate::distill::DistillReport;
+use crate::distill_lock::is_leased;
 use crate::distill_requests::UNANSWERED;
 use crate::distill_unit::{DistillUnit, TurnSpan, parse_spans, unit_key};
 use crate::store::{execute, find_session, now_ms, query_first, query_rows};
@@ -122,12 +123,14 @@ impl Memory {
                 if is_wanted(&key) {
                     let pass = read_pass(connection, &key)?;
                     let requests = count_requests(connection, &key)?;
-                    found.push((key, unit, pass, requests));
+                    let running = unit.new_turns > 0
+                        && (self.is_distilling_here(&key) || is_leased(connection, &key)?);
+                    found.push((unit, pass, requests, running));
                 }
             }
             Ok(found)
         })?;
-        let state = |(key, unit, pass, requests): (String, UnitCounts, _, RequestCounts)| {
+        let state = |(unit, pass, requests, running): (UnitCounts, _, RequestCounts, bool)| {
             let pass: Option<(DistillPass, i64)> = pass;
             let due_ms = match &pass {
                 Some((pass, touched_ms)) => match pass.ended_ms {
@@ -144,7 +147,7 @@ impl Memory {
                 open_requests: requests.open,
                 unanswered_requests: requests.unanswered,
                 unanswered_turns: requests.unanswered_turns,
-                running: unit.new_turns > 0 && self.is_distilling(&key),
+                running,
                 due_ms: (unit.new_turns > 0).then_some(due_ms),
                 last_pass: pass.map(|(pass, _)| pass),
             }

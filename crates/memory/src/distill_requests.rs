@@ -142,8 +142,8 @@ impl Memory {
 
     /// Records requests about these turns before they are sent, and returns them; `None` if a turn
     /// was forgotten since the unit was loaded, which the prompts may contain. Fails with
-    /// [`MemoryError::DistillLocked`] if a process on another machine, which does not see the lock
-    /// file, has recorded a request about one of them meanwhile.
+    /// [`MemoryError::DistillLocked`] if another process, which took over the lock when its lease
+    /// ended, has recorded a request about one of them meanwhile.
     pub(crate) fn record_requests(
         &self,
         unit: &DistillUnit,
@@ -364,7 +364,7 @@ mod tests {
     use crate::NewTurn;
 
     #[test]
-    fn turns_are_in_one_request_also_without_the_lock_file() {
+    fn turns_are_in_one_request_also_without_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
         for _ in 0..6 {
@@ -376,7 +376,7 @@ mod tests {
         let spans = unit.next_spans(&[], 4);
         let record = |spans: &[TurnSpan]| memory.record_requests(&unit, &[spans.to_vec()]);
         assert_eq!(record(&spans).unwrap().map(|it| it.len()), Some(1));
-        // A process on another machine has loaded the same turns.
+        // Another process has loaded the same turns.
         let again = record(&spans);
         assert!(matches!(again, Err(MemoryError::DistillLocked(name)) if name == "s"));
         let others = unit.next_spans(&spans, 4);

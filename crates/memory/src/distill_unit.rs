@@ -1,13 +1,9 @@
 //! What is distilled together: the sessions of a project, or one session without a project. Also
-//! the lock, so that one process at a time distills them, and the turns to be distilled.
+//! the turns to be distilled.
 //!
 //! Access to memory ends at folders. So a request, and what is learned from it, is about sessions
 //! of one folder of the project: a model that reads it cannot carry text from one folder to
 //! another.
-
-use std::fs::{File, TryLockError};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use selvedge_database::{Connection, params};
 
@@ -19,13 +15,6 @@ use crate::{Memory, MemoryError};
 
 /// The role of messages in which an agent asked for a turn.
 pub const AGENT_ROLE: &str = "agent";
-/// How long a process waits for the lock: another one that asks whether it is held, holds it for a
-/// moment.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time between two attempts to take the lock.
-const LOCK_INTERVAL: Duration = Duration::from_millis(5);
-/// How often a lock file is created again that another process removed.
-const MAX_LOCK_ATTEMPTS: u32 = 10;
 
 /// The sessions that are distilled together.
 #[derive(Debug, Clone)]
@@ -283,61 +272,6 @@ impl Memory {
             }
         }
         Ok(turns)
-    }
-
-    /// Takes the lock for distilling the unit of a session. It is held until the file is dropped:
-    /// the operating system releases it when the process ends.
-    pub(crate) fn lock_for_distilling(&self, session: &str) -> Result<File, MemoryError> {
-        let unit = self.read(|reader| DistillUnit::load(&reader.connection, session))?;
-        let deadline = Instant::now() + LOCK_TIMEOUT;
-        loop {
-            if let Some(lock) = self.try_lock_unit(&unit.key)? {
-                return Ok(lock);
-            }
-            if Instant::now() >= deadline {
-                return Err(MemoryError::DistillLocked(session.to_owned()));
-            }
-            std::thread::sleep(LOCK_INTERVAL);
-        }
-    }
-
-    /// Returns whether a process, or a task of this one, distills a unit. Processes that ask at the
-    /// same time do not see each other.
-    pub(crate) fn is_distilling(&self, key: &str) -> bool {
-        let file = File::open(self.lock_path(key));
-        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
-    }
-
-    fn lock_path(&self, key: &str) -> PathBuf {
-        let folder = self.location.folder();
-        folder.join(format!("live/memory-distill-{key}"))
-    }
-
-    /// Takes the lock of a unit; `None` if another process, or another task of this one, holds it.
-    pub(crate) fn try_lock_unit(&self, key: &str) -> Result<Option<File>, MemoryError> {
-        let path = self.lock_path(key);
-        let file_error = |error| MemoryError::File {
-            path: path.display().to_string(),
-            error,
-        };
-        std::fs::create_dir_all(self.location.folder().join("live")).map_err(file_error)?;
-        for _ in 0..MAX_LOCK_ATTEMPTS {
-            let file = File::options().create(true).append(true).open(&path);
-            let file = file.map_err(file_error)?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(None),
-                Err(TryLockError::Error(error)) => return Err(file_error(error)),
-            }
-            // A process that removes unused lock files may have removed this one before it was
-            // locked.
-            let is_current = File::open(&path)
-                .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
-            if is_current {
-                return Ok(Some(file));
-            }
-        }
-        Ok(None)
     }
 }
 

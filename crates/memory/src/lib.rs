@@ -53,6 +53,7 @@ mod diff_summary;
 mod distill;
 mod distill_answer;
 mod distill_input;
+mod distill_lock;
 mod distill_passes;
 mod distill_requests;
 mod distill_retry;

@@ -143,6 +143,31 @@ impl Memory {
         })
     }
 
+    /// Stores turns of a session in this order after its turn number `after`, in one transaction,
+    /// and returns how many were stored. Stores none if another turn is the last one: another
+    /// process, or an earlier attempt whose outcome was unknown, has stored them.
+    pub fn append_after(
+        &self,
+        session: &str,
+        after: u32,
+        turns: &[NewTurn<'_>],
+    ) -> Result<usize, MemoryError> {
+        if turns.is_empty() {
+            return Ok(0);
+        }
+        self.write(|connection| {
+            let mut batch = AppendBatch::new(connection, &self.redactor);
+            if batch.turn_count(session)? != after {
+                return Ok(0);
+            }
+            for turn in turns {
+                batch.append(session, turn)?;
+            }
+            batch.finish()?;
+            Ok(turns.len())
+        })
+    }
+
     /// Returns a turn as it was stored.
     pub fn turn(&self, session: &str, number: u32) -> Result<StoredTurn, MemoryError> {
         self.read(|reader| {

@@ -18,7 +18,15 @@ const MAX_CHANNEL_NAME_BYTES: usize = 64;
 /// Most mentions of one message that count. Further ones are text only.
 const MAX_MENTIONS: usize = 16;
 
-/// Stores channels. When a future returns `Ok`, the change survives a crash of this process.
+/// Stores channels. It promises:
+///
+/// - Gapless and in order: the messages of a channel have the numbers 1, 2, 3 and so on, also
+///   if several processes post at the same time.
+/// - Once: an idempotency key makes it safe to repeat a post.
+/// - Delivered with the post: a message and the messages that it queues for sessions are stored
+///   together or not at all.
+/// - Fenced: a session that another server has taken over cannot post.
+/// - What a future that returned `Ok` has changed survives a crash of this process.
 #[async_trait]
 pub trait ChannelStore: Send + Sync {
     /// Appends a message to a channel, which is created if it does not exist, and queues the

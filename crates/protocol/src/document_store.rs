@@ -10,7 +10,14 @@ use crate::LedgerError;
 /// How long a document is stored.
 pub const DOCUMENT_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Stores documents for [`DOCUMENT_RETENTION`] under keys that it assigns. Methods may block.
+/// Stores documents under keys that it assigns. It promises:
+///
+/// - A document never changes: a key names the same content until it expires, and afterwards
+///   nothing.
+/// - A document is kept for [`DOCUMENT_RETENTION`], unless there is no room for newer ones.
+/// - What a method that returned `Ok` has stored survives a crash of this process.
+///
+/// Methods may block.
 pub trait DocumentStore: Send + Sync {
     /// Stores a document and returns its metadata with the new key.
     fn save(&self, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError>;

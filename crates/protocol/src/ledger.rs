@@ -1,6 +1,6 @@
 //! The traits through which runs and calls are recorded, and through which scripts store values.
 //!
-//! `journal` implements them with SQLite; this crate does no I/O.
+//! `journal` implements them; this crate does no I/O.
 
 use std::collections::BTreeMap;
 

@@ -5,13 +5,17 @@
 // Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod api_token_store;
+mod api_tokens;
 mod approval;
+mod approval_decider_store;
 mod channels;
 mod conversation;
 mod document_store;
 mod error;
 mod event;
 mod id;
+mod idempotency_store;
 mod item;
 mod leases;
 mod ledger;
@@ -19,6 +23,8 @@ mod limits;
 mod permissions;
 mod request_gate;
 mod server_store;
+mod session_event_store;
+mod session_queue_store;
 mod session_store;
 mod settings;
 mod shared_approvals;
@@ -26,10 +32,15 @@ mod spec;
 mod turn;
 mod turn_changes;
 
+pub use api_token_store::{ApiTokenStore, NewApiToken};
+pub use api_tokens::{
+    ApiToken, LOGIN_TOKEN_PREFIX, MAX_TOKEN_NAME_CHARS, TokenScope, is_token_name,
+};
 pub use approval::{
     ApprovalPolicy, ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, Preview,
     PreviewContent, RuleScope, SandboxPolicy,
 };
+pub use approval_decider_store::{ApprovalDecider, ApprovalDeciderStore, DecisionRace};
 pub use channels::{
     AuthorKind, ChannelError, ChannelInfo, ChannelMessage, ChannelStore, Following,
     MAX_CHANNEL_MESSAGE_BYTES, MAX_CHANNEL_READ, MAX_HOPS, MessageAuthor, NewChannelMessage,
@@ -45,6 +56,7 @@ pub use document_store::{
 pub use error::{ErrorCode, Phase, Retry, ScriptError};
 pub use event::{EventSink, LogLevel, OutputStream, PlanStep, PlanStepStatus, RuntimeEvent};
 pub use id::{new_document_key, new_id, now_ms, since_epoch};
+pub use idempotency_store::{IdempotencyStore, RepeatedRequest, StoredReply};
 pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus,
     ScriptToolCall, ScriptToolCallOutput,
@@ -60,12 +72,12 @@ pub use limits::{
 };
 pub use permissions::{TurnBudgets, TurnPermissions, WorkspaceReach};
 pub use request_gate::{RequestDecision, RequestGate};
-pub use server_store::{
-    ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, FailedMessage,
-    IdempotencyStore, LOGIN_TOKEN_PREFIX, MAX_EVENT_READ, MAX_EVENT_READ_BYTES,
-    MAX_TOKEN_NAME_CHARS, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest,
-    ServerStoreError, SessionEvent, SessionEventStore, SessionQueueStore, StoredReply, TokenScope,
-    WaitingSession, is_token_name,
+pub use server_store::ServerStoreError;
+pub use session_event_store::{
+    MAX_EVENT_READ, MAX_EVENT_READ_BYTES, SessionEvent, SessionEventStore,
+};
+pub use session_queue_store::{
+    FailedMessage, NextMessage, RemovedMessage, SessionQueueStore, WaitingSession,
 };
 pub use session_store::{
     ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_INBOX_MESSAGE_BYTES,

@@ -21,8 +21,16 @@ pub const MAX_INBOX_MESSAGE_BYTES: usize = 1 << 20;
 /// Most messages that wait for one session.
 pub const MAX_QUEUED_MESSAGES: u32 = 100;
 
-/// Stores sessions and the messages to them. When a future returns `Ok`, the change survives a
-/// crash of this process.
+/// Stores sessions and the messages to them. It promises:
+///
+/// - Once: an idempotency key makes it safe to repeat a creation or a message.
+/// - In order: the messages of a session are claimed in the order in which they were queued, and
+///   each by one process at a time.
+/// - Fenced: a process that lost its claim of a session cannot claim or answer its messages, and
+///   the session cannot send any.
+/// - A message that was claimed stays open until its turn has ended: if the process dies, the next
+///   one claims it again.
+/// - What a future that returned `Ok` has changed survives a crash of this process.
 #[async_trait]
 pub trait SessionStore: Send + Sync {
     /// Creates a session, and queues its first message if there is one. A session whose first

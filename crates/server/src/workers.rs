@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{
-    ApiToken, AuthorKind, EventSink, InboxState, NextMessage, RuntimeEvent, ServerStoreError,
-    SessionError, SessionStore, WaitingSession, since_epoch,
+    ApiToken, AuthorKind, EventSink, InboxState, NextMessage, RuntimeEvent, ServerLeaseStore,
+    ServerStoreError, SessionError, SessionStore, WaitingSession, since_epoch,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,6 +30,8 @@ const BUSY_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_BUSY_DELAY: Duration = Duration::from_secs(2);
 /// Pause after a failure, such as a full disk.
 const FAILURE_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// How often the sessions of resumed scripts are checked, if several servers share the database.
+const SCRIPT_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// How long turns may take to stop when the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -231,40 +233,52 @@ impl SessionWorkers {
     }
 
     /// Drops the turns and stops the resumed scripts of sessions that other servers have taken
-    /// over, after the lease of this server has ended, again and again.
+    /// over, again and again.
     pub(crate) async fn watch_lease(self: Arc<Self>, scripts: Arc<ResumedScripts>) {
         let Some(leases) = self.stores.leases.clone() else {
             return;
         };
         let mut lapses_seen = 0;
         loop {
-            leases.lapse(&mut lapses_seen).await;
-            let (lost, lost_scripts) = loop {
-                let running: Vec<String> = self.lock_running().keys().cloned().collect();
-                let lost = leases.lost_sessions(running).await;
-                let lost = lost.map_err(|error| error.to_string());
-                let lost_scripts = self.host.lost_scripts().await;
-                match (lost, lost_scripts.map_err(|error| error.to_string())) {
-                    (Ok(lost), Ok(lost_scripts)) => break (lost, lost_scripts),
-                    (Err(error), _) | (_, Err(error)) => {
-                        tracing::error!(error, "cannot check sessions");
-                    }
-                }
-                tokio::time::sleep(FAILURE_RETRY_DELAY).await;
-            };
-            for session in lost_scripts {
-                tracing::warn!(
-                    session,
-                    "another server has taken over the session of a script"
-                );
-                scripts.stop(&session);
+            tokio::select! {
+                // Others can take over sessions only after the lease has ended.
+                () = leases.lapse(&mut lapses_seen) => self.drop_lost_turns(&*leases).await,
+                // Scripts run under leases of their own.
+                () = tokio::time::sleep(SCRIPT_CHECK_INTERVAL) => {}
             }
-            for session in lost {
-                tracing::warn!(session, "another server has taken over the session");
-                if let Some(worker) = self.lock_running().get(&session) {
-                    worker.lost.cancel();
+            self.stop_lost_scripts(&scripts).await;
+        }
+    }
+
+    async fn drop_lost_turns(&self, leases: &dyn ServerLeaseStore) {
+        let lost = loop {
+            let running: Vec<String> = self.lock_running().keys().cloned().collect();
+            match leases.lost_sessions(running).await {
+                Ok(lost) => break lost,
+                Err(error) => tracing::error!(%error, "cannot check sessions"),
+            }
+            tokio::time::sleep(FAILURE_RETRY_DELAY).await;
+        };
+        for session in lost {
+            tracing::warn!(session, "another server has taken over the session");
+            if let Some(worker) = self.lock_running().get(&session) {
+                worker.lost.cancel();
+            }
+        }
+    }
+
+    async fn stop_lost_scripts(&self, scripts: &ResumedScripts) {
+        match self.host.lost_scripts().await {
+            Ok(lost) => {
+                for session in lost {
+                    tracing::warn!(
+                        session,
+                        "another server has taken over the session of a script"
+                    );
+                    scripts.stop(&session);
                 }
             }
+            Err(error) => tracing::error!(%error, "cannot check the sessions of scripts"),
         }
     }
 

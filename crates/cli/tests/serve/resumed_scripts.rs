@@ -136,7 +136,7 @@ fn files_stay_while_a_resumed_script_waits_for_approval() {
 /// A server that was stopped for a while, during which another one took over the session. Without
 /// `SELVEDGE_TEST_STORE` no other server can.
 #[test]
-fn a_resumed_script_ends_when_another_server_has_the_session() {
+fn a_resumed_script_changes_nothing_when_another_server_has_the_session() {
     if store::uses_files() {
         return;
     }
@@ -171,4 +171,39 @@ fn a_resumed_script_ends_when_another_server_has_the_session() {
     std::fs::write(work.join("end-begun"), "").unwrap();
     assert_eq!(second.answer(&session, number)["state"], "answered");
     assert!(steps() <= before + 1, "{before}, then {}", steps());
+}
+
+/// Scripts that make no calls, so that no refused call ends them.
+#[test]
+fn resumed_scripts_end_when_another_server_has_their_session() {
+    if store::uses_files() {
+        return;
+    }
+    let fixture = ServeFixture::new(runs_scripts);
+    let work = fixture.workspace.work();
+    let (one, first) = fixture.start();
+    let (_two, second) = start_elsewhere(&fixture, "second", "");
+    let session = first.session(json!({}));
+    let prior = runs(&first, &session, &["return 1", "return 2"]);
+    let other = runs(&first, &first.session(json!({})), &["return 3"]).remove(0);
+    for run in &prior {
+        resume(
+            &first,
+            run,
+            "for (;;) await new Promise(f => setTimeout(f, 100))",
+        )
+        .unwrap();
+    }
+    // As many as a token may have.
+    assert_eq!(resume(&first, &other, "return 4"), Err(409));
+    let pid = Pid::from_child(&one.child);
+    kill_process(pid, Signal::STOP).unwrap();
+    let number = second.message(&session, &format!("RUN:{}", until_ended("begun")));
+    wait_until("the turn runs", || work.join("begun").exists());
+    kill_process(pid, Signal::CONT).unwrap();
+    wait_until("the scripts end", || {
+        resume(&first, &other, "return 4").is_ok()
+    });
+    std::fs::write(work.join("end-begun"), "").unwrap();
+    assert_eq!(second.answer(&session, number)["state"], "answered");
 }
