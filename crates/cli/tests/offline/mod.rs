@@ -1,5 +1,6 @@
 //! The fixture of the tests, and the tests by subject.
 
+mod broken_answers;
 mod configuration;
 mod kills;
 mod layers;
