@@ -74,6 +74,7 @@ mod execution;
 mod forget;
 mod history;
 mod metrics;
+mod missing_turns;
 mod model_request;
 mod options;
 mod prompt;

@@ -135,15 +135,17 @@ impl<'c> AppendBatch<'c> {
         }
     }
 
+    /// Returns the number of turns that a session has.
+    pub(crate) fn turn_count(&mut self, session: &str) -> Result<u32, MemoryError> {
+        Ok(find_appender(&mut self.sessions, self.connection, session)?.turn_count)
+    }
+
     pub(crate) fn append(
         &mut self,
         session: &str,
         turn: &NewTurn<'_>,
     ) -> Result<AppendedTurn, MemoryError> {
-        let appender = match self.sessions.entry(session.to_owned()) {
-            Entry::Occupied(appender) => appender.into_mut(),
-            Entry::Vacant(entry) => entry.insert(SessionAppender::load(self.connection, session)?),
-        };
+        let appender = find_appender(&mut self.sessions, self.connection, session)?;
         if let Some(key) = turn.key
             && let Some(number) = find_turn_by_key(self.connection, appender.id, key)?
         {
@@ -197,6 +199,18 @@ impl<'c> AppendBatch<'c> {
         }
         Ok(())
     }
+}
+
+/// Returns the appender of a session, which is loaded if it is not there.
+fn find_appender<'s>(
+    sessions: &'s mut HashMap<String, SessionAppender>,
+    connection: &Connection,
+    session: &str,
+) -> Result<&'s mut SessionAppender, MemoryError> {
+    Ok(match sessions.entry(session.to_owned()) {
+        Entry::Occupied(appender) => appender.into_mut(),
+        Entry::Vacant(entry) => entry.insert(SessionAppender::load(connection, session)?),
+    })
 }
 
 /// Returns whether a speaker's name is only a role, such as "Assistant".

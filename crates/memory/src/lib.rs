@@ -137,7 +137,9 @@ pub use model::{
 pub use pocket::PocketEncoder;
 pub use projects::{MemoryAccess, MemoryProject, ProjectPlace};
 pub use rank::RankWeights;
-pub use recall::{MEMORY_PROMPT, RecallDeadlines, RecallRequest, RecalledMemory};
+pub use recall::{
+    DEADLINE_EXCEEDED, MEMORY_PROMPT, RecallDeadlines, RecallRequest, RecalledMemory,
+};
 pub use recall_trace::{CandidateFate, RecallCandidate, RecallStage, StageName, StageOutcome};
 pub use schema::memory_schema;
 pub use search::{MemoryHit, MemoryQuery};

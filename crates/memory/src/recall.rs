@@ -74,7 +74,7 @@ pub struct RecallDeadlines {
     pub filter: Duration,
     /// Of the model's judgement.
     pub judgement: Duration,
-    /// Of everything, with the text. Nothing delays a turn longer.
+    /// Of everything, with the text.
     pub total: Duration,
 }
 
@@ -133,7 +133,7 @@ pub struct RecalledMemory {
 }
 
 /// Why a stage has no result.
-pub(crate) const DEADLINE_EXCEEDED: &str = "deadline exceeded";
+pub const DEADLINE_EXCEEDED: &str = "deadline exceeded";
 /// Turns in the result.
 const MAX_RECALLED_TURNS: usize = 12;
 /// Lessons in the result.

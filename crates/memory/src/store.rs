@@ -143,6 +143,26 @@ impl Memory {
         })
     }
 
+    /// Stores turns of a session in one transaction. The first has this number. Those that were
+    /// stored meanwhile are skipped.
+    pub fn append_missing(
+        &self,
+        session: &str,
+        first: u32,
+        turns: &[NewTurn<'_>],
+    ) -> Result<(), MemoryError> {
+        self.write(|connection| {
+            let mut batch = AppendBatch::new(connection, &self.redactor);
+            let stored = batch.turn_count(session)?;
+            for (number, turn) in (first..).zip(turns) {
+                if number > stored {
+                    batch.append(session, turn)?;
+                }
+            }
+            batch.finish()
+        })
+    }
+
     /// Returns a turn as it was stored.
     pub fn turn(&self, session: &str, number: u32) -> Result<StoredTurn, MemoryError> {
         self.read(|reader| {

@@ -6,6 +6,7 @@ mod kills;
 mod layers;
 mod runs;
 mod schedule;
+mod turn_delay;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -22,7 +22,7 @@ pub(super) fn let_hours_pass(fixture: &OfflineFixture, hours: i64) {
     store.execute(runs, [ms]).unwrap();
 }
 
-fn wait_until(condition: impl Fn() -> bool) {
+pub(super) fn wait_until(condition: impl Fn() -> bool) {
     let since = Instant::now();
     while !condition() {
         assert!(
