@@ -13,10 +13,10 @@ use selvedge_memory::{
     RecalledMemory, SmallModel,
 };
 use selvedge_protocol::{ConversationItem, DocumentInfo, MemoryScope, MessageRole, RuntimeEvent};
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
-use crate::charged_model::{ChargeTime, ChargedModel, LateUsage};
+use crate::charged_model::{ChargeTime, ChargedModel};
 use crate::history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
 use crate::missing_turns::MissingTurns;
 use crate::session_record::SessionStepKind;
@@ -34,6 +34,8 @@ pub struct AgentMemoryOptions {
     pub recall_timeout: Option<Duration>,
     /// The maximum number of tokens of the recalled text.
     pub max_recall_tokens: u32,
+    /// Where the small model and the encoder work after a turn.
+    pub background_work: BackgroundWork,
     /// How long a session must be idle before its project is distilled, if that is due; `None`
     /// disables this.
     pub distill_idle_time: Option<Duration>,
@@ -69,6 +71,16 @@ impl AgentProject {
 /// longer. What is not ready by then is missing in the turn.
 const BEFORE_TURN_TIMEOUT: Duration = Duration::from_millis(1_200);
 
+/// Where the levels of a model and the vectors of a turn are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BackgroundWork {
+    /// In this process, after the turn.
+    #[default]
+    InProcess,
+    /// In another one, because this one ends with the turn.
+    NextProcess,
+}
+
 /// Which earlier turns a prompt contains.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -91,11 +103,9 @@ struct AgentMemoryInner {
     small_model: Option<Arc<dyn SmallModel>>,
     /// The beginning of the prompts of each session, by session id.
     prompt_prefixes: Mutex<HashMap<String, PromptPrefix>>,
-    /// The background task that writes levels and vectors and distills lessons. Aborted when the
-    /// next turn begins.
-    background_task: Mutex<Option<AbortHandle>>,
-    /// What was spent on levels after turns.
-    late_usage: Arc<LateUsage>,
+    /// Cancelled when the next turn begins: the session is not idle any more. Work that may have
+    /// been paid for is not interrupted.
+    idle: Mutex<CancellationToken>,
 }
 
 /// The history with which the prompts of a session begin.
@@ -123,8 +133,7 @@ impl AgentMemory {
             options,
             small_model: small,
             prompt_prefixes: Mutex::default(),
-            background_task: Mutex::default(),
-            late_usage: Arc::default(),
+            idle: Mutex::default(),
         }))
     }
 
@@ -196,19 +205,24 @@ impl AgentMemory {
             return;
         };
         let (inner, id) = (self.0.clone(), session.to_owned());
-        let time = ChargeTime::AfterTurn(id.clone(), inner.late_usage.clone());
-        let (small, charge) = (self.charged_model(charge, time), charge.clone());
-        let task = runtime.spawn(async move {
+        let idle = self.next_idle_time();
+        let small = self.charged_model(charge, ChargeTime::AfterTurn);
+        let charge = charge.clone();
+        runtime.spawn(async move {
             let name = id.clone();
+            let work = inner.options.background_work;
             let written = inner.memory.run_blocking(move |memory| {
                 while memory.write_levels(Some(&name))?.remaining_turns > 0 {}
-                // Writes some vectors now and the others after later turns, so that the process can
-                // exit quickly.
-                memory.write_vectors(&name)
+                match work {
+                    // Some vectors now and the others after later turns, so that the process can
+                    // exit quickly.
+                    BackgroundWork::InProcess => memory.write_vectors(&name),
+                    BackgroundWork::NextProcess => Ok(0),
+                }
             });
             // If this fails, the levels are written when they are needed.
             let _ = written.await;
-            if let Some(small) = small {
+            if let (Some(small), BackgroundWork::InProcess) = (small, work) {
                 let _ = inner.memory.summarise(&id, small.as_ref()).await;
                 charge.0.settle().await;
             }
@@ -218,22 +232,23 @@ impl AgentMemory {
             // While the session is idle, an agent that is no longer used frees its memory.
             let waiting = Arc::downgrade(&inner);
             drop(inner);
-            tokio::time::sleep(idle_time).await;
+            tokio::select! {
+                biased;
+                () = idle.cancelled() => return,
+                () = tokio::time::sleep(idle_time) => {}
+            }
             if let Some(inner) = waiting.upgrade() {
-                // A task of its own, so that the next turn does not abort a request that is paid.
-                tokio::spawn(distill_if_due(inner, id));
+                distill_if_due(inner, id).await;
             }
         });
-        if let Some(earlier) = self.lock_background_task().replace(task.abort_handle()) {
-            earlier.abort();
-        }
     }
 
-    fn lock_background_task(&self) -> MutexGuard<'_, Option<AbortHandle>> {
-        self.0
-            .background_task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// Ends the time in which the session is idle, and returns the token of the next one.
+    fn next_idle_time(&self) -> CancellationToken {
+        let mut idle = self.0.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.cancel();
+        *idle = CancellationToken::new();
+        idle.clone()
     }
 
     /// Returns the brief of a session, which is composed and stored if it has none. `None` if that
@@ -287,14 +302,18 @@ impl TurnHook for AgentMemory {
         charge: &'a TurnCharge,
     ) -> BoxFuture<'a, TurnAdditions> {
         async move {
-            if let Some(idle) = self.lock_background_task().take() {
-                idle.abort();
-            }
+            self.next_idle_time();
             let options = &self.0.options;
             let limit = options.recall_timeout.unwrap_or_default();
             let deadline = Instant::now() + limit.max(BEFORE_TURN_TIMEOUT);
-            self.0.late_usage.count(session.id(), charge);
             let prefix = async {
+                let (id, charge) = (session.id().to_owned(), charge.clone());
+                let count_late = move |memory: &Arc<Memory>| {
+                    let (usage, cost) = memory.take_late_usage(&id)?;
+                    charge.count_late_usage(usage, cost);
+                    Ok(())
+                };
+                self.0.memory.run_blocking(count_late).await?;
                 let before = session.turn_number().saturating_sub(1);
                 let missing = MissingTurns::read(&self.0.memory, session, before).await?;
                 self.prepare_prefix(session, missing).await

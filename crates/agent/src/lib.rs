@@ -95,7 +95,9 @@ mod turn_documents;
 mod turn_hook;
 
 pub use agent::Agent;
-pub use agent_memory::{AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind};
+pub use agent_memory::{
+    AgentMemory, AgentMemoryOptions, AgentProject, BackgroundWork, HistoryStrategyKind,
+};
 pub use agent_model::AgentModel;
 pub use change_tracker::ChangeTracker;
 pub use charged_model::TurnCharge;

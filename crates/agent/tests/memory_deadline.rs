@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use selvedge_agent::{AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind};
+use selvedge_agent::{
+    AgentMemory, AgentMemoryOptions, AgentProject, BackgroundWork, HistoryStrategyKind,
+};
 use selvedge_journal::Redactor;
 use selvedge_memory::{GradientOptions, Memory, NewTurn, ProjectPlace};
 use selvedge_protocol::{TurnEnd, WireApi};
@@ -57,6 +59,7 @@ async fn a_locked_memory_delays_a_turn_until_the_deadline_and_the_brief_comes_la
         history: HistoryStrategyKind::Gradient(GradientOptions::new(7_000)),
         recall_timeout: Some(Duration::from_millis(1_200)),
         max_recall_tokens: 600,
+        background_work: BackgroundWork::InProcess,
         distill_idle_time: None,
         project: AgentProject {
             place: Some(place),

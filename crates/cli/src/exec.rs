@@ -232,7 +232,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
         written = false;
     }
     setup.flush_journal_and_apply_retention()?;
-    crate::distill_schedule::distill_after_command(&setup);
+    crate::distill_schedule::process_after_command(&setup, Some(&session));
     Ok(match outcome.end {
         Ok(TurnEnd::Stop | TurnEnd::Length) if matches_schema && written && has_answer => {
             CliStatus::Success

@@ -68,6 +68,7 @@ mod forget;
 mod gradient;
 mod identifiers;
 mod import;
+mod late_usage;
 mod layers;
 mod lesson_bounds;
 mod lesson_edit;

@@ -13,6 +13,7 @@ pub(crate) const MEMORY_TABLES: ComponentSchema = ComponentSchema {
         Expand(include_str!("offline.sql")),
         Expand(include_str!("folder_sessions.sql")),
         Expand(include_str!("folders.sql")),
+        Expand(include_str!("late_usage.sql")),
     ],
 };
 

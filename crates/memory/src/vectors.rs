@@ -7,7 +7,8 @@ use selvedge_database::{Connection, params};
 
 use crate::level_writer::read_level_text;
 use crate::store::{
-    MemorySessionRow, blob_column, execute, load_turn, lock_session, query_first, require_session,
+    MemorySessionRow, blob_column, execute, find_session, load_turn, lock_session, query_first,
+    require_session,
 };
 use crate::{Level, Memory, MemoryError, turn_pieces};
 
@@ -85,6 +86,20 @@ impl Memory {
                 }
             }
             Ok(vectors.len() as u32)
+        })
+    }
+
+    /// Returns whether a session has turns without a vector, and there is an encoder.
+    pub fn has_turns_to_encode(&self, session: &str) -> Result<bool, MemoryError> {
+        let Some(encoder) = &self.encoder else {
+            return Ok(false);
+        };
+        self.read(|reader| {
+            let Some(found) = find_session(&reader.connection, session)? else {
+                return Ok(false);
+            };
+            let encoded = encoded_turn_count(&reader.connection, found.id, encoder.name())?;
+            Ok(encoded < found.turn_count)
         })
     }
 

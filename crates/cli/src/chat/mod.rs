@@ -107,7 +107,8 @@ fn run_chat(
     // Does not wait for a tool that is blocked in a system call.
     runtime.shutdown_background();
     chat.setup.flush_journal_and_apply_retention()?;
-    crate::distill_schedule::distill_after_command(&chat.setup);
+    let session = chat.continuable_session();
+    crate::distill_schedule::process_after_command(&chat.setup, session);
     ended?;
     if let Some(id) = chat.continuable_session() {
         crate::output::print_line(&format!("selvedge continue {id}"))?;

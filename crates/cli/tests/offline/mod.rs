@@ -4,6 +4,7 @@ mod broken_answers;
 mod configuration;
 mod kills;
 mod layers;
+mod levels;
 mod runs;
 mod schedule;
 mod turn_delay;

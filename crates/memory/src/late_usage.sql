@@ -1,0 +1,4 @@
+-- What the small model used for a session after its last turn had ended. The next turn counts it.
+ALTER TABLE memory_sessions ADD COLUMN late_input_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE memory_sessions ADD COLUMN late_output_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE memory_sessions ADD COLUMN late_cost REAL NOT NULL DEFAULT 0.0;
