@@ -17,10 +17,18 @@ use crate::setup::CliSetup;
 /// How often the server looks for projects that are due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
+/// The session of a command that ends.
+#[derive(Clone, Copy)]
+pub(crate) struct EndedSession<'a> {
+    pub(crate) id: &'a str,
+    /// The provider of its turns, which serves `memory.model` if that names no other.
+    pub(crate) provider: &'a str,
+}
+
 /// Starts a process that finishes what a command has left, and does not wait for it: it writes the
 /// levels by the model and the vectors of the command's session, and distills the projects that are
 /// due, unless `memory.distill_idle_minutes` is 0. Does nothing if nothing is left.
-pub(crate) fn process_after_command(setup: &CliSetup, session: Option<&str>) {
+pub(crate) fn process_after_command(setup: &CliSetup, session: Option<EndedSession<'_>>) {
     let Some(memory) = &setup.memory else {
         return;
     };
@@ -41,21 +49,27 @@ pub(crate) fn process_after_command(setup: &CliSetup, session: Option<&str>) {
 fn unfinished_session<'a>(
     memory: &Memory,
     config: &Config,
-    session: Option<&'a str>,
-) -> Result<Option<&'a str>> {
+    session: Option<EndedSession<'a>>,
+) -> Result<Option<EndedSession<'a>>> {
     let Some(session) = session else {
         return Ok(None);
     };
-    let lacks_levels = config.memory.model.is_some() && memory.has_turns_to_summarise(session)?;
-    let is_unfinished = lacks_levels || memory.has_turns_to_encode(session)?;
+    let has_model = config.memory.model.is_some();
+    let is_unfinished = (has_model && memory.has_turns_to_summarise(session.id)?)
+        || memory.has_turns_to_encode(session.id)?;
     Ok(is_unfinished.then_some(session))
 }
 
 /// Asks the model for the levels of the next turns of a session, and writes all its vectors.
-pub(crate) fn finish_session(memory: &Arc<Memory>, session: &str, config: &Config) -> Result<()> {
+pub(crate) fn finish_session(
+    memory: &Arc<Memory>,
+    session: &str,
+    provider: Option<&str>,
+    config: &Config,
+) -> Result<()> {
     let runtime = crate::run::runtime()?;
     let summarised = runtime.block_on(async {
-        if let Some(model) = small_model(config, None).await? {
+        if let Some(model) = small_model(config, provider).await? {
             memory.summarise(session, model.as_ref()).await?;
         }
         anyhow::Ok(())
@@ -75,7 +89,7 @@ fn has_due_project(memory: &Memory) -> Result<bool> {
 
 /// Starts `selvedge memory distill --due` in a process group of its own, so that it goes on when
 /// the terminal is closed or interrupted. It finishes the session first, if there is one.
-fn start_detached(setup: &CliSetup, session: Option<&str>) -> Result<()> {
+fn start_detached(setup: &CliSetup, session: Option<EndedSession<'_>>) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     if let Some(home) = &setup.home {
         command.env("SELVEDGE_HOME", std::path::absolute(home)?);
@@ -83,8 +97,11 @@ fn start_detached(setup: &CliSetup, session: Option<&str>) -> Result<()> {
     // The configuration of this folder names the model and the encoder.
     command
         .current_dir(&setup.directory)
-        .args(["memory", "distill", "--due"])
-        .args(session.map(|session| format!("--finish={session}")))
+        .args(["memory", "distill", "--due"]);
+    if let Some(EndedSession { id, provider }) = session {
+        command.args(["--finish", id, "--finish-provider", provider]);
+    }
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());

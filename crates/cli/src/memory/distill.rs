@@ -38,7 +38,7 @@ pub(super) fn distill(
     config: &Config,
 ) -> Result<CliStatus> {
     if let Some(session) = &args.finish
-        && let Err(error) = finish_session(memory, session, config)
+        && let Err(error) = finish_session(memory, session, args.finish_provider.as_deref(), config)
     {
         let error = Problem::from_error(&error);
         eprint_line!("warning: the levels of {session} are not written: {error}");
