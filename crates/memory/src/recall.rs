@@ -328,9 +328,9 @@ impl Memory {
         let limit = deadline.saturating_duration_since(begun);
         let found = recalled.clone();
         let (session, max_tokens) = (request.access.session.clone(), request.max_tokens);
-        let bands = request.bands.clone();
+        let (bands, question) = (request.bands.clone(), request.text.to_owned());
         let task = self.spawn_stage(move |memory| {
-            Ok(memory.compose_block(&session, max_tokens, &found, &documents, &bands))
+            Ok(memory.compose_block(&session, max_tokens, &found, &documents, &bands, &question))
         });
         let composed = flatten(timeout_at(deadline, task).await);
         let outcome = match &composed {

@@ -31,7 +31,7 @@ const VECTORS_PER_ROW: u32 = 64;
 /// Turns encoded by one call of [`Memory::write_vectors`].
 const MAX_ENCODED_TURNS: u32 = 64;
 /// Of longer turns, the compressed level is encoded.
-const MAX_RAW_CHARS: usize = 800;
+pub(crate) const MAX_RAW_CHARS: usize = 800;
 
 impl Memory {
     /// Adds an encoder, so that searches compare vectors, too.
@@ -148,6 +148,16 @@ impl QuestionVector {
         self.values.len().max(1)
     }
 
+    /// Returns the cosine similarity to a vector as it is stored.
+    pub(crate) fn similarity_to_stored(&self, stored: &[u8]) -> f32 {
+        let mut moved = Vec::with_capacity(stored.len());
+        move_values(stored, &mut moved);
+        match moved.len() == self.values.len() {
+            true => self.similarity(&moved),
+            false => 0.0,
+        }
+    }
+
     /// Returns the cosine similarity to a vector with moved values.
     fn similarity(&self, moved: &[u8]) -> f32 {
         (dot(&self.values, moved) - self.excess) as f32 / (127.0 * 127.0)
@@ -218,7 +228,7 @@ fn row_bytes(width: usize) -> usize {
 }
 
 /// Normalises a vector to length 1 and quantises it in steps of 1/127.
-fn quantise(vector: &[f32]) -> Vec<i8> {
+pub(crate) fn quantise(vector: &[f32]) -> Vec<i8> {
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     let is_usable = length > 0.0 && length.is_finite();
     let scale = if is_usable { 127.0 / length } else { 0.0 };
