@@ -111,14 +111,14 @@ fn start_detached(setup: &CliSetup, session: Option<EndedSession<'_>>) -> Result
     Ok(())
 }
 
-/// Distills the projects that are due, until it is aborted.
+/// Distills the projects that are due, at the start of the server and later, until it is aborted.
 pub(crate) async fn distill_in_server(host: Arc<JournalHost>) {
     loop {
-        tokio::time::sleep(CHECK_INTERVAL).await;
         if let Err(error) = distill_due_projects(&host).await {
             let error = format!("{error:#}");
             tracing::warn!(target: "selvedge::memory", error, "lessons are not distilled");
         }
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 

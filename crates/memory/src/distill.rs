@@ -109,7 +109,12 @@ impl Memory {
                 memory.write_missing_levels(&session.name)?;
             }
             if unit.remaining_turns() > 0 {
-                memory.write(|connection| begin_pass(connection, &unit.key))?;
+                let machine = memory.machine();
+                let begin =
+                    |connection: &Connection| begin_pass(connection, &unit.key, machine.as_deref());
+                if !memory.write(begin)? {
+                    return Err(MemoryError::DistillLocked(name));
+                }
             }
             Ok((lock, Arc::new(unit)))
         };

@@ -16,6 +16,9 @@ pub const DISTILL_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 /// The time after which another process continues a pass that was interrupted, or fetches the
 /// answers of a provider's batch.
 const CONTINUE_INTERVAL: Duration = Duration::from_secs(15 * 60);
+/// The time after which a machine continues a pass of another one that did nothing: longer than any
+/// request.
+const MACHINE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The last pass of a project.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -106,7 +109,17 @@ impl Memory {
     /// as if it had been interrupted.
     pub fn postpone_distilling(&self, session: &str) -> Result<(), MemoryError> {
         let unit = self.read(|reader| DistillUnit::load(&reader.connection, session))?;
-        self.write(|connection| begin_pass(connection, &unit.key))
+        let machine = self.machine();
+        self.write(|connection| begin_pass(connection, &unit.key, machine.as_deref()).map(drop))
+    }
+
+    /// Returns the name of this machine and its folder, within which lock files work; `None` if no
+    /// other machine shares the database.
+    pub(crate) fn machine(&self) -> Option<String> {
+        self.location.database()?;
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let folder = self.location.folder().display();
+        Some(format!("{}:{folder}", host.trim()))
     }
 
     /// Returns the states of the units that are wanted by their key.
@@ -229,14 +242,24 @@ fn count_requests(connection: &Connection, unit: &str) -> Result<RequestCounts, 
     Ok(counts)
 }
 
-/// Writes that a pass begins, unless an interrupted one is continued.
-pub(crate) fn begin_pass(connection: &Connection, unit: &str) -> Result<(), MemoryError> {
+/// Writes that a pass begins on this machine, unless an interrupted one is continued. Returns false
+/// if another machine that shares the database works on it. `machine` is `None` if none does.
+pub(crate) fn begin_pass(
+    connection: &Connection,
+    unit: &str,
+    machine: Option<&str>,
+) -> Result<bool, MemoryError> {
     let sql = "DELETE FROM memory_passes WHERE unit = ?1 AND ended_ms IS NOT NULL";
     execute(connection, sql, params![unit])?;
-    let sql = "INSERT INTO memory_passes (unit, started_ms, touched_ms) VALUES (?1, ?2, ?2)
-         ON CONFLICT (unit) DO UPDATE SET touched_ms = excluded.touched_ms";
-    execute(connection, sql, params![unit, now_ms()])?;
-    Ok(())
+    let sql = "INSERT INTO memory_passes (unit, started_ms, touched_ms, machine)
+         VALUES (?1, ?2, ?2, ?3)
+         ON CONFLICT (unit) DO UPDATE SET touched_ms = excluded.touched_ms,
+             machine = excluded.machine
+         WHERE memory_passes.machine IS NULL OR memory_passes.machine = excluded.machine
+             OR memory_passes.touched_ms < ?4";
+    let now = now_ms();
+    let abandoned = now - MACHINE_TIMEOUT.as_millis() as i64;
+    Ok(execute(connection, sql, params![unit, now, machine, abandoned])? > 0)
 }
 
 /// Adds what was learned to a pass, and ends it if no turns remain. An answer about turns that were
@@ -259,4 +282,42 @@ pub(crate) fn count_pass(
     let row = params![unit, distilled_turns, learned, dropped, now_ms(), ended_ms];
     execute(connection, sql, row)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use selvedge_journal::Redactor;
+
+    use super::*;
+
+    #[test]
+    fn one_machine_at_a_time_distills_a_unit() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+        let begin = |machine: Option<&str>| {
+            let begun = memory.write(|connection| begin_pass(connection, "prj_x", machine));
+            begun.unwrap()
+        };
+        let change = |sql: &str| {
+            let changed = memory.write(|connection| execute(connection, sql, params![]));
+            assert_eq!(changed.unwrap(), 1);
+        };
+        assert!(begin(Some("a:/home")));
+        assert!(!begin(Some("b:/home")));
+        assert!(
+            begin(Some("a:/home")),
+            "a process of the same machine continues"
+        );
+        change("UPDATE memory_passes SET touched_ms = touched_ms - 3600001");
+        assert!(
+            begin(Some("b:/home")),
+            "the other machine did nothing for an hour"
+        );
+        change("UPDATE memory_passes SET ended_ms = touched_ms");
+        assert!(begin(Some("a:/home")), "the pass has ended");
+        // Without a shared database, the lock file decides.
+        change("UPDATE memory_passes SET machine = NULL");
+        assert!(begin(None) && begin(None));
+        assert_eq!(memory.machine(), None);
+    }
 }

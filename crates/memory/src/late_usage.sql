@@ -6,3 +6,6 @@ ALTER TABLE memory_sessions ADD COLUMN late_cost REAL NOT NULL DEFAULT 0.0;
 -- The vector of a lesson or layer, and the encoder that computed it. It is deleted with the lesson.
 ALTER TABLE memory_lessons ADD COLUMN encoder TEXT;
 ALTER TABLE memory_lessons ADD COLUMN vector BLOB;
+
+-- The machine that distills a unit, if several share the database.
+ALTER TABLE memory_passes ADD COLUMN machine TEXT;
