@@ -61,6 +61,7 @@ pub use error::JournalError;
 pub use forget::{RewriteItemsFn, SessionForgetReport};
 pub use journal::{Journal, JournalOptions};
 pub use lease::LeaseTimes;
+pub use liveness::machine_name;
 pub use location::JournalLocation;
 pub use retention::RetentionReport;
 pub use run_outline::{CallOverview, GatedCallDecision, RunOutline, StoredApproval};

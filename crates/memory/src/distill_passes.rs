@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use selvedge_database::{Connection, params};
+use selvedge_journal::machine_name;
 use serde::Serialize;
 
 use crate::distill::DistillReport;
@@ -117,9 +118,8 @@ impl Memory {
     /// other machine shares the database.
     pub(crate) fn machine(&self) -> Option<String> {
         self.location.database()?;
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let folder = self.location.folder().display();
-        Some(format!("{}:{folder}", host.trim()))
+        Some(format!("{}:{folder}", machine_name()))
     }
 
     /// Returns the states of the units that are wanted by their key.
