@@ -7,34 +7,35 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_journal::StoredRun;
 use selvedge_memory::{
-    AGENT_ROLE, Band, CandidateFate, GradientOptions, LessonKind, Level, MEMORY_PROMPT, Memory,
-    MemoryAccess, MemoryError, NewTurn, PlanStorage, ProjectPlace, RecallDeadlines, RecallRequest,
+    Band, CandidateFate, DEADLINE_EXCEEDED, GradientOptions, LessonKind, Level, MEMORY_PROMPT,
+    Memory, MemoryAccess, MemoryError, PlanStorage, ProjectPlace, RecallDeadlines, RecallRequest,
     RecalledMemory, SmallModel,
 };
-use selvedge_protocol::{
-    ConversationItem, DocumentInfo, MemoryScope, MessageRole, RuntimeEvent, TurnItem,
-};
-use selvedge_script::{fair_share, truncate_json};
-use serde_json::Value;
-use tokio::task::AbortHandle;
+use selvedge_protocol::{ConversationItem, DocumentInfo, MemoryScope, MessageRole, RuntimeEvent};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
-use crate::charged_model::{ChargeTime, ChargedModel, LateUsage};
+use crate::charged_model::{ChargeTime, ChargedModel};
 use crate::history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
+use crate::missing_turns::MissingTurns;
 use crate::session_record::SessionStepKind;
 use crate::turn::steps_since_compaction;
-use crate::{Session, TurnAdditions, TurnAuthor, TurnCharge, TurnHook};
+use crate::{Session, TurnAdditions, TurnCharge, TurnHook};
 
 /// The options of an agent's memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentMemoryOptions {
     /// Which earlier turns a prompt contains.
     pub history: HistoryStrategyKind,
-    /// The time limit of recall. What was found until then is used. `None` disables recall.
+    /// The time limit of recall. What was found until then is used. `None` disables recall. With
+    /// everything else that memory does before the first request of a turn, at most this time or
+    /// 1.2 seconds pass, whichever is longer.
     pub recall_timeout: Option<Duration>,
     /// The maximum number of tokens of the recalled text.
     pub max_recall_tokens: u32,
+    /// Where the small model and the encoder work after a turn.
+    pub background_work: BackgroundWork,
     /// How long a session must be idle before its project is distilled, if that is due; `None`
     /// disables this.
     pub distill_idle_time: Option<Duration>,
@@ -66,9 +67,19 @@ impl AgentProject {
     }
 }
 
-/// Longest time in which the brief of a new session is composed, if recall is disabled. After it,
-/// the session starts without a brief.
-const DEFAULT_BRIEF_TIMEOUT: Duration = Duration::from_millis(1_200);
+/// Longest time that memory takes before the first request of a turn, unless recall may take
+/// longer. What is not ready by then is missing in the turn.
+const BEFORE_TURN_TIMEOUT: Duration = Duration::from_millis(1_200);
+
+/// Where the levels of a model and the vectors of a turn are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BackgroundWork {
+    /// In this process, after the turn.
+    #[default]
+    InProcess,
+    /// In another one, because this one ends with the turn.
+    NextProcess,
+}
 
 /// Which earlier turns a prompt contains.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -92,11 +103,9 @@ struct AgentMemoryInner {
     small_model: Option<Arc<dyn SmallModel>>,
     /// The beginning of the prompts of each session, by session id.
     prompt_prefixes: Mutex<HashMap<String, PromptPrefix>>,
-    /// The background task that writes levels and vectors and distills lessons. Aborted when the
-    /// next turn begins.
-    background_task: Mutex<Option<AbortHandle>>,
-    /// What was spent on levels after turns.
-    late_usage: Arc<LateUsage>,
+    /// Cancelled when the next turn begins: the session is not idle any more. Work that may have
+    /// been paid for is not interrupted.
+    idle: Mutex<CancellationToken>,
 }
 
 /// The history with which the prompts of a session begin.
@@ -124,8 +133,7 @@ impl AgentMemory {
             options,
             small_model: small,
             prompt_prefixes: Mutex::default(),
-            background_task: Mutex::default(),
-            late_usage: Arc::default(),
+            idle: Mutex::default(),
         }))
     }
 
@@ -157,7 +165,7 @@ impl AgentMemory {
             if is_bounded {
                 memory.bound_to_folder(&id)?;
             }
-            store_turns(memory, &id, &missing)?;
+            missing.store(memory, &id)?;
             let HistoryStrategyKind::Gradient(gradient) = history else {
                 let regular = history == HistoryStrategyKind::Regular;
                 return Ok(PromptPrefix {
@@ -197,19 +205,24 @@ impl AgentMemory {
             return;
         };
         let (inner, id) = (self.0.clone(), session.to_owned());
-        let time = ChargeTime::AfterTurn(id.clone(), inner.late_usage.clone());
-        let (small, charge) = (self.charged_model(charge, time), charge.clone());
-        let task = runtime.spawn(async move {
+        let idle = self.next_idle_time();
+        let small = self.charged_model(charge, ChargeTime::AfterTurn);
+        let charge = charge.clone();
+        runtime.spawn(async move {
             let name = id.clone();
+            let work = inner.options.background_work;
             let written = inner.memory.run_blocking(move |memory| {
                 while memory.write_levels(Some(&name))?.remaining_turns > 0 {}
-                // Writes some vectors now and the others after later turns, so that the process can
-                // exit quickly.
-                memory.write_vectors(&name)
+                match work {
+                    // Some vectors now and the others after later turns, so that the process can
+                    // exit quickly.
+                    BackgroundWork::InProcess => memory.write_vectors(&name),
+                    BackgroundWork::NextProcess => Ok(0),
+                }
             });
             // If this fails, the levels are written when they are needed.
             let _ = written.await;
-            if let Some(small) = small {
+            if let (Some(small), BackgroundWork::InProcess) = (small, work) {
                 let _ = inner.memory.summarise(&id, small.as_ref()).await;
                 charge.0.settle().await;
             }
@@ -219,99 +232,61 @@ impl AgentMemory {
             // While the session is idle, an agent that is no longer used frees its memory.
             let waiting = Arc::downgrade(&inner);
             drop(inner);
-            tokio::time::sleep(idle_time).await;
+            tokio::select! {
+                biased;
+                () = idle.cancelled() => return,
+                () = tokio::time::sleep(idle_time) => {}
+            }
             if let Some(inner) = waiting.upgrade() {
-                // A task of its own, so that the next turn does not abort a request that is paid.
-                tokio::spawn(distill_if_due(inner, id));
+                distill_if_due(inner, id).await;
             }
         });
-        if let Some(earlier) = self.lock_background_task().replace(task.abort_handle()) {
-            earlier.abort();
-        }
     }
 
-    fn lock_background_task(&self) -> MutexGuard<'_, Option<AbortHandle>> {
-        self.0
-            .background_task
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// Ends the time in which the session is idle, and returns the token of the next one.
+    fn next_idle_time(&self) -> CancellationToken {
+        let mut idle = self.0.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.cancel();
+        *idle = CancellationToken::new();
+        idle.clone()
     }
 
     /// Returns the brief of a session, which is composed and stored if it has none. `None` if that
-    /// fails.
-    async fn session_brief(&self, session: &str) -> Option<String> {
+    /// fails or is not ready in time.
+    async fn session_brief(&self, session: &str, deadline: Instant) -> Option<String> {
         let project = &self.0.options.project;
         let (access, max_tokens) = (project.access(session), project.max_brief_tokens);
         if project.place.is_none() || max_tokens == 0 {
             return None;
         }
-        let memory = &self.0.memory;
         let id = session.to_owned();
-        let brief = async {
-            let stored = memory.run_blocking(move |memory| memory.brief(&id));
-            let place = project.place.clone().filter(|_| project.folders.is_some());
-            if let Some(place) = place {
-                // A session of another program may have the brief of more folders.
-                let id = session.to_owned();
-                let is_own = move |memory: &Arc<Memory>| {
-                    Ok(memory.project_of(&id)? == memory.find_project(&place.root)?)
-                };
-                if !memory.run_blocking(is_own).await? {
-                    return Ok(String::new());
+        let place = project.place.clone().filter(|_| project.folders.is_some());
+        // If the turn does not wait for it, a later turn has it.
+        let brief = self.0.memory.run_blocking(move |memory| {
+            // A session of another program may have the brief of more folders.
+            if let Some(place) = place
+                && memory.project_of(&id)? != memory.find_project(&place.root)?
+            {
+                return Ok(String::new());
+            }
+            match memory.brief(&id)? {
+                Some(stored) => Ok(stored),
+                None => {
+                    let brief = memory.compose_brief(&access, max_tokens)?;
+                    memory.store_brief(&id, &brief)
                 }
             }
-            if let Some(stored) = stored.await? {
-                return Ok(stored);
-            }
-            let compose = move |memory: &Arc<Memory>| memory.compose_brief(&access, max_tokens);
-            let composed = memory.run_blocking(compose);
-            let limit = self.0.options.recall_timeout;
-            let limit = limit.unwrap_or(DEFAULT_BRIEF_TIMEOUT);
-            let brief = match tokio::time::timeout(limit, composed).await {
-                Ok(brief) => brief?,
-                // The session keeps what it began with: nothing.
-                Err(_) => String::new(),
-            };
-            let id = session.to_owned();
-            let store = move |memory: &Arc<Memory>| memory.store_brief(&id, &brief);
-            memory.run_blocking(store).await
+        });
+        let failed = |error: &dyn std::fmt::Display| {
+            tracing::warn!(target: "selvedge::memory", %error, "there is no brief of the project");
         };
-        let brief: Result<String, MemoryError> = brief.await;
-        brief
-            .inspect_err(|error| {
-                tracing::warn!(target: "selvedge::memory", %error, "there is no brief of the project");
-            })
-            .ok()
-    }
-
-    /// Returns the turns up to `last` that memory does not have yet.
-    async fn missing_turns(
-        &self,
-        session: &Session,
-        last: u32,
-    ) -> Result<MissingTurns, MemoryError> {
-        let id = session.id().to_owned();
-        let count = move |memory: &Arc<Memory>| memory.turn_count(&id);
-        let stored = self.0.memory.run_blocking(count).await?;
-        let mut turns = Vec::new();
-        for turn in stored + 1..=last {
-            let items = session.turn_items(turn);
-            let mut runs = HashMap::new();
-            for item in &items {
-                if let TurnItem::ScriptToolCallOutput(output) = item
-                    && !output.calls.is_empty()
-                    && let Some(run) = session.stored_run(&output.id).await
-                {
-                    runs.insert(output.id.clone(), run);
-                }
+        match timeout_at(deadline, brief).await {
+            Ok(brief) => brief.inspect_err(|error| failed(error)).ok(),
+            Err(_) => {
+                failed(&DEADLINE_EXCEEDED);
+                None
             }
-            let requester = match session.turn_author(turn) {
-                TurnAuthor::Agent => AGENT_ROLE,
-                TurnAuthor::Person => "user",
-            };
-            turns.push(encode_turn(&items, &runs, requester));
         }
-        Ok((stored, turns))
     }
 }
 
@@ -327,33 +302,57 @@ impl TurnHook for AgentMemory {
         charge: &'a TurnCharge,
     ) -> BoxFuture<'a, TurnAdditions> {
         async move {
-            if let Some(idle) = self.lock_background_task().take() {
-                idle.abort();
-            }
-            self.0.late_usage.count(session.id(), charge);
+            self.next_idle_time();
+            let options = &self.0.options;
+            let limit = options.recall_timeout.unwrap_or_default();
+            let deadline = Instant::now() + limit.max(BEFORE_TURN_TIMEOUT);
             let prefix = async {
+                let (id, charge) = (session.id().to_owned(), charge.clone());
+                let count_late = move |memory: &Arc<Memory>| {
+                    let (usage, cost) = memory.take_late_usage(&id)?;
+                    charge.count_late_usage(usage, cost);
+                    Ok(())
+                };
+                self.0.memory.run_blocking(count_late).await?;
                 let before = session.turn_number().saturating_sub(1);
-                let missing = self.missing_turns(session, before).await?;
+                let missing = MissingTurns::read(&self.0.memory, session, before).await?;
                 self.prepare_prefix(session, missing).await
             };
-            let prefix = match prefix.await {
-                Ok(prefix) => prefix,
-                Err(error) => {
+            let prefix = match timeout_at(deadline, prefix).await {
+                Ok(Ok(prefix)) => prefix,
+                Ok(Err(error)) => {
                     // The turn continues with the history of the session.
                     tracing::warn!(target: "selvedge::memory", %error, "recall is skipped");
                     self.lock_prompt_prefixes().remove(session.id());
                     return TurnAdditions::default();
                 }
+                Err(_) => {
+                    // The prompt begins as that of the turn before, or with the whole history.
+                    let missing = vec![format!("memory: {DEADLINE_EXCEEDED}")];
+                    let event = recall_event(&RecalledMemory {
+                        missing,
+                        elapsed: limit.max(BEFORE_TURN_TIMEOUT),
+                        ..RecalledMemory::default()
+                    });
+                    return TurnAdditions {
+                        event,
+                        ..TurnAdditions::default()
+                    };
+                }
             };
             let (first_full_turn, bands) = (prefix.first_full_turn, prefix.bands.clone());
             self.lock_prompt_prefixes()
                 .insert(session.id().to_owned(), prefix);
-            let options = &self.0.options;
             let recall = async {
+                let timeout = options.recall_timeout?;
+                let left = deadline.saturating_duration_since(Instant::now());
                 let request = RecallRequest {
                     access: options.project.access(session.id()),
                     exclude_from: first_full_turn,
-                    deadlines: RecallDeadlines::within(options.recall_timeout?),
+                    deadlines: RecallDeadlines {
+                        total: timeout.min(left),
+                        ..RecallDeadlines::within(timeout)
+                    },
                     max_tokens: options.max_recall_tokens,
                     model: self.charged_model(charge, ChargeTime::Turn),
                     bands,
@@ -361,7 +360,8 @@ impl TurnHook for AgentMemory {
                 };
                 Some(self.0.memory.recall(&request).await)
             };
-            let (brief, recalled) = tokio::join!(self.session_brief(session.id()), recall);
+            let brief = self.session_brief(session.id(), deadline);
+            let (brief, recalled) = tokio::join!(brief, recall);
             let recalled = recalled.unwrap_or_default();
             for missing in &recalled.missing {
                 tracing::info!(target: "selvedge::memory", %missing, "recall is incomplete");
@@ -394,9 +394,10 @@ impl TurnHook for AgentMemory {
 
     fn after_turn<'a>(&'a self, session: &'a Session, charge: &'a TurnCharge) -> BoxFuture<'a, ()> {
         let stored = async {
-            let missing = self.missing_turns(session, session.turn_number()).await?;
+            let last = session.turn_number();
+            let missing = MissingTurns::read(&self.0.memory, session, last).await?;
             let id = session.id().to_owned();
-            let store = move |memory: &Arc<Memory>| store_turns(memory, &id, &missing);
+            let store = move |memory: &Arc<Memory>| missing.store(memory, &id);
             self.0.memory.run_blocking(store).await
         };
         async move {
@@ -496,96 +497,4 @@ fn recall_event(recalled: &RecalledMemory) -> Option<RuntimeEvent> {
         duration_ms: recalled.elapsed.as_millis() as u64,
         details: used.chain(recalled.missing.iter().cloned()).collect(),
     })
-}
-
-/// The last turn that memory has, and the turns after it.
-type MissingTurns = (u32, Vec<Vec<u8>>);
-
-fn store_turns(memory: &Memory, session: &str, missing: &MissingTurns) -> Result<(), MemoryError> {
-    let (stored, turns) = missing;
-    let turns: Vec<_> = turns.iter().map(|raw| NewTurn::from_items(raw)).collect();
-    memory.append_after(session, *stored, &turns).map(drop)
-}
-
-/// The most bytes of the arguments and results of all calls of a script in the raw text of a turn.
-const MAX_CALLS_BYTES: usize = 64 << 10;
-
-/// Returns the items of a turn as JSON lines for the memory, without ids, metadata and logs. `runs`
-/// are the scripts, whose calls keep their arguments and results.
-fn encode_turn(items: &[TurnItem], runs: &HashMap<String, StoredRun>, requester: &str) -> Vec<u8> {
-    let mut raw = Vec::new();
-    for item in items {
-        let Ok(mut value) = serde_json::to_value(item.without_native()) else {
-            continue;
-        };
-        if let Value::Object(fields) = &mut value {
-            if fields.get("role").is_some_and(|role| role == "user") {
-                fields.insert("role".to_owned(), requester.into());
-            }
-            let run = fields.get("id").and_then(Value::as_str);
-            let run = run.and_then(|id| runs.get(id));
-            for field in ["metadata", "logs", "id", "native"] {
-                fields.remove(field);
-            }
-            if let Some(calls) = fields.get_mut("calls").and_then(Value::as_array_mut) {
-                encode_calls(calls, run);
-            }
-        }
-        strip_media(&mut value);
-        raw.extend_from_slice(value.to_string().as_bytes());
-        raw.push(b'\n');
-    }
-    raw
-}
-
-/// Reduces the calls of a script to tool, status and error, and adds the arguments and results that
-/// `run` has. If these have more than [`MAX_CALLS_BYTES`], the longest are shortened.
-fn encode_calls(calls: &mut [Value], run: Option<&StoredRun>) {
-    let mut contents: Vec<(usize, &str, Value)> = Vec::new();
-    for (at, call) in calls.iter_mut().enumerate() {
-        let Some(call) = call.as_object_mut() else {
-            continue;
-        };
-        let id = call.get("id").and_then(Value::as_str);
-        let recorded = run.and_then(|run| run.calls.iter().find(|made| Some(&*made.id) == id));
-        call.retain(|field, _| matches!(field.as_str(), "tool" | "status" | "error"));
-        let Some(recorded) = recorded else {
-            continue;
-        };
-        for (field, value) in [("args", &recorded.args), ("result", &recorded.value)] {
-            if let Some(mut value) = value.clone() {
-                strip_media(&mut value);
-                contents.push((at, field, value));
-            }
-        }
-    }
-    let sizes: Vec<usize> = contents
-        .iter()
-        .map(|(.., value)| value.to_string().len())
-        .collect();
-    let share = fair_share(&sizes, MAX_CALLS_BYTES);
-    for (at, field, value) in contents {
-        if let Ok(value) = serde_json::from_str(&truncate_json(&value, share))
-            && let Some(call) = calls[at].as_object_mut()
-        {
-            call.insert(field.to_owned(), value);
-        }
-    }
-}
-
-/// Replaces the data of images and audio by a placeholder. The session keeps the data.
-fn strip_media(value: &mut Value) {
-    match value {
-        Value::Object(fields) => {
-            let media = fields.contains_key("mime_type") || fields.contains_key("mimeType");
-            for (name, value) in fields {
-                match name.as_str() {
-                    "data" if media => *value = Value::from("…"),
-                    _ => strip_media(value),
-                }
-            }
-        }
-        Value::Array(values) => values.iter_mut().for_each(strip_media),
-        _ => {}
-    }
 }

@@ -1,8 +1,7 @@
 //! [`ChargedModel`]: the small model of the memory during and after a turn. Its requests are
 //! charged to the budget of the turn, and are not sent when a limit is reached.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -18,34 +17,22 @@ const BYTES_PER_TOKEN: usize = 4;
 #[derive(Debug, Clone)]
 pub struct TurnCharge(pub(crate) Budget);
 
-/// What was spent on sessions after their turns had ended. It counts in the next turn.
-#[derive(Debug, Default)]
-pub(crate) struct LateUsage(Mutex<HashMap<String, (Usage, f64)>>);
-
-impl LateUsage {
-    fn add(&self, session: &str, usage: Usage, cost: Option<f64>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let spent = all.entry(session.to_owned()).or_default();
-        spent.0 += usage;
-        spent.1 += cost.unwrap_or(0.0);
-    }
-
-    /// Counts in a turn what was spent after the one before. Its cost was charged.
-    pub(crate) fn count(&self, session: &str, charge: &TurnCharge) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((usage, cost)) = all.remove(session) {
-            charge.0.count_usage(usage, Some(cost));
+impl TurnCharge {
+    /// Counts what was spent on the session after its last turn. The cost was charged then.
+    pub(crate) fn count_late_usage(&self, usage: Usage, cost: f64) {
+        if usage != Usage::default() || cost > 0.0 {
+            self.0.count_usage(usage, Some(cost));
         }
     }
 }
 
 /// When a request is sent.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum ChargeTime {
     /// During the turn, in whose budget it counts.
     Turn,
-    /// After the turn of this session.
-    AfterTurn(String, Arc<LateUsage>),
+    /// After the turn. The memory stores the usage for the next turn, which counts it.
+    AfterTurn,
 }
 
 /// A small model whose requests are charged to the budget of a turn.
@@ -78,7 +65,7 @@ impl Drop for SmallModelCharge<'_> {
         }
         match time {
             ChargeTime::Turn => budget.count_usage(self.usage, cost),
-            ChargeTime::AfterTurn(session, late) => late.add(session, self.usage, cost),
+            ChargeTime::AfterTurn => {}
         }
     }
 }

@@ -74,6 +74,7 @@ mod execution;
 mod forget;
 mod history;
 mod metrics;
+mod missing_turns;
 mod model_request;
 mod options;
 mod prompt;
@@ -94,7 +95,9 @@ mod turn_documents;
 mod turn_hook;
 
 pub use agent::Agent;
-pub use agent_memory::{AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind};
+pub use agent_memory::{
+    AgentMemory, AgentMemoryOptions, AgentProject, BackgroundWork, HistoryStrategyKind,
+};
 pub use agent_model::AgentModel;
 pub use change_tracker::ChangeTracker;
 pub use charged_model::TurnCharge;

@@ -1,5 +1,8 @@
 //! The small model that memory uses: takes a prompt, returns a text.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_memory::{
@@ -28,13 +31,15 @@ struct SmallModelBatches {
     /// The name of the provider. The ids of batches begin with it, so that a batch is not looked
     /// for at another provider after the configuration has changed.
     provider: String,
+    /// Set when the provider turned out to have no batches.
+    is_unsupported: Arc<AtomicBool>,
 }
 
 impl SmallModelClient {
-    /// Creates a small model.
+    /// Creates a small model. It sends no request again that may have been paid for.
     pub fn new(client: ModelClient, model: Model) -> Self {
         Self {
-            client,
+            client: client.without_paid_retries(),
             model,
             batches: None,
         }
@@ -46,6 +51,7 @@ impl SmallModelClient {
             batches: self.client.batches(),
             model: self.model.clone(),
             provider: self.client.provider().name.clone(),
+            is_unsupported: Arc::default(),
         });
         self
     }
@@ -67,7 +73,7 @@ impl SmallModel for SmallModelClient {
             let usage = usage.map_err(|error| {
                 let message = format!("provider `{}`: {error}", self.client.provider().name);
                 tracing::warn!(target: "selvedge::memory", error = message, "no answer");
-                match text.is_empty() && is_unavailable(error.kind) {
+                match !error.may_be_processed && is_unavailable(error.kind) {
                     true => SmallModelError::Unavailable(message),
                     false => SmallModelError::Failed(message),
                 }
@@ -93,7 +99,8 @@ impl SmallModel for SmallModelClient {
     fn batch_model(&self) -> Option<&dyn BatchSmallModel> {
         self.batches
             .as_ref()
-            .map(|later| later as &dyn BatchSmallModel)
+            .filter(|batches| !batches.is_unsupported.load(Ordering::Relaxed))
+            .map(|batches| batches as &dyn BatchSmallModel)
     }
 }
 
@@ -114,6 +121,7 @@ impl BatchSmallModel for SmallModelBatches {
                 ))),
                 // The endpoint is compatible with a provider that has batches, but has none itself.
                 Err(error) if matches!(error.status, Some(404 | 405 | 501)) => {
+                    self.is_unsupported.store(true, Ordering::Relaxed);
                     Ok(BatchSubmission::Unsupported)
                 }
                 Err(error) if matches!(error.status, Some(400..=499)) => {
@@ -157,7 +165,8 @@ impl BatchSmallModel for SmallModelBatches {
     }
 }
 
-/// Returns whether the provider did not process a request with this error, before an answer began.
+/// Returns whether a request that failed with this error, before the provider processed it, can be
+/// sent again later.
 fn is_unavailable(kind: ModelErrorKind) -> bool {
     use ModelErrorKind::{
         Auth, BaseUrl, Network, Overloaded, Quota, RateLimit, Server, UnknownModel,

@@ -433,7 +433,8 @@ pub(crate) async fn ask_for_text(
     Ok((text, usage))
 }
 
-/// Asks a model, writes its answer to `text` as it arrives, and returns the tokens used.
+/// Asks a model, writes its answer to `text` as it arrives, and returns the tokens used, with those
+/// of attempts that broke off.
 pub(crate) async fn read_text(
     client: &ModelClient,
     prompt: &Prompt,
@@ -441,16 +442,21 @@ pub(crate) async fn read_text(
     text: &mut String,
 ) -> Result<Usage, ModelError> {
     let mut stream = client.stream(prompt, model);
-    let mut usage = Usage::default();
+    let (mut usage, mut earlier) = (Usage::default(), Usage::default());
     while let Some(event) = stream.next().await {
         match event? {
             ModelEvent::Text { text: delta, .. } => text.push_str(&delta),
             ModelEvent::Usage(counted) => usage = counted,
-            ModelEvent::Restarted | ModelEvent::Retrying { .. } => text.clear(),
+            ModelEvent::Restarted => text.clear(),
+            ModelEvent::Retrying { .. } => {
+                text.clear();
+                earlier += std::mem::take(&mut usage);
+            }
             _ => {}
         }
     }
-    Ok(usage)
+    earlier += usage;
+    Ok(earlier)
 }
 
 /// Returns the error of a request that a script made to a model.

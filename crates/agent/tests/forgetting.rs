@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_agent::{
-    Agent, AgentError, AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind, Session,
-    SessionStepKind,
+    Agent, AgentError, AgentMemory, AgentMemoryOptions, AgentProject, BackgroundWork,
+    HistoryStrategyKind, Session, SessionStepKind,
 };
 use selvedge_journal::{Journal, JournalError, JournalOptions, Redactor, RunFilter};
 use selvedge_memory::{GradientOptions, Memory};
@@ -72,6 +72,7 @@ fn agent_memory(memory: &Arc<Memory>) -> AgentMemory {
             history,
             recall_timeout: recall,
             max_recall_tokens: 600,
+            background_work: BackgroundWork::InProcess,
             distill_idle_time: None,
             project: AgentProject::default(),
         },

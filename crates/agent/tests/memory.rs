@@ -3,14 +3,15 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_agent::{
-    Agent, AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind, Session,
+    Agent, AgentMemory, AgentMemoryOptions, AgentProject, BackgroundWork, HistoryStrategyKind,
+    Session,
 };
 use selvedge_journal::Redactor;
 use selvedge_memory::{
@@ -22,6 +23,7 @@ use selvedge_protocol::{TurnEnd, Usage, WireApi};
 use support::answer_encoding::{block, text};
 use support::server::{Asked, Server};
 use support::{APIS, TestAgent, text_of};
+use tokio::sync::Notify;
 
 /// The token budget of the gradient: room for about forty turns of these tests. Older turns are
 /// shortened.
@@ -36,6 +38,7 @@ fn memory_with(memory: &Arc<Memory>, history: HistoryStrategyKind) -> AgentMemor
         history,
         recall_timeout: Some(Duration::from_secs(20)),
         max_recall_tokens: 600,
+        background_work: BackgroundWork::InProcess,
         distill_idle_time: None,
         project: AgentProject::default(),
     };
@@ -362,6 +365,7 @@ async fn an_idle_session_is_distilled_if_that_is_due() {
         history: HistoryStrategyKind::OneShot,
         recall_timeout: None,
         max_recall_tokens: 600,
+        background_work: BackgroundWork::InProcess,
         distill_idle_time: Some(Duration::from_millis(1)),
         project: AgentProject::default(),
     };
@@ -395,6 +399,18 @@ async fn an_idle_session_is_distilled_if_that_is_due() {
     assert_eq!(memory.lessons(None).unwrap()[0].content, prompt);
 }
 
+/// Waits until the cost of a level, which was written after a turn, is stored.
+async fn wait_for_late_cost(test: &TestAgent, session: &str) {
+    let file = test.dir.path().join("home/journal.sqlite");
+    let store = rusqlite::Connection::open(file).unwrap();
+    store.busy_timeout(BACKGROUND_TIMEOUT).unwrap();
+    let sql = "SELECT late_cost FROM memory_sessions WHERE name = ?1";
+    let cost = || store.query_row(sql, [session], |row| row.get::<_, f64>(0));
+    while cost().unwrap() < 10.0 {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test]
 async fn requests_of_the_memory_are_charged_to_the_turn() {
     let server = Server::start(|_| vec![text("Noted.")].into()).await;
@@ -408,6 +424,7 @@ async fn requests_of_the_memory_are_charged_to_the_turn() {
             history: HistoryStrategyKind::OneShot,
             recall_timeout: Some(Duration::from_secs(20)),
             max_recall_tokens: 600,
+            background_work: BackgroundWork::InProcess,
             distill_idle_time: None,
             project: AgentProject::default(),
         };
@@ -419,9 +436,9 @@ async fn requests_of_the_memory_are_charged_to_the_turn() {
     // Nothing is recalled, and the level of the turn is written after it.
     let first = agent.run_turn(&mut session, message_of(1), &options);
     assert!(first.await.cost.unwrap_or(0.0) < 10.0);
-    while asked() == 0 {
-        tokio::task::yield_now().await;
-    }
+    wait_for_late_cost(&test, session.id()).await;
+    // Another process continues the session.
+    let agent = with_memory(&test);
     let question = "What is the code of locker number 1?";
     let second = agent.run_turn(&mut session, question, &options);
     let cost = second.await.cost.unwrap();
@@ -434,6 +451,7 @@ async fn requests_of_the_memory_are_charged_to_the_turn() {
     let agent = with_memory(&test);
     let options = test.options();
     agent.run_turn(&mut session, message_of(2), &options).await;
+    wait_for_late_cost(&test, session.id()).await;
     let ended = agent.run_turn(&mut session, question, &options);
     assert_eq!(ended.await.end, Ok(TurnEnd::MaxCost));
     let before = asked();
@@ -444,4 +462,77 @@ async fn requests_of_the_memory_are_charged_to_the_turn() {
         before + 1,
         "the filter reaches the limit: no judgement, no level"
     );
+}
+
+/// A small model that writes levels when it is released, and records these prompts.
+#[derive(Default)]
+struct HeldModel {
+    prompts: Mutex<Vec<String>>,
+    release: Notify,
+}
+
+impl SmallModel for HeldModel {
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        async move {
+            let Some((_, turn)) = prompt.split_once("### turn ") else {
+                return Ok("[]".to_owned());
+            };
+            self.prompts.lock().unwrap().push(turn.to_owned());
+            self.release.notified().await;
+            Ok(serde_json::json!({"compressed": "A code was noted."}).to_string())
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn the_next_turn_does_not_interrupt_the_levels_of_the_one_before() {
+    let small = Arc::new(HeldModel::default());
+    let of_server = small.clone();
+    let server = Server::start(move |asked| {
+        if asked.number > 0 {
+            // The second turn has begun.
+            of_server.release.notify_one();
+        }
+        vec![text("Noted.")].into()
+    })
+    .await;
+    let test = TestAgent::new(WireApi::Chat);
+    let memory = memory(&test);
+    let mut session = test.session().await;
+    for turn in 1..=2 {
+        let settings = AgentMemoryOptions {
+            history: HistoryStrategyKind::OneShot,
+            recall_timeout: None,
+            max_recall_tokens: 600,
+            background_work: BackgroundWork::InProcess,
+            distill_idle_time: None,
+            project: AgentProject::default(),
+        };
+        // Each turn in a server has its own.
+        let agent_memory = AgentMemory::new(memory.clone(), settings, Some(small.clone()));
+        let agent = test.agent(&server).with_memory(&agent_memory);
+        agent
+            .run_turn(&mut session, message_of(turn), &test.options())
+            .await;
+        while small.prompts.lock().unwrap().len() < turn as usize {
+            tokio::task::yield_now().await;
+        }
+    }
+    small.release.notify_one();
+    let store = rusqlite::Connection::open(test.dir.path().join("home/journal.sqlite")).unwrap();
+    store.busy_timeout(BACKGROUND_TIMEOUT).unwrap();
+    let written = async {
+        let sql = "SELECT count(*) FROM memory_levels WHERE made_by = 'model'";
+        while store
+            .query_row(sql, [], |row| row.get::<_, u32>(0))
+            .unwrap()
+            < 2
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    let written = tokio::time::timeout(BACKGROUND_TIMEOUT, written).await;
+    assert_eq!(written, Ok(()), "the levels of both turns are written");
+    assert_eq!(small.prompts.lock().unwrap().len(), 2);
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{
-    AfterBlock, Agent, AgentEnvironment, AgentMemory, AgentOptions, BudgetLimits, ChangeTracker,
-    Session, SubAgents,
+    AfterBlock, Agent, AgentEnvironment, AgentMemory, AgentOptions, BackgroundWork, BudgetLimits,
+    ChangeTracker, Session, SubAgents,
 };
 use selvedge_journal::{Journal, SessionSummary};
 use selvedge_mcp::{ElicitationHandler, ServerRequestHandlers, Servers};
@@ -124,7 +124,9 @@ pub(crate) async fn assemble_agent(
         Some(memory) => {
             let small = small_model_if_possible(&setup.config, &choice.provider.name).await;
             let window = context_window(&client, &choice).await;
-            Some(memory_for_agent(setup, memory, window, small))
+            // The process ends with the turn.
+            let work = BackgroundWork::NextProcess;
+            Some(memory_for_agent(setup, memory, window, small, work))
         }
         None => None,
     };
@@ -155,7 +157,8 @@ pub(crate) async fn assemble_in_session(
     setup.memory = shared.memory()?;
     let memory = setup.memory.clone().map(|memory| {
         let small = connections.small_model.clone();
-        memory_for_agent(setup, memory, connections.context_window, small)
+        let work = BackgroundWork::InProcess;
+        memory_for_agent(setup, memory, connections.context_window, small, work)
     });
     let parts = AgentParts {
         choice: connections.choice.clone(),

@@ -1,5 +1,5 @@
 //! Starts the distilling of projects that are due: at the end of a command, as a process of its
-//! own, and in the agent server.
+//! own, and in the agent server. That process first finishes the session of the command.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,20 +17,65 @@ use crate::setup::CliSetup;
 /// How often the server looks for projects that are due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Starts a process that distills the projects that are due, and does not wait for it. Does nothing
-/// if none is due, or if `memory.distill_idle_minutes` is 0.
-pub(crate) fn distill_after_command(setup: &CliSetup) {
-    let Some(memory) = setup.memory.as_ref().filter(|_| is_enabled(&setup.config)) else {
+/// The session of a command that ends.
+#[derive(Clone, Copy)]
+pub(crate) struct EndedSession<'a> {
+    pub(crate) id: &'a str,
+    /// The provider of its turns, which serves `memory.model` if that names no other.
+    pub(crate) provider: &'a str,
+}
+
+/// Starts a process that finishes what a command has left, and does not wait for it: it writes the
+/// levels by the model and the vectors of the command's session, and distills the projects that are
+/// due, unless `memory.distill_idle_minutes` is 0. Does nothing if nothing is left.
+pub(crate) fn process_after_command(setup: &CliSetup, session: Option<EndedSession<'_>>) {
+    let Some(memory) = &setup.memory else {
         return;
     };
-    let started = has_due_project(memory).and_then(|due| match due {
-        true => start_detached(),
-        false => Ok(()),
+    let started = unfinished_session(memory, &setup.config, session).and_then(|unfinished| {
+        let is_due = is_enabled(&setup.config) && has_due_project(memory)?;
+        match unfinished.is_some() || is_due {
+            true => start_detached(setup, unfinished),
+            false => Ok(()),
+        }
     });
     if let Err(error) = started {
         let error = format!("{error:#}");
         tracing::warn!(target: "selvedge::memory", error, "lessons are not distilled");
     }
+}
+
+/// Returns the session if levels by a model or vectors of its turns are missing.
+fn unfinished_session<'a>(
+    memory: &Memory,
+    config: &Config,
+    session: Option<EndedSession<'a>>,
+) -> Result<Option<EndedSession<'a>>> {
+    let Some(session) = session else {
+        return Ok(None);
+    };
+    let has_model = config.memory.model.is_some();
+    let is_unfinished = (has_model && memory.has_turns_to_summarise(session.id)?)
+        || memory.has_turns_to_encode(session.id)?;
+    Ok(is_unfinished.then_some(session))
+}
+
+/// Asks the model for the levels of the next turns of a session, and writes all its vectors.
+pub(crate) fn finish_session(
+    memory: &Arc<Memory>,
+    session: &str,
+    provider: Option<&str>,
+    config: &Config,
+) -> Result<()> {
+    let runtime = crate::run::runtime()?;
+    let summarised = runtime.block_on(async {
+        if let Some(model) = small_model(config, provider).await? {
+            memory.summarise(session, model.as_ref()).await?;
+        }
+        anyhow::Ok(())
+    });
+    while memory.write_vectors(session)? > 0 {}
+    summarised
 }
 
 /// Returns whether due passes begin by themselves.
@@ -43,11 +88,20 @@ fn has_due_project(memory: &Memory) -> Result<bool> {
 }
 
 /// Starts `selvedge memory distill --due` in a process group of its own, so that it goes on when
-/// the terminal is closed or interrupted.
-fn start_detached() -> Result<()> {
+/// the terminal is closed or interrupted. It finishes the session first, if there is one.
+fn start_detached(setup: &CliSetup, session: Option<EndedSession<'_>>) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
+    if let Some(home) = &setup.home {
+        command.env("SELVEDGE_HOME", std::path::absolute(home)?);
+    }
+    // The configuration of this folder names the model and the encoder.
     command
-        .args(["memory", "distill", "--due"])
+        .current_dir(&setup.directory)
+        .args(["memory", "distill", "--due"]);
+    if let Some(EndedSession { id, provider }) = session {
+        command.args(["--finish", id, "--finish-provider", provider]);
+    }
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
@@ -57,14 +111,14 @@ fn start_detached() -> Result<()> {
     Ok(())
 }
 
-/// Distills the projects that are due, until it is aborted.
+/// Distills the projects that are due, at the start of the server and later, until it is aborted.
 pub(crate) async fn distill_in_server(host: Arc<JournalHost>) {
     loop {
-        tokio::time::sleep(CHECK_INTERVAL).await;
         if let Err(error) = distill_due_projects(&host).await {
             let error = format!("{error:#}");
             tracing::warn!(target: "selvedge::memory", error, "lessons are not distilled");
         }
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 

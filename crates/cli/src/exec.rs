@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::CliStatus;
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ExecArgs, TurnLimitArgs};
+use crate::distill_schedule::{EndedSession, process_after_command};
 use crate::exec_display::{streaming_sink, turn_summary};
 use crate::journal::JournalNeed;
 use crate::output::{print_json_text, print_text};
@@ -232,7 +233,8 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
         written = false;
     }
     setup.flush_journal_and_apply_retention()?;
-    crate::distill_schedule::distill_after_command(&setup);
+    let (id, provider) = (session.as_str(), provider.name.as_str());
+    process_after_command(&setup, Some(EndedSession { id, provider }));
     Ok(match outcome.end {
         Ok(TurnEnd::Stop | TurnEnd::Length) if matches_schema && written && has_answer => {
             CliStatus::Success

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{
-    AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind, RemoteEncoder,
-    SmallModelClient,
+    AgentMemory, AgentMemoryOptions, AgentProject, BackgroundWork, HistoryStrategyKind,
+    RemoteEncoder, SmallModelClient,
 };
 use selvedge_config::{Config, JournalSettings, MemoryBatch, MemoryStrategy};
 use selvedge_journal::{Journal, JournalError, Redactor};
@@ -145,6 +145,7 @@ pub(crate) fn memory_for_agent(
     memory: Arc<Memory>,
     context_window: u64,
     small: Option<Arc<dyn SmallModel>>,
+    background_work: BackgroundWork,
 ) -> AgentMemory {
     let keys = &setup.config.memory;
     let history = match keys.strategy {
@@ -166,6 +167,7 @@ pub(crate) fn memory_for_agent(
             .recall
             .then(|| Duration::from_millis(keys.recall_timeout_ms)),
         max_recall_tokens: keys.recall_tokens,
+        background_work,
         distill_idle_time: (!minutes.is_zero()).then_some(minutes),
         project: agent_project(setup, context_window),
     };

@@ -17,6 +17,8 @@ struct BatchProvider {
     /// Requests, such as `POST /v1/batches`.
     asked: Vec<String>,
     ended: bool,
+    /// Whether the response to an accepted batch is lost.
+    loses_acceptance: bool,
 }
 
 fn start() -> (String, Arc<Mutex<BatchProvider>>) {
@@ -58,11 +60,17 @@ fn serve(mut stream: TcpStream, provider: &Mutex<BatchProvider>) -> Option<()> {
         bytes.extend_from_slice(&buffer[..count]);
     }
     let asked = line.trim_end_matches(" HTTP/1.1").to_owned();
-    let ended = {
+    let (ended, is_lost) = {
         let mut provider = provider.lock().unwrap();
         provider.asked.push(asked.clone());
-        provider.ended
+        let is_lost = provider.loses_acceptance && is_batch(&asked);
+        (provider.ended, is_lost)
     };
+    if is_lost {
+        // Until the client is gone.
+        while stream.read(&mut buffer).is_ok_and(|count| count > 0) {}
+        return None;
+    }
     let body = answer(&asked, ended);
     let status = if body.is_empty() { 404 } else { 200 };
     let head = format!(
@@ -70,6 +78,11 @@ fn serve(mut stream: TcpStream, provider: &Mutex<BatchProvider>) -> Option<()> {
         body.len()
     );
     stream.write_all(format!("{head}{body}").as_bytes()).ok()
+}
+
+/// Returns whether a request submits a batch, which costs money.
+fn is_batch(asked: &str) -> bool {
+    asked.starts_with("POST") && asked.ends_with("batches")
 }
 
 fn answer(asked: &str, ended: bool) -> String {
@@ -202,11 +215,41 @@ fn the_next_process_fetches_the_batch_of_a_killed_one() {
             (&json!("Gates"), &json!(["s/T-1"]))
         );
         let asked = provider.lock().unwrap().asked.clone();
-        let paid = asked
-            .iter()
-            .filter(|asked| asked.starts_with("POST") && asked.ends_with("batches"))
-            .count();
+        let paid = asked.iter().filter(|asked| is_batch(asked)).count();
         assert_eq!(paid, 1, "{name}: {asked:?}");
+    }
+}
+
+#[test]
+fn a_batch_that_may_have_been_accepted_is_not_submitted_again() {
+    for name in ["openai", "anthropic"] {
+        let (url, provider) = start();
+        provider.lock().unwrap().loses_acceptance = true;
+        let workspace = BatchWorkspace::new(&url, name, "");
+        let mut submitting = workspace.command(&["distill"]).spawn().unwrap();
+        let submitted = || {
+            let provider = provider.lock().unwrap();
+            provider
+                .asked
+                .iter()
+                .filter(|asked| is_batch(asked))
+                .count()
+        };
+        while submitted() == 0 {
+            assert!(
+                submitting.try_wait().unwrap().is_none(),
+                "the process ended"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(3));
+        }
+        submitting.kill().unwrap();
+        submitting.wait().unwrap();
+        provider.lock().unwrap().loses_acceptance = false;
+        let done = workspace.json(&["distill", "--json"]);
+        assert_eq!((&done["turns"], submitted()), (&json!(1), 1), "{name}");
+        let status = workspace.json(&["distill", "--status", "--json"]);
+        assert_eq!(status[0]["unanswered_requests"], 1, "{status}");
+        assert_eq!(status[0]["new_turns"], 0, "{status}");
     }
 }
 

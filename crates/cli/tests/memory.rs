@@ -429,6 +429,11 @@ fn concurrent_processes_never_distill_the_same_turns() {
 /// Serves `/v1/embeddings` for a number of requests: texts about vehicles have one vector, all
 /// others another. Returns the address.
 fn embedding_server(requests: usize) -> String {
+    embedding_server_with_status(requests, 200)
+}
+
+/// A server of embeddings whose responses have this status.
+fn embedding_server_with_status(requests: usize, status: u16) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -455,7 +460,9 @@ fn embedding_server(requests: usize) -> String {
                 })
                 .collect();
             let answer = json!({"data": vectors}).to_string();
-            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+            let head = format!(
+                "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            );
             let response = format!("{head}content-length: {}\r\n\r\n{answer}", answer.len());
             stream.get_mut().write_all(response.as_bytes()).unwrap();
         }
@@ -500,4 +507,60 @@ fn an_embedding_model_of_a_provider_finds_other_words_for_the_same() {
         "{err}"
     );
     assert!(err.contains("hint: "), "{err}");
+}
+
+/// Writes a configuration with an encoder, and imports three turns without it.
+fn home_with_encoder(address: &str) -> MemoryHome {
+    let home = MemoryHome::new();
+    let texts = [
+        "We sold the car last week.",
+        "The soup needs more salt.",
+        "Rain is expected on Sunday.",
+    ];
+    let lines = texts.iter().enumerate();
+    let lines: Vec<String> = lines.map(|(at, text)| line("s", at, text)).collect();
+    let chat = home.file("chat.jsonl", &lines.join("\n"));
+    home.out(&["import", &chat]);
+    let config = format!(
+        "[memory]\nencoder = \"mine/embed-1\"\nscope = \"all\"\n\
+         recall_timeout_ms = 30000\n[model_providers.mine]\nbase_url = \"http://{address}/v1\"\nwire_api = \"chat\"\n\
+         request_max_retries = 0\n"
+    );
+    std::fs::create_dir_all(home.path("home")).unwrap();
+    std::fs::write(home.path("home/config.toml"), config).unwrap();
+    home
+}
+
+#[test]
+fn reindex_computes_the_vectors_of_all_turns() {
+    let home = home_with_encoder(&embedding_server(3));
+    let found = |args: &[&str]| -> Value { serde_json::from_str(&home.out(args)).unwrap() };
+    let search = ["search", "automobile", "--json"];
+    assert_eq!(
+        found(&search)["hits"],
+        json!([]),
+        "there are no vectors yet"
+    );
+    home.out(&["reindex"]);
+    assert_eq!(found(&search)["hits"][0]["id"], "T-1");
+}
+
+#[test]
+fn explain_says_that_the_encoder_failed() {
+    let home = home_with_encoder(&embedding_server_with_status(8, 500));
+    let explained = home.out(&["explain", "--json", "How much salt needs the soup?"]);
+    let explained: Value = serde_json::from_str(&explained).unwrap();
+    let stages = explained["stages"].as_array().unwrap();
+    let outcome = |name: &str| {
+        let stage = stages.iter().find(|stage| stage["stage"] == name);
+        stage.unwrap()["outcome"].as_str().unwrap().to_owned()
+    };
+    let vectors = outcome("vectors");
+    assert!(
+        vectors.starts_with("failed: ") && vectors.contains("mine/embed-1"),
+        "{explained}"
+    );
+    assert_eq!(outcome("keywords"), "done", "{explained}");
+    let text = explained["text"].as_str().unwrap();
+    assert!(text.contains("The soup needs more salt."), "{explained}");
 }

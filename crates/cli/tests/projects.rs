@@ -322,6 +322,8 @@ fn explain_shows_every_stage_also_if_the_small_model_misbehaves() {
         fixture.configure(&memory);
         let explained = fixture.out("a", &["memory", "explain", "--json", QUESTION]);
         let explained: Value = serde_json::from_str(&explained).unwrap();
+        let used = &explained["requests"];
+        assert!(used.as_u64().unwrap() > 0, "{behaviour}: {explained}");
         let stages = explained["stages"].as_array().unwrap();
         let names: Vec<&str> = stages
             .iter()

@@ -22,7 +22,7 @@ pub(crate) const JOURNAL_SCHEMA: ComponentSchema = ComponentSchema {
 };
 
 /// The schema version of the memory's tables, whose migrations are in the crate `selvedge-memory`.
-pub const MEMORY_SCHEMA_VERSION: u32 = 7;
+pub const MEMORY_SCHEMA_VERSION: u32 = 8;
 
 /// The tables of one component in the journal's file.
 #[derive(Debug, Clone, Copy)]

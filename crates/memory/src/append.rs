@@ -135,11 +135,9 @@ impl<'c> AppendBatch<'c> {
         }
     }
 
-    /// Returns how many turns a session has, forgotten ones included. Locks the session, so that no
-    /// other process appends to it until the end of the transaction.
+    /// Returns the number of turns that a session has.
     pub(crate) fn turn_count(&mut self, session: &str) -> Result<u32, MemoryError> {
-        let appender = load_appender(&mut self.sessions, self.connection, session)?;
-        Ok(appender.turn_count)
+        Ok(find_appender(&mut self.sessions, self.connection, session)?.turn_count)
     }
 
     pub(crate) fn append(
@@ -147,7 +145,7 @@ impl<'c> AppendBatch<'c> {
         session: &str,
         turn: &NewTurn<'_>,
     ) -> Result<AppendedTurn, MemoryError> {
-        let appender = load_appender(&mut self.sessions, self.connection, session)?;
+        let appender = find_appender(&mut self.sessions, self.connection, session)?;
         if let Some(key) = turn.key
             && let Some(number) = find_turn_by_key(self.connection, appender.id, key)?
         {
@@ -203,16 +201,16 @@ impl<'c> AppendBatch<'c> {
     }
 }
 
-/// Returns the appender of a session, which is loaded if it is none of these yet.
-fn load_appender<'a>(
-    appenders: &'a mut HashMap<String, SessionAppender>,
+/// Returns the appender of a session, which is loaded if it is not there.
+fn find_appender<'s>(
+    sessions: &'s mut HashMap<String, SessionAppender>,
     connection: &Connection,
     session: &str,
-) -> Result<&'a mut SessionAppender, MemoryError> {
-    match appenders.entry(session.to_owned()) {
-        Entry::Occupied(appender) => Ok(appender.into_mut()),
-        Entry::Vacant(entry) => Ok(entry.insert(SessionAppender::load(connection, session)?)),
-    }
+) -> Result<&'s mut SessionAppender, MemoryError> {
+    Ok(match sessions.entry(session.to_owned()) {
+        Entry::Occupied(appender) => appender.into_mut(),
+        Entry::Vacant(entry) => entry.insert(SessionAppender::load(connection, session)?),
+    })
 }
 
 /// Returns whether a speaker's name is only a role, such as "Assistant".

@@ -129,6 +129,9 @@ impl Memory {
                 let unit = memory.read(|reader| DistillUnit::load(&reader.connection, &name))?;
                 memory.learn_from_request(&unit, request, &mut report)?;
             }
+            if report.remaining_turns == 0 {
+                memory.encode_new_lessons();
+            }
             Ok(report)
         };
         self.run_blocking(learn).await

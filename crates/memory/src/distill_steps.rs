@@ -133,28 +133,33 @@ impl Memory {
                 BatchSubmission::Unsupported => {}
             }
         }
-        // One after the other, so that an interrupted process has at most one open request.
-        let mut unsent = requests.clone();
-        for (text, request) in texts.into_iter().zip(requests) {
-            let answer = match text.is_empty() || !self.is_recorded(unit, request.id).await? {
-                true => None,
-                false => match model.ask_counted(&text).await {
-                    Err(error @ SmallModelError::Unavailable(_)) => {
-                        // The turns stay new: they are asked about when the model is available.
-                        let discard =
-                            move |memory: &Arc<Self>, _: &_| memory.discard_requests(&unsent);
-                        self.with_unit(unit, discard).await?;
-                        return Err(MemoryError::ModelUnavailable(error));
-                    }
-                    answer => answer.ok(),
-                },
-            };
-            unsent.remove(0);
-            self.with_unit(unit, move |memory, unit| {
-                memory.record_answer(unit, request.id, answer.as_ref())
-            })
-            .await?;
+        let mut requests = requests.into_iter();
+        let (Some(text), Some(request)) = (texts.into_iter().next(), requests.next()) else {
+            return Ok(NextStep::BeginAgain);
+        };
+        let others: Vec<DistillRequest> = requests.collect();
+        if !others.is_empty() {
+            // Composed again later, so that an interrupted process has at most one open request.
+            let discard = move |memory: &Arc<Self>, _: &_| memory.discard_requests(&others);
+            self.with_unit(unit, discard).await?;
         }
+        let answer = match text.is_empty() || !self.is_recorded(unit, request.id).await? {
+            true => None,
+            false => match model.ask_counted(&text).await {
+                Err(error @ SmallModelError::Unavailable(_)) => {
+                    // The turns stay new: they are asked about when the model is available.
+                    let discard =
+                        move |memory: &Arc<Self>, _: &_| memory.discard_requests(&[request]);
+                    self.with_unit(unit, discard).await?;
+                    return Err(MemoryError::ModelUnavailable(error));
+                }
+                answer => answer.ok(),
+            },
+        };
+        self.with_unit(unit, move |memory, unit| {
+            memory.record_answer(unit, request.id, answer.as_ref())
+        })
+        .await?;
         self.answered_requests(unit).await
     }
 

@@ -17,7 +17,10 @@ const ENCRYPTED_COLUMNS: [(&str, &str); 15] = [
     ("memory_speakers", "name"),
     ("memory_eras", "text"),
     ("memory_gradients", "text"),
-    ("memory_lessons", "title topics keywords content note"),
+    (
+        "memory_lessons",
+        "title topics keywords content note vector",
+    ),
     ("memory_topics", "name category"),
     ("memory_topic_weeks", "name"),
     ("memory_areas", "name note"),
@@ -28,7 +31,7 @@ const ENCRYPTED_COLUMNS: [(&str, &str); 15] = [
     ("memory_vectors", "data"),
 ];
 
-const BYTE_COLUMNS: [&str; 2] = ["raw", "data"];
+const BYTE_COLUMNS: [&str; 3] = ["raw", "data", "vector"];
 
 /// The lock of transactions that write (shared) and of the one that encrypts what they wrote
 /// (exclusive).

@@ -49,7 +49,7 @@ impl Memory {
             true => layer_keywords(&content, &topics),
             false => extract_keywords(&content),
         };
-        self.write(|connection| {
+        let id = self.write(|connection| {
             if is_layer {
                 check_unique(connection, lesson.project, &title, None)?;
             }
@@ -74,7 +74,9 @@ impl Memory {
             ];
             execute(connection, sql, row)?;
             Ok(id)
-        })
+        })?;
+        self.encode_new_lessons();
+        Ok(id)
     }
 
     /// Changes a layer as [`Memory::edit_lesson`] does. Fails if it is not a layer.

@@ -32,6 +32,7 @@ impl Memory {
     /// write-ahead log. Fails without a change if a text is empty, too short or too long.
     pub fn edit_lesson(&self, lesson: &str, edit: &LessonEdit) -> Result<(), MemoryError> {
         self.write(|connection| self.change_lesson(connection, lesson, edit))?;
+        self.encode_new_lessons();
         self.truncate_log()
     }
 
@@ -72,7 +73,7 @@ impl Memory {
         };
         let sql = "UPDATE memory_lessons SET title = encrypt(?2), topics = encrypt(?3),
              keywords = encrypt(?4), content = encrypt(?5), tokens = ?6, updated_ms = ?7,
-             project = ?8, weight = ?9 WHERE id = ?1";
+             project = ?8, weight = ?9, encoder = NULL, vector = NULL WHERE id = ?1";
         let row = params![
             id,
             title,

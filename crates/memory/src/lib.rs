@@ -69,11 +69,14 @@ mod forget;
 mod gradient;
 mod identifiers;
 mod import;
+mod late_usage;
+mod layer_quote;
 mod layers;
 mod lesson_bounds;
 mod lesson_edit;
 mod lesson_learning;
 mod lesson_rules;
+mod lesson_vectors;
 mod lessons;
 mod level;
 mod level_writer;
@@ -138,7 +141,9 @@ pub use model::{
 pub use pocket::PocketEncoder;
 pub use projects::{MemoryAccess, MemoryProject, ProjectPlace};
 pub use rank::RankWeights;
-pub use recall::{MEMORY_PROMPT, RecallDeadlines, RecallRequest, RecalledMemory};
+pub use recall::{
+    DEADLINE_EXCEEDED, MEMORY_PROMPT, RecallDeadlines, RecallRequest, RecalledMemory,
+};
 pub use recall_trace::{CandidateFate, RecallCandidate, RecallStage, StageName, StageOutcome};
 pub use schema::memory_schema;
 pub use search::{MemoryHit, MemoryQuery};

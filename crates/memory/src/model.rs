@@ -6,8 +6,8 @@ use selvedge_protocol::Usage;
 /// The reason why a small model did not answer, as one line of text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SmallModelError {
-    /// The model did not process the prompt: it cannot be reached, or it rejects the key or the
-    /// rate. The prompt can be sent again later.
+    /// The model did not process the prompt: the connection could not be made, or the request was
+    /// rejected. The prompt can be sent again later.
     #[error("{0}")]
     Unavailable(String),
     /// The model rejected the prompt, or its answer broke off. It may have been paid for.

@@ -74,7 +74,7 @@ pub struct RecallDeadlines {
     pub filter: Duration,
     /// Of the model's judgement.
     pub judgement: Duration,
-    /// Of everything, with the text. Nothing delays a turn longer.
+    /// Of everything, with the text.
     pub total: Duration,
 }
 
@@ -133,7 +133,7 @@ pub struct RecalledMemory {
 }
 
 /// Why a stage has no result.
-pub(crate) const DEADLINE_EXCEEDED: &str = "deadline exceeded";
+pub const DEADLINE_EXCEEDED: &str = "deadline exceeded";
 /// Turns in the result.
 const MAX_RECALLED_TURNS: usize = 12;
 /// Lessons in the result.
@@ -328,9 +328,9 @@ impl Memory {
         let limit = deadline.saturating_duration_since(begun);
         let found = recalled.clone();
         let (session, max_tokens) = (request.access.session.clone(), request.max_tokens);
-        let bands = request.bands.clone();
+        let (bands, question) = (request.bands.clone(), request.text.to_owned());
         let task = self.spawn_stage(move |memory| {
-            Ok(memory.compose_block(&session, max_tokens, &found, &documents, &bands))
+            Ok(memory.compose_block(&session, max_tokens, &found, &documents, &bands, &question))
         });
         let composed = flatten(timeout_at(deadline, task).await);
         let outcome = match &composed {

@@ -12,6 +12,7 @@ use crate::model::SmallModel;
 use crate::recall::{DEADLINE_EXCEEDED, RecallDeadlines, flatten, flatten_timed};
 use crate::recall_model::ask_other_words;
 use crate::recall_trace::{CandidateFate, RecallCandidate, StageName, StageOutcome};
+use crate::search::QueryVector;
 use crate::store::query_rows;
 use crate::{
     Memory, MemoryAccess, MemoryError, MemoryHit, MemoryQuery, RankWeights, RecallRequest,
@@ -69,25 +70,21 @@ impl Memory {
             vectors: vector_limit,
             ..
         } = request.deadlines;
-        let search = |weights: RankWeights| {
+        let exclude_from = request.exclude_from;
+        let (access, text) = (request.access.clone(), request.text.to_owned());
+        let mut by_keywords = self
+            .spawn_stage(move |memory| memory.find_candidates(&access, &text, exclude_from, None));
+        let by_both = self.encoder.is_some().then(|| {
             let (access, text) = (request.access.clone(), request.text.to_owned());
-            let exclude_from = request.exclude_from;
             self.spawn_stage(move |memory| {
-                memory.find_candidates(&access, &text, exclude_from, weights)
-            })
-        };
-        let default = RankWeights::default();
-        let mut by_keywords = search(RankWeights {
-            vectors: 0.0,
-            ..default
-        });
-        let has_encoder = self.encoder.is_some() && default.vectors != 0.0;
-        let by_both = has_encoder.then(|| {
-            let (access, text) = (request.access.clone(), request.text.to_owned());
-            let exclude_from = request.exclude_from;
-            self.spawn_stage(move |memory| {
-                let hits = memory.find_candidates(&access, &text, exclude_from, default)?;
-                let lessons = memory.lessons_of_turns(&access, &hits)?;
+                if !words::has_content_word(&text) {
+                    return Ok((Vec::new(), Vec::new()));
+                }
+                let question = memory.encode_question(&text)?;
+                let question = question.as_ref();
+                let hits = memory.find_candidates(&access, &text, exclude_from, question)?;
+                let mut lessons = memory.lessons_near(&access, question)?;
+                lessons.extend(memory.lessons_of_turns(&access, &hits)?);
                 Ok((hits, lessons))
             })
         });
@@ -161,8 +158,8 @@ impl Memory {
         all
     }
 
-    /// Returns the lessons in use that were learned from the best of these turns. Only turns have
-    /// vectors: a lesson is near to a question if its turns are.
+    /// Returns the lessons in use that were learned from the best of these turns: a short lesson
+    /// may be near to a question only through its turns.
     fn lessons_of_turns(
         &self,
         access: &MemoryAccess,
@@ -204,12 +201,8 @@ impl Memory {
         let found = async {
             let words = ask_other_words(model, request.text, deadline).await?;
             let access = request.access.clone();
-            let weights = RankWeights {
-                vectors: 0.0,
-                ..RankWeights::default()
-            };
             let task = self.spawn_stage(move |memory| {
-                let turns = memory.find_candidates(&access, &words, exclude_from, weights)?;
+                let turns = memory.find_candidates(&access, &words, exclude_from, None)?;
                 let lessons = memory.find_lessons(Some(&access), &words, MAX_LESSON_CANDIDATES)?;
                 let turns = turns.into_iter().map(Candidate::Turn);
                 let lessons = lessons.into_iter().map(Candidate::Lesson);
@@ -254,18 +247,19 @@ impl Memory {
         Ok(sessions.iter().any(has_turn))
     }
 
-    /// Searches the sessions that the access reaches for turns that may be relevant.
+    /// Searches the sessions that the access reaches for turns that may be relevant: with keywords,
+    /// and with the vector of the question if there is one.
     fn find_candidates(
         &self,
         access: &MemoryAccess,
         text: &str,
         exclude_from: u32,
-        weights: RankWeights,
+        question: QueryVector<'_>,
     ) -> Result<Vec<MemoryHit>, MemoryError> {
         if !words::has_content_word(text) {
             return Ok(Vec::new());
         }
-        let mut hits = self.search_in(access, text, MAX_CANDIDATES * 2, weights)?;
+        let mut hits = self.search_in(access, text, MAX_CANDIDATES * 2, question)?;
         let is_in_prompt =
             |hit: &MemoryHit| hit.session == access.session && hit.number >= exclude_from;
         hits.retain(|hit| !is_in_prompt(hit));
@@ -280,7 +274,7 @@ impl Memory {
         access: &MemoryAccess,
         text: &str,
         max_turns: usize,
-        weights: RankWeights,
+        question: QueryVector<'_>,
     ) -> Result<Vec<MemoryHit>, MemoryError> {
         let readable = self.readable_sessions(access)?;
         if let Some(session) = &readable.session
@@ -288,14 +282,19 @@ impl Memory {
         {
             return Ok(Vec::new());
         }
-        self.search_uncounted(&MemoryQuery {
+        let weights = match question {
+            Some(_) => RankWeights::default(),
+            None => RankWeights::KEYWORDS,
+        };
+        let query = MemoryQuery {
             max_turns,
             weights,
             session: readable.session.as_deref(),
             project: readable.project.as_deref(),
             sessions: readable.names.as_deref(),
             ..MemoryQuery::new(text)
-        })
+        };
+        self.search_uncounted(&query, question)
     }
 }
 

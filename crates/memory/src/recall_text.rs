@@ -1,6 +1,7 @@
 //! The recalled block: what a recall found, as text for the newest message.
 
 use crate::board::{ProjectDocument, shorten_title, truncate_to_tokens};
+use crate::layer_quote::{mention_layer, quote_layers};
 use crate::lessons::{Lesson, LessonKind};
 use crate::level_writer::read_level_text;
 use crate::sectioned_text::SectionedText;
@@ -25,6 +26,7 @@ impl Memory {
         recalled: &RecalledMemory,
         documents: &[ProjectDocument],
         bands: &[Band],
+        question: &str,
     ) -> (String, u32) {
         let RecalledMemory {
             hits,
@@ -64,10 +66,12 @@ impl Memory {
             .partition(|lesson| lesson.kind == LessonKind::Layer);
         let lines = lessons.iter().map(|lesson| lesson.content.clone());
         block.add("Lessons:", lines, for_lessons);
-        let lines = layers.iter();
-        let lines = lines.map(|layer| format!("{}\n{}", layer.title, layer.content));
         let for_layers = (for_lessons + for_turns).saturating_sub(room - after_turns);
-        block.add("References:", lines, for_layers);
+        let for_layers = for_layers.min(block.tokens_left);
+        let heading = "References:";
+        let for_quotes = for_layers.saturating_sub(tokens::count(heading) + 1);
+        let quotes = quote_layers(&layers, question, for_quotes);
+        block.add(heading, quotes, for_layers);
         let board = board.iter();
         let board = board.map(|entry| format!("{} (until turn {})", entry.text, entry.until_turn));
         block.add("On the board:", board, room);
@@ -166,16 +170,6 @@ impl Memory {
         }
         lines
     }
-}
-
-/// Returns a line about a layer that is not quoted.
-fn mention_layer(layer: &Lesson) -> String {
-    let title = shorten_title(&layer.title);
-    let size = layer.tokens;
-    format!(
-        "reference \"{title}\" ({size} tokens); \
-         tools.memory.search({{ query: \"{title}\" }}) returns it"
-    )
 }
 
 /// Returns the name of a turn in a prompt of `session`: with its session if that is another.

@@ -20,6 +20,7 @@ pub(crate) const MEMORY_TABLES: ComponentSchema = ComponentSchema {
             compatible_since: 6,
         },
         Expand(include_str!("locks.sql")),
+        Expand(include_str!("late_usage.sql")),
     ],
 };
 

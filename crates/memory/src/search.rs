@@ -78,25 +78,42 @@ pub struct MemoryHit {
 }
 
 impl Memory {
+    /// Returns the vector of a question with the name of its encoder; `None` without an encoder.
+    /// Fails with [`MemoryError::Encoder`].
+    pub(crate) fn encode_question(
+        &self,
+        text: &str,
+    ) -> Result<Option<(&str, QuestionVector)>, MemoryError> {
+        let Some(encoder) = &self.encoder else {
+            return Ok(None);
+        };
+        let vector = encoder.encode_question(&self.redact(text))?;
+        Ok(Some((encoder.name(), QuestionVector::new(&vector))))
+    }
+
+    /// Returns what [`Memory::encode_question`] returns; `None` if the encoder fails, so that the
+    /// search uses keywords alone.
+    pub(crate) fn try_encode_question(&self, text: &str) -> Option<(&str, QuestionVector)> {
+        self.encode_question(text).ok().flatten()
+    }
+
     /// Returns the turns that match a question, the best first, without counting the tokens of
-    /// turns whose levels are not written yet.
+    /// turns whose levels are not written yet. `question` is the vector, if vectors are compared.
     pub(crate) fn search_uncounted(
         &self,
         query: &MemoryQuery<'_>,
+        question: QueryVector<'_>,
     ) -> Result<Vec<MemoryHit>, MemoryError> {
-        let encoder = self.encoder.as_ref();
-        let encoder = encoder.filter(|_| query.weights.vectors != 0.0);
-        let question = encoder.and_then(|encoder| {
-            // If the encoder fails, the search uses keywords alone.
-            let vector = encoder.encode_question(&self.redact(query.text)).ok()?;
-            Some((encoder.name(), QuestionVector::new(&vector)))
-        });
-        self.read(|reader| run_search(reader, query, question.as_ref()))
+        self.read(|reader| run_search(reader, query, question))
     }
 
     /// Returns the turns that match a question, the best first.
     pub fn search(&self, query: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>, MemoryError> {
-        let mut hits = self.search_uncounted(query)?;
+        let question = match query.weights.vectors != 0.0 {
+            true => self.try_encode_question(query.text),
+            false => None,
+        };
+        let mut hits = self.search_uncounted(query, question.as_ref())?;
         for hit in hits.iter_mut().filter(|hit| hit.tokens == 0) {
             // Its levels are not written yet.
             hit.tokens = self.count_raw_tokens(&hit.session, hit.number)?;
@@ -161,7 +178,7 @@ enum SpeakerNames {
 }
 
 /// The name of an encoder and the question's vector, if there is an encoder.
-type QueryVector<'a> = Option<&'a (&'a str, QuestionVector)>;
+pub(crate) type QueryVector<'a> = Option<&'a (&'a str, QuestionVector)>;
 
 /// Runs a search in the scope that the reader kept, or in a new one.
 fn run_search(

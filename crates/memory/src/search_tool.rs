@@ -13,7 +13,7 @@ use crate::board::truncate_to_tokens;
 use crate::recall_text::turn_name;
 use crate::store::now_ms;
 use crate::tool::WIDER_SCOPE_REASON;
-use crate::{Level, Memory, MemoryAccess, MemoryError, RankWeights, time};
+use crate::{Level, Memory, MemoryAccess, MemoryError, time};
 
 /// Turns that a search returns without `limit`.
 const DEFAULT_RESULTS: u32 = 10;
@@ -111,8 +111,9 @@ impl Memory {
         args: &SearchMemoryArgs,
     ) -> Result<SearchMemoryOutput, MemoryError> {
         let limit = args.limit.unwrap_or(DEFAULT_RESULTS).min(MAX_RESULTS);
-        let weights = RankWeights::default();
-        let hits = self.search_in(access, &args.query, limit as usize, weights)?;
+        let question = self.try_encode_question(&args.query);
+        let question = question.as_ref();
+        let hits = self.search_in(access, &args.query, limit as usize, question)?;
         let now = now_ms();
         let turns = hits.iter().map(|hit| {
             let text = self.turn_text_at_level(&hit.session, hit.number, Level::Compressed)?;
@@ -124,7 +125,13 @@ impl Memory {
             })
         });
         let turns = turns.collect::<Result<Vec<_>, MemoryError>>()?;
-        let lessons = self.find_lessons(Some(access), &args.query, MAX_LESSONS)?;
+        let mut lessons = self.find_lessons(Some(access), &args.query, MAX_LESSONS)?;
+        for lesson in self.lessons_near(access, question)? {
+            let is_known = lessons.iter().any(|it| it.lesson_id == lesson.lesson_id);
+            if !is_known && lessons.len() < MAX_LESSONS {
+                lessons.push(lesson);
+            }
+        }
         Ok(SearchMemoryOutput {
             turns,
             lessons: lessons.into_iter().map(|lesson| lesson.content).collect(),

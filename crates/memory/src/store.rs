@@ -143,28 +143,23 @@ impl Memory {
         })
     }
 
-    /// Stores turns of a session in this order after its turn number `after`, in one transaction,
-    /// and returns how many were stored. Stores none if another turn is the last one: another
-    /// process, or an earlier attempt whose outcome was unknown, has stored them.
-    pub fn append_after(
+    /// Stores turns of a session in one transaction. The first has this number. Those that were
+    /// stored meanwhile are skipped.
+    pub fn append_missing(
         &self,
         session: &str,
-        after: u32,
+        first: u32,
         turns: &[NewTurn<'_>],
-    ) -> Result<usize, MemoryError> {
-        if turns.is_empty() {
-            return Ok(0);
-        }
+    ) -> Result<(), MemoryError> {
         self.write(|connection| {
             let mut batch = AppendBatch::new(connection, &self.redactor);
-            if batch.turn_count(session)? != after {
-                return Ok(0);
+            let stored = batch.turn_count(session)?;
+            for (number, turn) in (first..).zip(turns) {
+                if number > stored {
+                    batch.append(session, turn)?;
+                }
             }
-            for turn in turns {
-                batch.append(session, turn)?;
-            }
-            batch.finish()?;
-            Ok(turns.len())
+            batch.finish()
         })
     }
 

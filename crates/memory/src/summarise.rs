@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use selvedge_database::params;
+use selvedge_database::{Connection, params};
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::board::truncate_to_tokens;
 use crate::extract::LowerLevels;
+use crate::late_usage::{LateUsage, add_late_usage};
 use crate::level_writer::{CountedLevels, read_level_text, read_turn_record, store_levels};
-use crate::model::{SmallModel, extract_json};
+use crate::model::{SmallModel, SmallModelError, extract_json};
 use crate::postings::PostingWriter;
-use crate::store::{load_turn, require_session};
+use crate::store::{load_turn, query_first, require_session, turn_id};
 use crate::turn_metrics::MetricsRowCache;
 use crate::words::for_each_term;
 use crate::{Level, Memory, MemoryError, TurnFormat, tokens, turn_pieces};
@@ -48,7 +49,12 @@ struct TurnToSummarise {
 impl Memory {
     /// Asks a model for the lower levels of the next turns that only rules have written, and
     /// returns how many turns were processed. Call it again until it returns 0. A turn without a
-    /// usable answer keeps its levels.
+    /// usable answer keeps its levels. Turns for which the model was not available are asked about
+    /// by a later call.
+    ///
+    /// The turns are claimed before they are sent, so that of several tasks and processes one asks
+    /// about a turn, once. What the answers used is stored with the session until
+    /// [`Memory::take_late_usage`] returns it.
     pub async fn summarise(
         self: &Arc<Self>,
         session: &str,
@@ -61,50 +67,83 @@ impl Memory {
         };
         let (id, from, turns) = self.run_blocking(load).await?;
         let prompts: Vec<String> = turns.iter().map(summary_prompt).collect();
-        let answers = join_all(prompts.iter().map(|prompt| async {
-            match prompt.is_empty() {
-                // A forgotten turn.
-                true => None,
-                false => timeout(ANSWER_TIMEOUT, model.ask(prompt)).await.ok()?.ok(),
-            }
-        }))
-        .await;
-        self.run_blocking(move |memory| memory.store_summaries(id, from, &turns, answers))
-            .await
+        let estimates = prompts.iter().filter(|prompt| !prompt.is_empty());
+        let estimates = estimates.map(|prompt| LateUsage::estimate(model, prompt));
+        let estimated: LateUsage = estimates.sum();
+        let Some(last) = turns.last().map(|turn| turn.number) else {
+            return Ok(0);
+        };
+        let claim = move |memory: &Arc<Self>| {
+            memory.write(|connection| claim_turns(connection, id, (from, last), estimated))
+        };
+        if !self.run_blocking(claim).await? {
+            // Another task or process asks about these turns.
+            return Ok(0);
+        }
+        let answers = join_all(prompts.iter().map(|prompt| ask(model, prompt))).await;
+        let used: LateUsage = answers.iter().map(SummaryAnswer::usage).sum();
+        self.run_blocking(move |memory| {
+            memory.store_summaries(id, (from, last), &turns, answers, used - estimated)
+        })
+        .await
     }
 
-    /// Stores the usable answers about turns, and that these turns were processed. Returns how many
+    /// Returns whether a session has turns that no model was asked about.
+    pub fn has_turns_to_summarise(&self, session: &str) -> Result<bool, MemoryError> {
+        let sql = "SELECT 1 FROM memory_sessions WHERE name = ?1 AND summarised < turns";
+        self.read(|reader| {
+            let found: Option<i64> =
+                query_first(&reader.connection, sql, params![session], |row| row.get(0))?;
+            Ok(found.is_some())
+        })
+    }
+
+    /// Stores the usable answers about claimed turns, and corrects what they used. Returns how many
     /// turns were processed.
     fn store_summaries(
         &self,
         id: i64,
-        from: u32,
+        (from, last): (u32, u32),
         turns: &[TurnToSummarise],
-        answers: Vec<Option<String>>,
+        answers: Vec<SummaryAnswer>,
+        correction: LateUsage,
     ) -> Result<u32, MemoryError> {
-        let Some(last) = turns.last().map(|turn| turn.number) else {
-            return Ok(0);
-        };
         let mut accepted = Vec::new();
+        // The last turn that no later call asks about.
+        let mut done = from;
+        let mut is_available = true;
         for (turn, answer) in turns.iter().zip(answers) {
-            let Some(answer) = answer.and_then(|answer| extract_json(&answer)) else {
-                continue;
+            let lower = match answer {
+                SummaryAnswer::Unavailable => {
+                    is_available = false;
+                    continue;
+                }
+                SummaryAnswer::NotAsked => None,
+                SummaryAnswer::NoText(_) => {
+                    // It may have been paid for.
+                    done = turn.number;
+                    continue;
+                }
+                SummaryAnswer::Text(text, _) => {
+                    let lower = accepted_answer(turn, &text);
+                    if lower.is_none() {
+                        done = turn.number;
+                    }
+                    lower
+                }
             };
-            let is_about = |it: &&Value| it["turn"].as_u64() == Some(turn.number.into());
-            let summary = match &answer {
-                Value::Array(summaries) => summaries.iter().find(is_about),
-                summary => Some(summary),
-            };
-            let lower = summary.and_then(|summary| accepted_levels(turn, summary));
+            // A later call skips turns whose levels are written by a model.
+            if is_available {
+                done = turn.number;
+            }
             accepted.extend(lower.map(|lower| (turn, lower)));
         }
         self.write(|connection| {
+            // Unless later turns were claimed meanwhile.
             let sql =
                 "UPDATE memory_sessions SET summarised = ?3 WHERE id = ?1 AND summarised = ?2";
-            if connection.execute(sql, params![id, from, last])? == 0 {
-                // Another process has summarised these turns.
-                return Ok(0);
-            }
+            connection.execute(sql, params![id, last, done])?;
+            add_late_usage(connection, id, correction)?;
             let (mut metrics_rows, mut postings) =
                 (MetricsRowCache::default(), PostingWriter::default());
             for (turn, lower) in &accepted {
@@ -131,7 +170,7 @@ impl Memory {
             }
             metrics_rows.finish(connection)?;
             postings.finish(connection)?;
-            Ok(last - from)
+            Ok(done - from)
         })
     }
 
@@ -154,9 +193,11 @@ impl Memory {
                     compressed: level(Level::Compressed)?.unwrap_or_default(),
                     tiny: level(Level::Tiny)?.unwrap_or_default(),
                 };
-                // A forgotten turn counts as processed.
+                // A turn that is forgotten, or written by a model, counts as processed.
                 let (mut raw_tokens, mut text, mut indexed) = (0, String::new(), String::new());
-                if let Some(turn) = load_turn(connection, found.id, number)? {
+                let is_by_model = is_written_by_model(connection, found.id, number)?;
+                let turn = load_turn(connection, found.id, number)?;
+                if let Some(turn) = turn.filter(|_| !is_by_model) {
                     raw_tokens = tokens::count(&String::from_utf8_lossy(&turn.raw));
                     indexed = turn_pieces::searchable_text(turn.format, &turn.raw).into_owned();
                     text = match turn.format {
@@ -181,7 +222,81 @@ impl Memory {
     }
 }
 
-/// Returns the prompt about a turn; empty for a forgotten one.
+/// What became of the prompt about a turn.
+enum SummaryAnswer {
+    /// There is nothing to ask about.
+    NotAsked,
+    /// The model did not process the prompt.
+    Unavailable,
+    /// The answer failed or was too late. The usage is an estimate.
+    NoText(LateUsage),
+    Text(String, LateUsage),
+}
+
+impl SummaryAnswer {
+    fn usage(&self) -> LateUsage {
+        match self {
+            Self::NotAsked | Self::Unavailable => LateUsage::default(),
+            Self::NoText(usage) | Self::Text(_, usage) => *usage,
+        }
+    }
+}
+
+async fn ask(model: &dyn SmallModel, prompt: &str) -> SummaryAnswer {
+    if prompt.is_empty() {
+        return SummaryAnswer::NotAsked;
+    }
+    match timeout(ANSWER_TIMEOUT, model.ask_counted(prompt)).await {
+        Ok(Ok(answer)) => {
+            let usage = LateUsage::of_answer(&answer);
+            SummaryAnswer::Text(answer.text, usage)
+        }
+        Ok(Err(SmallModelError::Unavailable(_))) => SummaryAnswer::Unavailable,
+        Ok(Err(SmallModelError::Failed(_))) | Err(_) => {
+            SummaryAnswer::NoText(LateUsage::estimate(model, prompt))
+        }
+    }
+}
+
+/// Returns the levels in an answer about a turn that are used; `None` if there are none.
+fn accepted_answer(turn: &TurnToSummarise, answer: &str) -> Option<LowerLevels> {
+    let answer = extract_json(answer)?;
+    let is_about = |it: &&Value| it["turn"].as_u64() == Some(turn.number.into());
+    let summary = match &answer {
+        Value::Array(summaries) => summaries.iter().find(is_about),
+        summary => Some(summary),
+    };
+    accepted_levels(turn, summary?)
+}
+
+/// Writes that turns are being summarised, and an estimate of what that uses. Returns false if
+/// others have done so.
+fn claim_turns(
+    connection: &Connection,
+    session: i64,
+    (from, last): (u32, u32),
+    estimated: LateUsage,
+) -> Result<bool, MemoryError> {
+    let sql = "UPDATE memory_sessions SET summarised = ?3 WHERE id = ?1 AND summarised = ?2";
+    if connection.execute(sql, params![session, from, last])? == 0 {
+        return Ok(false);
+    }
+    add_late_usage(connection, session, estimated)?;
+    Ok(true)
+}
+
+fn is_written_by_model(
+    connection: &Connection,
+    session: i64,
+    number: u32,
+) -> Result<bool, MemoryError> {
+    let sql = "SELECT made_by FROM memory_levels WHERE id = ?1";
+    let id = params![turn_id(session, number)];
+    let made_by: Option<String> = query_first(connection, sql, id, |row| row.get(0))?;
+    Ok(made_by.as_deref() == Some("model"))
+}
+
+/// Returns the prompt about a turn; empty if there is nothing to ask.
 fn summary_prompt(turn: &TurnToSummarise) -> String {
     if turn.text.is_empty() {
         return String::new();

@@ -7,7 +7,8 @@ use selvedge_database::{Connection, params};
 
 use crate::level_writer::read_level_text;
 use crate::store::{
-    MemorySessionRow, blob_column, execute, load_turn, lock_session, query_first, require_session,
+    MemorySessionRow, blob_column, execute, find_session, load_turn, lock_session, query_first,
+    require_session,
 };
 use crate::{Level, Memory, MemoryError, turn_pieces};
 
@@ -30,7 +31,7 @@ const VECTORS_PER_ROW: u32 = 64;
 /// Turns encoded by one call of [`Memory::write_vectors`].
 const MAX_ENCODED_TURNS: u32 = 64;
 /// Of longer turns, the compressed level is encoded.
-const MAX_RAW_CHARS: usize = 800;
+pub(crate) const MAX_RAW_CHARS: usize = 800;
 
 impl Memory {
     /// Adds an encoder, so that searches compare vectors, too.
@@ -88,6 +89,20 @@ impl Memory {
         })
     }
 
+    /// Returns whether a session has turns without a vector, and there is an encoder.
+    pub fn has_turns_to_encode(&self, session: &str) -> Result<bool, MemoryError> {
+        let Some(encoder) = &self.encoder else {
+            return Ok(false);
+        };
+        self.read(|reader| {
+            let Some(found) = find_session(&reader.connection, session)? else {
+                return Ok(false);
+            };
+            let encoded = encoded_turn_count(&reader.connection, found.id, encoder.name())?;
+            Ok(encoded < found.turn_count)
+        })
+    }
+
     /// Returns the text of a turn for the encoder, redacted; empty for a forgotten turn.
     fn text_to_encode(
         &self,
@@ -131,6 +146,16 @@ impl QuestionVector {
 
     fn width(&self) -> usize {
         self.values.len().max(1)
+    }
+
+    /// Returns the cosine similarity to a vector as it is stored.
+    pub(crate) fn similarity_to_stored(&self, stored: &[u8]) -> f32 {
+        let mut moved = Vec::with_capacity(stored.len());
+        move_values(stored, &mut moved);
+        match moved.len() == self.values.len() {
+            true => self.similarity(&moved),
+            false => 0.0,
+        }
     }
 
     /// Returns the cosine similarity to a vector with moved values.
@@ -203,7 +228,7 @@ fn row_bytes(width: usize) -> usize {
 }
 
 /// Normalises a vector to length 1 and quantises it in steps of 1/127.
-fn quantise(vector: &[f32]) -> Vec<i8> {
+pub(crate) fn quantise(vector: &[f32]) -> Vec<i8> {
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     let is_usable = length > 0.0 && length.is_finite();
     let scale = if is_usable { 127.0 / length } else { 0.0 };

@@ -334,10 +334,18 @@ async fn a_rejected_batch_is_submitted_again_and_one_that_may_have_been_accepted
 }
 
 /// A model whose provider rejects batches.
-struct NoBatches;
+#[derive(Default)]
+struct NoBatches {
+    /// The memory, and how many requests about its session were open at each prompt.
+    observed: Option<(Arc<Memory>, Mutex<Vec<u32>>)>,
+}
 
 impl SmallModel for NoBatches {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        if let Some((memory, open)) = &self.observed {
+            let state = memory.distill_state("s").unwrap().unwrap();
+            open.lock().unwrap().push(state.open_requests);
+        }
         async { lesson("Asked at once", &[1]) }.boxed()
     }
 
@@ -370,9 +378,37 @@ async fn a_model_without_batches_is_asked_at_once() {
     memory
         .append("s", &NewTurn::text("user", "Always lock the gate."))
         .unwrap();
-    let done = memory.distill("s", Some(&NoBatches)).await.unwrap();
+    let done = memory
+        .distill("s", Some(&NoBatches::default()))
+        .await
+        .unwrap();
     assert_eq!(
         (done.distilled_turns, done.submitted_turns, titles(&memory)),
         (1, 0, vec!["Asked at once".to_owned()])
     );
+}
+
+#[tokio::test]
+async fn a_model_without_batches_has_one_open_request_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = open(&dir);
+    for n in 0..200 {
+        let sentences = (0..60).map(|at| format!("Crate {at} of ferry {n} has {} bolts. ", n * at));
+        let turn = NewTurn::text("user", &sentences.collect::<String>());
+        memory.append("s", &turn).unwrap();
+    }
+    let model = NoBatches {
+        observed: Some((memory.clone(), Mutex::default())),
+    };
+    while memory
+        .distill("s", Some(&model))
+        .await
+        .unwrap()
+        .remaining_turns
+        > 0
+    {}
+    let (_, observed) = model.observed.unwrap();
+    let observed = observed.into_inner().unwrap();
+    assert!(observed.len() > 1, "{observed:?}");
+    assert!(observed.iter().all(|open| *open == 1), "{observed:?}");
 }

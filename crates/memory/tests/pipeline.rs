@@ -13,8 +13,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    CandidateFate, Encoder, LessonKind, Memory, MemoryError, NewLesson, NewTurn, RecallDeadlines,
-    RecallRequest, RecalledMemory, SmallModel, SmallModelError, StageName, StageOutcome,
+    CandidateFate, Encoder, LessonEdit, LessonKind, Memory, MemoryError, NewLesson, NewTurn,
+    RecallDeadlines, RecallRequest, RecalledMemory, SmallModel, SmallModelError, StageName,
+    StageOutcome,
 };
 use support::store;
 
@@ -350,4 +351,76 @@ async fn a_turn_never_waits_longer_than_the_total() {
             assert_eq!(stage.limit, Duration::from_millis(limit));
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_that_does_not_fit_is_quoted_where_it_matches() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
+    let filler = "The lobby of the building is described in another place. ".repeat(200);
+    let content = format!("{filler}The staging database is in Oslo. {filler}");
+    let layer = NewLesson {
+        kind: LessonKind::Layer,
+        title: "All buildings",
+        topics: &["staging".to_owned()],
+        content: &content,
+        project: None,
+    };
+    memory.add_lesson(&layer).unwrap();
+    let request = RecallRequest {
+        deadlines: RecallDeadlines::within(Duration::from_millis(PATIENT)),
+        ..RecallRequest::new("s", "Where is the staging database?")
+    };
+    let recalled = memory.recall(&request).await;
+    let text = &recalled.text;
+    assert!(
+        text.contains("References:\n- All buildings, in part:\n… "),
+        "{text}"
+    );
+    assert!(text.contains("The staging database is in Oslo."), "{text}");
+    assert!(
+        text.contains("reference \"All buildings\" (") && text.contains("tools.memory.search"),
+        "{text}"
+    );
+    assert!(recalled.tokens <= request.max_tokens, "{}", recalled.tokens);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_have_vectors_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
+    let memory = Arc::new(memory.with_encoder(Arc::new(TwoWords)));
+    memory
+        .append("s", &NewTurn::text("user", "Lunch was late."))
+        .unwrap();
+    let filler = "The lobby of the building is described in another place. ".repeat(60);
+    let content = format!("The staging server is in Oslo. {filler}");
+    let layer = NewLesson {
+        kind: LessonKind::Layer,
+        title: "Servers",
+        topics: &[],
+        content: &content,
+        project: None,
+    };
+    let id = memory.add_lesson(&layer).unwrap();
+    let found = async || {
+        let request = RecallRequest {
+            deadlines: RecallDeadlines::within(Duration::from_millis(PATIENT)),
+            ..RecallRequest::new("s", OTHER_QUESTION)
+        };
+        let recalled = memory.recall(&request).await;
+        recalled.lessons.iter().any(|lesson| lesson.lesson_id == id)
+    };
+    // No word of the question is in the layer.
+    assert!(found().await, "its vector was written when it was added");
+    let edit = |content: String| LessonEdit {
+        content: Some(content),
+        ..LessonEdit::default()
+    };
+    memory.edit_layer(&id, &edit(filler.clone())).unwrap();
+    assert!(!found().await, "its vector is that of its new text");
+    memory.edit_layer(&id, &edit(content.clone())).unwrap();
+    assert!(found().await);
+    assert_eq!(memory.reindex_lessons().unwrap(), 1);
+    assert!(found().await);
 }

@@ -99,9 +99,10 @@ fn a_turn_that_two_processes_store_is_stored_once() {
     let turn = |text| [NewTurn::text("user", text)];
     // A process that was stopped after it had read that there is no turn.
     assert_eq!(first.turn_count("s").unwrap(), 0);
-    assert_eq!(second.append_after("s", 0, &turn("Lock it.")).unwrap(), 1);
-    assert_eq!(first.append_after("s", 0, &turn("Lock it.")).unwrap(), 0);
-    assert_eq!(second.append_after("s", 1, &turn("Open it.")).unwrap(), 1);
+    second.append_missing("s", 1, &turn("Lock it.")).unwrap();
+    first.append_missing("s", 1, &turn("Lock it.")).unwrap();
+    assert_eq!(second.turn_count("s").unwrap(), 1);
+    second.append_missing("s", 2, &turn("Open it.")).unwrap();
     assert_eq!(first.turn_count("s").unwrap(), 2);
     assert_eq!(first.turn("s", 2).unwrap().raw, b"Open it.");
 }

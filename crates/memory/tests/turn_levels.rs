@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
-use selvedge_memory::{Level, Memory, NewTurn, SmallModel, SmallModelError};
+use selvedge_memory::{Level, Memory, NewTurn, SmallModel, SmallModelAnswer, SmallModelError};
+use selvedge_protocol::Usage;
 use serde_json::json;
 use support::store;
 
@@ -77,6 +78,82 @@ async fn a_small_model_writes_the_levels_of_several_turns_within_two_seconds() {
     // The model did not answer in time: the levels of the rules stay.
     assert_eq!(level(2, Level::Compressed).as_bytes(), by_rules);
     assert_eq!(memory.turn_record("s", 3).unwrap().unwrap().tool_calls, 2);
+}
+
+/// A model that is unavailable for its first two prompts. Each answer uses 700 tokens.
+#[derive(Default)]
+struct RestartingModel(Mutex<Vec<String>>);
+
+impl SmallModel for RestartingModel {
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        async move { Ok(self.ask_counted(prompt).await?.text) }.boxed()
+    }
+
+    fn ask_counted<'a>(
+        &'a self,
+        prompt: &'a str,
+    ) -> BoxFuture<'a, Result<SmallModelAnswer, SmallModelError>> {
+        let mut prompts = self.0.lock().unwrap();
+        prompts.push(prompt.to_owned());
+        let answer = match prompts.len() {
+            1 | 2 => Err(SmallModelError::Unavailable("starting".to_owned())),
+            _ => Ok(SmallModelAnswer {
+                text: json!({"compressed": "The login test is repaired."}).to_string(),
+                usage: Usage {
+                    input_tokens: 700,
+                    ..Usage::default()
+                },
+                cost: Some(0.5),
+            }),
+        };
+        std::future::ready(answer).boxed()
+    }
+}
+
+#[tokio::test]
+async fn turns_wait_for_a_model_that_is_not_available_and_no_answer_is_paid_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
+    let raw = turn_with_script();
+    for _ in 0..3 {
+        memory.append("s", &NewTurn::from_items(&raw)).unwrap();
+    }
+    let model = RestartingModel::default();
+    // The third turn is answered, the first two are not processed.
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 0);
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 3);
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 0);
+    assert_eq!(
+        model.0.lock().unwrap().len(),
+        5,
+        "the third is asked about once"
+    );
+    for number in 1..=3 {
+        let level = memory
+            .turn_at_level("s", number, Level::Compressed)
+            .unwrap();
+        let level = String::from_utf8(level).unwrap();
+        assert!(level.starts_with("The login test is repaired."), "{level}");
+    }
+    let (usage, cost) = memory.take_late_usage("s").unwrap();
+    assert_eq!((usage.input_tokens, cost), (3 * 700, 1.5));
+    let (usage, cost) = memory.take_late_usage("s").unwrap();
+    assert_eq!((usage.input_tokens, cost), (0, 0.0));
+}
+
+#[tokio::test]
+async fn two_tasks_ask_about_a_turn_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
+    let raw = turn_with_script();
+    for _ in 0..3 {
+        memory.append("s", &NewTurn::from_items(&raw)).unwrap();
+    }
+    let model = PromptRecorder::default();
+    let tasks = (memory.summarise("s", &model), memory.summarise("s", &model));
+    let (first, second) = tokio::join!(tasks.0, tasks.1);
+    assert_eq!(first.unwrap() + second.unwrap(), 3);
+    assert_eq!(model.0.into_inner().unwrap().len(), 3);
 }
 
 fn turn_with_script() -> Vec<u8> {

@@ -180,6 +180,7 @@ impl ProviderErrorFields {
             },
             request_id: self.request_id,
             missing_capability: lacks,
+            may_be_processed: false,
         }
     }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::batch::BatchHttp;
 use crate::context_window::listed_window;
-use crate::request_loop::{NoRetryFlag, RequestLoop};
+use crate::request_loop::{NoRetryFlag, RequestLoop, RetryPolicy};
 use crate::transport::{
     check_response, connection_error, http_client, request_headers, resource_url, timeout_error,
 };
@@ -27,6 +27,7 @@ const LIST_MODELS_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct ModelClient {
     http: reqwest::Client,
     provider: Arc<Provider>,
+    retry_policy: RetryPolicy,
 }
 
 /// The events of an answer. Dropping the stream cancels the request.
@@ -42,7 +43,18 @@ impl ModelClient {
         Ok(Self {
             http,
             provider: Arc::new(provider),
+            retry_policy: RetryPolicy::Transient,
         })
+    }
+
+    /// Returns a client that sends a request again only if the provider certainly did not process
+    /// it: the connection could not be made, or the provider is overloaded or limits the rate
+    /// (HTTP status 429, 503 or 529).
+    pub fn without_paid_retries(self) -> Self {
+        Self {
+            retry_policy: RetryPolicy::Unprocessed,
+            ..self
+        }
     }
 
     pub(crate) fn batch_http(&self) -> BatchHttp {
@@ -69,7 +81,8 @@ impl ModelClient {
         let body = request_body(prompt, model, &self.provider).to_string();
         let no_retry = NoRetryFlag::default();
         let (http, provider) = (self.http.clone(), self.provider.clone());
-        let request_loop = RequestLoop::new(http, provider, &model.name, body, no_retry.clone());
+        let request_loop = RequestLoop::new(http, provider, &model.name, body, no_retry.clone())
+            .with_policy(self.retry_policy);
         let events = unfold(request_loop, |mut request_loop| async {
             request_loop.next().await.map(|event| (event, request_loop))
         });

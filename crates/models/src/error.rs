@@ -21,6 +21,9 @@ pub struct ModelError {
     pub request_id: Option<String>,
     /// Capability whose absence caused the failure. The same request without it may succeed.
     pub missing_capability: Option<ModelCapability>,
+    /// Whether the provider may have processed the request, and charge for it: the connection
+    /// failed after the request was sent, or the answer broke off.
+    pub may_be_processed: bool,
 }
 
 impl From<ModelError> for TurnError {
@@ -51,6 +54,7 @@ impl ModelError {
             retry_after: None,
             request_id: None,
             missing_capability: None,
+            may_be_processed: false,
         }
     }
 

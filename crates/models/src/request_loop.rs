@@ -31,6 +31,23 @@ impl NoRetryFlag {
     }
 }
 
+/// Which failures are retried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RetryPolicy {
+    /// Those after which the same request may succeed.
+    Transient,
+    /// Of these, only failures before the provider processed the request.
+    Unprocessed,
+}
+
+impl RetryPolicy {
+    fn allows(self, error: &ModelError) -> bool {
+        let is_unprocessed =
+            !error.may_be_processed && matches!(error.status, None | Some(429 | 503 | 529));
+        error.is_transient() && (self == Self::Transient || is_unprocessed)
+    }
+}
+
 /// The state of one request, over all its attempts.
 pub(crate) struct RequestLoop {
     http: reqwest::Client,
@@ -38,6 +55,7 @@ pub(crate) struct RequestLoop {
     model: String,
     body: String,
     no_retry: NoRetryFlag,
+    policy: RetryPolicy,
     retries: RetryCounters,
     step: RequestStep,
     /// Decoded events that were not returned yet.
@@ -89,9 +107,14 @@ impl RequestLoop {
             model: model.to_owned(),
             body,
             no_retry,
+            policy: RetryPolicy::Transient,
             step: RequestStep::Send,
             ready_events: VecDeque::new(),
         }
+    }
+
+    pub(crate) fn with_policy(self, policy: RetryPolicy) -> Self {
+        Self { policy, ..self }
     }
 
     pub(crate) async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
@@ -160,8 +183,12 @@ impl RequestLoop {
             .body(self.body.clone());
         // A local server may process a long prompt before it sends the headers of its response.
         let response = tokio::time::timeout(provider.stream_idle_timeout(), request.send()).await;
-        let response = response.map_err(|_| idle_timeout_error(provider))?;
-        check_response(response.map_err(|error| connection_error(provider, error))?).await
+        let response = response.map_err(|_| processed(idle_timeout_error(provider)))?;
+        let response = response.map_err(|error| match error.is_connect() {
+            true => connection_error(provider, error),
+            false => processed(connection_error(provider, error)),
+        })?;
+        check_response(response).await
     }
 
     async fn read(&mut self, mut reading: Box<(reqwest::Response, Decoder)>) {
@@ -188,7 +215,7 @@ impl RequestLoop {
         };
         match result {
             Ok(()) => self.ready_events.extend(events),
-            Err(error) => self.handle_failure(error, AttemptStage::Stream, events),
+            Err(error) => self.handle_failure(processed(error), AttemptStage::Stream, events),
         }
     }
 
@@ -200,7 +227,8 @@ impl RequestLoop {
             AttemptStage::Stream => &mut self.retries.stream_retries_left,
         };
         let delay = retry_delay(&error, self.retries.retries_made);
-        if error.is_transient() && *left > 0 && !self.no_retry.get() && delay <= MAX_RETRY_DELAY {
+        let may_retry = self.policy.allows(&error) && !self.no_retry.get();
+        if may_retry && *left > 0 && delay <= MAX_RETRY_DELAY {
             *left -= 1;
             self.retries.retries_made += 1;
             self.ready_events.push_back(ModelEvent::Retrying {
@@ -226,6 +254,14 @@ fn retry_delay(error: &ModelError, made: u32) -> Duration {
             .saturating_mul(2u32.saturating_pow(made))
             .min(MAX_DELAY)
             .mul_f64(0.75 + 0.5 * fastrand::f64()),
+    }
+}
+
+/// Returns the error of a request that the provider may have processed.
+fn processed(error: ModelError) -> ModelError {
+    ModelError {
+        may_be_processed: true,
+        ..error
     }
 }
 

@@ -274,6 +274,30 @@ async fn retries_of_requests_and_streams_add_up() {
     );
 }
 
+/// A client without paid retries repeats only what the provider did not process.
+#[tokio::test]
+async fn requests_that_may_have_been_paid_for_are_not_repeated() {
+    let failure = || ProviderReply::json(500, json!({"error": {"message": "no"}}).to_string());
+    let cut = ProviderReply::events(HELLO).end(End::Broken);
+    for (first, requests, may_be_processed) in
+        [(busy(), 2, false), (failure(), 1, false), (cut, 1, true)]
+    {
+        let server = ProviderServer::start([first, complete()]).await;
+        let client = ModelClient::new(provider(&server)).unwrap();
+        let client = client.without_paid_retries();
+        let mut stream = client.stream(&prompt(), &Model::from_table("m"));
+        let mut found = Vec::new();
+        while let Some(event) = stream.next().await {
+            found.push(event);
+        }
+        assert_eq!(server.requests().len(), requests);
+        match requests {
+            1 => assert_eq!(error(&found).may_be_processed, may_be_processed),
+            _ => assert!(is_complete(&found), "{found:?}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_retry_waits_as_requested_unless_that_is_too_long() {
     let limited = |after: &str| ProviderReply::json(429, "{}").header("retry-after", after);

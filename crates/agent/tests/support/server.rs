@@ -31,6 +31,17 @@ pub enum Reply {
     Fail(u16, String),
     /// The beginning of an answer. The connection then stays open without data.
     Hang(Vec<AnswerPart>),
+    /// The connection is closed after this part of a response.
+    CloseAfter(ReplyPart),
+}
+
+/// The part of a response that is sent before the connection is closed.
+#[derive(Debug, Clone, Copy)]
+pub enum ReplyPart {
+    Nothing,
+    Headers,
+    /// The headers, and the first byte of the body.
+    FirstByte,
 }
 
 impl From<Vec<AnswerPart>> for Reply {
@@ -162,6 +173,17 @@ async fn serve(
             ),
             Reply::Fail(status, words) => (status, "application/json", words, false),
             Reply::Hang(parts) => (200, "text/event-stream", encode(&asked.path, &parts), true),
+            Reply::CloseAfter(part) => {
+                let headers = "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n\
+                     transfer-encoding: chunked\r\n\r\n";
+                let sent = match part {
+                    ReplyPart::Nothing => String::new(),
+                    ReplyPart::Headers => headers.to_owned(),
+                    ReplyPart::FirstByte => format!("{headers}1\r\nd\r\n"),
+                };
+                let _ = stream.write_all(sent.as_bytes()).await;
+                return;
+            }
         };
         let head = format!(
             "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n"

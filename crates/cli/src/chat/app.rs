@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use crossterm::event::Event as InputEvent;
 use ratatui_core::text::Span;
-use selvedge_agent::{Agent, Session, TurnOptions};
+use selvedge_agent::{Agent, BackgroundWork, Session, TurnOptions};
 use selvedge_memory::SmallModel;
 use selvedge_protocol::{ClaimedMessage, RuntimeEvent, ScriptMode};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -151,7 +151,9 @@ impl Chat {
         };
         let client = choice.client()?;
         let window = agent_setup::context_window(&client, &choice).await;
-        let memory = memory.map(|memory| memory_for_agent(&setup, memory, window, small.clone()));
+        let work = BackgroundWork::InProcess;
+        let memory =
+            memory.map(|memory| memory_for_agent(&setup, memory, window, small.clone(), work));
         let (servers_ready, generation) = (servers.is_empty(), servers.generation());
         let parts = AgentParts {
             choice,

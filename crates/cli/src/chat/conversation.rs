@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 use futures_util::FutureExt;
-use selvedge_agent::{Agent, BackgroundPolicy, Session, TurnInput, TurnOptions, TurnOutcome};
+use selvedge_agent::{
+    Agent, BackgroundPolicy, BackgroundWork, Session, TurnInput, TurnOptions, TurnOutcome,
+};
 use selvedge_mcp::ElicitationResponse;
 use selvedge_protocol::{
     ApprovalResponse, EventSink, LimitSurface, ModelErrorKind, TurnEnd, TurnErrorKind,
@@ -179,8 +181,10 @@ impl Chat {
         let client = choice.client()?;
         let window = wait_here(agent_setup::context_window(&client, &choice));
         let memory = self.setup.memory.clone();
-        let memory = memory
-            .map(|memory| memory_for_agent(&self.setup, memory, window, self.small_model.clone()));
+        let memory = memory.map(|memory| {
+            let (small, work) = (self.small_model.clone(), BackgroundWork::InProcess);
+            memory_for_agent(&self.setup, memory, window, small, work)
+        });
         let servers = self.parts.servers.clone();
         let parts = AgentParts {
             choice,

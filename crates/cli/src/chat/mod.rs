@@ -54,6 +54,7 @@ pub(crate) use self::theme::Theme;
 use crate::CliStatus;
 use crate::agent_setup::{self, SessionChoice};
 use crate::args::{ChatCommandArgs, ContinueArgs};
+use crate::distill_schedule::{EndedSession, process_after_command};
 use crate::journal::JournalNeed;
 
 /// Starts a chat in a new session or the last one of this folder, with a first message if there is
@@ -107,7 +108,10 @@ fn run_chat(
     // Does not wait for a tool that is blocked in a system call.
     runtime.shutdown_background();
     chat.setup.flush_journal_and_apply_retention()?;
-    crate::distill_schedule::distill_after_command(&chat.setup);
+    let provider = chat.parts.choice.provider.name.as_str();
+    let session = chat.continuable_session();
+    let session = session.map(|id| EndedSession { id, provider });
+    process_after_command(&chat.setup, session);
     ended?;
     if let Some(id) = chat.continuable_session() {
         crate::output::print_line(&format!("selvedge continue {id}"))?;

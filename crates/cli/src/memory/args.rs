@@ -150,6 +150,14 @@ pub(crate) struct MemoryDistillArgs {
     #[arg(long)]
     pub(crate) due: bool,
 
+    /// First write the levels by the model and the vectors of this session
+    #[arg(long, value_name = "SESSION", hide = true, requires = "due")]
+    pub(crate) finish: Option<String>,
+
+    /// The provider of the turns of that session
+    #[arg(long, value_name = "PROVIDER", hide = true, requires = "finish")]
+    pub(crate) finish_provider: Option<String>,
+
     /// Send requests to the model again that have no answer, also if they may have been paid for
     #[arg(long, conflicts_with = "due")]
     pub(crate) retry: bool,

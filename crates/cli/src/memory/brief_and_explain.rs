@@ -12,6 +12,7 @@ use selvedge_memory::{
 use serde_json::{Value, json};
 
 use super::args::{MemoryBriefArgs, MemoryExplainArgs};
+use super::usage::MeteredModel;
 use crate::CliStatus;
 use crate::memory_setup::small_model_for_command;
 use crate::output::{print_json_text, print_line, print_text};
@@ -50,22 +51,32 @@ pub(super) fn explain(
     let access = folder_access(memory, config, args.session.as_deref())?;
     let runtime = crate::run::runtime()?;
     let message = args.message.join(" ");
-    let recalled = runtime.block_on(async {
+    let (recalled, used) = runtime.block_on(async {
         let model = small_model_for_command(config).await;
+        let model = model.map(|model| Arc::new(MeteredModel::new(model)));
+        let counted = model.clone();
         let total = Duration::from_millis(config.memory.recall_timeout_ms);
         let request = RecallRequest {
             access,
             deadlines: RecallDeadlines::within(total),
             max_tokens: config.memory.recall_tokens,
-            model,
+            model: model.map(|model| model as _),
             ..RecallRequest::new("", &message)
         };
-        memory.recall(&request).await
+        let recalled = memory.recall(&request).await;
+        (recalled, counted.map(|model| model.used()))
     });
     // A search that missed its deadline is not waited for.
     runtime.shutdown_background();
     if args.json {
-        print_json_text(&recalled_json(memory, &recalled).to_string())?;
+        let mut report = recalled_json(memory, &recalled);
+        if let Some(used) = used {
+            report["requests"] = used.requests.into();
+            report["input_tokens"] = used.tokens.input_tokens.into();
+            report["output_tokens"] = used.tokens.output_tokens.into();
+            report["cost"] = used.cost.into();
+        }
+        print_json_text(&report.to_string())?;
         return Ok(CliStatus::Success);
     }
     for stage in &recalled.stages {
@@ -93,6 +104,9 @@ pub(super) fn explain(
     }
     let (took, tokens) = (recalled.elapsed.as_millis(), recalled.tokens);
     print_line(&format!("total         {took:>5} ms, {tokens} tokens"))?;
+    if let Some(used) = used {
+        print_line(&format!("used          {}", used.line()))?;
+    }
     print_text(memory.redact(recalled.text.trim_end()).as_ref())?;
     Ok(CliStatus::Success)
 }

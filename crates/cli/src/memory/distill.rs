@@ -11,16 +11,16 @@ use selvedge_config::Config;
 use selvedge_memory::{
     DistillReport, DistillRetryReport, DistillState, LessonStatus, Memory, MemoryError,
 };
-use selvedge_protocol::{Usage, now_ms};
+use selvedge_protocol::now_ms;
 use selvedge_text::count_noun;
 use serde_json::json;
 
 use super::args::MemoryDistillArgs;
 use super::import::progress_bar;
+use super::usage::MemoryUsage;
 use crate::CliStatus;
 use crate::args::WorkspaceArgs;
-use crate::chat::format_usage;
-use crate::distill_schedule::{is_enabled, project_configuration};
+use crate::distill_schedule::{finish_session, is_enabled, project_configuration};
 use crate::memory_setup::small_model;
 use crate::output::{print_json, print_json_text, print_line};
 use crate::problem::Problem;
@@ -37,6 +37,12 @@ pub(super) fn distill(
     args: &MemoryDistillArgs,
     config: &Config,
 ) -> Result<CliStatus> {
+    if let Some(session) = &args.finish
+        && let Err(error) = finish_session(memory, session, args.finish_provider.as_deref(), config)
+    {
+        let error = Problem::from_error(&error);
+        eprint_line!("warning: the levels of {session} are not written: {error}");
+    }
     let mut states = memory.distill_states()?;
     if let Some(session) = &args.session {
         let state = memory.distill_state(session)?;
@@ -171,9 +177,9 @@ fn report(
     };
     let names: BTreeSet<&str> = states.iter().map(|state| state.session.as_str()).collect();
     let after = memory.distill_states()?.into_iter();
-    let mut usage = PassUsage::default();
+    let mut usage = MemoryUsage::default();
     for state in after.filter(|state| names.contains(state.session.as_str())) {
-        usage.add(&state);
+        usage.add_pass(&state);
     }
     let DistillReport {
         distilled_turns: turns,
@@ -223,41 +229,6 @@ fn report(
     Ok(status)
 }
 
-/// What the requests of passes used.
-#[derive(Default)]
-struct PassUsage {
-    requests: u32,
-    tokens: Usage,
-    cost: Option<f64>,
-}
-
-impl PassUsage {
-    fn add(&mut self, state: &DistillState) {
-        let Some(pass) = &state.last_pass else {
-            return;
-        };
-        self.requests += pass.requests;
-        self.tokens.input_tokens += pass.input_tokens;
-        self.tokens.output_tokens += pass.output_tokens;
-        if let Some(cost) = pass.cost {
-            self.cost = Some(self.cost.unwrap_or_default() + cost);
-        }
-    }
-
-    /// Returns whether there were requests whose tokens are known. Those of batches are not.
-    fn is_known(&self) -> bool {
-        self.tokens.input_tokens > 0
-    }
-
-    /// Such as `2 requests · 12.3k in, 678 out · $0.0120`.
-    fn line(&self) -> String {
-        let requests = count_noun(self.requests, "request");
-        let cost = self.cost.map(|cost| format!(" · ${cost:.4}"));
-        let cost = cost.unwrap_or_default();
-        format!("{requests} · {}{cost}", format_usage(&self.tokens))
-    }
-}
-
 /// Prints the last pass of each project, and when the next one is due.
 fn show_status(
     memory: &Memory,
@@ -284,8 +255,8 @@ fn show_status(
         match &state.last_pass {
             None => print_line("  no pass yet")?,
             Some(pass) => {
-                let mut usage = PassUsage::default();
-                usage.add(state);
+                let mut usage = MemoryUsage::default();
+                usage.add_pass(state);
                 let ended = match pass.ended_ms {
                     Some(ended_ms) => format!("{} ago", ago(ended_ms)),
                     None => format!("began {} ago, not finished", ago(pass.started_ms)),

@@ -130,6 +130,9 @@ pub(super) fn reindex(memory: &Memory, args: &MemoryReindexArgs) -> Result<CliSt
         turns += memory.reindex(session)?;
         write_vectors(memory, session)?;
     }
+    if args.session.is_none() {
+        memory.reindex_lessons()?;
+    }
     if args.json {
         let report = json!({"sessions": sessions.len(), "turns": turns});
         print_json_text(&report.to_string())?;

@@ -13,6 +13,7 @@ mod search;
 mod show;
 mod stats_and_export;
 mod turn;
+mod usage;
 
 use std::path::Path;
 use std::sync::Arc;

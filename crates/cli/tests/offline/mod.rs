@@ -1,10 +1,13 @@
 //! The fixture of the tests, and the tests by subject.
 
+mod broken_answers;
 mod configuration;
 mod kills;
 mod layers;
+mod levels;
 mod runs;
 mod schedule;
+mod turn_delay;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -234,3 +234,40 @@ fn plans_and_indexes_are_made_again_on_demand() {
         "{err}"
     );
 }
+
+#[test]
+fn the_latest_twenty_turns_are_in_the_request_in_more_detail() {
+    let fixture = OfflineFixture::new("model = \"mock/small\"", |asked| {
+        vec![text(&full_answer(asked))].into()
+    });
+    fixture.import_project(40);
+    fixture.out(WORK, &["memory", "distill"]);
+    let prompt = prompt_of(&fixture.server.asked()[0]);
+    let level = |turn: &str, level: &str| {
+        let args = [
+            "memory",
+            "turn",
+            turn,
+            "--session",
+            "left",
+            "--level",
+            level,
+        ];
+        let text = fixture.out(WORK, &args);
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    // The turns of both sessions alternate, so ten of each are among the latest.
+    let (_, left) = prompt.split_once("## session left\n").unwrap();
+    let mut shorter = 0;
+    for number in 1..=20 {
+        let turn = format!("T-{number}");
+        let (smoothed, compressed) = (level(&turn, "S"), level(&turn, "C"));
+        shorter += usize::from(compressed.len() < smoothed.len());
+        let expected = if number > 10 { smoothed } else { compressed };
+        let line = left
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{turn}: ")));
+        assert_eq!(line, Some(expected.as_str()), "{turn}");
+    }
+    assert!(shorter >= 15, "{shorter}");
+}

@@ -22,7 +22,7 @@ pub(super) fn let_hours_pass(fixture: &OfflineFixture, hours: i64) {
     store.execute(runs, [ms]).unwrap();
 }
 
-fn wait_until(condition: impl Fn() -> bool) {
+pub(super) fn wait_until(condition: impl Fn() -> bool) {
     let since = Instant::now();
     while !condition() {
         assert!(
@@ -98,4 +98,31 @@ fn no_run_begins_by_itself_if_that_is_disabled() {
     // A run in the background would be a process of the same home.
     wait_until(|| !fixture.has_process());
     assert_eq!(fixture.number("SELECT count(*) FROM memory_passes"), 0);
+}
+
+/// A process that is killed when this is dropped.
+struct KilledOnDrop(std::process::Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_server_begins_a_due_run_when_it_starts() {
+    let fixture = OfflineFixture::new("model = \"mock/small\"", |asked| {
+        vec![text(&full_answer(asked))].into()
+    });
+    fixture.import_project(60);
+    let distilled = || fixture.number("SELECT sum(distilled) FROM memory_sessions");
+    let serve = ["serve", "--addr", "127.0.0.1:0"];
+    let_hours_pass(&fixture, 13);
+    let server = KilledOnDrop(fixture.command(WORK, &serve).spawn().unwrap());
+    wait_until(|| distilled() == 60);
+    wait_until(|| fixture.number("SELECT count(ended_ms) FROM memory_passes") == 1);
+    drop(server);
+    let lessons = fixture.out(WORK, &["memory", "lessons"]);
+    assert!(lessons.contains("Redis 8"), "{lessons}");
 }
