@@ -129,13 +129,8 @@ impl Drop for JournalOwner {
 
 /// Returns the name of the machine and the number of the process, for people.
 pub(crate) fn process_name() -> String {
-    format!("{} {}", machine_name(), std::process::id())
-}
-
-/// Returns the name of this machine; empty if it is not known.
-pub fn machine_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    host.trim().to_owned()
+    format!("{} {}", host.trim(), std::process::id())
 }
 
 /// Returns the id that this machine has since it was started; empty if it has none.
