@@ -1,6 +1,8 @@
 //! A client of HTTP APIs with event streams. Hand-written, because it runs on the cores of the
 //! server that it measures, and so should cost as little as possible.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,17 +13,33 @@ use tokio::net::TcpStream;
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Address of a server, and the header that authorises requests.
+/// Address of a server, and the tokens that authorise requests.
 #[derive(Debug, Clone)]
 pub(super) struct ApiAddress {
-    pub(super) address: String,
-    /// `None` if the server needs no token.
-    pub(super) token: Option<String>,
+    address: String,
+    /// Used in turn, one for each connection. Empty if the server needs no token.
+    tokens: Arc<[String]>,
+    opened: Arc<AtomicUsize>,
 }
 
 impl ApiAddress {
-    fn request(&self, method: &str, path: &str, body: &str) -> String {
-        let token = match &self.token {
+    pub(super) fn new(address: String, tokens: Vec<String>) -> Self {
+        Self {
+            address,
+            tokens: tokens.into(),
+            opened: Arc::default(),
+        }
+    }
+
+    /// Returns the token of the next connection.
+    fn next_token(&self) -> Option<String> {
+        let at = self.opened.fetch_add(1, Ordering::Relaxed);
+        let at = at.checked_rem(self.tokens.len())?;
+        Some(self.tokens[at].clone())
+    }
+
+    fn request(&self, token: Option<&str>, method: &str, path: &str, body: &str) -> String {
+        let token = match token {
             Some(token) => format!("authorization: Bearer {token}\r\n"),
             None => String::new(),
         };
@@ -44,6 +62,7 @@ impl ApiAddress {
 /// A connection for many requests, one after another.
 pub(super) struct ApiConnection {
     server: ApiAddress,
+    token: Option<String>,
     stream: TcpStream,
 }
 
@@ -51,13 +70,15 @@ impl ApiConnection {
     pub(super) async fn open(server: &ApiAddress) -> Result<Self> {
         Ok(Self {
             server: server.clone(),
+            token: server.next_token(),
             stream: server.connect().await?,
         })
     }
 
     /// Sends a request, and returns the body of its response; `null` if it is not JSON.
     pub(super) async fn request(&mut self, method: &str, path: &str, body: &str) -> Result<Value> {
-        let request = self.server.request(method, path, body);
+        let token = self.token.as_deref();
+        let request = self.server.request(token, method, path, body);
         let response = async {
             self.stream.write_all(request.as_bytes()).await?;
             let mut response = ResponseReader::read_head(&mut self.stream).await?;
@@ -89,7 +110,8 @@ pub(super) struct EventConnection {
 impl EventConnection {
     pub(super) async fn open(server: &ApiAddress, path: &str) -> Result<Self> {
         let mut stream = server.connect().await?;
-        let request = server.request("GET", path, "");
+        let token = server.next_token();
+        let request = server.request(token.as_deref(), "GET", path, "");
         stream.write_all(request.as_bytes()).await?;
         let response = ResponseReader::read_head(&mut stream);
         let response = tokio::time::timeout(REQUEST_TIMEOUT, response).await??;

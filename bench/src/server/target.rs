@@ -14,6 +14,9 @@ use crate::measure::{ResidentMemory, resident_mb_of};
 /// Clock ticks per second in `/proc/PID/stat`, the same on all Linux systems.
 const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
+/// Tokens of the clients. The connections of one token are at most as many as are still free.
+const TOKENS: usize = 8;
+
 /// The program of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServerKind {
@@ -120,7 +123,8 @@ fn start_selvedge(home: &Path, work: &Path, model_url: &str) -> Result<(Child, A
     let config = format!(
         "model = \"mock\"\nmodel_context_window = 128000\nmodel_provider = \"mock\"\n\
          [model_providers.mock]\nbase_url = \"{model_url}\"\nwire_api = \"chat\"\n\
-         [serve]\nmax_concurrent_turns = 1000\nmax_queued_turns = 10000\n"
+         [serve]\nmax_concurrent_turns = 1000\nmax_queued_turns = 10000\n\
+         max_connections = 16384\n"
     );
     std::fs::write(home.join("config.toml"), config)?;
     let program = crate::selvedge_binary()?;
@@ -132,21 +136,24 @@ fn start_selvedge(home: &Path, work: &Path, model_url: &str) -> Result<(Child, A
             .env("SELVEDGE_HOME", home);
         command
     };
-    let token = command(&["serve", "token", "create", "bench"]).output()?;
-    ensure!(
-        token.status.success(),
-        "{}",
-        String::from_utf8_lossy(&token.stderr)
-    );
-    let token = String::from_utf8(token.stdout)?.trim().to_owned();
+    let mut tokens = Vec::new();
+    for number in 1..=TOKENS {
+        let name = format!("bench-{number}");
+        let token = command(&["serve", "token", "create", &name]).output()?;
+        ensure!(
+            token.status.success(),
+            "{}",
+            String::from_utf8_lossy(&token.stderr)
+        );
+        tokens.push(String::from_utf8(token.stdout)?.trim().to_owned());
+    }
     let mut child = command(&["serve", "--addr", "127.0.0.1:0"])
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
     let output = child.stderr.take().context("no pipe")?;
     let address = wait_for_address(output, "serving at http://")?;
-    let token = Some(token);
-    Ok((child, ApiAddress { address, token }))
+    Ok((child, ApiAddress::new(address, tokens)))
 }
 
 fn start_opencode(home: &Path, work: &Path, model_url: &str) -> Result<(Child, ApiAddress)> {
@@ -183,8 +190,7 @@ fn start_opencode(home: &Path, work: &Path, model_url: &str) -> Result<(Child, A
     let mut child = command.spawn()?;
     let output = child.stdout.take().context("no pipe")?;
     let address = wait_for_address(output, "listening on http://")?;
-    let token = None;
-    Ok((child, ApiAddress { address, token }))
+    Ok((child, ApiAddress::new(address, Vec::new())))
 }
 
 /// Waits for the line of a server's output that has its address. Later lines are discarded.

@@ -20,8 +20,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
-/// How many connections a server has at once. Each number is at most a quarter of the files that
-/// the process may open; the rest is for scripts.
+/// How many connections a server has at once. Accepted connections have at most half of the files
+/// that the process may open, and pending ones an eighth; the rest is for scripts and stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpConnectionLimits {
     /// Maximum number of pending connections. One address may have half of them.
@@ -38,6 +38,18 @@ impl Default for HttpConnectionLimits {
             max_pending: 256,
             max_accepted: 1024,
             max_per_client: usize::MAX,
+        }
+    }
+}
+
+impl HttpConnectionLimits {
+    /// Returns the limits for a process that may open so many files.
+    fn within(self, files: Option<usize>) -> Self {
+        let files = files.unwrap_or(usize::MAX);
+        Self {
+            max_pending: self.max_pending.min(files / 8),
+            max_accepted: self.max_accepted.min(files / 2),
+            ..self
         }
     }
 }
@@ -115,12 +127,7 @@ pub enum TooManyConnections {
 impl HttpConnections {
     /// Creates the limits.
     pub(crate) fn new(limits: HttpConnectionLimits) -> Arc<Self> {
-        let share = open_file_limit().map_or(usize::MAX, |limit| limit / 4);
-        Self::with_limits(HttpConnectionLimits {
-            max_pending: limits.max_pending.min(share),
-            max_accepted: limits.max_accepted.min(share),
-            ..limits
-        })
+        Self::with_limits(limits.within(open_file_limit()))
     }
 
     fn with_limits(limits: HttpConnectionLimits) -> Arc<Self> {
@@ -495,6 +502,32 @@ mod tests {
         assert_eq!(pending[2].accept(), Ok(()));
         drop(pending);
         assert_eq!(connections.lock_pending().list.len(), 0);
+    }
+
+    #[test]
+    fn half_of_the_files_are_for_accepted_connections() {
+        let limits = HttpConnectionLimits {
+            max_pending: 1024,
+            max_accepted: 16_384,
+            max_per_client: 16_384,
+        };
+        let of_files = |files| {
+            let limits = limits.within(files);
+            (limits.max_pending, limits.max_accepted)
+        };
+        assert_eq!(of_files(Some(1024)), (128, 512));
+        assert_eq!(of_files(Some(65_536)), (1024, 16_384));
+        assert_eq!(of_files(None), (1024, 16_384));
+        // 20,000 files are enough for 5,000 connections of a few clients.
+        let limits = limits.within(Some(20_000));
+        let connections = HttpConnections::with_limits(limits);
+        let open = |number: usize| {
+            let connection = connections.add(address(1));
+            let accepted = connection.accept_from(&format!("client {}", number % 8));
+            accepted.map(|()| connection)
+        };
+        let all: Result<Vec<_>, _> = (0..5001).map(open).collect();
+        assert!(all.is_ok());
     }
 
     #[test]

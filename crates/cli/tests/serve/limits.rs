@@ -35,7 +35,7 @@ fn start_with_files(fixture: &ServeFixture, files: u32) -> ApiServer {
 fn one_token_leaves_connections_to_others() {
     let fixture = ServeFixture::new(runs_scripts);
     let other = create_token(&fixture.workspace, &["other"]);
-    // A quarter of the files are for connections.
+    // Half of the files are for connections.
     let server = start_with_files(&fixture, 400);
     let (client, other) = (server.client(&fixture.secret), server.client(&other));
     client.post("/api/v1/channels/eng/messages", json!({"text": "x"}));
@@ -50,9 +50,9 @@ fn one_token_leaves_connections_to_others() {
             break head;
         }
         open.push(reader);
-        assert!(open.len() <= 100, "one token has all connections");
+        assert!(open.len() < 200, "one token has all connections");
     };
-    assert!(open.len() > 20, "{} connections: {refused}", open.len());
+    assert!(open.len() > 50, "{} connections: {refused}", open.len());
     assert!(refused.contains(" 429 "), "{refused}");
     assert!(
         refused.to_lowercase().contains("retry-after: "),
