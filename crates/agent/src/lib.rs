@@ -76,6 +76,7 @@ mod history;
 mod metrics;
 mod model_request;
 mod options;
+mod past_turns;
 mod prompt;
 mod recovery;
 mod remote_encoder;

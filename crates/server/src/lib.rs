@@ -14,6 +14,7 @@ mod change_routes;
 mod channel_routes;
 mod chat_completions;
 mod check_routes;
+mod client_conversation;
 mod client_tools;
 mod document_routes;
 mod event_stream;
