@@ -15,6 +15,8 @@ mod access;
 mod approvals;
 #[path = "serve/clients.rs"]
 mod clients;
+#[path = "serve/example.rs"]
+mod example;
 #[path = "serve/faults.rs"]
 mod faults;
 #[path = "serve/fixture.rs"]
