@@ -28,6 +28,7 @@ mod keyed_semaphores;
 mod lesson_routes;
 mod login_routes;
 mod memory_routes;
+mod message_ends;
 mod message_routes;
 mod metrics;
 mod open_calls;
