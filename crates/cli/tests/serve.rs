@@ -15,6 +15,8 @@ mod access;
 mod approvals;
 #[path = "serve/clients.rs"]
 mod clients;
+#[path = "serve/deployment.rs"]
+mod deployment;
 #[path = "serve/example.rs"]
 mod example;
 #[path = "serve/faults.rs"]
