@@ -128,7 +128,8 @@ fn measure_calls(table: &mut BenchTable, tree: &Path) -> Result<()> {
             }
         }
         let found = limit.unwrap_or(DEFAULT_LIMIT);
-        let row = format!("the same in a script, over `mcp serve`, {found} returned");
+        let row =
+            format!("query by kind and status in a script, over `mcp serve`, {found} returned");
         match max_ms {
             Some(max_ms) => add_row(table, &row, &times, max_ms),
             None => add_plain_row(table, &row, &times),
