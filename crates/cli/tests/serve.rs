@@ -41,6 +41,8 @@ mod hostile_scripts;
 mod hostile_shared;
 #[path = "serve/isolation.rs"]
 mod isolation;
+#[path = "serve/kills.rs"]
+mod kills;
 #[path = "serve/lifecycle.rs"]
 mod lifecycle;
 #[path = "serve/limits.rs"]
