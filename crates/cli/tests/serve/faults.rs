@@ -150,11 +150,11 @@ fn oversized_and_malformed_requests_leave_nothing_behind() {
     let nested = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
     let long = "x".repeat(64 << 10);
     let requests: [(&[(&str, &str)], &str, u16); 5] = [
-        (&[], &large, 413),
+        (&[], large.as_str(), 413),
         (&[], "{\"text\": \"x\"", 400),
-        (&[], &nested, 400),
+        (&[], nested.as_str(), 400),
         (&[], "{\"text\": [1]}", 400),
-        (&[("X-Long", &long)], "{\"text\": \"x\"}", 431),
+        (&[("X-Long", long.as_str())], "{\"text\": \"x\"}", 431),
     ];
     // The first rounds load code and fill caches.
     let memory = [0; 4].map(|_| {
