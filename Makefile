@@ -154,3 +154,4 @@ fuzz: setup
 
 docs: setup
 	UPDATE_DOCS=1 scripts/with-compiler $(CARGO) test -p selvedge --test docs --test examples --test session_messages
+	UPDATE_DOCS=1 scripts/with-compiler $(CARGO) test -p selvedge --test serve example::

@@ -10,15 +10,22 @@ use selvedge_protocol::SandboxPolicy;
 use selvedge_toolbox::{Workspace, WorkspaceDocuments};
 use serde_json::{Value, json};
 
+use crate::mcp::{McpServerProcess, serve_command};
 use crate::measure::{Samples, elapsed_ms};
+use crate::server::time_document_queries;
 use crate::table::BenchTable;
 
 const DOCUMENTS: usize = 20_000;
 const ROUNDS: usize = 200;
+/// Rounds of queries through scripts and requests.
+const CALL_ROUNDS: usize = 50;
 /// Maximum time of a query, 95th percentile, in milliseconds.
 const MAX_QUERY_MS: f64 = 10.0;
 /// Maximum time until a changed file is found, 95th percentile, in milliseconds.
 const MAX_REFRESH_MS: f64 = 50.0;
+
+/// Documents that a query without a limit returns.
+const DEFAULT_LIMIT: usize = 1000;
 
 /// Words of the documents.
 const WORDS: [&str; 16] = [
@@ -94,7 +101,49 @@ pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
         &times,
         MAX_REFRESH_MS,
     );
+    measure_calls(table, tree.path())
+}
+
+/// Measures whole queries: scripts that call `workspace.query`, and requests to the agent server.
+fn measure_calls(table: &mut BenchTable, tree: &Path) -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let mut server = McpServerProcess::start(&mut serve_command(home.path(), tree)?)?;
+    for (limit, max_ms) in [(Some(100), Some(MAX_QUERY_MS)), (None, None)] {
+        let mut query = json!({"kind": "issue", "status": "open"});
+        if let Some(limit) = limit {
+            query["limit"] = json!(limit);
+        }
+        let code = format!("return (await workspace.query({query})).length");
+        let mut times = Samples::default();
+        // The first query of a process reads all documents.
+        for round in 0..=CALL_ROUNDS {
+            let start = Instant::now();
+            let result = server.run_script(&code)?;
+            let time = elapsed_ms(start);
+            let text = result["content"][0]["text"].as_str().unwrap_or_default();
+            let found = limit.unwrap_or(DEFAULT_LIMIT).to_string();
+            anyhow::ensure!(text.starts_with(&found), "{result}");
+            if round > 0 {
+                times.extend([time]);
+            }
+        }
+        let found = limit.unwrap_or(DEFAULT_LIMIT);
+        let row =
+            format!("query by kind and status in a script, over `mcp serve`, {found} returned");
+        match max_ms {
+            Some(max_ms) => add_row(table, &row, &times, max_ms),
+            None => add_plain_row(table, &row, &times),
+        }
+    }
+    let times = time_document_queries(tree, CALL_ROUNDS)?;
+    let row = format!("`POST /documents/query` of the agent server, {DEFAULT_LIMIT} returned");
+    add_plain_row(table, &row, &times);
     Ok(())
+}
+
+fn add_plain_row(table: &mut BenchTable, what: &str, times: &Samples) {
+    let times = format!("{:.1} ms (p95 {:.1})", times.p50(), times.p95());
+    table.add_row(what, times, "", "", true);
 }
 
 fn add_row(table: &mut BenchTable, what: &str, times: &Samples, max_ms: f64) {

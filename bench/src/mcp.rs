@@ -19,7 +19,7 @@ pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
 }
 
 /// An MCP server process, connected over standard input and output.
-struct McpServerProcess {
+pub(crate) struct McpServerProcess {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -27,7 +27,7 @@ struct McpServerProcess {
 }
 
 impl McpServerProcess {
-    fn start(command: &mut Command) -> Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -75,7 +75,7 @@ impl McpServerProcess {
         }
     }
 
-    fn run_script(&mut self, code: &str) -> Result<Value> {
+    pub(crate) fn run_script(&mut self, code: &str) -> Result<Value> {
         self.request(
             "tools/call",
             json!({"name": "script", "arguments": {"code": code}}),
@@ -103,7 +103,8 @@ impl Drop for McpServerProcess {
     }
 }
 
-fn serve_command(home: &Path, work: &Path) -> Result<Command> {
+/// Returns the command of `selvedge mcp serve` in a folder.
+pub(crate) fn serve_command(home: &Path, work: &Path) -> Result<Command> {
     let mut command = Command::new(crate::selvedge_binary()?);
     command
         .args(["mcp", "serve"])

@@ -6,13 +6,16 @@ mod load;
 mod scripted_model;
 mod target;
 
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use serde_json::json;
 
-use crate::measure::ResidentMemory;
+use crate::measure::{ResidentMemory, Samples, elapsed_ms};
 use crate::table::BenchTable;
+use api_client::ApiConnection;
 use load::{FollowedSessions, LoadResult};
 use scripted_model::ScriptedModel;
 use target::{MeasuredServer, ServerKind, opencode_program};
@@ -126,6 +129,29 @@ async fn run_load(kind: ServerKind, sessions: usize, load: Load) -> Result<Measu
         Load::BackToBack => followed.run_turns(None).await,
     };
     Ok(MeasuredLoad { idle, load: load? })
+}
+
+/// Measures requests for documents with the default limit, in a folder with documents.
+pub(crate) fn time_document_queries(work: &Path, rounds: usize) -> Result<Samples> {
+    block_on(async {
+        let server = MeasuredServer::start_in(work)?;
+        let mut connection = ApiConnection::open(&server.api).await?;
+        let body = json!({"query": {"kind": "issue", "status": "open"}}).to_string();
+        let mut times = Samples::default();
+        // The first query reads all documents.
+        for round in 0..=rounds {
+            let start = Instant::now();
+            let request = connection.request("POST", "/api/v1/documents/query", &body);
+            let found = request.await?;
+            let time = elapsed_ms(start);
+            let documents = found["documents"].as_array().map_or(0, Vec::len);
+            anyhow::ensure!(documents > 0, "no documents were found");
+            if round > 0 {
+                times.extend([time]);
+            }
+        }
+        Ok(times)
+    })
 }
 
 async fn measure_idle_memory(table: &mut BenchTable) -> Result<()> {

@@ -75,6 +75,19 @@ impl MeasuredServer {
         })
     }
 
+    /// Starts `selvedge serve` in a folder, for requests that need no model.
+    pub(super) fn start_in(work: &Path) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let no_model = "http://127.0.0.1:9/v1";
+        let (child, api) = start_selvedge(folder.path(), work, no_model)?;
+        Ok(Self {
+            kind: ServerKind::Selvedge,
+            api,
+            child,
+            _folder: folder,
+        })
+    }
+
     /// Creates a session, and returns its id.
     pub(super) async fn create_session(&self, connection: &mut ApiConnection) -> Result<String> {
         let path = match self.kind {

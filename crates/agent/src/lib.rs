@@ -77,6 +77,7 @@ mod metrics;
 mod missing_turns;
 mod model_request;
 mod options;
+mod past_turns;
 mod prompt;
 mod recovery;
 mod remote_encoder;

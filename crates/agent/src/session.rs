@@ -7,8 +7,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use selvedge_journal::{Journal, JournalError, StoredRow, StoredRun};
 use selvedge_protocol::{
-    ConversationItem, FinishReason, Message, MessageRole, OutputPart, TurnEnd, TurnError, TurnItem,
-    Usage, new_id,
+    ConversationItem, Message, MessageRole, OutputPart, TurnEnd, TurnError, TurnItem, Usage, new_id,
 };
 use selvedge_script as script;
 use serde_json::Value;
@@ -335,22 +334,6 @@ impl Session {
         }
         self.start_note = self.start_note.take().or(note);
         Ok(())
-    }
-
-    /// Adds a turn of another program: a message and its answer.
-    pub async fn add_past_turn(&mut self, message: &str, answer: &str) -> Result<(), AgentError> {
-        self.begin_turn(message.into(), None).await?;
-        let item = ConversationItem::message(MessageRole::Assistant, answer.to_owned());
-        let kind = SessionStepKind::Answer {
-            run: None,
-            usage: Usage::default(),
-            cost: None,
-            finish_reason: Some(FinishReason::Stop),
-        };
-        self.add_step(kind, vec![item.clone().into()], vec![item])
-            .await?;
-        self.end_turn(Ok(TurnEnd::Stop), DelegatedUsage::default())
-            .await
     }
 
     /// Adds a step to the session and the journal. If this future is dropped, the step remains in

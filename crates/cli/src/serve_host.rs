@@ -12,7 +12,8 @@ use selvedge_config::{Config, UserFile};
 use selvedge_journal::{Journal, JournalError, Redactor};
 use selvedge_memory::Memory;
 use selvedge_protocol::{
-    ClaimedMessage, InboxState, RuntimeEvent, SessionFolder, SessionStore, TurnChangeStore,
+    ClaimedMessage, ConversationItem, InboxState, RuntimeEvent, SessionFolder, SessionStore,
+    TurnChangeStore,
 };
 use selvedge_script::is_script_name;
 use selvedge_server::{
@@ -445,15 +446,12 @@ impl SessionHost for JournalHost {
     async fn add_history(
         &self,
         session: &str,
-        turns: Vec<(String, String)>,
+        history: Vec<ConversationItem>,
     ) -> Result<(), HostError> {
         let open = Session::open(&self.requests, session).await;
         let mut open = open.map_err(|error| agent_failure(&error))?;
-        for (message, answer) in &turns {
-            let added = open.add_past_turn(message, answer).await;
-            added.map_err(|error| agent_failure(&error))?;
-        }
-        Ok(())
+        let added = open.add_past_turns(&history).await;
+        added.map_err(|error| agent_failure(&error))
     }
 
     async fn request_stop(&self, session: &str) -> Result<bool, HostError> {

@@ -15,6 +15,10 @@ mod access;
 mod approvals;
 #[path = "serve/clients.rs"]
 mod clients;
+#[path = "serve/deployment.rs"]
+mod deployment;
+#[path = "serve/example.rs"]
+mod example;
 #[path = "serve/faults.rs"]
 mod faults;
 #[path = "serve/fixture.rs"]
@@ -37,6 +41,8 @@ mod hostile_scripts;
 mod hostile_shared;
 #[path = "serve/isolation.rs"]
 mod isolation;
+#[path = "serve/kills.rs"]
+mod kills;
 #[path = "serve/lifecycle.rs"]
 mod lifecycle;
 #[path = "serve/limits.rs"]

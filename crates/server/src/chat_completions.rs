@@ -14,10 +14,9 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, Caller};
+use crate::client_conversation::{ClientConversation, ClientMessage, tool_results};
 use crate::event_stream::event_response;
-use crate::openai::{
-    ClientConversation, ClientMessage, ClientSession, start_turn, stream_error, tool_results,
-};
+use crate::openai::{ClientSession, start_turn, stream_error};
 use crate::running_answer::{AnswerUpdate, ClientCallView, RunningAnswer};
 use crate::state::SharedState;
 

@@ -82,7 +82,8 @@ impl ClientTool {
     }
 }
 
-fn is_tool_name(name: &str) -> bool {
+/// Returns whether a client's tool may have a name.
+pub(crate) fn is_tool_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     (1..=MAX_TOOL_NAME_CHARS).contains(&name.len()) && name.chars().all(is_plain)
 }
@@ -236,7 +237,7 @@ impl ClientTools {
         let Some(found) = found else {
             return Err(
                 ApiError::conflict("no turn waits for these results of tools")
-                    .hint("send the whole conversation without results of tools"),
+                    .hint("send the conversation with a new message of the user at its end"),
             );
         };
         let mut answer = waiting.swap_remove(found).answer;

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use selvedge_protocol::{EventSink, SessionFolder};
+use selvedge_protocol::{ConversationItem, EventSink, SessionFolder};
 use selvedge_tools::Approver;
 use serde::Serialize;
 use serde_json::Value;
@@ -69,11 +69,11 @@ pub trait SessionHost: Send + Sync {
         session: &str,
         turn: Option<u32>,
     ) -> Result<(u32, Vec<String>), HostError>;
-    /// Adds turns of another program to a session: messages with their answers.
+    /// Adds turns of another program to a session. Each begins with a message of the user.
     async fn add_history(
         &self,
         session: &str,
-        turns: Vec<(String, String)>,
+        history: Vec<ConversationItem>,
     ) -> Result<(), HostError>;
     /// Creates a session with the turns of another up to `up_to_turn`, or all. Returns its id.
     async fn fork(&self, session: &str, up_to_turn: Option<u32>) -> Result<String, HostError>;

@@ -1,14 +1,19 @@
 //! `Idempotency-Key`: a POST that is repeated with the same key gets the first answer again.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use futures_util::stream::unfold;
 use selvedge_protocol::{IdempotencyStore, RepeatedRequest, StoredReply};
 use sha2::{Digest, Sha256};
+use tokio::sync::mpsc::{Sender, channel};
+use tokio_util::sync::CancellationToken;
 
 use crate::api_error::ApiError;
 use crate::caller::Caller;
@@ -19,6 +24,8 @@ const KEY_HEADER: &str = "idempotency-key";
 const REPLAYED_HEADER: &str = "idempotent-replayed";
 /// Longest key, in bytes.
 const MAX_KEY_BYTES: usize = 255;
+/// Parts of a stream that wait for a client that reads slowly.
+const WAITING_PARTS: usize = 16;
 
 /// Returns the key of a request.
 pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
@@ -77,8 +84,9 @@ pub(crate) async fn answer_once(
         }
         Err(error) => return ApiError::from(error).into_response(),
     }
-    let mut reserved = ReservedKey {
+    let reserved = ReservedKey {
         replies: state.stores.replies.clone(),
+        stopping: state.stopping.clone(),
         token: token.clone(),
         key: key.to_owned(),
         is_ended: false,
@@ -96,32 +104,72 @@ pub(crate) async fn answer_once(
 /// A key whose request is being handled. It is free again when this is dropped before the end.
 struct ReservedKey {
     replies: Arc<dyn IdempotencyStore>,
+    /// Cancelled when the server stops, which ends streams before their turns.
+    stopping: CancellationToken,
     token: String,
     key: String,
     is_ended: bool,
 }
 
 impl ReservedKey {
-    /// Stores the answer, and returns it.
-    async fn store(&mut self, response: Response) -> Response {
+    /// Stores the answer, and returns it. A stream of events is passed on while it is copied, and
+    /// ends after the copy is stored.
+    async fn store(mut self, response: Response) -> Response {
         let (mut parts, body) = response.into_parts();
-        let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
-        let status = parts.status;
-        let is_final = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
+        parts.headers.remove(header::TRANSFER_ENCODING);
         let content_type = parts.headers.get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|kind| kind.to_str().ok());
-        let reply = is_final.then(|| StoredReply {
-            status: status.as_u16(),
-            content_type: content_type.unwrap_or("application/json").to_owned(),
-            body: String::from_utf8_lossy(&body).into_owned(),
+        let content_type = content_type.unwrap_or("application/json").to_owned();
+        let status = parts.status;
+        if !content_type.starts_with("text/event-stream") {
+            let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
+            let is_final = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
+            let reply = is_final.then(|| stored_reply(status, content_type, &body));
+            self.end(reply).await;
+            return Response::from_parts(parts, Body::from(body));
+        }
+        let (client, passed_on) = channel(WAITING_PARTS);
+        tokio::spawn(async move {
+            let copy = copy_stream(body, &client).await;
+            let copy = copy.filter(|_| !self.stopping.is_cancelled());
+            let reply = copy.map(|copy| stored_reply(status, content_type, &copy));
+            self.end(reply).await;
         });
+        let passed_on = unfold(passed_on, async |mut passed_on| {
+            let part: Bytes = passed_on.recv().await?;
+            Some((Ok::<_, Infallible>(part), passed_on))
+        });
+        Response::from_parts(parts, Body::from_stream(passed_on))
+    }
+
+    async fn end(&mut self, reply: Option<StoredReply>) {
         self.is_ended = true;
         let ended = self.replies.end_request(&self.token, &self.key, reply);
         if let Err(error) = ended.await {
             tracing::error!(%error, "cannot store the answer to a request");
         }
-        parts.headers.remove(header::TRANSFER_ENCODING);
-        Response::from_parts(parts, Body::from(body))
+    }
+}
+
+/// Passes a stream on, and returns a copy at its end; `None` if it failed. Reads on if the client
+/// is gone.
+async fn copy_stream(body: Body, client: &Sender<Bytes>) -> Option<Vec<u8>> {
+    let mut parts = body.into_data_stream();
+    let mut copy = Vec::new();
+    while let Some(part) = parts.next().await {
+        let part = part.ok()?;
+        copy.extend_from_slice(&part);
+        // The repeated request of a client that is gone gets the copy.
+        let _ = client.send(part).await;
+    }
+    Some(copy)
+}
+
+fn stored_reply(status: StatusCode, content_type: String, body: &[u8]) -> StoredReply {
+    StoredReply {
+        status: status.as_u16(),
+        content_type,
+        body: String::from_utf8_lossy(body).into_owned(),
     }
 }
 

@@ -19,8 +19,9 @@ use crate::state::{ApiState, SharedState};
 
 /// Longest time that a request waits for an answer, in milliseconds.
 const MAX_WAIT_MS: u64 = 60_000;
-/// How often a request that waits looks for the answer.
-const WAIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a request that waits looks for the answer, which another process may have stored. The
+/// end of a turn of this process wakes it.
+const WAIT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn routes() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -157,8 +158,10 @@ async fn get_message(
     let session = state.session(&caller, &id).await?;
     let wait = Duration::from_millis(query.wait_ms.unwrap_or(0).min(MAX_WAIT_MS));
     let deadline = Instant::now() + wait;
+    let ends = state.workers.message_ends.of_session(&session.id);
     let mut has_waited = false;
     loop {
+        let ended = ends.notified();
         let message = state.stores.sessions.message(&session.id, number).await?;
         let is_open = message.state.is_open();
         if !is_open || Instant::now() >= deadline || state.stopping.is_cancelled() {
@@ -168,7 +171,12 @@ async fn get_message(
             }
             return Ok(Json(message.into()));
         }
-        tokio::time::sleep(WAIT_POLL_INTERVAL).await;
+        let next_look = deadline.min(Instant::now() + WAIT_POLL_INTERVAL);
+        tokio::select! {
+            () = ended => {}
+            () = tokio::time::sleep_until(next_look) => {}
+            () = state.stopping.cancelled() => {}
+        }
         has_waited = true;
     }
 }
@@ -191,7 +199,10 @@ async fn remove_message(
         .remove_message(&session.id, number)
         .await?
     {
-        RemovedMessage::Removed => Ok(StatusCode::NO_CONTENT),
+        RemovedMessage::Removed => {
+            state.workers.message_ends.notify(&session.id);
+            Ok(StatusCode::NO_CONTENT)
+        }
         RemovedMessage::AlreadyStarted => {
             Err(ApiError::conflict("the turn of the message has begun")
                 .hint("POST /api/v1/sessions/{id}/stop stops a running turn"))

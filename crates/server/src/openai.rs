@@ -6,8 +6,8 @@
 
 use axum::Json;
 use axum::extract::State;
-use selvedge_protocol::{InboxMessage, NewSession, SessionStore};
-use serde::{Deserialize, Serialize};
+use selvedge_protocol::{ConversationItem, InboxMessage, MessageRole, NewSession, SessionStore};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 use utoipa::ToSchema;
@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::Caller;
+use crate::client_conversation::ClientConversation;
 use crate::client_tools::ClientTool;
 use crate::message_routes::queue_message;
 use crate::running_answer::RunningAnswer;
@@ -79,89 +80,6 @@ async fn list_models(
     }))
 }
 
-/// A message of a request.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-pub(crate) struct ClientMessage {
-    /// `system`, `developer`, `user` or `assistant`.
-    pub(crate) role: String,
-    /// Text, or a list of parts with text.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    pub(crate) content: Value,
-    /// With the role `tool`, the call whose result the message is.
-    #[serde(default)]
-    pub(crate) tool_call_id: Option<String>,
-}
-
-/// Returns the results of tools at the end of a conversation, with the ids of their calls.
-pub(crate) fn tool_results(messages: &[ClientMessage]) -> Result<Vec<(String, String)>, ApiError> {
-    let results = messages.iter().rev();
-    let results = results.take_while(|message| message.role == "tool");
-    results
-        .map(|message| {
-            let id = message.tool_call_id.clone().unwrap_or_default();
-            Ok((id, text_of(&message.content)?))
-        })
-        .collect()
-}
-
-/// A conversation of a request: earlier turns, and the message to answer.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ClientConversation {
-    turns: Vec<(String, String)>,
-    prompt: String,
-}
-
-impl ClientConversation {
-    /// Reads the messages of a request. Instructions precede the first message of the user.
-    pub(crate) fn parse(
-        instructions: Option<String>,
-        messages: &[ClientMessage],
-    ) -> Result<Self, ApiError> {
-        let mut turns = Vec::new();
-        let mut open: Vec<String> = instructions.into_iter().collect();
-        for message in messages {
-            let text = text_of(&message.content)?;
-            match message.role.as_str() {
-                "system" | "developer" | "user" => open.push(text),
-                "assistant" => {
-                    let said = std::mem::take(&mut open).join(MESSAGE_SEPARATOR);
-                    turns.push((said, text));
-                }
-                role => {
-                    let message = format!("messages with the role `{role}` are not supported");
-                    return Err(ApiError::invalid(message)
-                        .hint("use the roles system, developer, user and assistant"));
-                }
-            }
-        }
-        match open.join(MESSAGE_SEPARATOR) {
-            prompt if prompt.trim().is_empty() => Err(ApiError::invalid(
-                "the last message must be one of the user, with a text",
-            )),
-            prompt => Ok(Self { turns, prompt }),
-        }
-    }
-}
-
-/// Returns the text of a message: a string, or the parts with text.
-pub(crate) fn text_of(content: &Value) -> Result<String, ApiError> {
-    let unsupported = || {
-        ApiError::invalid("only text is supported in messages")
-            .hint("send content as a string, or as parts with `text`")
-    };
-    match content {
-        Value::String(text) => Ok(text.clone()),
-        Value::Null => Ok(String::new()),
-        Value::Array(parts) => {
-            let texts = parts.iter().map(|part| part["text"].as_str());
-            let texts: Option<Vec<&str>> = texts.collect();
-            Ok(texts.ok_or_else(unsupported)?.join("\n"))
-        }
-        _ => Err(unsupported()),
-    }
-}
-
 /// The session of a request.
 pub(crate) enum ClientSession {
     /// A new one with an environment.
@@ -191,8 +109,8 @@ pub(crate) async fn start_turn(
             (session.id, false)
         }
         ClientSession::New { model } => {
-            let turns = conversation.turns;
-            let created = create_session(state, caller, model, turns, &tools).await?;
+            let history = conversation.history;
+            let created = create_session(state, caller, model, history, &tools).await?;
             (created, true)
         }
     };
@@ -250,10 +168,11 @@ async fn create_session(
     state: &ApiState,
     caller: &Caller,
     model: String,
-    turns: Vec<(String, String)>,
+    history: Vec<ConversationItem>,
     tools: &[ClientTool],
 ) -> Result<String, ApiError> {
-    if turns.len() > MAX_HISTORY_TURNS {
+    let prompts = history.iter().filter(|item| is_prompt(item));
+    if prompts.count() > MAX_HISTORY_TURNS {
         let message = format!("the conversation has more than {MAX_HISTORY_TURNS} turns");
         return Err(ApiError::invalid(message)
             .hint("continue a session with `metadata.session` and the new messages only"));
@@ -282,50 +201,18 @@ async fn create_session(
         max_client_sessions: Some(state.limits.sessions),
     };
     let session = SessionStore::create(&*state.stores.sessions, session).await?;
-    if !turns.is_empty() {
-        state.host.add_history(&session.id, turns).await?;
+    if !history.is_empty() {
+        state.host.add_history(&session.id, history).await?;
     }
     Ok(session.id)
+}
+
+/// Whether an item begins a turn.
+fn is_prompt(item: &ConversationItem) -> bool {
+    matches!(item, ConversationItem::Message(message) if message.role == MessageRole::User)
 }
 
 /// Returns an error as OpenAI clients expect it in a stream.
 pub(crate) fn stream_error(message: &str) -> Value {
     json!({"error": {"message": message, "type": "server_error", "code": "turn_failed"}})
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    fn parse(messages: Value) -> Result<ClientConversation, ApiError> {
-        let messages: Vec<ClientMessage> = serde_json::from_value(messages).unwrap();
-        ClientConversation::parse(Some("Be brief.".to_owned()), &messages)
-    }
-
-    #[test]
-    fn messages_are_turns_and_a_prompt() {
-        let parsed = parse(json!([
-            {"role": "system", "content": "You fix bugs."},
-            {"role": "user", "content": [{"type": "text", "text": "one"}]},
-            {"role": "assistant", "content": "two"},
-            {"role": "user", "content": "three"},
-        ]));
-        let expected = ClientConversation {
-            turns: vec![(
-                "Be brief.\n\nYou fix bugs.\n\none".to_owned(),
-                "two".to_owned(),
-            )],
-            prompt: "three".to_owned(),
-        };
-        assert_eq!(parsed.unwrap(), expected);
-        for wrong in [
-            json!([{"role": "assistant", "content": "x"}]),
-            json!([{"role": "tool", "content": "x"}]),
-            json!([{"role": "user", "content": [{"type": "image_url"}]}]),
-        ] {
-            assert!(parse(wrong.clone()).is_err(), "{wrong}");
-        }
-    }
 }

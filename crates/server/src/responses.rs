@@ -16,8 +16,9 @@ use utoipa_axum::routes;
 
 use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, Caller};
+use crate::client_conversation::{ClientConversation, function_output, messages_of_input};
 use crate::event_stream::event_response;
-use crate::openai::{ClientConversation, ClientMessage, ClientSession, start_turn};
+use crate::openai::{ClientSession, start_turn};
 use crate::running_answer::{AnswerUpdate, ClientCallView, CollectedAnswer, RunningAnswer};
 use crate::state::SharedState;
 
@@ -33,7 +34,7 @@ pub(crate) fn routes() -> OpenApiRouter<SharedState> {
 pub(crate) struct ResponseRequest {
     /// Name of an environment, or `default`.
     model: String,
-    /// A text, or a list of messages.
+    /// A text, or a list of messages, calls of functions and their results.
     #[schema(value_type = Object)]
     input: Value,
     /// Instructions that precede the input.
@@ -92,15 +93,7 @@ async fn start_response(
     caller: &Caller,
     request: &ResponseRequest,
 ) -> Result<RunningAnswer, ApiError> {
-    let messages: Vec<ClientMessage> = match &request.input {
-        Value::String(text) => vec![ClientMessage {
-            role: "user".to_owned(),
-            content: json!(text),
-            tool_call_id: None,
-        }],
-        input => serde_json::from_value(input.clone())
-            .map_err(|error| ApiError::invalid(format!("the input is not valid: {error}")))?,
-    };
+    let messages = messages_of_input(&request.input)?;
     let conversation = ClientConversation::parse(request.instructions.clone(), &messages)?;
     let previous = request.previous_response_id.as_deref();
     let session = match (previous, request.metadata["session"].as_str()) {
@@ -119,11 +112,7 @@ fn function_outputs(input: &Value) -> Vec<(String, String)> {
     let outputs = items.take_while(|item| item["type"] == "function_call_output");
     let outputs = outputs.map(|item| {
         let id = item["call_id"].as_str().unwrap_or_default().to_owned();
-        let output = match &item["output"] {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        (id, output)
+        (id, function_output(item))
     });
     outputs.collect()
 }

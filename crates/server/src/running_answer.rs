@@ -12,10 +12,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use crate::api_error::ApiError;
+use crate::client_conversation::text_of;
 use crate::client_tools::ClientCall;
 use crate::feed::{FeedEvent, LiveEvent, SessionFeed};
 use crate::metrics::GaugeGuard;
-use crate::openai::{MESSAGE_SEPARATOR, text_of};
+use crate::openai::MESSAGE_SEPARATOR;
 use crate::state::SharedState;
 
 /// How long further calls of a client's tools may take to be part of the same response.

@@ -17,6 +17,7 @@ use crate::approvals::PendingApprovals;
 use crate::caller::{Caller, no_workspace};
 use crate::client_tools::ClientTools;
 use crate::feed::SessionFeeds;
+use crate::health_routes::JournalReadiness;
 use crate::host::{HostErrorKind, HostedRun, SessionHost};
 use crate::login_routes::RequestScheme;
 use crate::metrics::ServerMetrics;
@@ -85,6 +86,7 @@ pub(crate) struct ApiState {
     pub(crate) client_tools: Arc<ClientTools>,
     pub(crate) metrics: Arc<ServerMetrics>,
     pub(crate) token_watch: Arc<TokenWatch>,
+    pub(crate) readiness: JournalReadiness,
     /// Locked while a fork is made and counted against the limit of its token.
     pub(crate) forking: tokio::sync::Mutex<()>,
     /// Cancelled when the server stops, which ends event streams.
@@ -130,6 +132,7 @@ impl ApiState {
             resumed_scripts: Arc::default(),
             client_tools,
             metrics,
+            readiness: JournalReadiness::default(),
             forking: tokio::sync::Mutex::default(),
             stopping: CancellationToken::new(),
         })

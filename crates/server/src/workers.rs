@@ -16,6 +16,7 @@ use crate::approvals::PendingApprovals;
 use crate::client_tools::{ClientTools, SessionClientTools};
 use crate::feed::SessionFeeds;
 use crate::host::{HostedStep, HostedTurn, SessionHost, SessionWaker};
+use crate::message_ends::MessageEnds;
 use crate::metrics::ServerMetrics;
 use crate::resumed_scripts::ResumedScripts;
 use crate::state::{ServerLimits, ServerStores};
@@ -43,6 +44,8 @@ pub(crate) struct SessionWorkers {
     approvals: Arc<PendingApprovals>,
     client_tools: Arc<ClientTools>,
     metrics: Arc<ServerMetrics>,
+    /// Notified when a turn of a session has ended.
+    pub(crate) message_ends: MessageEnds,
     running: Mutex<HashMap<String, WorkerState>>,
     next_worker: AtomicU64,
     permits: TurnPermits,
@@ -101,6 +104,7 @@ impl SessionWorkers {
             approvals,
             client_tools,
             metrics,
+            message_ends: MessageEnds::default(),
             running: Mutex::default(),
             next_worker: AtomicU64::new(0),
             permits: TurnPermits::new(limits.concurrent_turns),
@@ -431,6 +435,7 @@ impl SessionWorkers {
             step = self.host.run_next(session, turn) => step,
             () = lost.cancelled() => Ok(HostedStep::OtherServer),
         };
+        self.message_ends.notify(session);
         if step == Ok(HostedStep::Busy) {
             self.report_refusal(session, number, &events).await;
         }

@@ -12,7 +12,7 @@ use crate::support::TEST_TIMEOUT;
 use crate::support::api::{ApiClient, EventReader, create_token};
 
 /// A model that deletes a folder by force, which needs approval, and then says what happened.
-fn deletes_by_force(asked: &Asked) -> Reply {
+pub fn deletes_by_force(asked: &Asked) -> Reply {
     let messages = asked.body["messages"].as_array().unwrap();
     let last = messages.last().unwrap()["content"].to_string();
     if last.contains("please") {
@@ -105,6 +105,53 @@ fn a_decision_that_does_not_come_is_a_denial() {
     assert_eq!(client.answer(&session, 1)["answer"], "timed out");
     let approvals = client.get("/api/v1/approvals");
     assert_eq!(approvals.body, json!({"approvals": []}));
+}
+
+/// Asks for the deletion as clients of OpenAI do, and returns the answer of the agent.
+fn chat_answer(client: &ApiClient) -> String {
+    let messages = json!([{"role": "user", "content": "please"}]);
+    let request = json!({"model": "default", "messages": messages});
+    let done = client.post("/v1/chat/completions", request);
+    let content = done.body["choices"][0]["message"]["content"].as_str();
+    content
+        .unwrap_or_else(|| panic!("{done:?}"))
+        .trim()
+        .to_owned()
+}
+
+fn response_answer(client: &ApiClient) -> String {
+    let request = json!({"model": "default", "input": "please"});
+    let done = client.post("/v1/responses", request);
+    let content = done.body["output"][0]["content"][0]["text"].as_str();
+    content
+        .unwrap_or_else(|| panic!("{done:?}"))
+        .trim()
+        .to_owned()
+}
+
+#[test]
+fn openai_clients_get_the_answer_after_the_decision_or_its_time_limit() {
+    let limits = "[script_harness.limits]\napproval_timeout_ms = 300";
+    let hasty = ServeFixture::with_config(limits, deletes_by_force);
+    let (_server, client) = hasty.start();
+    assert_eq!(chat_answer(&client), "timed out");
+    assert_eq!(response_answer(&client), "timed out");
+    let patient = ServeFixture::new(deletes_by_force);
+    let (_server, client) = patient.start();
+    let asks: [fn(&ApiClient) -> String; 2] = [chat_answer, response_answer];
+    for ask in asks {
+        for (decision, end) in [("once", "allowed"), ("deny", "denied")] {
+            let answer = std::thread::scope(|scope| {
+                let asked = scope.spawn(|| ask(&client));
+                let approval = wait_for_approval(&client);
+                let path = format!("/api/v1/approvals/{}", approval["id"].as_str().unwrap());
+                let decided = client.post(&path, json!({"decision": decision}));
+                assert_eq!(decided.status, 200, "{decided:?}");
+                asked.join().unwrap()
+            });
+            assert_eq!(answer, end);
+        }
+    }
 }
 
 #[test]

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::answer_encoding::text;
 use crate::fixture::ServeFixture;
-use crate::openai::counts_messages;
+use crate::openai::{counts_messages, uses_client_tool};
+use crate::server::{Asked, Reply};
 
 /// Returns the folder that `scripts/setup-api-clients` filled, or `None` with a note if it was not
 /// run. In CI that is a failure.
@@ -42,12 +43,24 @@ fn output_of(command: &mut Command) -> String {
     out
 }
 
+/// A model that uses tools of the client and a command that needs approval if it is asked to, and
+/// otherwise counts messages.
+fn serves_clients(asked: &Asked) -> Reply {
+    let messages = asked.body["messages"].as_array().unwrap();
+    let last = messages.last().unwrap()["content"].to_string();
+    let words = ["weather", "tomorrow", "degrees", "please", "was allowed"];
+    match words.iter().any(|word| last.contains(word)) {
+        true => uses_client_tool(asked),
+        false => counts_messages(asked),
+    }
+}
+
 #[test]
 fn the_official_openai_libraries_work() {
     let Some(clients) = api_clients() else {
         return;
     };
-    let fixture = ServeFixture::new(counts_messages);
+    let fixture = ServeFixture::new(serves_clients);
     let (server, _client) = fixture.start();
     let url = format!("http://{}", server.address);
     let python = output_of(
@@ -70,6 +83,10 @@ fn the_official_openai_libraries_work() {
         "first": "1 messages",
         "second": "2 messages",
         "refused": 400,
+        "called": ["get_weather", "get_weather"],
+        "warm": ["It is warm.", "It is warm."],
+        "later": ["I know 2 results.", "I know 2 results."],
+        "approved": [1, "allowed"],
     });
     for printed in [python, node] {
         let printed: Value = serde_json::from_str(&printed).unwrap();

@@ -8,8 +8,10 @@ use serde_json::json;
 
 use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
+use crate::isolation::runs_scripts;
+use crate::recovery::wait_until;
 use crate::support::TestWorkspace;
-use crate::support::api::EventReader;
+use crate::support::api::{EventReader, create_token};
 
 /// Returns the memory of a process that is in RAM, in kilobytes.
 fn resident_kilobytes(pid: u32) -> u64 {
@@ -132,4 +134,119 @@ fn requests_that_arrive_slowly_do_not_stop_others() {
     let mut answer = String::new();
     unfinished.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+}
+
+#[test]
+fn oversized_and_malformed_requests_leave_nothing_behind() {
+    const ROUNDS: usize = 60;
+    let fixture = ServeFixture::with_config("serve.max_request_bytes = 65536", |_| {
+        vec![text("hello")].into()
+    });
+    let (server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "go"}));
+    client.answer(&session, 1);
+    let path = format!("POST /api/v1/sessions/{session}/messages");
+    let large = json!({"text": "x".repeat(100_000)}).to_string();
+    let nested = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
+    let long = "x".repeat(64 << 10);
+    let requests: [(&[(&str, &str)], &str, u16); 5] = [
+        (&[], large.as_str(), 413),
+        (&[], "{\"text\": \"x\"", 400),
+        (&[], nested.as_str(), 400),
+        (&[], "{\"text\": [1]}", 400),
+        (&[("X-Long", long.as_str())], "{\"text\": \"x\"}", 431),
+    ];
+    // The first rounds load code and fill caches.
+    let memory = [0; 4].map(|_| {
+        for _ in 0..ROUNDS {
+            for (headers, body, status) in requests {
+                // A connection may be closed before its request is sent.
+                let refused = client.try_request(&path, headers, body);
+                let refused = refused.map(|refused| refused.status);
+                assert!(
+                    refused.is_none_or(|refused| refused == status),
+                    "{refused:?}"
+                );
+            }
+        }
+        resident_kilobytes(server.child.id())
+    });
+    assert!(memory[3] < memory[2] + 8000, "{memory:?} kB");
+    // None of them was stored, and the session takes the next message.
+    assert_eq!(client.message(&session, "hi"), 2);
+    assert_eq!(client.answer(&session, 2)["answer"], "hello");
+}
+
+#[test]
+fn a_token_that_expires_ends_its_streams_and_turns() {
+    const STREAMS: usize = 10;
+    let fixture = ServeFixture::new(runs_scripts);
+    let (server, keeper) = fixture.start();
+    let args = ["brief", "--expires", "5s"];
+    let client = server.client(&create_token(&fixture.workspace, &args));
+    let session = client.session(json!({}));
+    let endless = "RUN:await tools.exec({ command: ['sleep', '80'] }); return 1";
+    let running = client.message(&session, endless);
+    let queued = client.message(&session, "later");
+    let streams = [0; STREAMS].map(|_| client.follow(&session, None));
+    let path = format!("GET /api/v1/sessions/{session}/messages/{running}?wait_ms=60000");
+    let mut waiting = client.send(&path, &[], "");
+    let other = keeper.session(json!({}));
+    let mut events = keeper.follow(&other, None);
+    // The clients get nothing more.
+    for mut stream in streams {
+        let mut rest = Vec::new();
+        stream.0.read_to_end(&mut rest).unwrap();
+    }
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    assert_eq!(client.get("/api/v1/sessions").status, 401);
+    // The turn has stopped, and what was queued does not run.
+    assert_eq!(keeper.answer(&session, running)["state"], "stopped");
+    assert_eq!(keeper.answer(&session, queued)["state"], "failed");
+    // Others are not affected.
+    let number = keeper.message(&other, "hello");
+    events.until("turn.completed");
+    assert_eq!(keeper.answer(&other, number)["answer"], "hello");
+}
+
+#[test]
+fn clients_that_disconnect_during_a_turn_change_nothing() {
+    const CLIENTS: usize = 200;
+    let code = "await tools.exec({ command: ['sh', '-c', \
+            'echo x >> ran; while [ ! -e go ]; do sleep 0.02; done'] }); \
+        for (let i = 0; i < 50; i++) { await tools.listDir({ path: '.' }) } return 'ran'";
+    let fixture = ServeFixture::new(move |asked| match asked.number {
+        0 => vec![text(&block(code))].into(),
+        _ => vec![text("done")].into(),
+    });
+    let (_server, client) = fixture.start();
+    let work = fixture.workspace.work();
+    let session = client.session(json!({"prompt": "go"}));
+    let mut stays = client.follow(&session, None);
+    wait_until("the command runs", || work.join("ran").exists());
+    for number in 0..CLIENTS {
+        let gone = match number % 2 {
+            0 => format!("GET /api/v1/sessions/{session}/messages/1?wait_ms=60000"),
+            _ => format!("GET /api/v1/sessions/{session}/events"),
+        };
+        drop(client.send(&gone, &[], ""));
+    }
+    std::fs::write(work.join("go"), "").unwrap();
+    assert_eq!(client.answer(&session, 1)["answer"], "done");
+    let ran = std::fs::read_to_string(work.join("ran")).unwrap();
+    assert_eq!(ran, "x\n");
+    let seen = stays.until("turn.completed");
+    let numbers: Vec<u64> = seen.into_iter().filter_map(|event| event.0).collect();
+    let stored = client.stored_events(&session, 0);
+    assert!(stored.len() > 100, "{} events", stored.len());
+    assert_eq!(numbers, (1..=stored.len() as u64).collect::<Vec<_>>());
+    drop(stays);
+    wait_until("the streams end", || {
+        client
+            .get("/metrics")
+            .text
+            .contains("selvedge_open_streams 0\n")
+    });
 }

@@ -12,7 +12,7 @@ use crate::isolation::{run_script, runs_scripts};
 use crate::recovery::wait_until;
 use crate::server::Reply;
 use crate::support::TEST_TIMEOUT;
-use crate::support::api::{ApiClient, ApiServer, create_token};
+use crate::support::api::{ApiClient, ApiServer, EventReader, create_token};
 
 /// Starts a server that may open only some files.
 fn start_with_files(fixture: &ServeFixture, files: u32) -> ApiServer {
@@ -162,6 +162,36 @@ fn a_repeated_completion_gets_the_outcome_of_the_first() {
     let answer = complete(&client, "k4", slow, json!({}));
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(sessions(&client), 4);
+}
+
+#[test]
+fn a_stream_with_a_key_arrives_while_it_is_written() {
+    let fixture = ServeFixture::new(|_| Reply::Hang(vec![text("first words")]));
+    let (_server, client) = fixture.start();
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let body = json!({"model": "default", "messages": messages, "stream": true}).to_string();
+    let key = [("Idempotency-Key", "k1")];
+    let stream = client.send("POST /v1/chat/completions", &key, &body);
+    let mut events = EventReader(BufReader::new(stream));
+    let session = loop {
+        let (_, chunk) = events.next_event().unwrap();
+        let delta = chunk["choices"][0]["delta"]["content"].as_str();
+        if delta.is_some_and(|delta| delta.contains("first")) {
+            break chunk["metadata"]["session"].as_str().unwrap().to_owned();
+        }
+    };
+    let stopped = client.post(&format!("/api/v1/sessions/{session}/stop"), json!({}));
+    assert_eq!(stopped.status, 200, "{stopped:?}");
+    let mut rest = String::new();
+    events.0.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("[DONE]"), "{rest}");
+    // The end of the stream means that its copy is stored.
+    let again = client.request("POST /v1/chat/completions", &key, &body);
+    let head = again.head.to_lowercase();
+    assert!(head.contains("idempotent-replayed"), "{again:?}");
+    for part in ["first", "[DONE]"] {
+        assert!(again.text.contains(part), "{again:?}");
+    }
 }
 
 /// Whether the turn of the first message of a session runs.

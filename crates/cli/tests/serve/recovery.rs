@@ -263,65 +263,6 @@ fn item_ids_are_unique_in_a_session_also_after_a_kill() {
     assert_eq!((ids.len(), unique.len()), (3, 3), "{ids:?}");
 }
 
-/// Several sessions work while the server is killed again and again.
-#[test]
-fn kills_under_load_lose_and_repeat_nothing() {
-    const SESSIONS: usize = 4;
-    const MESSAGES: usize = 4;
-    const KILLS_PER_ROUND: usize = 5;
-    let fixture = ServeFixture::new(|asked| {
-        let messages = asked.body["messages"].as_array().unwrap();
-        let last = messages.last().unwrap()["content"].to_string();
-        match last.find("mark ") {
-            // Each message runs a script that appends its mark to a file once.
-            Some(at) if !last.contains("marked") => {
-                let rest = &last[at + "mark ".len()..];
-                let mark: String = rest.chars().take_while(char::is_ascii_digit).collect();
-                let code = format!(
-                    "await tools.exec({{ command: ['sh', '-c', 'echo {mark} >> marks'] }});\n\
-                     await tools.listDir({{ path: '.' }}); return 'marked'"
-                );
-                vec![text(&format!("I will.\n{}", block(&code)))].into()
-            }
-            _ => vec![text("done")].into(),
-        }
-    });
-    let (mut server, mut client) = fixture.start();
-    let sessions: Vec<String> = (0..SESSIONS).map(|_| client.session(json!({}))).collect();
-    let mut sent = 0;
-    for round in 0..MESSAGES {
-        for session in &sessions {
-            client.message(session, &format!("mark {sent} please"));
-            sent += 1;
-        }
-        for kill in 0..KILLS_PER_ROUND {
-            let pause = [30, 120, 250][kill % 3] + 40 * round as u64;
-            std::thread::sleep(Duration::from_millis(pause));
-            server.kill();
-            (server, client) = fixture.start();
-        }
-    }
-    for session in &sessions {
-        for number in 1..=MESSAGES as u64 {
-            assert_eq!(client.answer(session, number)["state"], "answered");
-        }
-        assert_eq!(
-            remaining_items(&client, session),
-            stored_items(&client, session)
-        );
-    }
-    let marks = std::fs::read_to_string(fixture.workspace.work().join("marks")).unwrap();
-    let mut marks: Vec<usize> = marks.lines().map(|line| line.parse().unwrap()).collect();
-    marks.sort_unstable();
-    let before = marks.len();
-    marks.dedup();
-    assert_eq!(
-        marks.len(),
-        before,
-        "a completed call was repeated: {marks:?}"
-    );
-}
-
 #[test]
 fn events_are_followed_from_any_server() {
     let fixture = ServeFixture::new(|_| vec![text("hello")].into());

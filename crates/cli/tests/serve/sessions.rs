@@ -1,5 +1,6 @@
 //! Sessions, messages and events.
 
+use std::io::Read;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -375,4 +376,41 @@ fn a_session_is_deleted_between_turns() {
         .unwrap()
         .len();
     assert_eq!(listed, 1);
+}
+
+#[test]
+fn the_end_of_a_turn_wakes_the_request_that_waits_for_its_answer() {
+    const ROUNDS: usize = 10;
+    let begun = Arc::new(AtomicBool::new(false));
+    let (asked, answer) = (begun.clone(), Arc::new(AtomicBool::new(false)));
+    let ready = answer.clone();
+    let fixture = ServeFixture::new(move |_| {
+        asked.store(true, Ordering::SeqCst);
+        wait_until("the answer is asked for", || {
+            ready.swap(false, Ordering::SeqCst)
+        });
+        vec![text("hello")].into()
+    });
+    let (_server, client) = fixture.start();
+    let session = client.session(json!({}));
+    let mut waited = Duration::ZERO;
+    for _ in 0..ROUNDS {
+        begun.store(false, Ordering::SeqCst);
+        let number = client.message(&session, "hi");
+        let path = format!("GET /api/v1/sessions/{session}/messages/{number}?wait_ms=60000");
+        // The connection of the request that waits is open before the model answers.
+        let mut waiting = client.send(&path, &[], "");
+        wait_until("the model is asked", || begun.load(Ordering::SeqCst));
+        let start = Instant::now();
+        answer.store(true, Ordering::SeqCst);
+        let mut message = String::new();
+        waiting.read_to_string(&mut message).unwrap();
+        waited += start.elapsed();
+        assert!(message.contains("answered"), "{message}");
+    }
+    // The request reads the message once a second if it is not woken.
+    assert!(
+        waited < Duration::from_millis(500) * ROUNDS as u32,
+        "{waited:?}"
+    );
 }

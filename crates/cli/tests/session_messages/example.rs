@@ -1,21 +1,9 @@
 //! One script finds the most urgent issue, starts a session for it and posts to a channel.
 //! `docs/sessions-and-channels.md` shows it; `UPDATE_DOCS=1` updates the page.
 
-use std::path::Path;
-
 use super::answer_encoding::{block, text};
+use super::support::issue_example::{SCRIPT, compare_with_docs, write_issues};
 use super::{MessageFixture, last_text};
-
-/// The script that the model writes.
-const SCRIPT: &str = "\
-const issues = await workspace.query({ kind: 'issue', status: 'open' });
-const urgent = issues.filter(i => i.priority === 'critical');
-const session = await sessions.create({
-  env: 'frontend',
-  title: 'Fix ' + urgent[0].title
-});
-await session.send(urgent[0].markdownContent);
-await channels.post('engineering', `Started working on ${urgent[0].title}`);";
 
 /// The script of the new session.
 const FIX: &str = "\
@@ -24,22 +12,6 @@ await tools.editFile({
   oldString: 'return true',
   newString: 'return password.length > 0'
 });";
-
-const ISSUES: [(&str, &str); 3] = [
-    (
-        "login",
-        "kind: issue\nstatus: open\npriority: critical\ntitle: Login accepts empty passwords\n---\n\n\
-         `check` in login.js returns true for an empty password.\n",
-    ),
-    (
-        "colour",
-        "kind: issue\nstatus: open\npriority: low\ntitle: The button is too dark\n---\n\nUse a lighter blue.\n",
-    ),
-    (
-        "crash",
-        "kind: issue\nstatus: closed\npriority: critical\ntitle: Crash at the start\n---\n\nFixed.\n",
-    ),
-];
 
 fn fixture() -> MessageFixture {
     let fixture = MessageFixture::new(|asked| {
@@ -54,16 +26,7 @@ fn fixture() -> MessageFixture {
         vec![text(&answer)].into()
     });
     fixture.configure("[environments.frontend]\nworkspace = \"web\"\n");
-    let work = fixture.workspace.work();
-    for folder in ["issues", "web"] {
-        std::fs::create_dir(work.join(folder)).unwrap();
-    }
-    for (name, content) in ISSUES {
-        let file = work.join(format!("issues/{name}.md"));
-        std::fs::write(file, format!("---\n{content}")).unwrap();
-    }
-    let code = "export function check(password) {\n  return true;\n}\n";
-    std::fs::write(work.join("web/login.js"), code).unwrap();
+    write_issues(&fixture.workspace.work());
     fixture
 }
 
@@ -106,7 +69,7 @@ fn one_script_queries_issues_starts_a_session_and_posts_to_a_channel() {
     );
     let shown = fixture.json(&["sessions", "show", child, "--json"]);
     assert_eq!(shown["queue"], serde_json::json!([]));
-    transcript.compare_with_docs();
+    compare_with_docs("sessions-and-channels.md", &transcript.text);
 }
 
 #[test]
@@ -160,22 +123,5 @@ impl Transcript {
             self.text.push('\n');
         }
         out
-    }
-
-    /// Compares the transcript with the page, or updates the page.
-    fn compare_with_docs(&self) {
-        let page =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sessions-and-channels.md");
-        let text = std::fs::read_to_string(&page).unwrap();
-        let (before, rest) = text.split_once("<!-- generated: example -->\n").unwrap();
-        let (_, after) = rest.split_once("<!-- /generated -->").unwrap();
-        let fresh = format!(
-            "{before}<!-- generated: example -->\n\n```console\n{}```\n\n<!-- /generated -->{after}",
-            self.text
-        );
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            return std::fs::write(page, fresh).unwrap();
-        }
-        assert_eq!(text, fresh, "run `make docs`");
     }
 }

@@ -138,8 +138,18 @@ impl ApiClient {
     /// Sends a request with further headers, and returns the open connection. A header with an
     /// empty value is omitted.
     pub fn send(&self, start: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        self.try_send(start, headers, body).unwrap()
+    }
+
+    /// Like [`Self::send`], for a server that may be gone.
+    pub fn try_send(
+        &self,
+        start: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> std::io::Result<TcpStream> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         let token = format!("Bearer {}", self.secret);
         let mut all = vec![
             ("Connection", "close"),
@@ -158,12 +168,24 @@ impl ApiClient {
             "{start} HTTP/1.1\r\n{lines}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        stream
+        Ok(stream)
     }
 
     pub fn request(&self, start: &str, headers: &[(&str, &str)], body: &str) -> ApiResponse {
+        self.try_request(start, headers, body)
+            .unwrap_or_else(|| panic!("no response to {start}"))
+    }
+
+    /// Like [`Self::request`], for a server that may be gone. Returns `None` without a status.
+    pub fn try_request(
+        &self,
+        start: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Option<ApiResponse> {
         let mut bytes = Vec::new();
-        let _ = self.send(start, headers, body).read_to_end(&mut bytes);
+        let mut stream = self.try_send(start, headers, body).ok()?;
+        let _ = stream.read_to_end(&mut bytes);
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let (head, rest) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head
@@ -176,12 +198,12 @@ impl ApiClient {
         } else {
             rest.to_owned()
         };
-        ApiResponse {
-            status: status.unwrap_or_else(|| panic!("no response to {start}: {head}")),
+        Some(ApiResponse {
+            status: status?,
             head: head.to_owned(),
             body: serde_json::from_str(&text).unwrap_or_default(),
             text,
-        }
+        })
     }
 
     pub fn get(&self, path: &str) -> ApiResponse {

@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod http;
+pub mod issue_example;
 #[path = "../../../journal/tests/support/store.rs"]
 pub mod store;
 
