@@ -26,7 +26,7 @@ use crate::runs::open_user_journal;
 use crate::serve_args::{LoginArgs, ServeArgs, ServeCommand};
 use crate::serve_host::JournalHost;
 use crate::serve_tokens::{store_problem, tokens};
-use crate::setup::{begin_retention_if_due, load_user_configuration};
+use crate::setup::load_user_configuration;
 
 /// How long a login URL works.
 const LOGIN_TIME: Duration = Duration::from_secs(10 * 60);

@@ -83,11 +83,7 @@ async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
     }
     let mut scopes = args.scope;
     if scopes.is_empty() {
-        // Deciding about approvals is granted by name only.
-        let all = TokenScope::ALL.into_iter();
-        scopes = all
-            .filter(|scope| *scope != TokenScope::Approvals)
-            .collect();
+        scopes = TokenScope::DEFAULT.to_vec();
     }
     scopes.sort();
     scopes.dedup();

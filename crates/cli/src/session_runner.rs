@@ -287,9 +287,11 @@ pub(crate) async fn run_message(
         setup.memory_bounds.is_served = true;
     }
     setup.memory_bounds.directory = Some(folder.to_owned());
+    let payer = claimed.payer.as_ref();
+    setup.payer_scopes = payer.map(|payer| payer.scopes.clone());
     let gate = Arc::new(TurnGate::new(
         journal,
-        claimed.payer.clone(),
+        payer.map(|payer| payer.name.clone()),
         &surroundings.place,
     ));
     let running = setup.sub_agents.as_ref();
@@ -302,7 +304,7 @@ pub(crate) async fn run_message(
         max_cost: permissions
             .iter()
             .map(|one| one.max_cost)
-            .fold(claimed.max_cost, least),
+            .fold(payer.and_then(|payer| payer.max_cost), least),
         ..TurnLimitArgs::default()
     };
     let never_asks = || {

@@ -31,6 +31,8 @@ mod hostile_redirects;
 mod hostile_requests;
 #[path = "serve/hostile_revocation.rs"]
 mod hostile_revocation;
+#[path = "serve/hostile_scopes.rs"]
+mod hostile_scopes;
 #[path = "serve/hostile_scripts.rs"]
 mod hostile_scripts;
 #[path = "serve/hostile_shared.rs"]

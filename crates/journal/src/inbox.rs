@@ -108,8 +108,7 @@ impl Journal {
                 message,
                 turn,
                 begun,
-                max_cost: payer.as_ref().and_then(|payer| payer.max_cost),
-                payer: payer.map(|payer| payer.name),
+                payer,
             }));
         }
         Ok(None)

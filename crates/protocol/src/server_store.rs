@@ -74,6 +74,10 @@ impl TokenScope {
         Self::Approvals,
     ];
 
+    /// The scopes of a token that is created without any. The others are granted by name only:
+    /// deciding about approvals, and channels, which are the same for all workspaces.
+    pub const DEFAULT: [Self; 3] = [Self::Sessions, Self::Documents, Self::Memory];
+
     /// Returns the name used in JSON and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
