@@ -100,6 +100,7 @@ mod trust;
 mod turn_gate;
 mod units;
 mod web;
+mod workspace_folders;
 mod workspace_parts;
 
 use std::process::ExitCode;

@@ -228,7 +228,7 @@ async fn apply_retention_daily(home: PathBuf, settings: JournalSettings) {
     loop {
         let (home, settings) = (home.clone(), settings.clone());
         let apply = move || {
-            if !begin_retention_if_due(&home) {
+            if !crate::journal::begin_retention_if_due(&home) {
                 return Ok(());
             }
             // Its own handle, so that requests do not wait for it.

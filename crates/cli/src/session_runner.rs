@@ -31,6 +31,7 @@ use crate::session_configuration::SessionConfiguration;
 use crate::sessions_worktree::prepare_worktree;
 use crate::setup::CliSetup;
 use crate::turn_gate::TurnGate;
+use crate::workspace_folders::check_recorded;
 use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
 
 /// How often a waiting call looks whether another process has answered its message.
@@ -385,13 +386,14 @@ pub(crate) fn describe_end(
 }
 
 /// Returns the worktree of a session, which is created if it does not exist. `None` if the session
-/// works in its folder. Fails if the folder was replaced by a link to another one.
+/// works in its folder. Fails if the folder was replaced by another one, or by a link to it.
 pub(crate) async fn session_worktree(session: &SessionInfo) -> Result<Option<PathBuf>> {
     let (id, directory) = (session.id.clone(), PathBuf::from(&session.directory));
     let real = directory
         .canonicalize()
         .map_err(|error| Problem::new(format!("cannot open {}: {error}", directory.display())))?;
     check_folder(&directory, &real)?;
+    check_recorded(&directory)?;
     match session.folder {
         SessionFolder::Shared => Ok(None),
         SessionFolder::Worktree => {

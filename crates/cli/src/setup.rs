@@ -27,6 +27,7 @@ use crate::instructions::{InstructionUse, instruction_files};
 use crate::journal::{JournalNeed, begin_retention_if_due};
 use crate::memory_setup::MemoryBounds;
 use crate::problem::Problem;
+use crate::programs::served_workspaces;
 use crate::recall::RecallTool;
 use crate::rule_store::RuleStore;
 use crate::run_access::McpRunAccess;
@@ -141,6 +142,7 @@ pub(crate) fn workspace_paths(config: &Config) -> WorkspacePaths {
         private: private_folders(),
         writable: config.sandbox_workspace_write.writable_roots.clone(),
         protected: config.sandbox.protected_paths.clone(),
+        foreign: served_workspaces(),
         unprotected: config.sandbox.unprotected_paths.clone(),
         hidden: config.sandbox.hidden_paths.clone(),
         visible: config.sandbox.visible_paths.clone(),

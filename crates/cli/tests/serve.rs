@@ -23,6 +23,8 @@ mod fixture;
 mod framing;
 #[path = "serve/hostile_cookies.rs"]
 mod hostile_cookies;
+#[path = "serve/hostile_folders.rs"]
+mod hostile_folders;
 #[path = "serve/hostile_git.rs"]
 mod hostile_git;
 #[path = "serve/hostile_redirects.rs"]

@@ -9,6 +9,7 @@ use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::server::{Asked, Reply};
 use crate::support::TEST_TIMEOUT;
+use crate::support::api::create_token;
 
 /// Returns a fixture with an MCP server that writes a line to a file whenever it starts.
 fn with_mcp_server(
@@ -118,12 +119,13 @@ fn documents_are_indexed_once_for_all_turns_and_found_when_they_change() {
         answer.contains("issues/one.md") && answer.contains("issues/two.md"),
         "{answer}"
     );
-    // The folder itself is replaced, not only its files.
+    // A person replaces the folder itself, not only its files, and says so.
     let work = fixture.workspace.work();
     let old = work.with_file_name("old");
     std::fs::rename(&work, &old).unwrap();
     std::fs::create_dir_all(&issues).unwrap();
     write("three.md");
+    create_token(&fixture.workspace, &["again"]);
     let answer = found();
     assert!(
         answer.contains("issues/three.md") && !answer.contains("one.md"),
