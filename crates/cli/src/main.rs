@@ -48,6 +48,7 @@ mod models;
 mod otlp;
 mod private_file;
 mod problem;
+mod program_arguments;
 mod programs;
 mod progress;
 mod prompt_images;

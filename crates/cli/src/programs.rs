@@ -13,6 +13,7 @@ use selvedge_protocol::{ApiToken, ApiTokenStore, SandboxPolicy, ServerStoreError
 use selvedge_toolbox::{FoundProgram, Workspace, find_program, safe_search_path, writable_place};
 
 use crate::problem::Problem;
+use crate::program_arguments::writable_argument;
 use crate::workspace_folders::{RecordedBefore, record_workspaces};
 
 /// The workspaces of the agent server that this process is; unset in other processes.
@@ -146,6 +147,11 @@ impl LocalServer {
         {
             return Err(folder_error(folder, &place));
         }
+        if is_server()
+            && let Some(path) = writable_argument(&server.args, &server.env, folder, &may_write)
+        {
+            return Err(argument_error(&path));
+        }
         let configured = server.env.get("PATH").map(OsString::from);
         let is_filtered = is_server() || is_strict && configured.is_none();
         let inherited = || std::env::var_os("PATH").unwrap_or_default();
@@ -195,6 +201,19 @@ fn folder_error(folder: &Path, place: &Path) -> ServerConfigError {
     ServerConfigError {
         reason,
         hint: "remove `cwd`, or set it to a folder that commands cannot write".to_owned(),
+    }
+}
+
+/// Returns why a server is not started with an argument or variable that names a path.
+fn argument_error(path: &Path) -> ServerConfigError {
+    ServerConfigError {
+        reason: format!(
+            "its `args` or `env` name {}, where commands of agents could put what it executes",
+            path.display()
+        ),
+        hint: "name a file in a folder that commands cannot write, or a folder after the name of \
+            the server"
+            .to_owned(),
     }
 }
 
