@@ -186,7 +186,7 @@ fn filters_of_the_user_do_not_run_for_files_of_an_agent() {
     let client = server.client(&fixture.secret);
     let session = client.session(json!({"worktree": true}));
     let write = "await tools.writeFile({ path: '.gitattributes', content: '* filter=mine\\n' }); \
-        await tools.writeFile({ path: 'evil.txt', content: 'evil\\n' }); return 'written'";
+        await tools.writeFile({ path: 'evil.txt', content: 'zebra\\n' }); return 'written'";
     let answer = run_script(&client, &session, write);
     assert!(answer.contains("written"), "{answer}");
     // The changes are a commit of the branch after that.
@@ -197,9 +197,9 @@ fn filters_of_the_user_do_not_run_for_files_of_an_agent() {
     let worktree = home.with_file_name("home-worktrees").join(&session);
     for _ in 0..2 {
         std::fs::remove_dir_all(&worktree).unwrap();
-        let read = "return (await tools.readFile({ path: 'evil.txt' })).content";
+        let read = "return JSON.stringify(await tools.readFile({ path: 'evil.txt' }))";
         let answer = run_script(&client, &session, read);
-        assert!(answer.contains("evil"), "{answer}");
+        assert!(answer.contains("zebra"), "{answer}");
         assert!(worktree.join("a.txt").exists());
         let ran = std::fs::read_to_string(&mark).unwrap_or_default();
         assert_eq!(ran, "");
