@@ -3,7 +3,7 @@
 use selvedge_database::{Connection, NamedLockMode, OptionalRow, Row, params};
 use selvedge_protocol::{
     AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_QUEUED_MESSAGES, MessageAuthor,
-    NewInboxMessage,
+    NewInboxMessage, is_login_name,
 };
 
 use crate::connection::{execute, query_first};
@@ -249,7 +249,8 @@ impl Journal {
     }
 
     /// Returns the position of a new message of this author. A turn that answers a message is one
-    /// hop further than the message; a turn that a person started is the first hop.
+    /// hop further than the message; a turn that a person started is the first hop, and so is a
+    /// message of a program with a token.
     pub(crate) fn causal_position(
         &self,
         connection: &Connection,
@@ -264,7 +265,7 @@ impl Journal {
             AuthorKind::Person | AuthorKind::Client => {
                 let is_client = author.kind == AuthorKind::Client;
                 return Ok(CausalPosition {
-                    hops: 0,
+                    hops: u32::from(is_client && !is_login_name(&author.id)),
                     cause: None,
                     payer: is_client.then(|| author.id.clone()),
                 });

@@ -65,7 +65,7 @@ pub use server_store::{
     IdempotencyStore, LOGIN_TOKEN_PREFIX, MAX_EVENT_READ, MAX_EVENT_READ_BYTES,
     MAX_TOKEN_NAME_CHARS, NewApiToken, NextMessage, RemovedMessage, RepeatedRequest,
     ServerStoreError, SessionEvent, SessionEventStore, SessionQueueStore, StoredReply, TokenScope,
-    WaitingSession, is_token_name,
+    WaitingSession, is_login_name, is_token_name,
 };
 pub use session_store::{
     ClaimedMessage, InboxMessage, InboxState, MAX_CREATED_SESSIONS, MAX_INBOX_MESSAGE_BYTES,

@@ -41,6 +41,13 @@ pub fn is_token_name(name: &str) -> bool {
         && !RESERVED_NAMES.contains(&lower.as_str())
 }
 
+/// Returns whether a token with this name was created by the login of a browser. Tokens of programs
+/// cannot have such a name.
+pub fn is_login_name(name: &str) -> bool {
+    let rest = name.strip_prefix(LOGIN_TOKEN_PREFIX);
+    rest.is_some_and(|rest| rest.starts_with('_'))
+}
+
 /// Most events that one read returns.
 pub const MAX_EVENT_READ: u32 = 500;
 /// Size of the events of one read, in bytes, after which it returns no further event.
@@ -121,8 +128,7 @@ impl ApiToken {
 
     /// Returns whether the login of a browser created the token.
     pub fn is_login(&self) -> bool {
-        let rest = self.name.strip_prefix(LOGIN_TOKEN_PREFIX);
-        rest.is_some_and(|rest| rest.starts_with('_'))
+        is_login_name(&self.name)
     }
 
     /// Returns whether its turns have cost as much as they may.
