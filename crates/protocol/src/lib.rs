@@ -58,7 +58,7 @@ pub use limits::{
     LimitKind, LimitOverrides, LimitSurface, Limits, ReachedLimit, ScriptMode, ScriptModeSettings,
     TimeoutSource,
 };
-pub use permissions::{TurnBudgets, TurnPermissions, WorkspaceReach};
+pub use permissions::{BudgetAmounts, BudgetShare, TurnBudgets, TurnPermissions, WorkspaceReach};
 pub use request_gate::{RequestDecision, RequestGate};
 pub use server_store::{
     ApiToken, ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, DecisionRace, FailedMessage,
