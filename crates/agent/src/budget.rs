@@ -213,13 +213,23 @@ impl Budget {
         static SETTING_ASIDE: Mutex<()> = Mutex::new(());
         let _setting_aside = SETTING_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
         let (tokens, cost) = self.remaining();
-        let half = (tokens.map(|tokens| tokens / 2), cost.map(|cost| cost / 2.0));
+        let cost = match self.sets_cost_aside() {
+            true => cost.map(|cost| cost / 2.0),
+            false => cost,
+        };
+        let half = (tokens.map(|tokens| tokens / 2), cost);
         self.set_aside(half);
         half
     }
 
+    /// Whether money is set aside. It is not if the token that pays limits the turns together.
+    fn sets_cost_aside(&self) -> bool {
+        !self.gate().is_some_and(|gate| gate.limits_cost_of_all())
+    }
+
     /// Sets amounts aside for turns of other sessions, here and in the budgets above.
     pub(crate) fn set_aside(&self, (tokens, cost): BudgetAmounts) {
+        let cost = cost.filter(|_| self.sets_cost_aside());
         let (tokens, cost) = (tokens.unwrap_or(0), cost.unwrap_or(0.0));
         self.change_aside(&|aside| {
             *aside = (aside.0.saturating_add(tokens), aside.1 + cost);
@@ -228,6 +238,7 @@ impl Budget {
 
     /// Gives amounts back that were set aside.
     pub(crate) fn give_back(&self, (tokens, cost): BudgetAmounts) {
+        let cost = cost.filter(|_| self.sets_cost_aside());
         let (tokens, cost) = (tokens.unwrap_or(0), cost.unwrap_or(0.0));
         self.change_aside(&|aside| {
             *aside = (aside.0.saturating_sub(tokens), (aside.1 - cost).max(0.0));
@@ -288,6 +299,10 @@ mod tests {
 
         async fn money_left(&self) -> RequestDecision {
             self.before_request().await
+        }
+
+        fn limits_cost_of_all(&self) -> bool {
+            true
         }
 
         fn add_cost(&self, cost: f64) {
@@ -379,6 +394,15 @@ mod tests {
         assert_eq!(turn.remaining().0, Some(800));
         turn.set_aside((Some(800), None));
         assert_eq!(turn.reached_limit(), Some(TurnEnd::MaxTokens));
+        // The token that pays counts the money of all turns itself.
+        let paid = session.child(
+            BudgetLimits::default(),
+            BudgetSpent::default(),
+            Some(Arc::new(Purse(Mutex::new(1.0)))),
+        );
+        let left = later.remaining().1;
+        assert_eq!(paid.set_half_aside().1, left);
+        assert_eq!(later.remaining().1, left);
         let unlimited = Budget::new(BudgetLimits::default(), BudgetSpent::default());
         assert_eq!(unlimited.set_half_aside(), (None, None));
         assert_eq!(unlimited.reached_limit(), None);

@@ -290,11 +290,7 @@ pub(crate) async fn run_message(
     setup.memory_bounds.directory = Some(folder.to_owned());
     let payer = claimed.payer.as_ref();
     setup.payer_scopes = payer.map(|payer| payer.scopes.clone());
-    let gate = Arc::new(TurnGate::new(
-        journal,
-        payer.map(|payer| payer.name.clone()),
-        &surroundings.place,
-    ));
+    let gate = Arc::new(TurnGate::new(journal, payer, &surroundings.place));
     let running = setup.sub_agents.as_ref();
     let _running = running.map(|agents| shared.running_turns.add(agents));
     setup.turn_place = surroundings.place;

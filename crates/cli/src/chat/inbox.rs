@@ -137,7 +137,7 @@ impl Chat {
     /// Returns what decides about the requests of the turn that answers a message, if a token pays
     /// for it.
     pub(super) fn inbox_gate(&self) -> Option<Arc<dyn RequestGate>> {
-        let payer = self.inbox_message.as_ref()?.payer.as_ref()?.name.clone();
+        let payer = self.inbox_message.as_ref()?.payer.as_ref()?;
         let journal = self.setup.journal.as_ref()?;
         Some(Arc::new(TurnGate::new(
             journal,
