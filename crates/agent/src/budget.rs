@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use selvedge_protocol::{RequestDecision, RequestGate, TurnEnd, Usage};
+use selvedge_protocol::{BudgetAmounts, RequestDecision, RequestGate, TurnEnd, Usage};
 
 use crate::BudgetLimits;
 
@@ -17,6 +17,8 @@ struct BudgetInner {
     limits: BudgetLimits,
     started_at: Instant,
     spent: Mutex<BudgetSpent>,
+    /// Tokens and money for turns of other sessions, for which this turn does not wait.
+    aside: Mutex<(u64, f64)>,
     /// The budget in which this one is nested.
     parent: Option<Budget>,
     /// Decides about requests of this budget and those nested in it.
@@ -60,6 +62,7 @@ impl Budget {
             limits,
             started_at: Instant::now(),
             spent: Mutex::new(spent),
+            aside: Mutex::default(),
             parent,
             gate,
         }))
@@ -150,8 +153,10 @@ impl Budget {
     pub(crate) fn reached_limit(&self) -> Option<TurnEnd> {
         let (limits, spent) = (&self.0.limits, self.spent());
         let usage = &spent.usage;
+        let (tokens_aside, cost_aside) = self.aside();
         let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
-        let cost = spent.cost.unwrap_or(0.0);
+        let tokens = tokens.saturating_add(tokens_aside);
+        let cost = spent.cost.unwrap_or(0.0) + cost_aside;
         if limits
             .max_rounds
             .is_some_and(|limit| spent.requests >= limit)
@@ -173,11 +178,13 @@ impl Budget {
 
     /// Returns the tokens and the money that are left, here and in the budgets above; `None`
     /// without a limit.
-    pub(crate) fn remaining(&self) -> (Option<u64>, Option<f64>) {
+    pub(crate) fn remaining(&self) -> BudgetAmounts {
         let (limits, spent) = (&self.0.limits, self.spent());
+        let (tokens_aside, cost_aside) = self.aside();
         let used = spent.usage.input_tokens + spent.usage.output_tokens;
+        let used = used.saturating_add(tokens_aside);
         let tokens = limits.max_tokens.map(|limit| limit.saturating_sub(used));
-        let cost = spent.cost.unwrap_or(0.0);
+        let cost = spent.cost.unwrap_or(0.0) + cost_aside;
         let cost = limits.max_cost.map(|limit| (limit - cost).max(0.0));
         let parent = self.0.parent.as_ref().map(Self::remaining);
         let (parent_tokens, parent_cost) = parent.unwrap_or_default();
@@ -185,6 +192,57 @@ impl Budget {
             tokens.into_iter().chain(parent_tokens).min(),
             cost.into_iter().chain(parent_cost).reduce(f64::min),
         )
+    }
+
+    /// Returns what was set aside.
+    fn aside(&self) -> (u64, f64) {
+        *self.0.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change_aside(&self, change: &dyn Fn(&mut (u64, f64))) {
+        change(&mut self.0.aside.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(parent) = &self.0.parent {
+            parent.change_aside(change);
+        }
+    }
+
+    /// Sets half of what is left aside for turns of other sessions, and returns it. So the turns
+    /// for which this one does not wait have no more together than it had.
+    pub(crate) fn set_half_aside(&self) -> BudgetAmounts {
+        // Calls at the same time must not each get half of the same rest.
+        static SETTING_ASIDE: Mutex<()> = Mutex::new(());
+        let _setting_aside = SETTING_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (tokens, cost) = self.remaining();
+        let cost = match self.sets_cost_aside() {
+            true => cost.map(|cost| cost / 2.0),
+            false => cost,
+        };
+        let half = (tokens.map(|tokens| tokens / 2), cost);
+        self.set_aside(half);
+        half
+    }
+
+    /// Whether money is set aside. It is not if the token that pays limits the turns together.
+    fn sets_cost_aside(&self) -> bool {
+        !self.gate().is_some_and(|gate| gate.limits_cost_of_all())
+    }
+
+    /// Sets amounts aside for turns of other sessions, here and in the budgets above.
+    pub(crate) fn set_aside(&self, (tokens, cost): BudgetAmounts) {
+        let cost = cost.filter(|_| self.sets_cost_aside());
+        let (tokens, cost) = (tokens.unwrap_or(0), cost.unwrap_or(0.0));
+        self.change_aside(&|aside| {
+            *aside = (aside.0.saturating_add(tokens), aside.1 + cost);
+        });
+    }
+
+    /// Gives amounts back that were set aside.
+    pub(crate) fn give_back(&self, (tokens, cost): BudgetAmounts) {
+        let cost = cost.filter(|_| self.sets_cost_aside());
+        let (tokens, cost) = (tokens.unwrap_or(0), cost.unwrap_or(0.0));
+        self.change_aside(&|aside| {
+            *aside = (aside.0.saturating_sub(tokens), (aside.1 - cost).max(0.0));
+        });
     }
 
     /// Returns whether the cost is limited, here or in a budget above.
@@ -243,6 +301,10 @@ mod tests {
             self.before_request().await
         }
 
+        fn limits_cost_of_all(&self) -> bool {
+            true
+        }
+
         fn add_cost(&self, cost: f64) {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) -= cost;
         }
@@ -299,5 +361,50 @@ mod tests {
             (Some(TurnEnd::MaxRounds), Some(TurnEnd::MaxTokens))
         );
         assert_eq!(session.spent().requests, 3);
+    }
+    #[test]
+    fn turns_that_nothing_waits_for_have_no_more_together_than_is_left() {
+        let limits = BudgetLimits {
+            max_tokens: Some(1000),
+            max_cost: Some(8.0),
+            ..BudgetLimits::default()
+        };
+        let session = Budget::new(limits, BudgetSpent::default());
+        let turn = session.child(BudgetLimits::default(), BudgetSpent::default(), None);
+        turn.add_request(usage(199), Some(4.0));
+        assert_eq!(turn.remaining(), (Some(800), Some(4.0)));
+        let given: Vec<BudgetAmounts> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..12)
+                .map(|_| scope.spawn(|| turn.set_half_aside()))
+                .collect();
+            let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+            joined.collect()
+        });
+        let tokens: u64 = given.iter().filter_map(|(tokens, _)| *tokens).sum();
+        let cost: f64 = given.iter().filter_map(|(_, cost)| *cost).sum();
+        assert!((790..=800).contains(&tokens), "{given:?}");
+        assert!((3.9..=4.0).contains(&cost), "{given:?}");
+        // A later turn of the session has no more either.
+        let later = session.child(BudgetLimits::default(), BudgetSpent::default(), None);
+        assert_eq!(later.remaining().0, Some(800 - tokens));
+        // What no turn got is there again.
+        for amounts in given {
+            turn.give_back(amounts);
+        }
+        assert_eq!(turn.remaining().0, Some(800));
+        turn.set_aside((Some(800), None));
+        assert_eq!(turn.reached_limit(), Some(TurnEnd::MaxTokens));
+        // The token that pays counts the money of all turns itself.
+        let paid = session.child(
+            BudgetLimits::default(),
+            BudgetSpent::default(),
+            Some(Arc::new(Purse(Mutex::new(1.0)))),
+        );
+        let left = later.remaining().1;
+        assert_eq!(paid.set_half_aside().1, left);
+        assert_eq!(later.remaining().1, left);
+        let unlimited = Budget::new(BudgetLimits::default(), BudgetSpent::default());
+        assert_eq!(unlimited.set_half_aside(), (None, None));
+        assert_eq!(unlimited.reached_limit(), None);
     }
 }

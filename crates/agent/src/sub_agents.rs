@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use selvedge_journal::Journal;
 use selvedge_models::{Model, ModelClient, ModelError, ModelEvent, Prompt};
 use selvedge_protocol::{
-    ConversationItem, DocumentStore, EventSink, Limits, MessageRole, ModelErrorKind, ScriptMode,
-    TurnBudgets, TurnEnd, Usage, new_document_key, new_id,
+    BudgetAmounts, ConversationItem, DocumentStore, EventSink, Limits, MessageRole, ModelErrorKind,
+    ScriptMode, TurnBudgets, TurnEnd, Usage, new_document_key, new_id,
 };
 use selvedge_tools::{CallContext, Registry, ToolError, camel_case, snake_case};
 use tokio::sync::watch;
@@ -138,10 +138,28 @@ impl SubAgents {
 }
 
 impl TurnBudgets for SubAgents {
-    fn remaining_budget(&self, run: &str) -> (Option<u64>, Option<f64>) {
+    fn remaining_budget(&self, run: &str) -> BudgetAmounts {
         let turn = self.active_turn(run);
         turn.map(|(_, context)| context.budget.remaining())
             .unwrap_or_default()
+    }
+
+    fn set_half_aside(&self, run: &str) -> BudgetAmounts {
+        let turn = self.active_turn(run);
+        turn.map(|(_, context)| context.budget.set_half_aside())
+            .unwrap_or_default()
+    }
+
+    fn set_aside(&self, run: &str, amounts: BudgetAmounts) {
+        if let Some((_, context)) = self.active_turn(run) {
+            context.budget.set_aside(amounts);
+        }
+    }
+
+    fn give_back(&self, run: &str, amounts: BudgetAmounts) {
+        if let Some((_, context)) = self.active_turn(run) {
+            context.budget.give_back(amounts);
+        }
     }
 
     fn sub_agent_tools(&self, run: &str) -> Option<Vec<String>> {

@@ -9,7 +9,7 @@ use anyhow::Result;
 use selvedge_journal::{Journal, Redactor};
 use selvedge_protocol::{
     AuthorKind, ChannelError, ChannelMessage, ChannelStore, Following, MessageAuthor,
-    NewChannelMessage, ReadFrom, since_epoch,
+    NewChannelMessage, ReadFrom, TokenScope, ToolSpec, since_epoch,
 };
 use selvedge_toolbox::ChannelAccess;
 use serde_json::json;
@@ -185,6 +185,11 @@ fn channel_problem(error: &ChannelError) -> Problem {
     }
 }
 
+/// Whether a tool reads or changes channels.
+pub(crate) fn is_channel_tool(spec: &ToolSpec) -> bool {
+    spec.js_name.starts_with("channels.")
+}
+
 /// Returns the person at this terminal, as the author of messages.
 pub(crate) fn this_person() -> MessageAuthor {
     let name = ["USER", "LOGNAME", "USERNAME"]
@@ -198,8 +203,18 @@ pub(crate) fn this_person() -> MessageAuthor {
 }
 
 impl CliSetup {
-    /// Returns the channels for scripts; `None` without a journal.
+    /// Whether scripts may use channels: not in a turn that a token without that scope pays for,
+    /// because channels are the same for all workspaces.
+    pub(crate) fn offers_channels(&self) -> bool {
+        let scopes = self.payer_scopes.as_ref();
+        scopes.is_none_or(|scopes| scopes.contains(&TokenScope::Channels))
+    }
+
+    /// Returns the channels for scripts; `None` without a journal, and if they are not offered.
     pub(crate) fn channel_access(&self) -> Option<ChannelAccess> {
+        if !self.offers_channels() {
+            return None;
+        }
         let journal = self.journal.as_ref()?;
         let mcp = self.mcp_run_access.as_ref();
         // Clients over HTTP have channels of their own.

@@ -119,3 +119,14 @@ pub(crate) fn command_lease(journal: &Journal) -> Option<&'static CommandLease> 
     journal.observe_lease(*lease);
     Some(lease)
 }
+
+/// Returns whether a day has passed since old runs were last removed from the journal, and records
+/// that it happens now.
+pub(crate) fn begin_retention_if_due(home: &Path) -> bool {
+    const INTERVAL: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+    let marker = home.join("last-retention");
+    let modified = marker.metadata().and_then(|file| file.modified());
+    // A time in the future, after the clock was changed, is no reason to wait.
+    let age = modified.ok().and_then(|modified| modified.elapsed().ok());
+    age.is_none_or(|age| age >= INTERVAL) && std::fs::write(&marker, "").is_ok()
+}

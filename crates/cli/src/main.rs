@@ -48,6 +48,7 @@ mod models;
 mod otlp;
 mod private_file;
 mod problem;
+mod program_arguments;
 mod programs;
 mod progress;
 mod prompt_images;
@@ -100,6 +101,7 @@ mod trust;
 mod turn_gate;
 mod units;
 mod web;
+mod workspace_folders;
 mod workspace_parts;
 
 use std::process::ExitCode;

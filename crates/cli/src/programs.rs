@@ -13,6 +13,8 @@ use selvedge_protocol::{ApiToken, ApiTokenStore, SandboxPolicy, ServerStoreError
 use selvedge_toolbox::{FoundProgram, Workspace, find_program, safe_search_path, writable_place};
 
 use crate::problem::Problem;
+use crate::program_arguments::writable_argument;
+use crate::workspace_folders::{RecordedBefore, record_workspaces};
 
 /// The workspaces of the agent server that this process is; unset in other processes.
 static SERVED: OnceLock<ServedWorkspaces> = OnceLock::new();
@@ -43,11 +45,18 @@ impl ServedWorkspaces {
         Ok(tokens)
     }
 
+    /// Records a workspace, and which folder it is unless that is known from before.
     fn add(&self, workspace: &Path) {
-        if !self.contains(|folder| folder == workspace) {
-            let mut folders = self.folders.write().unwrap_or_else(PoisonError::into_inner);
-            folders.insert(workspace.to_owned());
+        if self.contains(|folder| folder == workspace) {
+            return;
         }
+        let one = std::iter::once(workspace);
+        if let Err(error) = record_workspaces(one, RecordedBefore::Keep) {
+            let error = format!("{error:#}");
+            tracing::error!(error, "cannot record which folder a workspace is");
+        }
+        let mut folders = self.folders.write().unwrap_or_else(PoisonError::into_inner);
+        folders.insert(workspace.to_owned());
     }
 
     fn contains(&self, is_wanted: impl Fn(&Path) -> bool) -> bool {
@@ -61,6 +70,13 @@ pub(crate) fn add_served_workspace(workspace: &Path) {
     if let Some(served) = SERVED.get() {
         served.add(workspace);
     }
+}
+
+/// Returns the workspaces of the agent server that this process is; none in other processes.
+pub(crate) fn served_workspaces() -> Vec<PathBuf> {
+    let folders = SERVED.get().map(|served| &served.folders);
+    let folders = folders.map(|folders| folders.read().unwrap_or_else(PoisonError::into_inner));
+    folders.map_or_else(Vec::new, |folders| folders.iter().cloned().collect())
 }
 
 /// Returns whether this process is an agent server.
@@ -131,6 +147,11 @@ impl LocalServer {
         {
             return Err(folder_error(folder, &place));
         }
+        if is_server()
+            && let Some(path) = writable_argument(&server.args, &server.env, folder, &may_write)
+        {
+            return Err(argument_error(&path));
+        }
         let configured = server.env.get("PATH").map(OsString::from);
         let is_filtered = is_server() || is_strict && configured.is_none();
         let inherited = || std::env::var_os("PATH").unwrap_or_default();
@@ -180,6 +201,19 @@ fn folder_error(folder: &Path, place: &Path) -> ServerConfigError {
     ServerConfigError {
         reason,
         hint: "remove `cwd`, or set it to a folder that commands cannot write".to_owned(),
+    }
+}
+
+/// Returns why a server is not started with an argument or variable that names a path.
+fn argument_error(path: &Path) -> ServerConfigError {
+    ServerConfigError {
+        reason: format!(
+            "its `args` or `env` name {}, where commands of agents could put what it executes",
+            path.display()
+        ),
+        hint: "name a file in a folder that commands cannot write, or a folder after the name of \
+            the server"
+            .to_owned(),
     }
 }
 

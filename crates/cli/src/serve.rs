@@ -26,7 +26,7 @@ use crate::runs::open_user_journal;
 use crate::serve_args::{LoginArgs, ServeArgs, ServeCommand};
 use crate::serve_host::JournalHost;
 use crate::serve_tokens::{store_problem, tokens};
-use crate::setup::{begin_retention_if_due, load_user_configuration};
+use crate::setup::load_user_configuration;
 
 /// How long a login URL works.
 const LOGIN_TIME: Duration = Duration::from_secs(10 * 60);
@@ -228,7 +228,7 @@ async fn apply_retention_daily(home: PathBuf, settings: JournalSettings) {
     loop {
         let (home, settings) = (home.clone(), settings.clone());
         let apply = move || {
-            if !begin_retention_if_due(&home) {
+            if !crate::journal::begin_retention_if_due(&home) {
                 return Ok(());
             }
             // Its own handle, so that requests do not wait for it.

@@ -13,6 +13,15 @@ pub(crate) fn failed(error: &anyhow::Error) -> HostError {
     HostError::failed(format!("{error:#}"))
 }
 
+/// Returns the error of a request about files of a folder that this server does not serve.
+pub(crate) fn not_served() -> HostError {
+    HostError {
+        kind: HostErrorKind::OtherServer,
+        message: "this server does not serve the workspace".to_owned(),
+        hint: None,
+    }
+}
+
 /// Returns the error of a request that is wrong, or a failure of the server if the error is about
 /// files outside of the folder.
 pub(crate) fn invalid(error: &anyhow::Error, folder: &str) -> HostError {

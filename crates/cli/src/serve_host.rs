@@ -34,7 +34,7 @@ use crate::runs::replay_for_server;
 use crate::serve::path_folder_in;
 use crate::serve_documents::{call_in_workspace, document_patterns, document_source};
 use crate::serve_errors::{
-    agent_failure, check_environment, failed, invalid, journal_failure, shown_problem,
+    agent_failure, check_environment, failed, invalid, journal_failure, not_served, shown_problem,
 };
 use crate::serve_failed_turn::fail_turn;
 use crate::serve_items::read_items;
@@ -52,6 +52,7 @@ use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_messa
 use crate::sessions_stop::{RevertDecider, revert_turn};
 use crate::sessions_worktree::{apply_changes, claim_for_changes, discard_changes, session_diff};
 use crate::setup::load_user_configuration;
+use crate::workspace_folders::{check_recorded, is_recorded_folder};
 use crate::workspace_parts::WorkspaceCache;
 
 /// How often what no turn uses is looked for.
@@ -116,18 +117,16 @@ impl JournalHost {
         done.map_err(HostError::failed)?
     }
 
-    /// Fails if this server does not serve the folder of a session, and must not use its files.
+    /// Fails if this server does not serve the folder of a session, and must not use its files, or
+    /// if another folder is in its place.
     async fn check_served(&self, session: &str) -> Result<(), HostError> {
         let folder = self.session_directory(session).await;
         let folder = folder.map_err(|error| failed(&error))?;
-        match self.serves(&folder) {
-            true => Ok(()),
-            false => Err(HostError {
-                kind: HostErrorKind::OtherServer,
-                message: "this server does not serve the workspace".to_owned(),
-                hint: None,
-            }),
+        if !self.serves(&folder) {
+            return Err(not_served());
         }
+        let checked = check_recorded(Path::new(&folder));
+        checked.map_err(|problem| invalid(&problem.into(), &folder))
     }
 
     /// Lets new turns read the configuration again. Fails if the user's file has errors; then
@@ -315,7 +314,9 @@ impl SessionHost for JournalHost {
 
     fn is_folder(&self, path: &str) -> bool {
         let path = Path::new(path);
-        path.is_dir() && path.canonicalize().is_ok_and(|real| real == path)
+        path.canonicalize()
+            .is_ok_and(|real| real == path && real.is_dir())
+            && is_recorded_folder(path)
     }
 
     async fn check_client_tools(

@@ -19,6 +19,7 @@ use crate::run::runtime;
 use crate::runs::{format_age, open_user_journal, open_user_journal_read_only};
 use crate::serve_args::{ServeTokenCommand, TokenCreateArgs};
 use crate::setup::{cannot_open_workspace, private_folders, working_directory};
+use crate::workspace_folders::{RecordedBefore, record_workspaces};
 
 pub(crate) fn tokens(command: ServeTokenCommand) -> Result<CliStatus> {
     let runtime = runtime()?;
@@ -83,11 +84,7 @@ async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
     }
     let mut scopes = args.scope;
     if scopes.is_empty() {
-        // Deciding about approvals is granted by name only.
-        let all = TokenScope::ALL.into_iter();
-        scopes = all
-            .filter(|scope| *scope != TokenScope::Approvals)
-            .collect();
+        scopes = TokenScope::DEFAULT.to_vec();
     }
     scopes.sort();
     scopes.dedup();
@@ -102,6 +99,8 @@ async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
     };
     let token = journal.create_token(token).await;
     let token = token.map_err(|error| store_problem(&error))?;
+    let folders = token.workspaces.iter().map(Path::new);
+    record_workspaces(folders, RecordedBefore::Replace)?;
     if args.json {
         return print_json(&json!({"token": token, "secret": secret.reveal()}));
     }

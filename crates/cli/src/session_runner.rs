@@ -31,6 +31,7 @@ use crate::session_configuration::SessionConfiguration;
 use crate::sessions_worktree::prepare_worktree;
 use crate::setup::CliSetup;
 use crate::turn_gate::TurnGate;
+use crate::workspace_folders::check_recorded;
 use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
 
 /// How often a waiting call looks whether another process has answered its message.
@@ -287,11 +288,9 @@ pub(crate) async fn run_message(
         setup.memory_bounds.is_served = true;
     }
     setup.memory_bounds.directory = Some(folder.to_owned());
-    let gate = Arc::new(TurnGate::new(
-        journal,
-        claimed.payer.clone(),
-        &surroundings.place,
-    ));
+    let payer = claimed.payer.as_ref();
+    setup.payer_scopes = payer.map(|payer| payer.scopes.clone());
+    let gate = Arc::new(TurnGate::new(journal, payer, &surroundings.place));
     let running = setup.sub_agents.as_ref();
     let _running = running.map(|agents| shared.running_turns.add(agents));
     setup.turn_place = surroundings.place;
@@ -302,7 +301,7 @@ pub(crate) async fn run_message(
         max_cost: permissions
             .iter()
             .map(|one| one.max_cost)
-            .fold(claimed.max_cost, least),
+            .fold(payer.and_then(|payer| payer.max_cost), least),
         ..TurnLimitArgs::default()
     };
     let never_asks = || {
@@ -383,13 +382,14 @@ pub(crate) fn describe_end(
 }
 
 /// Returns the worktree of a session, which is created if it does not exist. `None` if the session
-/// works in its folder. Fails if the folder was replaced by a link to another one.
+/// works in its folder. Fails if the folder was replaced by another one, or by a link to it.
 pub(crate) async fn session_worktree(session: &SessionInfo) -> Result<Option<PathBuf>> {
     let (id, directory) = (session.id.clone(), PathBuf::from(&session.directory));
     let real = directory
         .canonicalize()
         .map_err(|error| Problem::new(format!("cannot open {}: {error}", directory.display())))?;
     check_folder(&directory, &real)?;
+    check_recorded(&directory)?;
     match session.folder {
         SessionFolder::Shared => Ok(None),
         SessionFolder::Worktree => {

@@ -10,7 +10,7 @@ use selvedge_journal::{Journal, SessionSummary};
 use selvedge_protocol::SessionError;
 use selvedge_server::HostedDiff;
 use selvedge_toolbox::{
-    SessionWorktree, WorktreeError, WorktreeRules, changes_diff, is_reverted,
+    SessionWorktree, WorkspacePaths, WorktreeError, WorktreeRules, changes_diff, is_reverted,
     remove_session_worktree, worktrees_folder,
 };
 use serde_json::json;
@@ -117,7 +117,11 @@ pub(crate) fn session_rules(session: &SessionSummary) -> Result<WorktreeRules> {
     let environment = environment.and_then(|name| config.environments.get(name));
     let policy = environment.and_then(|environment| environment.sandbox_mode);
     Ok(WorktreeRules {
-        paths: workspace_paths(&config),
+        // Changes are merged into the folder itself, which may be one of the served ones.
+        paths: WorkspacePaths {
+            foreign: Vec::new(),
+            ..workspace_paths(&config)
+        },
         policy: policy.unwrap_or(config.sandbox_mode),
         accepted_weaker: config.weaker_confinement,
     })

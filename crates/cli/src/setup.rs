@@ -9,7 +9,9 @@ use selvedge_confine::UnixSocketAccess;
 use selvedge_files::ProjectFiles;
 use selvedge_journal::Journal;
 use selvedge_memory::{Memory, MemoryAccess, get_turn_tool, search_memory_tool};
-use selvedge_protocol::{LimitOverrides, Limits, SandboxPolicy, ScriptModeSettings, ToolSpec};
+use selvedge_protocol::{
+    LimitOverrides, Limits, SandboxPolicy, ScriptModeSettings, TokenScope, ToolSpec,
+};
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
     CommandRules, CommandSettings, Toolbox, Workspace, WorkspacePaths, command_tasks,
@@ -19,11 +21,13 @@ use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet, Tool
 use std::sync::Arc;
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::channels::is_channel_tool;
 use crate::diagnostics::report_diagnostics;
 use crate::instructions::{InstructionUse, instruction_files};
-use crate::journal::JournalNeed;
+use crate::journal::{JournalNeed, begin_retention_if_due};
 use crate::memory_setup::MemoryBounds;
 use crate::problem::Problem;
+use crate::programs::served_workspaces;
 use crate::recall::RecallTool;
 use crate::rule_store::RuleStore;
 use crate::run_access::McpRunAccess;
@@ -66,6 +70,8 @@ pub(crate) struct CliSetup {
     pub(crate) required_packs: Vec<String>,
     /// Names of the only tools that scripts can call. `None` if packs alone decide.
     pub(crate) allowed_tools: Option<Vec<String>>,
+    /// Scopes of the token that pays for the turn. `None` if no token does.
+    pub(crate) payer_scopes: Option<Vec<TokenScope>>,
     /// Runs the turns that scripts wait for.
     pub(crate) turn_place: TurnPlace,
     /// What the turns of a workspace share about tools; `None` in commands with one turn at a time.
@@ -136,6 +142,7 @@ pub(crate) fn workspace_paths(config: &Config) -> WorkspacePaths {
         private: private_folders(),
         writable: config.sandbox_workspace_write.writable_roots.clone(),
         protected: config.sandbox.protected_paths.clone(),
+        foreign: served_workspaces(),
         unprotected: config.sandbox.unprotected_paths.clone(),
         hidden: config.sandbox.hidden_paths.clone(),
         visible: config.sandbox.visible_paths.clone(),
@@ -228,6 +235,7 @@ impl CliSetup {
             model_limits: LimitOverrides::default(),
             required_packs: Vec::new(),
             allowed_tools: None,
+            payer_scopes: None,
             turn_place: TurnPlace::Thread,
             tool_cache: None,
         })
@@ -289,6 +297,7 @@ impl CliSetup {
         let packs: Vec<_> = packs.collect::<Result<_, _>>()?;
         let exposed = self.config.script_harness.expose.tools.clone();
         let allowed = self.allowed_tools.clone();
+        let offers_channels = self.offers_channels();
         Ok(move |spec: &ToolSpec| {
             let named = |names: &Vec<String>| {
                 names
@@ -297,6 +306,7 @@ impl CliSetup {
             };
             packs.iter().all(|pack| pack.contains(spec))
                 && allowed.as_ref().is_none_or(named)
+                && (offers_channels || !is_channel_tool(spec))
                 && exposed.as_ref().is_none_or(named)
         })
     }
@@ -580,15 +590,4 @@ fn command_settings(config: &Config, saved: &SavedRules, rules: RuleStore) -> Co
         })),
         support: None,
     }
-}
-
-/// Returns whether a day has passed since old runs were last removed from the journal, and records
-/// that it happens now.
-pub(crate) fn begin_retention_if_due(home: &Path) -> bool {
-    const INTERVAL: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
-    let marker = home.join("last-retention");
-    let modified = marker.metadata().and_then(|file| file.modified());
-    // A time in the future, after the clock was changed, is no reason to wait.
-    let age = modified.ok().and_then(|modified| modified.elapsed().ok());
-    age.is_none_or(|age| age >= INTERVAL) && std::fs::write(&marker, "").is_ok()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use selvedge_journal::{Journal, TokenAccount};
-use selvedge_protocol::{RequestDecision, RequestGate};
+use selvedge_protocol::{ApiToken, RequestDecision, RequestGate};
 use selvedge_server::TurnPermit;
 
 use crate::session_runner::TurnPlace;
@@ -15,14 +15,17 @@ use crate::session_runner::TurnPlace;
 pub(crate) struct TurnGate {
     /// `None` if no token pays.
     account: Option<TokenAccount>,
+    /// Whether that token has a spending limit.
+    is_limited: bool,
     /// `None` outside of the agent server.
     permit: Option<TurnPermit>,
 }
 
 impl TurnGate {
-    pub(crate) fn new(journal: &Arc<Journal>, payer: Option<String>, place: &TurnPlace) -> Self {
+    pub(crate) fn new(journal: &Arc<Journal>, payer: Option<&ApiToken>, place: &TurnPlace) -> Self {
         Self {
-            account: payer.map(|name| TokenAccount::new(journal.clone(), name)),
+            account: payer.map(|payer| TokenAccount::new(journal.clone(), payer.name.clone())),
+            is_limited: payer.is_some_and(|payer| payer.max_cost.is_some()),
             permit: match place {
                 TurnPlace::Server(served) => Some(served.permit.clone()),
                 TurnPlace::Thread => None,
@@ -53,6 +56,10 @@ impl RequestGate for TurnGate {
                 RequestDecision::NothingLeft
             }
         }
+    }
+
+    fn limits_cost_of_all(&self) -> bool {
+        self.is_limited
     }
 
     fn add_cost(&self, cost: f64) {

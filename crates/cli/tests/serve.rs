@@ -27,6 +27,8 @@ mod fixture;
 mod framing;
 #[path = "serve/hostile_cookies.rs"]
 mod hostile_cookies;
+#[path = "serve/hostile_folders.rs"]
+mod hostile_folders;
 #[path = "serve/hostile_git.rs"]
 mod hostile_git;
 #[path = "serve/hostile_redirects.rs"]
@@ -35,6 +37,8 @@ mod hostile_redirects;
 mod hostile_requests;
 #[path = "serve/hostile_revocation.rs"]
 mod hostile_revocation;
+#[path = "serve/hostile_scopes.rs"]
+mod hostile_scopes;
 #[path = "serve/hostile_scripts.rs"]
 mod hostile_scripts;
 #[path = "serve/hostile_shared.rs"]

@@ -3,7 +3,7 @@
 use selvedge_database::{Connection, NamedLockMode, OptionalRow, Row, params};
 use selvedge_protocol::{
     AuthorKind, ClaimedMessage, InboxMessage, InboxState, MAX_QUEUED_MESSAGES, MessageAuthor,
-    NewInboxMessage,
+    NewInboxMessage, is_login_name,
 };
 
 use crate::api_tokens::token_by_name;
@@ -109,8 +109,7 @@ impl Journal {
                 message,
                 turn,
                 begun,
-                max_cost: payer.as_ref().and_then(|payer| payer.max_cost),
-                payer: payer.map(|payer| payer.name),
+                payer,
             }));
         }
         Ok(None)
@@ -251,7 +250,8 @@ impl Journal {
     }
 
     /// Returns the position of a new message of this author. A turn that answers a message is one
-    /// hop further than the message; a turn that a person started is the first hop.
+    /// hop further than the message; a turn that a person started is the first hop, and so is a
+    /// message of a program with a token.
     pub(crate) fn causal_position(
         &self,
         connection: &Connection,
@@ -266,7 +266,7 @@ impl Journal {
             AuthorKind::Person | AuthorKind::Client => {
                 let is_client = author.kind == AuthorKind::Client;
                 return Ok(CausalPosition {
-                    hops: 0,
+                    hops: u32::from(is_client && !is_login_name(&author.id)),
                     cause: None,
                     payer: is_client.then(|| author.id.clone()),
                 });

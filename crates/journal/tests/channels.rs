@@ -259,6 +259,27 @@ fn sessions_that_answer_each_other_reach_the_hop_limit() {
     assert_eq!(receipt.message.cause, Some(cause));
 }
 
+#[test]
+fn a_program_with_a_token_is_a_hop_and_a_person_on_the_page_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
+    for (kind, id, hops) in [
+        (AuthorKind::Person, "anna", 0),
+        (AuthorKind::Client, "page_a1b2", 0),
+        (AuthorKind::Client, "ci", 1),
+        (AuthorKind::Client, "page", 1),
+        (AuthorKind::Client, "pages_bot", 1),
+        (AuthorKind::Run, "run_1", 1),
+    ] {
+        let author = MessageAuthor {
+            kind,
+            id: id.to_owned(),
+        };
+        let receipt = journal.post(message(author, "hello")).wait().unwrap();
+        assert_eq!(receipt.message.hops, hops, "{id}");
+    }
+}
+
 /// Claims the next message of a session, and starts the turn that answers it.
 fn begin_next_turn(journal: &Arc<Journal>, session: &str) -> InboxMessage {
     let claimed = journal.claim_next(session).wait().unwrap().unwrap();

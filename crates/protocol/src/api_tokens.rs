@@ -36,6 +36,13 @@ pub fn is_token_name(name: &str) -> bool {
         && !RESERVED_NAMES.contains(&lower.as_str())
 }
 
+/// Returns whether a token with this name was created by the login of a browser. Tokens of programs
+/// cannot have such a name.
+pub fn is_login_name(name: &str) -> bool {
+    let rest = name.strip_prefix(LOGIN_TOKEN_PREFIX);
+    rest.is_some_and(|rest| rest.starts_with('_'))
+}
+
 /// What a token may be used for.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
@@ -63,6 +70,10 @@ impl TokenScope {
         Self::Memory,
         Self::Approvals,
     ];
+
+    /// The scopes of a token that is created without any. The others are granted by name only:
+    /// deciding about approvals, and channels, which are the same for all workspaces.
+    pub const DEFAULT: [Self; 3] = [Self::Sessions, Self::Documents, Self::Memory];
 
     /// Returns the name used in JSON and on the command line.
     pub fn as_str(self) -> &'static str {
@@ -107,8 +118,7 @@ impl ApiToken {
 
     /// Returns whether the login of a browser created the token.
     pub fn is_login(&self) -> bool {
-        let rest = self.name.strip_prefix(LOGIN_TOKEN_PREFIX);
-        rest.is_some_and(|rest| rest.starts_with('_'))
+        is_login_name(&self.name)
     }
 
     /// Returns whether its turns have cost as much as they may.

@@ -34,7 +34,7 @@ mod turn_changes;
 
 pub use api_token_store::{ApiTokenStore, NewApiToken};
 pub use api_tokens::{
-    ApiToken, LOGIN_TOKEN_PREFIX, MAX_TOKEN_NAME_CHARS, TokenScope, is_token_name,
+    ApiToken, LOGIN_TOKEN_PREFIX, MAX_TOKEN_NAME_CHARS, TokenScope, is_login_name, is_token_name,
 };
 pub use approval::{
     ApprovalPolicy, ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, Preview,
@@ -70,7 +70,7 @@ pub use limits::{
     LimitKind, LimitOverrides, LimitSurface, Limits, ReachedLimit, ScriptMode, ScriptModeSettings,
     TimeoutSource,
 };
-pub use permissions::{TurnBudgets, TurnPermissions, WorkspaceReach};
+pub use permissions::{BudgetAmounts, BudgetShare, TurnBudgets, TurnPermissions, WorkspaceReach};
 pub use request_gate::{RequestDecision, RequestGate};
 pub use server_store::ServerStoreError;
 pub use session_event_store::{

@@ -45,21 +45,53 @@ pub enum WorkspaceReach {
     FolderOnly,
 }
 
-/// Tells the remaining budgets of turns.
+/// Tokens and money of a budget; `None` without a limit.
+pub type BudgetAmounts = (Option<u64>, Option<f64>);
+
+/// What the turns that a call starts get of the remaining budget of its own turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BudgetShare {
+    /// All that is left: the call waits, and what the turn uses counts in its own turn.
+    Rest,
+    /// Half of what is left, in equal parts for this number of turns. It is set aside, because
+    /// nothing waits for these turns.
+    Half(u32),
+}
+
+/// Tells the remaining budgets of turns. In all methods a run names the turn that it belongs to; a
+/// run that belongs to no turn has no limits.
 pub trait TurnBudgets: Send + Sync {
-    /// Returns the tokens and the money that are left of the budget of the turn that a run belongs
-    /// to; `None` without a limit, or if the run belongs to no turn.
-    fn remaining_budget(&self, run: &str) -> (Option<u64>, Option<f64>);
+    /// Returns what is left of the budget of a turn.
+    fn remaining_budget(&self, run: &str) -> BudgetAmounts;
+    /// Sets half of what is left aside, and returns it.
+    fn set_half_aside(&self, run: &str) -> BudgetAmounts;
+    /// Sets amounts aside for a turn for which nothing waits any more.
+    fn set_aside(&self, run: &str, amounts: BudgetAmounts);
+    /// Gives amounts back that were set aside, because no turn was started.
+    fn give_back(&self, run: &str, amounts: BudgetAmounts);
     /// Returns the names of the tools of the sub-agent that a run belongs to; `None` if the run
     /// belongs to no sub-agent.
     fn sub_agent_tools(&self, run: &str) -> Option<Vec<String>>;
 }
 
 impl TurnPermissions {
-    /// Returns these permissions with the remaining budget of the turn of a run, and with the
-    /// tools of the sub-agent if it belongs to one.
-    pub fn of_turn(&self, run: &str, budgets: Option<&dyn TurnBudgets>) -> Self {
-        let left = budgets.map(|budgets| budgets.remaining_budget(run));
+    /// Returns these permissions with a share of the remaining budget of the turn of a run, and
+    /// with the tools of the sub-agent if it belongs to one.
+    pub fn of_turn(
+        &self,
+        run: &str,
+        budgets: Option<&dyn TurnBudgets>,
+        share: BudgetShare,
+    ) -> Self {
+        let left = budgets.map(|budgets| match share {
+            BudgetShare::Rest => budgets.remaining_budget(run),
+            BudgetShare::Half(turns) => {
+                let (tokens, cost) = budgets.set_half_aside(run);
+                let turns = turns.max(1);
+                let tokens = tokens.map(|tokens| tokens / u64::from(turns));
+                (tokens, cost.map(|cost| cost / f64::from(turns)))
+            }
+        });
         let (max_tokens, max_cost) = left.unwrap_or_default();
         let tools = budgets.and_then(|budgets| budgets.sub_agent_tools(run));
         Self {
@@ -68,6 +100,11 @@ impl TurnPermissions {
             max_cost,
             ..self.clone()
         }
+    }
+
+    /// Returns the budget of the turn.
+    pub fn budget(&self) -> BudgetAmounts {
+        (self.max_tokens, self.max_cost)
     }
 
     /// Returns whether a turn may work in this folder.

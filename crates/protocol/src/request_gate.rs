@@ -12,6 +12,10 @@ pub trait RequestGate: Send + Sync + std::fmt::Debug {
     /// Returns whether there is money left for a request, without waiting until the turn may send
     /// one: it is one of the memory, during the turn or after it.
     async fn money_left(&self) -> RequestDecision;
+    /// Returns whether it limits what this turn and those that it leads to cost together.
+    fn limits_cost_of_all(&self) -> bool {
+        false
+    }
     /// Adds the cost of a request, in US dollars. It is stored by
     /// [`RequestGate::settle`], or before the next request.
     fn add_cost(&self, cost: f64);

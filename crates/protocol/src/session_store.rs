@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LedgerError, MessageAuthor, TurnPermissions};
+use crate::{ApiToken, LedgerError, MessageAuthor, TurnPermissions};
 
 /// Most sessions above one another, each created by a script of the one before.
 pub const MAX_SESSION_DEPTH: u32 = 4;
@@ -401,8 +401,6 @@ pub struct ClaimedMessage {
     pub turn: u32,
     /// Whether the turn has begun already, in a process that was killed.
     pub begun: bool,
-    /// Name of the token that pays for the turn.
-    pub payer: Option<String>,
-    /// Spending limit of that token. `None` without a limit.
-    pub max_cost: Option<f64>,
+    /// The token that pays for the turn; `None` if a person at a terminal led to it.
+    pub payer: Option<ApiToken>,
 }

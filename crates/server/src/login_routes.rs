@@ -160,7 +160,9 @@ pub(crate) fn cookie_token(headers: &HeaderMap, scheme: RequestScheme) -> Option
 }
 
 /// Fails unless a request with a cookie comes from a page of this server: of the same scheme, host
-/// and port. Browsers send the cookie with requests of pages on other ports of the host, too.
+/// and port. Browsers send the cookie with requests of pages on other ports of the host, too. A
+/// read may also come from the address bar. Browsers that do not say where a request comes from, as
+/// over HTTP to another machine, can read without `Origin`.
 pub(crate) fn check_same_origin(parts: &Parts, scheme: RequestScheme) -> Result<(), ApiError> {
     let text = |name: &str| {
         let value = parts.headers.get(name);
@@ -177,9 +179,14 @@ pub(crate) fn check_same_origin(parts: &Parts, scheme: RequestScheme) -> Result<
         (true, origin) => origin.is_some_and(is_own),
         (false, _) => is_read,
     };
-    // Browsers set this header; pages cannot change it.
-    let is_cross_site = text("sec-fetch-site") == Some("cross-site");
-    match is_same && (is_read || !is_cross_site) {
+    // Browsers set this header; pages cannot change it. A page on another port is `same-site`.
+    let mut sites = parts.headers.get_all("sec-fetch-site").iter();
+    let is_own_site = sites.all(|site| match site.as_bytes() {
+        b"same-origin" => true,
+        b"none" => is_read,
+        _ => false,
+    });
+    match is_same && is_own_site {
         true => Ok(()),
         false => Err(ApiError::forbidden(
             "a request with a cookie must come from a page of this server",
@@ -203,8 +210,50 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use axum::http::Request;
+    use axum::http::request::Builder;
 
     use super::*;
+
+    /// Whether a request with the cookie is admitted that says where it comes from.
+    fn check_site(method: &str, origin: Option<&str>, sites: &[&str]) -> bool {
+        let mut request = Request::builder().method(method);
+        request = request.header("Host", "localhost:7420");
+        if let Some(origin) = origin {
+            request = request.header("Origin", origin);
+        }
+        let with_site = |request: Builder, site: &&str| request.header("Sec-Fetch-Site", *site);
+        let request = sites.iter().fold(request, with_site);
+        let parts = request.body(()).unwrap().into_parts().0;
+        check_same_origin(&parts, RequestScheme::Http).is_ok()
+    }
+
+    #[test]
+    fn what_a_browser_says_about_a_request_decides() {
+        let own = Some("http://localhost:7420");
+        for (method, origin, sites, is_admitted) in [
+            ("GET", None, &[][..], true),
+            ("GET", None, &["same-origin"], true),
+            ("GET", own, &["same-origin"], true),
+            ("HEAD", None, &["none"], true),
+            ("POST", own, &["same-origin"], true),
+            ("GET", None, &["same-site"], false),
+            ("GET", None, &["cross-site"], false),
+            ("HEAD", None, &["same-site"], false),
+            ("GET", own, &["same-site"], false),
+            ("GET", None, &["Same-Origin"], false),
+            ("GET", None, &[""], false),
+            ("GET", None, &["same-origin", "cross-site"], false),
+            ("GET", None, &["cross-site", "same-origin"], false),
+            ("GET", None, &["same-origin, cross-site"], false),
+            ("POST", own, &["none"], false),
+            ("POST", own, &["same-site"], false),
+            ("DELETE", own, &["cross-site"], false),
+            ("POST", None, &["same-origin"], false),
+        ] {
+            let admitted = check_site(method, origin, sites);
+            assert_eq!(admitted, is_admitted, "{method} {origin:?} {sites:?}");
+        }
+    }
 
     fn check(host: &str, scheme: RequestScheme, method: &str, origin: Option<&str>) -> bool {
         let mut request = Request::builder().method(method).header("Host", host);

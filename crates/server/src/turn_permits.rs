@@ -1,7 +1,8 @@
 //! Limits how many turns run at once, for each sender.
 //!
 //! A turn that waits for the turn of another session gives its permit back meanwhile. Otherwise
-//! turns that wait could hold all permits, and the turns that they wait for could not begin.
+//! turns that wait could hold all permits, and the turns that they wait for could not begin. A turn
+//! that stops waiting is the next one that gets a permit, before turns that begin later.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,7 @@ impl TurnPermits {
         let permit = TurnPermit {
             semaphore: self.semaphores.get(sender),
             held: Arc::default(),
+            acquiring: Arc::default(),
         };
         permit.hold().await;
         PermittedTurn { permit }
@@ -56,6 +58,8 @@ impl Drop for PermittedTurn {
 pub struct TurnPermit {
     semaphore: Arc<Semaphore>,
     held: Arc<Mutex<HeldPermit>>,
+    /// Locked by the one task of the turn that waits for its permit.
+    acquiring: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The permit, unless calls of the turn wait for other turns.
@@ -68,7 +72,7 @@ struct HeldPermit {
 
 impl TurnPermit {
     /// Waits for the turn of another session, and holds no permit meanwhile. If the wait is
-    /// cancelled, the turn continues without a permit until it needs one ([`TurnPermit::hold`]).
+    /// cancelled, the turn continues and gets the next permit.
     pub async fn wait_without<T>(&self, other_turn: impl Future<Output = T>) -> T {
         let waiting = WaitingCall::begin(self);
         let done = other_turn.await;
@@ -77,13 +81,18 @@ impl TurnPermit {
         done
     }
 
+    fn needs_permit(&self) -> bool {
+        let held = lock(&self.held);
+        held.waiting == 0 && !held.has_ended && held.permit.is_none()
+    }
+
     /// Waits for a permit, unless the turn has one or a call of it waits for another turn.
     pub async fn hold(&self) {
-        let needs_none = {
-            let held = lock(&self.held);
-            held.waiting > 0 || held.has_ended || held.permit.is_some()
-        };
-        if needs_none {
+        if !self.needs_permit() {
+            return;
+        }
+        let _acquiring = self.acquiring.lock().await;
+        if !self.needs_permit() {
             return;
         }
         // The semaphore is never closed.
@@ -112,6 +121,13 @@ impl<'a> WaitingCall<'a> {
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         lock(&self.0.held).waiting -= 1;
+        let permit = self.0.clone();
+        if permit.needs_permit()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            // A cancelled call cannot wait for it.
+            runtime.spawn(async move { permit.hold().await });
+        }
     }
 }
 
@@ -149,17 +165,50 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_whose_wait_was_cancelled_gets_its_permit_back_before_it_goes_on() {
+    async fn a_turn_whose_wait_was_cancelled_gets_the_next_permit() {
         let permits = TurnPermits::new(1);
         let first = permits.acquire("ci").await;
-        let wait = first.permit.wait_without(std::future::pending::<()>());
-        assert!(wait.now_or_never().is_none());
+        let mut wait = Box::pin(first.permit.wait_without(std::future::pending::<()>()));
+        assert!((&mut wait).now_or_never().is_none());
         let second = permits.acquire("ci").await;
+        drop(wait);
         assert!(first.permit.hold().now_or_never().is_none());
+        // The task that was spawned stands in the queue before a turn that begins later.
+        tokio::task::yield_now().await;
+        let mut third = Box::pin(permits.acquire("ci"));
+        assert!((&mut third).now_or_never().is_none());
         drop(second);
         first.permit.hold().await;
-        assert!(permits.acquire("ci").now_or_never().is_none());
+        assert!((&mut third).now_or_never().is_none());
         // A second call takes no second permit.
         assert!(first.permit.hold().now_or_never().is_some());
+        drop(first);
+        third.await;
+    }
+
+    #[tokio::test]
+    async fn turns_that_stop_waiting_again_and_again_start_no_further_turns() {
+        let permits = TurnPermits::new(2);
+        let turns = [permits.acquire("ci").await, permits.acquire("ci").await];
+        let mut begun = Vec::new();
+        for turn in turns.iter().cycle().take(20) {
+            let wait = turn.permit.wait_without(std::future::pending::<()>());
+            assert!(wait.now_or_never().is_none());
+            tokio::task::yield_now().await;
+            begun.extend(permits.acquire("ci").now_or_never());
+        }
+        assert!(begun.is_empty(), "{} turns began", begun.len());
+        // A turn that ended while it waited for its permit leaves it to others.
+        let [first, second] = turns;
+        let mut wait = Box::pin(first.permit.wait_without(std::future::pending::<()>()));
+        assert!((&mut wait).now_or_never().is_none());
+        let third = permits.acquire("ci").await;
+        drop(wait);
+        tokio::task::yield_now().await;
+        drop(first);
+        drop(third);
+        tokio::task::yield_now().await;
+        assert!(permits.acquire("ci").now_or_never().is_some());
+        drop(second);
     }
 }

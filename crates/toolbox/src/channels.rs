@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    AuthorKind, ChannelError, ChannelInfo, ChannelMessage, ChannelStore, Following,
+    AuthorKind, BudgetShare, ChannelError, ChannelInfo, ChannelMessage, ChannelStore, Following,
     MAX_CHANNEL_READ, MessageAuthor, NewChannelMessage, ReadFrom, ToolSpec, TurnBudgets,
     TurnPermissions,
 };
@@ -109,15 +109,32 @@ impl Tool for ChannelPost {
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let run = async move |args: ChannelPostArgs| {
             let access = require(&self.0)?;
+            // Each session that is mentioned may get the message.
+            let mentions = args.message.matches('@').count();
+            let share = match u32::try_from(mentions) {
+                Ok(0) => BudgetShare::Rest,
+                mentions => BudgetShare::Half(mentions.unwrap_or(u32::MAX)),
+            };
+            let permissions = access.permissions_of(&call, share);
+            let budget = permissions.budget();
             let message = NewChannelMessage {
                 channel: args.channel,
                 author: access.author_of(&call),
                 text: args.message,
                 idempotency_key: Some(call.idempotency_key.clone()),
-                permissions: Some(access.permissions_of(&call)),
+                permissions: Some(permissions),
                 max_open_messages: Some(access.max_open_messages),
             };
-            let receipt = access.store.post(message).await.map_err(tool_error)?;
+            let posted = access.store.post(message).await;
+            let queued = posted.as_ref().map_or(0, |receipt| receipt.queued.len());
+            if let Some(budgets) = &access.budgets {
+                let unused = mentions.saturating_sub(queued) as u64;
+                let (tokens, cost) = budget;
+                let tokens = tokens.map(|tokens| tokens.saturating_mul(unused));
+                let cost = cost.map(|cost| cost * unused as f64);
+                budgets.give_back(&call.scope_id, (tokens, cost));
+            }
+            let receipt = posted.map_err(tool_error)?;
             for refused in receipt.refused {
                 call.warn(format!("not delivered to {refused}"));
             }
@@ -220,9 +237,9 @@ impl Tool for ChannelFollow {
 
 impl ChannelAccess {
     /// Returns the permissions of scripts, with the remaining budget of this turn.
-    fn permissions_of(&self, call: &CallContext) -> TurnPermissions {
+    fn permissions_of(&self, call: &CallContext, share: BudgetShare) -> TurnPermissions {
         let budgets = self.budgets.as_deref();
-        self.permissions.of_turn(&call.scope_id, budgets)
+        self.permissions.of_turn(&call.scope_id, budgets, share)
     }
 
     /// Returns the author of a message that this call posts.

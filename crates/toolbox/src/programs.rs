@@ -1,7 +1,8 @@
 //! Finds programs that run outside of the confinement. A program is taken only from where commands
 //! of agents cannot replace it: neither the file, nor a link or folder on the way to it.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
@@ -44,12 +45,51 @@ pub fn find_program(
     FoundProgram::Missing
 }
 
-/// Returns the folders of a search path that exist and in which commands cannot put a program.
+/// Returns the folders of a search path that exist, in which commands cannot put a program, and
+/// that have no link to one that commands can replace.
 pub fn safe_search_path(search_path: &OsStr, is_writable: &dyn Fn(&Path) -> bool) -> OsString {
+    // Most links lead to the same few folders.
+    let known = RefCell::new(HashMap::new());
+    let is_writable = |path: &Path| {
+        let found = known.borrow().get(path).copied();
+        found.unwrap_or_else(|| {
+            let answer = is_writable(path);
+            known.borrow_mut().insert(path.to_owned(), answer);
+            answer
+        })
+    };
+    let is_safe = |folder: &PathBuf| {
+        folder.is_dir()
+            && writable_place(folder, &is_writable).is_none()
+            && !has_replaceable_link(folder, &is_writable)
+    };
     let folders = std::env::split_paths(search_path);
-    let safe =
-        folders.filter(|folder| folder.is_dir() && writable_place(folder, is_writable).is_none());
-    std::env::join_paths(safe).unwrap_or_default()
+    std::env::join_paths(folders.filter(is_safe)).unwrap_or_default()
+}
+
+/// Whether a folder has a link that leads through a folder that commands can write. A link whose
+/// target does not exist counts only if commands can create it.
+fn has_replaceable_link(folder: &Path, is_writable: &dyn Fn(&Path) -> bool) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+    let mut links = links.map(|entry| entry.path());
+    links.any(|link| {
+        let mut path = link;
+        for _ in 0..MAX_LINKS {
+            let (Ok(target), Some(parent)) = (std::fs::read_link(&path), path.parent()) else {
+                return false;
+            };
+            path = parent.join(target);
+            let place = path
+                .parent()
+                .and_then(|parent| writable_place(parent, is_writable));
+            if place.is_some_and(|place| is_writable(&place)) {
+                return true;
+            }
+        }
+        // The system follows no more links either.
+        false
+    })
 }
 
 /// Returns the first file, link or folder on the way to a path that commands can write. A path that
@@ -197,9 +237,31 @@ mod tests {
         let linked = safe.join("linked");
         let missing = safe.join("missing");
         let folders = [&*open, &*linked, &*safe, &*missing, Path::new("bin")];
-        assert_eq!(
-            safe_search_path(&path_of(&folders), &is_writable),
-            safe.clone().into_os_string()
-        );
+        let kept = || safe_search_path(&path_of(&folders), &is_writable);
+        assert_eq!(kept(), safe.clone().into_os_string());
+        // Links within safe folders, and to what commands cannot create.
+        symlink("tool", safe.join("own")).unwrap();
+        symlink("own", safe.join("again")).unwrap();
+        symlink(safe.join("gone/tool"), safe.join("dangling")).unwrap();
+        assert_eq!(kept(), safe.clone().into_os_string());
+        for target in [
+            open.join("tool"),
+            open.join("later"),
+            open.join("bin/later"),
+            PathBuf::from("../open/tool"),
+            PathBuf::from("linked/tool"),
+        ] {
+            let link = safe.join("bad");
+            symlink(&target, &link).unwrap();
+            assert_eq!(kept(), OsString::new(), "{}", target.display());
+            // A link to the link.
+            std::fs::rename(&link, safe.join("first")).unwrap();
+            symlink("first", &link).unwrap();
+            assert_eq!(kept(), OsString::new(), "{}", target.display());
+            std::fs::remove_file(&link).unwrap();
+            std::fs::remove_file(safe.join("first")).unwrap();
+        }
+        symlink("loop", safe.join("loop")).unwrap();
+        assert_eq!(kept(), safe.into_os_string());
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::git_files::{bare_repositories, is_repository, repository_paths};
 use crate::hidden_paths::expand_home;
+use crate::workspace::WorkspacePaths;
 
 /// Names that are always protected: history and hooks, and Selvedge's own configuration. They are
 /// also protected in the folders above the workspace, where programs look for them.
@@ -85,6 +86,8 @@ pub(crate) struct ProtectedPaths {
     rare_names: Vec<String>,
     /// Further protected paths, absolute.
     paths: Vec<PathBuf>,
+    /// Folders in which others work, absolute. They are not named to agents.
+    foreign: Vec<PathBuf>,
     /// Paths that stay writable although the repository names them, absolute.
     excepted: Vec<PathBuf>,
     /// The canonical home folder. If it is writable, its dot files are protected.
@@ -92,10 +95,14 @@ pub(crate) struct ProtectedPaths {
 }
 
 impl ProtectedPaths {
-    /// Creates the list for a workspace. An entry of `added` without a slash is a name in every
+    /// Creates the list for a workspace. A protected path without a slash is a name in every
     /// folder, one with a slash is a path relative to the workspace, or to the home folder after
-    /// `~`. `excepted` entries are removed from the list; those of repositories stay.
-    pub(crate) fn new(root: &Path, added: &[PathBuf], excepted: &[PathBuf]) -> Self {
+    /// `~`. Unprotected ones are removed from the list; those of repositories stay.
+    pub(crate) fn new(root: &Path, rules: &WorkspacePaths) -> Self {
+        let (added, excepted) = (&rules.protected, &rules.unprotected);
+        // One that contains the workspace would make it read-only.
+        let mut foreign = rules.foreign.clone();
+        foreign.retain(|folder| folder.is_dir() && !root.starts_with(folder));
         let home = std::env::home_dir();
         let is_excepted = |name: &str| {
             let trimmed = |path: &PathBuf| path.to_string_lossy().trim_matches('/').to_owned();
@@ -118,6 +125,7 @@ impl ProtectedPaths {
                 .collect(),
             rare_names: rare_names.filter(|name| !is_excepted(name)).collect(),
             paths: paths.into_iter().map(full).collect(),
+            foreign,
             excepted: excepted.iter().map(full).collect(),
             home: home.and_then(|home| home.canonicalize().ok()),
         }
@@ -153,7 +161,8 @@ impl ProtectedPaths {
         if let Some(name) = name.or_else(|| rare_names.find(is_rare_part)) {
             return Some(format!("{name} is protected"));
         }
-        if let Some(protected) = self.paths.iter().find(|protected| {
+        let mut paths = self.paths.iter().chain(&self.foreign);
+        if let Some(protected) = paths.find(|protected| {
             let real = protected.canonicalize();
             path.starts_with(protected) || real.is_ok_and(|real| path.starts_with(real))
         }) {
@@ -263,6 +272,7 @@ impl ProtectedPaths {
         let mut paths: Vec<PathBuf> = all
             .chain(repositories)
             .chain(self.paths.iter().cloned())
+            .chain(self.foreign.iter().cloned())
             .collect();
         let targets: Vec<PathBuf> = paths
             .iter()

@@ -147,6 +147,22 @@ impl SafeGit {
         self
     }
 
+    /// Ignores the configuration of the user and the system, so that no filter is known. That of
+    /// the repository has none, or git would not run.
+    pub(crate) fn without_filters(mut self) -> Self {
+        let ignored = [
+            ("GIT_CONFIG_GLOBAL", "/dev/null"),
+            ("GIT_CONFIG_NOSYSTEM", "1"),
+        ];
+        self.env.retain(|(name, _)| {
+            name != "GIT_CONFIG_PARAMETERS" && ignored.iter().all(|(other, _)| name != other)
+        });
+        let pairs = ignored.iter();
+        self.env
+            .extend(pairs.map(|(name, value)| (name.into(), value.into())));
+        self
+    }
+
     /// Runs git and returns its output without the line break at the end.
     pub(crate) fn line<A: AsRef<OsStr>>(&self, args: &[A]) -> Result<String, WorktreeError> {
         let output = self.bytes(args)?;

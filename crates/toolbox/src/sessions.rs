@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    ApprovalPolicy, AuthorKind, CallReach, CallTimeout, InboxMessage, InboxState, MessageAuthor,
-    NewInboxMessage, NewSession, Preview, PreviewContent, QueuedTurnRunner, ResultView,
-    SandboxPolicy, SessionError, SessionFilter, SessionFolder, SessionInfo, SessionRunner,
-    SessionState, SessionStore, SessionWait, ToolSpec, TurnBudgets, TurnPermissions,
-    WorkspaceReach, new_id,
+    ApprovalPolicy, AuthorKind, BudgetAmounts, BudgetShare, CallReach, CallTimeout, InboxMessage,
+    InboxState, MessageAuthor, NewInboxMessage, NewSession, Preview, PreviewContent,
+    QueuedTurnRunner, ResultView, SandboxPolicy, SessionError, SessionFilter, SessionFolder,
+    SessionInfo, SessionRunner, SessionState, SessionStore, SessionWait, ToolSpec, TurnBudgets,
+    TurnPermissions, WorkspaceReach, new_id,
 };
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, parse_args, typed_call};
 use serde::{Deserialize, Serialize};
@@ -201,7 +201,11 @@ impl Tool for SessionCreate {
         let run = async move |args: SessionCreateArgs| {
             let access = require(&self.0)?;
             let environment = access.environment(args.env.as_deref())?;
-            let mut permissions = access.permissions_of(&call);
+            let share = match args.prompt {
+                Some(_) => BudgetShare::Half(1),
+                None => BudgetShare::Rest,
+            };
+            let mut permissions = access.permissions_of(&call, share);
             let directory = environment.directory.clone();
             permissions.workspace = directory.unwrap_or(permissions.workspace);
             permissions.sandbox = environment.sandbox.unwrap_or(permissions.sandbox);
@@ -219,6 +223,7 @@ impl Tool for SessionCreate {
                 let hint = error.hint().unwrap_or_default();
                 return Err(ToolError::new(error.to_string()).suggest(hint));
             }
+            let set_aside = permissions.budget();
             let session = NewSession {
                 title: args.title,
                 environment: args.env,
@@ -232,7 +237,11 @@ impl Tool for SessionCreate {
                 max_client_sessions: None,
             };
             let has_prompt = session.prompt.is_some();
-            let session = access.store.create(session).await.map_err(tool_error)?;
+            let created = access.store.create(session).await;
+            if created.is_err() && has_prompt {
+                access.give_back(&call, set_aside);
+            }
+            let session = created.map_err(tool_error)?;
             if has_prompt {
                 access.runner.message_queued(session.id.clone()).await;
             }
@@ -336,15 +345,25 @@ impl Tool for SessionSend {
                 }
                 _ => None,
             };
+            let share = match args.wait {
+                true => BudgetShare::Rest,
+                false => BudgetShare::Half(1),
+            };
+            let permissions = access.permissions_of(&call, share);
+            let budget = permissions.budget();
             let message = NewInboxMessage {
                 session: session.clone(),
                 author,
                 text: args.message,
-                permissions: Some(access.permissions_of(&call)),
+                permissions: Some(permissions),
                 idempotency_key: Some(call.idempotency_key.clone()),
                 max_open_messages: Some(access.max_open_messages),
             };
-            let queued = access.store.send(message).await.map_err(tool_error)?;
+            let queued = access.store.send(message).await;
+            if queued.is_err() && !args.wait {
+                access.give_back(&call, budget);
+            }
+            let queued = queued.map_err(tool_error)?;
             if !args.wait {
                 let runner = access.runner.message_queued(session).await;
                 return Ok(SessionSendOutput::queued(&queued, runner));
@@ -353,11 +372,16 @@ impl Tool for SessionSend {
             let answered = tokio::select! {
                 biased;
                 () = call.cancel.cancelled() => {
+                    // The turn continues, and what it uses counts in no other turn.
+                    access.set_aside(&call, budget);
                     return Err(ToolError::new("the wait was cancelled").outcome_unknown());
                 }
                 answered = access.runner.run_until_answered(session, queued.number, run) => answered,
             };
             drop(waiting);
+            if answered.is_err() {
+                access.set_aside(&call, budget);
+            }
             SessionSendOutput::answered(answered.map_err(tool_error)?)
         };
         typed_call(args, run, |output: &SessionSendOutput| {
@@ -418,10 +442,22 @@ impl SessionAccess {
         })
     }
 
-    /// Returns the permissions of scripts, with the remaining budget of this turn.
-    fn permissions_of(&self, call: &CallContext) -> TurnPermissions {
+    /// Returns the permissions of scripts, with a share of the remaining budget of this turn.
+    fn permissions_of(&self, call: &CallContext, share: BudgetShare) -> TurnPermissions {
         let budgets = self.budgets.as_deref();
-        self.permissions.of_turn(&call.scope_id, budgets)
+        self.permissions.of_turn(&call.scope_id, budgets, share)
+    }
+
+    fn set_aside(&self, call: &CallContext, budget: BudgetAmounts) {
+        if let Some(budgets) = &self.budgets {
+            budgets.set_aside(&call.scope_id, budget);
+        }
+    }
+
+    fn give_back(&self, call: &CallContext, budget: BudgetAmounts) {
+        if let Some(budgets) = &self.budgets {
+            budgets.give_back(&call.scope_id, budget);
+        }
     }
 
     fn environment(&self, name: Option<&str>) -> Result<SessionEnvironment, ToolError> {

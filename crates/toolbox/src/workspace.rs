@@ -33,6 +33,8 @@ pub struct WorkspacePaths {
     /// Further paths that stay read-only in writable folders. A single name means every file and
     /// folder of that name.
     pub protected: Vec<PathBuf>,
+    /// Folders in which others work. They stay read-only in writable folders, and are not named.
+    pub foreign: Vec<PathBuf>,
     /// Names that are protected by default and shall not be.
     pub unprotected: Vec<PathBuf>,
     /// Further paths that cannot be read.
@@ -123,7 +125,7 @@ impl Workspace {
         }
         Ok(Self {
             inner: Arc::new(WorkspaceInner {
-                protected: ProtectedPaths::new(&root, &paths.protected, &paths.unprotected),
+                protected: ProtectedPaths::new(&root, paths),
                 hidden: HiddenPaths::new(&root, &paths.private, &paths.hidden, &paths.visible),
                 // The last private folder is the same for all processes of a user.
                 lock_folders: (paths.private.iter().rev())

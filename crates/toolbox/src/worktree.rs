@@ -177,7 +177,7 @@ impl SessionWorktree {
     }
 
     /// Creates the worktree from the commit that is checked out in the repository, unless it
-    /// exists.
+    /// exists. One that was deleted gets the files of its branch as git stores them.
     pub fn create_if_missing(&self) -> Result<(), WorktreeError> {
         let git = self.repository_git()?;
         let base = self.base_reference();
@@ -197,16 +197,25 @@ impl SessionWorktree {
         let branch = self.branch();
         let reference = format!("refs/heads/{branch}");
         let mut add: Vec<OsString> = ["worktree", "add", "-q"].map(OsString::from).into();
-        match git.succeeds(&["rev-parse", "--verify", "-q", &reference])? {
-            true => add.extend([self.path.clone().into(), branch.into()]),
-            false => add.extend([
+        if git.succeeds(&["rev-parse", "--verify", "-q", &reference])? {
+            add.extend([
+                "--no-checkout".into(),
+                self.path.clone().into(),
+                branch.into(),
+            ]);
+            git.bytes(&add)?;
+            // The branch may have files of the agent, which could name filters of the user.
+            let git = SafeGit::open(&self.path)?.without_filters();
+            git.bytes(&["-c", "safe.directory=*", "reset", "-q", "--hard"])?;
+        } else {
+            add.extend([
                 "-b".into(),
                 branch.into(),
                 self.path.clone().into(),
                 "HEAD".into(),
-            ]),
+            ]);
+            git.bytes(&add)?;
         }
-        git.bytes(&add)?;
         if !git.succeeds(&["rev-parse", "--verify", "-q", &base])? {
             git.bytes(&["update-ref", &base, &reference])?;
         }

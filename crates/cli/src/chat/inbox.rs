@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use selvedge_agent::{Session, TurnOutcome};
-use selvedge_protocol::{ClaimedMessage, InboxMessage, RequestGate, SessionStore};
+use selvedge_journal::Journal;
+use selvedge_protocol::{
+    ApiTokenStore, ClaimedMessage, InboxMessage, RequestGate, SessionQueueStore, SessionStore,
+    TokenScope,
+};
 
 use super::app::Chat;
 use super::conversation::{TurnStart, wait_here};
@@ -68,9 +72,7 @@ impl Chat {
         let Some((journal, id)) = journal.zip(self.session_id.as_deref()) else {
             return false;
         };
-        let queue = wait_here(journal.queue(id)).unwrap_or_default();
-        let first = queue.first();
-        first.is_some_and(|message| self.may_answer(message))
+        self.may_answer_next(&journal, id)
     }
 
     /// Starts the turn of the oldest message that waits for the session, if there is one.
@@ -101,13 +103,7 @@ impl Chat {
         let (journal, session) = (self.setup.journal.clone()?, self.session.take()?);
         let id = session.id().to_owned();
         let mut found = None;
-        while let Ok(queue) = wait_here(journal.queue(&id)) {
-            if !queue
-                .first()
-                .is_some_and(|message| self.may_answer(message))
-            {
-                break;
-            }
+        while self.may_answer_next(&journal, &id) {
             let Ok(Some(claimed)) = wait_here(journal.claim_next(&id)) else {
                 break;
             };
@@ -123,6 +119,14 @@ impl Chat {
         found
     }
 
+    /// Whether this chat may answer the oldest message of its session.
+    fn may_answer_next(&self, journal: &Journal, session: &str) -> bool {
+        let queue = wait_here(journal.queue(session)).unwrap_or_default();
+        let first = queue.first();
+        first.is_some_and(|message| self.may_answer(message))
+            && wait_here(next_may_use_channels(journal, session))
+    }
+
     /// Whether a turn of this chat may do no more than the sender of a message allows.
     fn may_answer(&self, message: &InboxMessage) -> bool {
         let own = self.setup.turn_permissions();
@@ -133,7 +137,7 @@ impl Chat {
     /// Returns what decides about the requests of the turn that answers a message, if a token pays
     /// for it.
     pub(super) fn inbox_gate(&self) -> Option<Arc<dyn RequestGate>> {
-        let payer = self.inbox_message.as_ref()?.payer.clone()?;
+        let payer = self.inbox_message.as_ref()?.payer.as_ref()?;
         let journal = self.setup.journal.as_ref()?;
         Some(Arc::new(TurnGate::new(
             journal,
@@ -157,4 +161,18 @@ impl Chat {
             self.print_problem(&Problem::new(error.to_string()));
         }
     }
+}
+
+/// Whether the oldest message of a session may lead to posts: no token pays for it, or one with the
+/// scope of channels. Scripts of a chat can use channels, so a server answers the others.
+async fn next_may_use_channels(journal: &Journal, session: &str) -> bool {
+    let Ok(Some(next)) = journal.next_message(session).await else {
+        return false;
+    };
+    let Some(payer) = next.payer else {
+        return true;
+    };
+    let tokens = journal.tokens().await.unwrap_or_default();
+    let mut payers = tokens.iter().filter(|token| token.name == payer);
+    payers.any(|token| token.scopes.contains(&TokenScope::Channels))
 }

@@ -131,6 +131,7 @@ fn other_spellings_of_the_cookie_are_no_token() {
     let (server, client) = fixture.start();
     let pair = log_in(&client, &login_path(&fixture, &server));
     let secret = pair.split_once('=').unwrap().1;
+    let own = format!("http://{}", server.address);
     let read = |cookie: &str| {
         let headers = [NO_TOKEN, ("Cookie", cookie)];
         client
@@ -150,6 +151,39 @@ fn other_spellings_of_the_cookie_are_no_token() {
         format!("selvedge_token={}", &secret[..secret.len() - 1]),
     ] {
         assert_eq!(read(&cookie), 401, "{cookie}");
+    }
+    // A server on another port of the host receives the cookie. It is no bearer token there, and a
+    // bearer token is no cookie.
+    let bearer = format!("Bearer {secret}");
+    let client_cookie = format!("selvedge_token={}", client.secret);
+    let client_bearer = format!("Bearer {}", client.secret);
+    for headers in [
+        vec![("Authorization", bearer.as_str())],
+        vec![("Authorization", bearer.as_str()), ("Cookie", &pair)],
+        vec![("Authorization", bearer.as_str()), ("Origin", &own)],
+        vec![NO_TOKEN, ("Cookie", &client_cookie)],
+        vec![NO_TOKEN, ("Cookie", &client_cookie), ("Origin", &own)],
+    ] {
+        for start in ["GET /api/v1/workspaces", "GET /v1/models", "GET /metrics"] {
+            let refused = client.request(start, &headers, "");
+            assert_eq!(refused.status, 401, "{start} {headers:?}: {refused:?}");
+        }
+    }
+    let headers = [("Authorization", client_bearer.as_str()), ("Cookie", &pair)];
+    let read_by_client = client.request("GET /api/v1/workspaces", &headers, "");
+    assert_eq!(read_by_client.status, 200, "{read_by_client:?}");
+    // Pages on other ports of the host cannot read with it either.
+    for (site, status) in [
+        ("same-origin", 200),
+        ("none", 200),
+        ("same-site", 403),
+        ("cross-site", 403),
+        ("Same-Origin", 403),
+        ("", 200),
+    ] {
+        let headers = [NO_TOKEN, ("Cookie", &pair), ("Sec-Fetch-Site", site)];
+        let read = client.request("GET /api/v1/workspaces", &headers, "");
+        assert_eq!(read.status, status, "{site:?}: {read:?}");
     }
     // The cookie reaches the workspaces of valid tokens, and those of a revoked one no more.
     let (folder, _) = fixture.other_workspace("brief");

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::fixture::ServeFixture;
 use crate::isolation::{run_script, runs_scripts};
-use crate::support::api::ApiClient;
+use crate::support::api::{ApiClient, ApiServer};
 use crate::support::folder_without_commands;
 
 fn git(folder: &Path, args: &[&str]) {
@@ -159,6 +159,53 @@ fn no_configuration_of_a_repository_runs_a_program() {
     }
     assert!(use_worktree(&client));
     assert!(!mark.exists());
+}
+
+/// An agent names a filter of the user's own configuration in its worktree, and a person deletes
+/// the folder of the worktree.
+#[test]
+fn filters_of_the_user_do_not_run_for_files_of_an_agent() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let work = fixture.workspace.work().canonicalize().unwrap();
+    let outside = folder_without_commands();
+    let outside = outside.path().canonicalize().unwrap();
+    let (program, mark) = evil_program(&outside);
+    let config = outside.join("gitconfig");
+    let program = program.display();
+    let text = format!("[filter \"mine\"]\n\tsmudge = {program}\n\tclean = cat\n");
+    std::fs::write(&config, text).unwrap();
+    git(&work, &["init", "-q"]);
+    std::fs::write(work.join("a.txt"), "one\n").unwrap();
+    git(&work, &["add", "-A"]);
+    git(&work, &["commit", "-q", "-m", "x"]);
+    let mut command = fixture
+        .workspace
+        .command(&["serve", "--addr", "127.0.0.1:0"]);
+    command.env("GIT_CONFIG_GLOBAL", &config);
+    let server = ApiServer::listen(command);
+    let client = server.client(&fixture.secret);
+    let session = client.session(json!({"worktree": true}));
+    let write = "await tools.writeFile({ path: '.gitattributes', content: '* filter=mine\\n' }); \
+        await tools.writeFile({ path: 'evil.txt', content: 'zebra\\n' }); return 'written'";
+    let answer = run_script(&client, &session, write);
+    assert!(answer.contains("written"), "{answer}");
+    // The changes are a commit of the branch after that.
+    let applied = client.post(&format!("/api/v1/sessions/{session}/apply"), json!({}));
+    assert_eq!(applied.status, 200, "{applied:?}");
+    assert!(!mark.exists());
+    let home = fixture.workspace.home();
+    let worktree = home.with_file_name("home-worktrees").join(&session);
+    for _ in 0..2 {
+        std::fs::remove_dir_all(&worktree).unwrap();
+        let read = "return JSON.stringify(await tools.readFile({ path: 'evil.txt' }))";
+        let answer = run_script(&client, &session, read);
+        assert!(answer.contains("zebra"), "{answer}");
+        assert!(worktree.join("a.txt").exists());
+        let ran = std::fs::read_to_string(&mark).unwrap_or_default();
+        assert_eq!(ran, "");
+    }
+    let diff = client.get(&format!("/api/v1/sessions/{session}/diff"));
+    assert_eq!(diff.body["diff"], "", "{diff:?}");
 }
 
 /// The folder of a token came from an archive with a `.git` of its own.

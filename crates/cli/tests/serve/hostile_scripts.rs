@@ -15,7 +15,7 @@ use crate::support::api::ApiClient;
 use crate::support::{TEST_TIMEOUT, folder_without_commands};
 
 /// Runs a script in a new session, denies what it asks for, and returns the answer.
-fn run_and_deny(client: &ApiClient, code: &str) -> String {
+pub fn run_and_deny(client: &ApiClient, code: &str) -> String {
     let session = client.session(json!({}));
     let number = client.message(&session, &format!("RUN:{code}"));
     let deadline = Instant::now() + TEST_TIMEOUT;

@@ -255,7 +255,7 @@ fn a_turn_is_not_reverted_in_the_target_of_a_link() {
     assert!(reverted.status >= 400, "{reverted:?}");
     // Another machine that shares the database may have the folder.
     let refusal = match store::uses_files() {
-        true => "now leads to",
+        true => "another folder is in the place of",
         false => "does not serve the workspace",
     };
     assert!(reverted.text.contains(refusal), "{reverted:?}");

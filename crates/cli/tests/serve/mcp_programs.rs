@@ -156,10 +156,21 @@ fn a_server_executes_no_files_of_the_workspace() {
     let in_folder = json!({"command": "python3", "args": ["-m", "helper"], "cwd": "."});
     let by_path =
         json!({"command": "sh", "args": ["-c", "helper"], "env": {"PATH": "WORK/bin:/bin"}});
+    let by_file = json!({"command": "python3", "args": ["WORK/helper.py"]});
+    let by_shell = json!({"command": "sh", "args": ["-c", "exec python3 'WORK/helper.py'"]});
+    let by_option = json!({"command": "python3", "args": ["-X", "pycache_prefix=WORK/bin"]});
+    let by_variable = json!({
+        "command": "python3", "args": ["-m", "helper"], "env": {"PYTHONPATH": "WORK"}
+    });
+    let argument = "its `args` or `env` name ";
     for (server, reason) in [
         (module, "No module named helper"),
         (in_folder, "it would start in "),
         (by_path, "not found"),
+        (by_file, argument),
+        (by_shell, argument),
+        (by_option, argument),
+        (by_variable, argument),
     ] {
         let fixture = ServeFixture::new(runs_scripts);
         let work = fixture.workspace.work().canonicalize().unwrap();

@@ -4,19 +4,23 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::server::{Asked, Reply};
-use crate::support::TEST_TIMEOUT;
+use crate::support::api::create_token;
+use crate::support::{TEST_TIMEOUT, folder_without_commands};
 
-/// Returns a fixture with an MCP server that writes a line to a file whenever it starts.
+/// Returns a fixture with an MCP server that writes a line to a file whenever it starts, and the
+/// folder of that file, which agents cannot write.
 fn with_mcp_server(
     script: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
-) -> (ServeFixture, PathBuf) {
+) -> (ServeFixture, PathBuf, TempDir) {
     let fixture = ServeFixture::new(script);
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
-    let starts = fixture.workspace.work().join("starts");
+    let kept = folder_without_commands();
+    let starts = kept.path().join("starts");
     let command = format!(
         "echo start >> '{}'; exec python3 '{}' good",
         starts.display(),
@@ -28,7 +32,7 @@ fn with_mcp_server(
     );
     let config = crate::fixture::config_text(&fixture.model.url, "");
     fixture.workspace.config(&format!("{config}{server}"));
-    (fixture, starts)
+    (fixture, starts, kept)
 }
 
 fn lines(file: &Path) -> usize {
@@ -43,7 +47,7 @@ fn last_message(asked: &Asked) -> String {
 
 #[test]
 fn turns_of_a_workspace_share_its_mcp_server_until_a_reload() {
-    let (fixture, starts) =
+    let (fixture, starts, _kept) =
         with_mcp_server(|asked| match last_message(asked).contains("echo it") {
             true => vec![text(&block("return await tools.mcp.odd.echo({ x: 7 })"))].into(),
             false => vec![text("done")].into(),
@@ -76,7 +80,7 @@ fn turns_of_a_workspace_share_its_mcp_server_until_a_reload() {
 /// The model of each session answers with the name of the session, which is in its history.
 #[test]
 fn a_request_of_an_mcp_server_is_answered_in_the_turn_that_called_it() {
-    let (fixture, _) = with_mcp_server(|asked| match last_message(asked) {
+    let (fixture, _, _kept) = with_mcp_server(|asked| match last_message(asked) {
         last if last.contains("think about it") => {
             vec![text(&block("return await tools.mcp.odd.think({})"))].into()
         }
@@ -118,12 +122,13 @@ fn documents_are_indexed_once_for_all_turns_and_found_when_they_change() {
         answer.contains("issues/one.md") && answer.contains("issues/two.md"),
         "{answer}"
     );
-    // The folder itself is replaced, not only its files.
+    // A person replaces the folder itself, not only its files, and says so.
     let work = fixture.workspace.work();
     let old = work.with_file_name("old");
     std::fs::rename(&work, &old).unwrap();
     std::fs::create_dir_all(&issues).unwrap();
     write("three.md");
+    create_token(&fixture.workspace, &["again"]);
     let answer = found();
     assert!(
         answer.contains("issues/three.md") && !answer.contains("one.md"),
