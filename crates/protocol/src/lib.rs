@@ -47,7 +47,7 @@ pub use event::{EventSink, LogLevel, OutputStream, PlanStep, PlanStepStatus, Run
 pub use id::{new_document_key, new_id, now_ms, since_epoch};
 pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus,
-    ScriptToolCall, ScriptToolCallOutput,
+    ScriptToolCall, ScriptToolCallOutput, command_exit_code,
 };
 pub use leases::{LeaseObserver, ServerLeaseStore};
 pub use ledger::{
