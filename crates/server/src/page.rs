@@ -46,6 +46,7 @@ page_files! {
     "dom.js"
     "format.js"
     "front-matter.js"
+    "raw-turn.js"
     "recalled.js"
     "render.js"
     "approval-store.js"

@@ -445,6 +445,12 @@ await run({
     await page.click('.item >> text=turn 1');
     await page.waitForSelector('.bands .band');
     await page.waitForSelector('.level-columns section[aria-label="one line"]');
+    // In full, the turn has its messages and its script, and no JSON of the journal.
+    const full = page.locator('.level-columns section[aria-label="in full"]');
+    await full.locator('.kind:text-is("Message") >> xpath=../following-sibling::pre[1]').waitFor();
+    await full.locator('.keyword:text-is("await")').first().waitFor();
+    await full.locator('p:text-is("writeFile a.txt")').waitFor();
+    check(!(await full.textContent()).includes('"type"'), 'JSON of items');
     await page.click('text=Lessons');
     await page.waitForSelector('text=There are no lessons yet.');
     await show(page, `memory/${(await ask('long session')).session}`);
