@@ -65,7 +65,8 @@ pub(crate) struct TokenCreateArgs {
     /// Name of the token, and of the person or program that uses it [default: a random name]
     pub(crate) name: Option<String>,
 
-    /// What the token may be used for; repeat for several [default: all except approvals]
+    /// What the token may be used for; repeat for several [default: all except approvals
+    /// and user-memory]
     #[arg(long, value_parser = enum_parser::<TokenScope>(), value_name = "SCOPE")]
     pub(crate) scope: Vec<TokenScope>,
 

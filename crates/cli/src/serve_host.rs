@@ -19,7 +19,7 @@ use selvedge_server::{
     AddLesson, ClientTool, EditLesson, HostError, HostErrorKind, HostedChangedTurn, HostedCheck,
     HostedDiff, HostedGradient, HostedItems, HostedLesson, HostedMcpServer, HostedMemoryHit,
     HostedReplay, HostedRun, HostedStep, HostedTool, HostedTopics, HostedTurn, HostedTurnLevel,
-    LessonReview, ResumedRun, RunResume, SessionHost, SessionPlace,
+    LessonReview, ResumedRun, RunResume, SessionHost, SessionPlace, UserLessonReach,
 };
 use selvedge_tools::camel_case;
 use serde_json::Value;
@@ -402,9 +402,18 @@ impl SessionHost for JournalHost {
         turn_levels(self.memory()?, session, turn).await
     }
 
-    async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError> {
-        let sessions = self.sessions_in(workspaces).await?;
-        lessons_of(self.memory()?, sessions.into_iter().collect(), workspaces).await
+    async fn lessons(
+        &self,
+        workspaces: &[String],
+        user: UserLessonReach,
+    ) -> Result<Vec<HostedLesson>, HostError> {
+        lessons_of(
+            self.memory()?,
+            self.sessions_in(workspaces).await?,
+            workspaces,
+            user,
+        )
+        .await
     }
 
     async fn add_lesson(&self, workspace: &str, lesson: AddLesson) -> Result<String, HostError> {

@@ -83,10 +83,9 @@ async fn create(journal: &Journal, args: TokenCreateArgs) -> Result<CliStatus> {
     }
     let mut scopes = args.scope;
     if scopes.is_empty() {
-        // Deciding about approvals is granted by name only.
         let all = TokenScope::ALL.into_iter();
         scopes = all
-            .filter(|scope| *scope != TokenScope::Approvals)
+            .filter(|scope| !TokenScope::BY_NAME.contains(scope))
             .collect();
     }
     scopes.sort();

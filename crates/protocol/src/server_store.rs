@@ -62,17 +62,23 @@ pub enum TokenScope {
     Memory,
     /// Read approval requests and decide about them.
     Approvals,
+    /// Read the lessons that are used in all projects, and change them with `approvals`.
+    #[serde(rename = "user-memory")]
+    UserMemory,
 }
 
 impl TokenScope {
     /// All scopes, in the order of the reference.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Sessions,
         Self::Documents,
         Self::Channels,
         Self::Memory,
         Self::Approvals,
+        Self::UserMemory,
     ];
+    /// Scopes that a token has only if they are granted by name.
+    pub const BY_NAME: [Self; 2] = [Self::Approvals, Self::UserMemory];
 
     /// Returns the name used in JSON and on the command line.
     pub fn as_str(self) -> &'static str {
@@ -82,6 +88,7 @@ impl TokenScope {
             Self::Channels => "channels",
             Self::Memory => "memory",
             Self::Approvals => "approvals",
+            Self::UserMemory => "user-memory",
         }
     }
 }

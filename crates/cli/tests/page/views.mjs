@@ -219,6 +219,14 @@ export const viewFlows = {
       ['Steps of the migration', steps, 'used'],
       'the layer',
     );
+    // A lesson that is used in all projects is decided about here, too.
+    check(await ask('all projects'), 'the layer is used in all projects');
+    await page.reload();
+    await page.click('button:has-text("All (")');
+    const shared = page.locator('article.card', { hasText: 'Steps of the migration' });
+    await shared.locator('.tag', { hasText: 'all projects' }).waitFor();
+    await shared.locator('button', { hasText: 'Decline' }).click();
+    await shared.locator('.tag', { hasText: 'declined' }).waitFor();
     await page.click('text=Topics');
     const row = page.locator('tr', { hasText: 'migration' });
     equal(await row.locator('.number').textContent(), '12', 'turns that mention a topic');

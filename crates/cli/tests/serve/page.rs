@@ -296,6 +296,15 @@ impl PageTest {
             }
             "tick commands" => json!(tick_commands(&folder)),
             "memory session" => self.memory_session(),
+            "all projects" => {
+                let lessons = self.client.get("/api/v1/memory/lessons").body;
+                let mut lessons = lessons["lessons"].as_array().unwrap().iter();
+                let steps = lessons.find(|lesson| lesson["kind"] == "layer").unwrap();
+                let id = steps["id"].as_str().unwrap();
+                let args = ["memory", "review", "--user", id];
+                let moved = self.fixture.workspace.command(&args).output().unwrap();
+                json!(moved.status.success())
+            }
             "lesson" => {
                 let content = "The queue in heron is started with `make heron`.";
                 let lesson = json!({"kind": "problem", "title": "Heron", "content": content});
