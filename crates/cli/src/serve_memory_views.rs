@@ -271,7 +271,7 @@ pub(crate) async fn search(
 }
 
 /// Uses the memory on a thread that may block.
-async fn read<T: Send + 'static>(
+pub(crate) async fn read<T: Send + 'static>(
     memory: Arc<Memory>,
     work: impl FnOnce(&Memory) -> Result<T, MemoryError> + Send + 'static,
 ) -> Result<T, HostError> {

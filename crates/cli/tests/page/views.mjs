@@ -117,6 +117,8 @@ export const viewFlows = {
     await part('runs').locator('text=No script has failed in the last 24 hours.').waitFor();
     const model = part('checks').locator('tr', { hasText: 'model' });
     await model.locator('text=/mock of mock at http:.*can be reached/').waitFor();
+    const memory = part('checks').locator('tr', { hasText: 'project memory' });
+    await memory.locator('text=/turns? stored, found by words.*0 proposals for review/').waitFor();
     // The queue is read again. A turn that a person stops is no error.
     await ask('stop');
     await part('queue').locator('text=0 turns run, 0 messages wait').waitFor();
