@@ -55,7 +55,9 @@ await run({
     await failed.locator('text=unused variable').first().waitFor();
     await page.waitForSelector('.item.assistant table td');
     await page.waitForSelector('.item.assistant strong:has-text("done")');
-    check(/tokens in/.test(await page.textContent('.usage')), 'the usage is shown');
+    // Two requests of a hundred input tokens.
+    const usage = await page.textContent('.usage');
+    check(/200 tokens in.* cost 0\.0200/.test(usage), usage);
     // After a reload the calls are the same, also if the run cannot be read.
     await page.route('**/api/v1/runs/*', (route) => route.abort());
     await page.reload();

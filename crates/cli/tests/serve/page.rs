@@ -226,7 +226,9 @@ impl PageTest {
     /// Starts a server with this configuration of the memory.
     fn with_memory(memory: &str) -> Self {
         let config = format!(
-            "{memory}\n[workspace]\ndocuments = [\"issues/**/*.md\"]\n\
+            "{memory}\n\
+            models.mock.prices = {{ input = 100.0, output = 0.0, cached_input = 100.0 }}\n\
+            [workspace]\ndocuments = [\"issues/**/*.md\"]\n\
             [mcp_servers.broken]\ncommand = \"selvedge-no-such-program\"\n\
             [mcp_servers.unused]\ncommand = \"true\"\nenabled = false"
         );
