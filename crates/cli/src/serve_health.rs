@@ -55,7 +55,7 @@ pub(crate) async fn memory_state(
                 None => format!("learning began {} ago", ago(pass.started_ms)),
             },
         };
-        let proposals = count_noun(proposals as u64, "proposal");
+        let proposals = count_noun(proposals, "proposal");
         Ok(format!(
             "{turns} stored, found by {compared}; {pass}; {proposals} for review"
         ))
