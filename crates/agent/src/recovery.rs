@@ -12,7 +12,7 @@ use selvedge_journal::{
 use selvedge_protocol::{
     CallRecord, CallStatus, ConversationItem, ErrorCode, FunctionCallOutput, Phase, ResumeAs,
     RunStatus, ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
-    first_attempt_id,
+    command_exit_code, first_attempt_id,
 };
 use selvedge_script::detect::{Segment, detect};
 use selvedge_script::{ResumeInput, named_run_to_resume};
@@ -106,6 +106,7 @@ fn call_record(call: &StoredCall) -> CallRecord {
         args_digest: call.digest.clone(),
         line: call.line,
         error: call.error.clone(),
+        exit_code: call.value.as_ref().and_then(command_exit_code),
     }
 }
 
@@ -400,6 +401,7 @@ mod tests {
                 args_digest: id.to_owned(),
                 line: None,
                 error: None,
+                exit_code: None,
             };
             if id != "tool_3" {
                 let end = CallEnd {

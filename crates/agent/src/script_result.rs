@@ -373,6 +373,7 @@ mod tests {
                 code: ErrorCode::ToolExecutionError,
                 message: message.to_owned(),
             }),
+            exit_code: None,
         }
     }
 

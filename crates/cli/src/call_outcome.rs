@@ -1,7 +1,7 @@
 //! How a call ended: the mark and the words that every view shows.
 
 use selvedge_journal::{StoredCall, StoredCallState};
-use selvedge_protocol::{CallError, CallRecord, CallStatus, ErrorCode};
+use selvedge_protocol::{CallError, CallRecord, CallStatus, ErrorCode, command_exit_code};
 
 /// Whether an outcome is good news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +34,16 @@ pub(crate) struct CallOutcomeLabel {
 }
 
 impl CallOutcomeLabel {
-    /// Describes a call that ended. `result_failure` says what went wrong in a call that is done.
+    /// Describes a call that ended. `result_failure` says what went wrong in a call that is done;
+    /// without it, the exit code does.
     pub(crate) fn of_record(call: &CallRecord, result_failure: Option<&str>) -> Self {
         Self::new(
             call.status,
             call.reused,
             call.error.as_ref(),
-            result_failure.map(str::to_owned),
+            result_failure
+                .map(str::to_owned)
+                .or_else(|| call.exit_code.and_then(exit_failure)),
         )
     }
 
@@ -112,7 +115,10 @@ fn command_failure(value: &serde_json::Value) -> Option<String> {
     if value["timedOut"] == true {
         return Some("stopped at its time limit".to_owned());
     }
-    let code = value.get("exitCode")?.as_i64()?;
+    command_exit_code(value).and_then(exit_failure)
+}
+
+fn exit_failure(code: i32) -> Option<String> {
     (code != 0).then(|| format!("exit {code}"))
 }
 

@@ -1,29 +1,35 @@
 //! `selvedge doctor`: checks the configuration, the sandbox, the confinement of commands, the MCP
-//! servers, the model, the keyring and git on this machine.
+//! servers, the models, the keyring and git on this machine.
 
+use std::collections::HashSet;
 use std::env::consts;
 use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use futures_util::future::join_all;
 use selvedge_config::Severity;
 use selvedge_confine::{ConfinementBackend, FeatureSupport};
 use selvedge_journal::JournalLocation;
-use selvedge_models::Provider;
+use selvedge_models::{ModelError, Provider};
 use selvedge_protocol::{ModelErrorKind, SandboxPolicy};
 use selvedge_server::{HostedCheck, HostedCheckState};
 use serde::{Serialize, Serializer};
+use tokio::time::error::Elapsed;
 
 use crate::CliStatus;
 use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
 use crate::keyring::KeyringState;
 use crate::output::{print_json_text, print_marked};
 use crate::problem::Problem;
-use crate::providers;
+use crate::providers::{self, ModelChoice};
 use crate::serve_errors::names_server_files;
 use crate::setup::{CliSetup, load_configuration_with_diagnostics};
 use crate::stored_keys::KeyStore;
+
+/// The answer of a provider to a request for its models, or that it took too long.
+type ListedModels = Result<Result<Vec<String>, ModelError>, Elapsed>;
 
 /// Time limit of a provider for its answer.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -136,7 +142,7 @@ fn check_setup(setup: &CliSetup) -> Vec<DoctorFinding> {
     findings.extend(check_confinement(setup));
     findings.push(check_servers(setup));
     findings.extend(check_journal(setup));
-    findings.push(check_model(setup));
+    findings.extend(check_models(setup));
     findings
 }
 
@@ -354,18 +360,44 @@ fn check_confinement(setup: &CliSetup) -> Vec<DoctorFinding> {
     findings
 }
 
-/// Asks the provider of the model that agents would use for its models, which costs nothing. No
-/// model is not a failure: scripts need none.
-fn check_model(setup: &CliSetup) -> DoctorFinding {
-    let checked = crate::run::runtime().and_then(|runtime| {
-        runtime.block_on(async {
-            let args = ModelChoiceArgs::default();
-            let choice = providers::choose_model_without_asking(&setup.config, &args).await?;
+/// Checks the model that agents would use, and those that the configuration names for environments
+/// and for the memory.
+fn check_models(setup: &CliSetup) -> Vec<DoctorFinding> {
+    let config = &setup.config;
+    let environments = config.environments.values().map(|environment| {
+        Ok(ModelChoiceArgs {
+            model: environment.model.clone(),
+            provider: environment.model_provider.clone(),
+        })
+    });
+    let memory = config.memory.model.iter();
+    let memory = memory.map(|name| providers::split_model_name(config, name));
+    let default = std::iter::once(Ok(ModelChoiceArgs::default()));
+    let checks = default
+        .chain(environments)
+        .chain(memory)
+        .map(|args| async move {
+            let choice = providers::choose_model_without_asking(config, &args?).await?;
             let client = choice.client()?;
             let listed = tokio::time::timeout(MODEL_TIMEOUT, client.list_models()).await;
             anyhow::Ok((choice, listed))
-        })
-    });
+        });
+    let mut findings: Vec<DoctorFinding> = match crate::run::runtime() {
+        Ok(runtime) => {
+            let checked = runtime.block_on(join_all(checks)).into_iter();
+            checked.map(model_finding).collect()
+        }
+        Err(error) => vec![model_finding(Err(error))],
+    };
+    // Several settings may name the same model.
+    let mut known = HashSet::new();
+    findings.retain(|finding| known.insert(finding.details.clone()));
+    findings
+}
+
+/// Describes a model and the answer of its provider to a request for its models, which costs
+/// nothing. No model is not a failure: scripts need none.
+fn model_finding(checked: Result<(ModelChoice, ListedModels)>) -> DoctorFinding {
     let (choice, listed) = match checked {
         Ok(checked) => checked,
         Err(error) => {

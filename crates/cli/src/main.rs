@@ -69,6 +69,7 @@ mod serve_args;
 mod serve_documents;
 mod serve_errors;
 mod serve_failed_turn;
+mod serve_health;
 mod serve_host;
 mod serve_items;
 mod serve_leases;

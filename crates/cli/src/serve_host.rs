@@ -20,23 +20,22 @@ use selvedge_server::{
     AddLesson, ClientTool, EditLesson, HostError, HostErrorKind, HostedChangedTurn, HostedCheck,
     HostedDiff, HostedGradient, HostedItems, HostedLesson, HostedMcpServer, HostedMemoryHit,
     HostedReplay, HostedRun, HostedStep, HostedTool, HostedTopics, HostedTurn, HostedTurnLevel,
-    LessonReview, ResumedRun, RunResume, SessionHost, SessionPlace,
+    LessonReview, ResumedRun, RunResume, SessionHost, SessionPlace, UserLessonReach,
 };
 use selvedge_tools::camel_case;
 use serde_json::Value;
 
 use crate::agent_setup::add_sub_agents;
-use crate::doctor::check_for_server;
 use crate::memory::delete_session;
 use crate::problem::Problem;
 use crate::programs::add_served_workspace;
-use crate::runs::replay_for_server;
 use crate::serve::path_folder_in;
 use crate::serve_documents::{call_in_workspace, document_patterns, document_source};
 use crate::serve_errors::{
     agent_failure, check_environment, failed, invalid, journal_failure, not_served, shown_problem,
 };
 use crate::serve_failed_turn::fail_turn;
+use crate::serve_health::{check_folder, memory_check, memory_state};
 use crate::serve_items::read_items;
 use crate::serve_leases::{is_declared, is_lost, is_unfinished};
 use crate::serve_mcp_status::mcp_servers;
@@ -45,7 +44,7 @@ use crate::serve_memory_views::{
 };
 use crate::serve_recovery::{continue_item_ids, reconcile_events};
 use crate::serve_resume::{ScriptClaims, resume_run, script_tools, turn_is_running};
-use crate::serve_runs::{list_runs, show_run};
+use crate::serve_runs::{list_runs, replay_run, show_run};
 use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
@@ -371,14 +370,7 @@ impl SessionHost for JournalHost {
         failed_call: Option<&str>,
     ) -> Result<HostedReplay, HostError> {
         let redactor = Redactor::new(lock(&self.user_config).journal.secret_names.clone());
-        let (id, failed_call) = (id.to_owned(), failed_call.map(str::to_owned));
-        let read = self.journal.spawn_blocking(move |journal| journal.run(&id));
-        let run = read.await.map_err(|error| journal_failure(&error))?;
-        let folder = run.summary.directory.clone();
-        let replay = move || replay_for_server(run, failed_call, &redactor);
-        let replayed = tokio::task::spawn_blocking(replay).await;
-        let replayed = replayed.map_err(HostError::failed)?;
-        replayed.map_err(|error| invalid(&error, &folder))
+        replay_run(&self.journal, redactor, id, failed_call).await
     }
 
     async fn script_tools(&self, workspace: &str) -> Result<Vec<HostedTool>, HostError> {
@@ -409,9 +401,13 @@ impl SessionHost for JournalHost {
         turn_levels(self.memory()?, session, turn).await
     }
 
-    async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError> {
+    async fn lessons(
+        &self,
+        workspaces: &[String],
+        user: UserLessonReach,
+    ) -> Result<Vec<HostedLesson>, HostError> {
         let sessions = self.sessions_in(workspaces).await?;
-        lessons_of(self.memory()?, sessions.into_iter().collect(), workspaces).await
+        lessons_of(self.memory()?, sessions, workspaces, user).await
     }
 
     async fn add_lesson(&self, workspace: &str, lesson: AddLesson) -> Result<String, HostError> {
@@ -437,11 +433,17 @@ impl SessionHost for JournalHost {
 
     async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError> {
         let configuration = self.requested_configuration(workspace)?;
-        let folder = workspace.to_owned();
-        let check = move || anyhow::Ok(check_for_server(&configuration.into_setup()?, &folder));
-        let checked = tokio::task::spawn_blocking(check).await;
-        let checked = checked.map_err(HostError::failed)?;
-        checked.map_err(|error| failed(&error))
+        let workspaces = [workspace.to_owned()];
+        let state = async {
+            let lessons = self
+                .lessons(&workspaces, UserLessonReach::Workspaces)
+                .await?;
+            let sessions = self.sessions_in(&workspaces).await?;
+            memory_state(self.memory()?, sessions, &lessons).await
+        };
+        let mut checks = check_folder(configuration, workspace).await?;
+        checks.push(memory_check(state.await));
+        Ok(checks)
     }
 
     async fn add_history(

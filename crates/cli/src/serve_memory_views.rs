@@ -13,7 +13,7 @@ use selvedge_memory::{
 use selvedge_server::{
     AddLesson, EditLesson, HostError, HostErrorKind, HostedBand, HostedGradient, HostedLesson,
     HostedLessonScope, HostedMemoryHit, HostedTopic, HostedTopics, HostedTurnLevel, LessonReview,
-    WrittenLessonKind,
+    UserLessonReach, WrittenLessonKind,
 };
 use selvedge_text::truncate_chars;
 
@@ -77,19 +77,23 @@ pub(crate) async fn turn_levels(
     .await
 }
 
-/// Returns the lessons that were learned only from these sessions, and those that a person wrote
-/// for a project of one of them or of one of the workspaces.
+/// Returns the lessons that were learned only from these sessions, those that a person wrote for a
+/// project of one of them or of one of the workspaces, and those of all projects that `user`
+/// reaches.
 pub(crate) async fn lessons_of(
     memory: Arc<Memory>,
-    sessions: HashSet<String>,
+    sessions: Vec<String>,
     workspaces: &[String],
+    user: UserLessonReach,
 ) -> Result<Vec<HostedLesson>, HostError> {
+    let sessions: HashSet<String> = sessions.into_iter().collect();
     let roots: Vec<String> = workspaces.iter().map(|folder| root_of(folder)).collect();
     read(memory, move |memory| {
         let mut projects: Option<HashSet<String>> = None;
         let mut shown = Vec::new();
         for lesson in memory.lessons(None)? {
             let is_shown = match (lesson.source_turns.as_slice(), &lesson.project) {
+                (_, None) if user == UserLessonReach::All => true,
                 ([], None) => false,
                 ([], Some(project)) => {
                     let known = match projects.take() {
@@ -267,7 +271,7 @@ pub(crate) async fn search(
 }
 
 /// Uses the memory on a thread that may block.
-async fn read<T: Send + 'static>(
+pub(crate) async fn read<T: Send + 'static>(
     memory: Arc<Memory>,
     work: impl FnOnce(&Memory) -> Result<T, MemoryError> + Send + 'static,
 ) -> Result<T, HostError> {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use selvedge_journal::{CallOverview, Journal, JournalError, Redactor, RunFilter, RunSummary};
-use selvedge_server::{HostError, HostedRun};
+use selvedge_server::{HostError, HostedReplay, HostedRun};
 use selvedge_tools::summarise_args;
 use serde_json::json;
 
 use crate::list_table::first_code_line;
-use crate::runs::run_json;
-use crate::serve_errors::journal_failure;
+use crate::runs::{replay_for_server, run_json};
+use crate::serve_errors::{invalid, journal_failure};
 
 /// Most runs whose overview is kept.
 const MAX_KEPT_OVERVIEWS: usize = 1000;
@@ -110,4 +110,21 @@ fn workspace_of_run(journal: &Journal, run: &RunSummary) -> String {
     let session = journal.session(&run.session).ok();
     let session = session.filter(|session| session.id == run.session && session.worktree);
     session.map_or_else(|| run.directory.clone(), |session| session.directory)
+}
+
+/// Replays a run, on a thread that may block.
+pub(crate) async fn replay_run(
+    journal: &Arc<Journal>,
+    redactor: Redactor,
+    id: &str,
+    failed_call: Option<&str>,
+) -> Result<HostedReplay, HostError> {
+    let (id, failed_call) = (id.to_owned(), failed_call.map(str::to_owned));
+    let read = journal.spawn_blocking(move |journal| journal.run(&id));
+    let run = read.await.map_err(|error| journal_failure(&error))?;
+    let folder = run.summary.directory.clone();
+    let replay = move || replay_for_server(run, failed_call, &redactor);
+    let replayed = tokio::task::spawn_blocking(replay).await;
+    let replayed = replayed.map_err(HostError::failed)?;
+    replayed.map_err(|error| invalid(&error, &folder))
 }

@@ -2,14 +2,13 @@
 //! commands failed, and who decided about its calls.
 
 use selvedge_database::params;
-use selvedge_protocol::{ApprovalRequest, CallStatus, ErrorCode, ScriptToolCallOutput};
+use selvedge_protocol::{
+    ApprovalRequest, CallStatus, ErrorCode, ScriptToolCallOutput, command_exit_code,
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{Journal, JournalError};
-
-/// The field of a call's value that has the exit code of a command.
-const EXIT_CODE_FIELD: &str = "exitCode";
 
 /// The source code of a run, and how it ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,7 +108,7 @@ impl Journal {
             let is_done = serde_json::from_value(Value::from(state)).ok() == Some(CallStatus::Done);
             if is_done {
                 let value: Option<Value> = self.payloads.get_json(&connection, row.get_ref(3)?)?;
-                let exit = value.and_then(|value| value.get(EXIT_CODE_FIELD)?.as_i64());
+                let exit = value.as_ref().and_then(command_exit_code);
                 failed_commands += u32::from(exit.is_some_and(|code| code != 0));
             }
         }

@@ -82,6 +82,51 @@ impl SessionEventStore for Journal {
         Ok(own.run_now_or_queue(read).await?)
     }
 
+    async fn events_of_kinds(
+        &self,
+        session: &str,
+        kinds: &[&str],
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<SessionEvent>, ServerStoreError> {
+        let own = self.for_session(session);
+        let kinds: Vec<String> = kinds.iter().map(|kind| (*kind).to_owned()).collect();
+        let (session, after) = (session.to_owned(), i64::try_from(after).unwrap_or(i64::MAX));
+        let limit = limit.min(MAX_EVENT_READ);
+        let read = move |journal: &Self, connection: &Connection| {
+            // A query per type reads only its part of the index.
+            let mut read = connection.prepare_cached(
+                "SELECT number, body FROM session_events
+                 WHERE session = ?1 AND kind = ?2 AND number > ?3 ORDER BY number LIMIT ?4",
+            )?;
+            let (mut events, mut end) = (Vec::new(), u64::MAX);
+            for kind in &kinds {
+                let mut rows = read.query(params![session, kind, after, limit])?;
+                let mut bytes = 0;
+                while let Some(row) = rows.next()? {
+                    if bytes >= MAX_EVENT_READ_BYTES {
+                        // What follows, of all types, is for the next read.
+                        end = end.min(event_number(row)?);
+                        break;
+                    }
+                    let body = journal
+                        .payloads
+                        .require_bytes(connection, row.get_ref(1)?)?;
+                    bytes += body.len();
+                    events.push(SessionEvent {
+                        number: event_number(row)?,
+                        body: serde_json::from_slice(&body)?,
+                    });
+                }
+            }
+            events.retain(|event: &SessionEvent| event.number < end);
+            events.sort_unstable_by_key(|event| event.number);
+            events.truncate(limit as usize);
+            Ok(events)
+        };
+        Ok(own.run_now_or_queue(read).await?)
+    }
+
     async fn event_before(
         &self,
         session: &str,

@@ -9,9 +9,9 @@ use selvedge_database::params;
 use selvedge_journal::{Journal, TokenAccount};
 use selvedge_protocol::{
     ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, AuthorKind, DecisionRace,
-    IdempotencyStore, MessageAuthor, NewApiToken, NewInboxMessage, NewSession, RemovedMessage,
-    RepeatedRequest, ServerStoreError, SessionError, SessionEventStore, SessionFolder,
-    SessionQueueStore, SessionStore, StoredReply, TokenScope,
+    IdempotencyStore, MAX_EVENT_READ_BYTES, MessageAuthor, NewApiToken, NewInboxMessage,
+    NewSession, RemovedMessage, RepeatedRequest, ServerStoreError, SessionError, SessionEventStore,
+    SessionFolder, SessionQueueStore, SessionStore, StoredReply, TokenScope,
 };
 use serde_json::{Value, json};
 use support::{WaitForResult, database, store};
@@ -72,6 +72,31 @@ fn events_have_numbers_without_gaps_also_if_two_processes_append() {
         let latest = journal.latest_event("ses_1", "a").await.unwrap().unwrap();
         assert_eq!(latest.number, 199);
         assert_eq!(journal.latest_event("ses_2", "b").await.unwrap(), None);
+    });
+}
+
+#[test]
+fn events_of_some_types_are_read_in_order_and_in_pages() {
+    let (_dir, journal) = journal();
+    block_on(async {
+        let kinds = ["a", "b", "c", "a", "b", "b"];
+        let events = kinds.map(|kind| event(kind, "x")).to_vec();
+        journal.append_events("ses_1", events).await.unwrap();
+        let numbers = async |kinds: &[&str], after, limit| {
+            let read = journal.events_of_kinds("ses_1", kinds, after, limit);
+            let events = read.await.unwrap().into_iter();
+            events.map(|event| event.number).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(&["a", "c"], 0, 9).await, [1, 3, 4]);
+        assert_eq!(numbers(&["b", "a"], 1, 3).await, [2, 4, 5]);
+        assert_eq!(numbers(&["b"], u64::MAX, 9).await, [0; 0]);
+        // Large events end a page for all types.
+        let large = "x".repeat(MAX_EVENT_READ_BYTES);
+        let events = [("a", ""), ("b", large.as_str()), ("b", "y"), ("a", "")];
+        let events = events.map(|(kind, text)| event(kind, text)).to_vec();
+        journal.append_events("ses_1", events).await.unwrap();
+        assert_eq!(numbers(&["a", "b"], 6, 9).await, [7, 8]);
+        assert_eq!(numbers(&["a", "b"], 8, 9).await, [9, 10]);
     });
 }
 

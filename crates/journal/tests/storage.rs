@@ -40,6 +40,7 @@ fn record(id: &str, status: CallStatus) -> CallRecord {
         args_digest: "d".into(),
         line: Some(1),
         error: None,
+        exit_code: None,
     }
 }
 

@@ -75,6 +75,7 @@ async fn end_call(journal: &Journal, id: &str) {
         args_digest: "d".to_owned(),
         line: None,
         error: None,
+        exit_code: None,
     };
     let value = json!(1);
     let end = CallEnd {

@@ -40,6 +40,11 @@ impl Memory {
         self
     }
 
+    /// Returns whether recall compares meanings, besides words.
+    pub fn compares_meanings(&self) -> bool {
+        self.encoder.is_some()
+    }
+
     /// Adds the built-in encoder. Does nothing without the feature `pocket`.
     pub fn with_built_in_encoder(self) -> Self {
         #[cfg(feature = "pocket")]

@@ -59,20 +59,25 @@ pub enum TokenScope {
     Memory,
     /// Read approval requests and decide about them.
     Approvals,
+    /// Read the lessons that are used in all projects, and change them with `approvals`.
+    #[serde(rename = "user-memory")]
+    UserMemory,
 }
 
 impl TokenScope {
     /// All scopes, in the order of the reference.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Sessions,
         Self::Documents,
         Self::Channels,
         Self::Memory,
         Self::Approvals,
+        Self::UserMemory,
     ];
 
     /// The scopes of a token that is created without any. The others are granted by name only:
-    /// deciding about approvals, and channels, which are the same for all workspaces.
+    /// deciding about approvals, and what reaches beyond the workspaces of the token: channels, and
+    /// lessons for all projects.
     pub const DEFAULT: [Self; 3] = [Self::Sessions, Self::Documents, Self::Memory];
 
     /// Returns the name used in JSON and on the command line.
@@ -83,6 +88,7 @@ impl TokenScope {
             Self::Channels => "channels",
             Self::Memory => "memory",
             Self::Approvals => "approvals",
+            Self::UserMemory => "user-memory",
         }
     }
 }

@@ -120,6 +120,15 @@ pub struct CallRecord {
     /// Why the call did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
+    /// Exit code of a command that ended. Another one than 0 means that the command failed, also if
+    /// the call is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+}
+
+/// Returns the exit code in the value that a call returned, if the call ran a command that ended.
+pub fn command_exit_code(value: &Value) -> Option<i32> {
+    value.get("exitCode")?.as_i64()?.try_into().ok()
 }
 
 /// Why a call did not succeed.

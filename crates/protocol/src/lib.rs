@@ -59,7 +59,7 @@ pub use id::{new_document_key, new_id, now_ms, since_epoch};
 pub use idempotency_store::{IdempotencyStore, RepeatedRequest, StoredReply};
 pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus,
-    ScriptToolCall, ScriptToolCallOutput,
+    ScriptToolCall, ScriptToolCallOutput, command_exit_code,
 };
 pub use leases::{LeaseObserver, ServerLeaseStore};
 pub use ledger::{

@@ -51,6 +51,15 @@ pub trait SessionEventStore: Send + Sync {
         after: u64,
         limit: u32,
     ) -> Result<Vec<SessionEvent>, ServerStoreError>;
+    /// Returns up to `limit` events of these types after a number, in order: at least one if there
+    /// is one, and fewer if they have more than [`MAX_EVENT_READ_BYTES`].
+    async fn events_of_kinds(
+        &self,
+        session: &str,
+        kinds: &[&str],
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<SessionEvent>, ServerStoreError>;
     /// Returns the newest event of a type.
     async fn latest_event(
         &self,

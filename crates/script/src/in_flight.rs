@@ -82,6 +82,7 @@ impl GuestCall {
             duration_ms: 0.0,
             args_digest: String::new(),
             error: None,
+            exit_code: None,
         }
     }
 }

@@ -76,6 +76,7 @@ impl ReplayAnswers {
                 code: ErrorCode::ToolExecutionError,
                 message: forced_failure_message(&pending.call_id),
             }),
+            exit_code: None,
         }
     }
 }

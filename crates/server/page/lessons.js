@@ -1,8 +1,7 @@
-// Lessons and reference layers of the memory: review them and change their text. Lessons that are
-// used in all projects can be changed only by a command, as the server refuses it.
+// Lessons and reference layers of the memory: review them and change their text.
 
 import { get, patch, post, remove } from '/page/api.js';
-import { answerOrder, button, emptyNote, errorNote, field, fill, h, marked } from '/page/dom.js';
+import { answerOrder, button, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
 import { dateTime, plural, visible } from '/page/format.js';
 import { newLesson } from '/page/new-lesson.js';
 import { rich } from '/page/render.js';
@@ -124,22 +123,16 @@ function lessonCard(lesson, reload) {
       facts(lesson),
       rich('markdown', lesson.content),
       sources(lesson.sources),
-      lesson.scope === 'user'
-        ? h(
-            'p',
-            { class: 'dim' },
-            marked('Used in all projects. Change it with `selvedge memory review`.'),
-          )
-        : h(
-            'div',
-            { class: 'actions' },
-            lesson.status === 'used' || lesson.kind === 'gap'
-              ? null
-              : act('Accept', decide('accept'), 'primary'),
-            lesson.status === 'declined' ? null : act('Decline', decide('decline')),
-            edit,
-            act('Delete', () => remove(path), 'danger'),
-          ),
+      h(
+        'div',
+        { class: 'actions' },
+        lesson.status === 'used' || lesson.kind === 'gap'
+          ? null
+          : act('Accept', decide('accept'), 'primary'),
+        lesson.status === 'declined' ? null : act('Decline', decide('decline')),
+        edit,
+        act('Delete', () => remove(path), 'danger'),
+      ),
       note,
     );
     return edit;

@@ -60,11 +60,20 @@ export function showFound(results, turns, lessons, terms) {
             { class: 'dim', title: 'How well the turn matches, compared with the others.' },
             `relevance ${turn.score.toFixed(2)}`,
           ),
+          h('span', { class: 'dim' }, reason(turn.text, terms)),
         ),
         foundText(turn.text, terms),
       ),
     ),
   );
+}
+
+/** Why a turn was found, as far as its text tells it. */
+function reason(text, terms) {
+  const lower = visible(text).toLowerCase();
+  const found = terms.filter((term) => lower.includes(term));
+  if (found.length) return `has ${found.map((term) => `“${term}”`).join(', ')}`;
+  return 'has other forms of the words, or a similar meaning';
 }
 
 /** The part of a text around the first match, and a button for the whole text. */

@@ -6,6 +6,7 @@ import { answerOrder, button, emptyNote, errorNote, fill, h } from '/page/dom.js
 import { count, visible } from '/page/format.js';
 import { showLessons } from '/page/lessons.js';
 import { searchedWords, showFound } from '/page/memory-results.js';
+import { rawTurn } from '/page/raw-turn.js';
 import { plain } from '/page/render.js';
 import { showTopics } from '/page/topics.js';
 
@@ -172,7 +173,7 @@ customElements.define(
                   'section',
                   { 'aria-label': name },
                   h('h4', null, name, h('span', { class: 'dim' }, ` · ${meaning}`)),
-                  plain(text, { dir: 'auto' }),
+                  level === 'raw' ? rawTurn(text) : plain(text, { dir: 'auto' }),
                 );
               }),
             ),

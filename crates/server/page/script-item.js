@@ -33,7 +33,9 @@ function codeBlock(source, language = 'ts') {
 }
 
 /** The state of a call, and a word if it says more. */
-function callState({ status, failure, error }) {
+function callState(call) {
+  const { status, error, exit_code: exit } = call;
+  const failure = call.failure ?? (exit ? `exit ${exit}` : null);
   const byPerson = stateByPerson(error?.code);
   if (byPerson) return { state: byPerson };
   const isFailed = (failure || error) && status === 'done';
@@ -227,21 +229,14 @@ function logLines(logs) {
 }
 
 /** Shows what the journal knows about the calls: their arguments, and who decided about them. */
-async function addSummaries(scriptId, calls, list, showFailed) {
+async function addSummaries(scriptId, calls, list) {
   try {
     const run = await readRun(scriptId);
-    showFailed(run.calls.filter((call) => call.value?.exitCode > 0).length);
     calls.forEach(({ id }, at) => {
       const call = run.calls.find((known) => known.id === id);
-      const exit = call?.value?.exitCode;
       if (!call) return;
       const row = callRow(
-        {
-          ...calls[at],
-          summary: summaryOf(call.args),
-          decision: decisionText(call),
-          failure: exit > 0 ? `exit ${exit}` : null,
-        },
+        { ...calls[at], summary: summaryOf(call.args), decision: decisionText(call) },
         async () => call,
       );
       list.children[at].replaceWith(row);
@@ -255,22 +250,21 @@ async function addSummaries(scriptId, calls, list, showFailed) {
 export function outputElement(item, model) {
   const known = model.scripts.get(item.id);
   const calls = (item.calls ?? []).map((call) => ({ ...known?.calls.get(call.id), ...call }));
-  const head = h('p', { class: 'item-head' });
-  const showHead = (failed) =>
-    fill(
-      head,
-      h('span', { class: 'kind' }, 'Result'),
-      runState({ state: item.status, error: item.error?.code, failed_commands: failed }),
-      h('span', { class: 'dim' }, duration(item.metadata?.duration_ms)),
-    );
+  const failed = calls.filter((call) => call.exit_code).length;
   const parts = [];
   if (calls.length) {
     const list = callList(item.id, calls);
     parts.push(list);
     const isUnknown = ({ summary, isAsked }) => summary === undefined || isAsked;
-    if (calls.some(isUnknown)) addSummaries(item.id, calls, list, showHead);
+    if (calls.some(isUnknown)) addSummaries(item.id, calls, list);
   }
-  showHead(calls.filter(({ failure }) => /^exit /.test(failure ?? '')).length);
+  const head = h(
+    'p',
+    { class: 'item-head' },
+    h('span', { class: 'kind' }, 'Result'),
+    runState({ state: item.status, error: item.error?.code, failed_commands: failed }),
+    h('span', { class: 'dim' }, duration(item.metadata?.duration_ms)),
+  );
   parts.push(head, ...resultParts(item));
   return h('div', null, parts);
 }

@@ -6,7 +6,8 @@
 
 import { follow, get } from '/page/api.js';
 import { answerOrder } from '/page/dom.js';
-import { plural, summaryOf } from '/page/format.js';
+import { summaryOf } from '/page/format.js';
+import { recalledNote } from '/page/recalled.js';
 import { decisionOf } from '/page/run-state.js';
 
 /** Most items of one request. */
@@ -35,7 +36,7 @@ function emptyScript() {
   return { status: 'running', calls: new Map(), logs: [], progress: null, startedMs: null };
 }
 
-/** Dispatches `items`, `live`, `script` (with an id), `usage`, `turn`, `recalled` and `changed`. */
+/** Dispatches `items`, `live`, `script` (with an id), `usage`, `turn` and `notes`. */
 export class TranscriptModel extends EventTarget {
   constructor(session) {
     super();
@@ -51,6 +52,8 @@ export class TranscriptModel extends EventTarget {
     this.notices = [];
     /** By turn: what the memory added to its prompt, `{ text, details }`, for people. */
     this.recalled = new Map();
+    /** By turn: how it ended. */
+    this.ends = new Map();
     /** Calls of approval requests that wait, by the id of the request. */
     this.asked = new Map();
     this.beginReadChanged = answerOrder();
@@ -87,6 +90,7 @@ export class TranscriptModel extends EventTarget {
       if (entry && entry.turn === latest.turn) this.expect(entry.turn, keyOf(entry.item));
     }
     await this.readChanged();
+    this.readNotes(latest.turn);
     this.tell('items');
     this.tell('usage');
     follow(`${path}/events`, {
@@ -118,9 +122,27 @@ export class TranscriptModel extends EventTarget {
       const { turns } = await get(`/sessions/${this.session}/changed-turns`, this.signal);
       if (!isNewest()) return;
       this.changed = new Map(turns.map(({ turn, files }) => [turn, files]));
-      this.tell('changed');
+      this.tell('notes');
     } catch {
       /* the end of the next turn reads them again */
+    }
+  }
+
+  /** Reads what the memory added to turns, and how they ended. Events repeat the latest turn. */
+  async readNotes(latest) {
+    try {
+      for (let after = 0; after !== undefined;) {
+        const path = `/sessions/${this.session}/turn-notes?after=${after}`;
+        const { turns, next } = await get(path, this.signal);
+        for (const note of turns.filter(({ turn }) => turn < latest)) {
+          if (note.recalled) this.recalled.set(note.turn, recalledNote(note.recalled));
+          this.ends.set(note.turn, note);
+        }
+        this.tell('notes');
+        after = next;
+      }
+    } catch {
+      /* the transcript is complete without them */
     }
   }
 
@@ -220,6 +242,7 @@ export class TranscriptModel extends EventTarget {
 
   endTurn(state, end) {
     this.turn = { number: end.turn, state, end };
+    this.ends.set(end.turn, end);
     this.usage = { ...this.usage, ...end, context_tokens: this.usage?.context_tokens };
     this.live = this.live.filter((entry) => !entry.isOpen);
     this.sync();
@@ -353,16 +376,8 @@ const HANDLERS = {
     model.tell('live');
   },
   'memory.recalled'(model, event) {
-    const found = [
-      [event.turns, 'earlier turn'],
-      [event.lessons, 'matching lesson'],
-      [event.layers, 'reference text'],
-    ];
-    const parts = found.filter(([number]) => number).map(([number, noun]) => plural(number, noun));
-    if (!parts.length) return;
-    const text = `Memory added to the prompt: ${parts.join(', ')}`;
-    model.recalled.set(model.turn.number, { text, details: event.details ?? [] });
-    model.tell('recalled');
+    model.recalled.set(model.turn.number, recalledNote(event));
+    model.tell('notes');
     model.tell('live');
   },
   'turn.completed': (model, event) => model.endTurn('completed', event),

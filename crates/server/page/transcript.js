@@ -4,6 +4,7 @@ import { changedTurn } from '/page/changes.js';
 import { add, button, fill, h } from '/page/dom.js';
 import { visible } from '/page/format.js';
 import { itemElement, openElement } from '/page/item.js';
+import { recalledLine } from '/page/recalled.js';
 
 /** Items of a chunk, which appears and disappears as a whole. */
 const CHUNK_ITEMS = 40;
@@ -59,8 +60,7 @@ customElements.define(
       model.addEventListener('items', () => this.showItems());
       model.addEventListener('live', () => this.showLive());
       model.addEventListener('turn', () => this.showLive());
-      model.addEventListener('changed', () => this.showChanged());
-      model.addEventListener('recalled', () => this.showRecalled());
+      model.addEventListener('notes', () => this.showNotes());
       model.addEventListener('script', ({ detail }) => this.showScript(detail));
       this.showItems();
       this.showLive();
@@ -142,8 +142,7 @@ customElements.define(
       for (let at = from + chunk.shown; at < to && model.items[at]; at += 1) {
         const element = this.itemElement(model.items[at]);
         chunk.element.append(element);
-        this.addChanged(element);
-        this.addRecalled(element);
+        this.addNotes(element);
         chunk.shown += 1;
       }
       if (chunk.shown) chunk.element.style.height = '';
@@ -171,38 +170,36 @@ customElements.define(
       return element;
     }
 
-    /** Before the first item of a turn, says what the turn before it changed. */
-    addChanged(element) {
+    /**
+     * Before the first item of a turn, says how the turn before it ended and what it changed; after
+     * it, what the memory added to the prompt.
+     */
+    addNotes(element) {
       const { model } = this;
       const at = Number(element.dataset.number) - 1;
       const [before, own] = [model.items[at - 1]?.turn, model.items[at].turn];
-      const files = before !== own && model.changed.get(before);
-      if (!files || element.previousElementSibling?.dataset.changed) return;
-      element.before(changedTurn(model.session, { turn: before, files }));
-    }
-
-    /** After the first item of a turn, says what the memory added to its prompt. */
-    addRecalled(element) {
-      const { model } = this;
-      const at = Number(element.dataset.number) - 1;
-      const { turn } = model.items[at];
-      const recalled = model.recalled.get(turn);
-      if (!recalled || model.items[at - 1]?.turn === turn) return;
-      if (element.nextElementSibling?.dataset.recalled) return;
-      element.after(recalledLine(turn, recalled));
-    }
-
-    showRecalled() {
-      for (const element of this.list.querySelectorAll('[data-number]')) {
-        this.addRecalled(element);
+      if (before === own) return;
+      let first = element;
+      const files = model.changed.get(before);
+      if (first.previousElementSibling?.dataset.changed) first = first.previousElementSibling;
+      else if (files) {
+        const changed = changedTurn(model.session, { turn: before, files });
+        first.before(changed);
+        first = changed;
       }
+      const end = turnEnd(model.ends.get(before));
+      if (end && !first.previousElementSibling?.dataset.ended) {
+        end.dataset.ended = before;
+        first.before(end);
+      }
+      const recalled = model.recalled.get(own);
+      if (recalled && !element.nextElementSibling?.dataset.recalled)
+        element.after(recalledLine(own, recalled));
     }
 
-    /** Shows what turns changed, after it was read. */
-    showChanged() {
-      for (const element of this.list.querySelectorAll('[data-number]')) {
-        this.addChanged(element);
-      }
+    /** Adds the notes about turns that were read after their items. */
+    showNotes() {
+      for (const element of this.list.querySelectorAll('[data-number]')) this.addNotes(element);
       this.showTurn();
     }
 
@@ -238,23 +235,11 @@ customElements.define(
       const { model } = this;
       const { state, end } = model.turn;
       const parts = model.notices.map((text) => h('p', { class: 'notice' }, text));
-      if (state === 'failed') {
-        parts.push(
-          h(
-            'div',
-            { class: 'notice error', role: 'alert' },
-            h('p', null, `The turn failed: ${end.error.message}`),
-            end.hint ? h('p', { class: 'hint' }, `hint: ${end.hint}`) : null,
-          ),
-        );
-      } else if (state === 'completed' && end.finish_reason === 'interrupted') {
-        parts.push(h('p', { class: 'dim' }, 'The turn was stopped.'));
-      } else if (state === 'completed' && end.finish_reason !== 'stop') {
-        parts.push(
-          h('p', { class: 'notice' }, `The turn ended: ${end.finish_reason.replaceAll('_', ' ')}.`),
-        );
-      }
       const last = model.items[model.total - 1]?.turn;
+      // If there is a later turn, the transcript has the end at its place.
+      const ended = last > model.turn.number ? null : turnEnd(end);
+      if (end?.error) ended?.setAttribute('role', 'alert');
+      parts.push(ended);
       const files = state !== 'running' && model.changed.get(last);
       if (files) parts.push(changedTurn(model.session, { turn: last, files }));
       const isScriptRunning = [...model.scripts.values()].some(
@@ -277,16 +262,18 @@ customElements.define(
   },
 );
 
-/** A line about what the memory added to the prompt of a turn, which opens it. */
-function recalledLine(turn, { text, details }) {
-  return h(
-    'details',
-    { class: 'recalled dim', 'data-recalled': turn },
-    h('summary', null, text),
-    h(
-      'ul',
-      { class: 'plain' },
-      details.map((line) => h('li', { dir: 'auto' }, visible(line))),
-    ),
-  );
+/** How a turn ended, if the model did not finish its answer. */
+function turnEnd(end) {
+  const { error, hint, finish_reason: reason } = end ?? {};
+  if (error) {
+    return h(
+      'div',
+      { class: 'notice error' },
+      h('p', null, visible(`The turn failed: ${error.message}`)),
+      hint ? h('p', { class: 'hint' }, visible(`hint: ${hint}`)) : null,
+    );
+  }
+  if (!reason || reason === 'stop') return null;
+  if (reason === 'interrupted') return h('p', { class: 'dim' }, 'The turn was stopped.');
+  return h('p', { class: 'notice' }, `The turn ended: ${reason.replaceAll('_', ' ')}.`);
 }

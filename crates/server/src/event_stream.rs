@@ -263,6 +263,16 @@ mod tests {
             Ok(events.collect())
         }
 
+        async fn events_of_kinds(
+            &self,
+            _: &str,
+            _: &[&str],
+            _: u64,
+            _: u32,
+        ) -> Result<Vec<SessionEvent>, ServerStoreError> {
+            Ok(Vec::new())
+        }
+
         async fn event_before(
             &self,
             _: &str,

@@ -15,7 +15,7 @@ use crate::client_tools::{ClientTool, SessionClientTools};
 use crate::feed::EventFlush;
 use crate::hosted_memory::{
     AddLesson, EditLesson, HostedGradient, HostedLesson, HostedReplay, HostedTopics,
-    HostedTurnLevel, LessonReview,
+    HostedTurnLevel, LessonReview, UserLessonReach,
 };
 use crate::turn_permits::TurnPermit;
 
@@ -128,9 +128,13 @@ pub trait SessionHost: Send + Sync {
         session: &str,
         turn: u32,
     ) -> Result<Vec<HostedTurnLevel>, HostError>;
-    /// Returns the lessons that were learned only from sessions in these workspaces, and those that
-    /// a person wrote for their projects.
-    async fn lessons(&self, workspaces: &[String]) -> Result<Vec<HostedLesson>, HostError>;
+    /// Returns the lessons that were learned only from sessions in these workspaces, those that a
+    /// person wrote for their projects, and those of all projects that `user` reaches.
+    async fn lessons(
+        &self,
+        workspaces: &[String],
+        user: UserLessonReach,
+    ) -> Result<Vec<HostedLesson>, HostError>;
     /// Stores a lesson that a person wrote, for the project of a workspace, and returns its id.
     async fn add_lesson(&self, workspace: &str, lesson: AddLesson) -> Result<String, HostError>;
     /// Decides about a lesson.

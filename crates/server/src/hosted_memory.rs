@@ -77,6 +77,15 @@ pub enum HostedLessonScope {
     Project,
 }
 
+/// Which of the lessons that are used in all projects a client sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UserLessonReach {
+    /// Those that were learned only from sessions in its workspaces.
+    Workspaces,
+    /// All of them.
+    All,
+}
+
 /// What to change in a lesson. A field that is missing stays.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

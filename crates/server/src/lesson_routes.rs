@@ -14,7 +14,7 @@ use crate::api_error::{ApiError, ErrorBody};
 use crate::caller::{ApiJson, ApiPath, Caller};
 use crate::hosted_memory::{
     AddLesson, EditLesson, HostedGradient, HostedLesson, HostedLessonScope, HostedTopics,
-    HostedTurnLevel, LessonReview,
+    HostedTurnLevel, LessonReview, UserLessonReach,
 };
 use crate::state::{ApiState, SharedState};
 
@@ -74,7 +74,7 @@ pub(crate) struct LessonList {
 /// List the lessons of the workspaces of the token
 ///
 /// Those that were learned only from sessions in the workspaces, and those that a person wrote for
-/// their projects.
+/// their projects. With the scope `user-memory` also all that are used in all projects.
 #[utoipa::path(
     get, path = "/memory/lessons", tag = "memory",
     responses((status = 200, body = LessonList), (status = "4XX", body = ErrorBody)),
@@ -83,8 +83,17 @@ async fn list_lessons(
     State(state): State<SharedState>,
     caller: Caller,
 ) -> Result<Json<LessonList>, ApiError> {
-    let lessons = state.host.lessons(&caller.token.workspaces).await?;
+    let lessons = lessons_of(&state, &caller).await?;
     Ok(Json(LessonList { lessons }))
+}
+
+/// Returns the lessons that the caller can list.
+async fn lessons_of(state: &ApiState, caller: &Caller) -> Result<Vec<HostedLesson>, ApiError> {
+    let user = match caller.require(TokenScope::UserMemory) {
+        Ok(()) => UserLessonReach::All,
+        Err(_) => UserLessonReach::Workspaces,
+    };
+    Ok(state.host.lessons(&caller.token.workspaces, user).await?)
 }
 
 /// A lesson that was stored.
@@ -134,7 +143,7 @@ pub(crate) struct ReviewLesson {
 /// Accept or decline a lesson
 ///
 /// Needs the scopes `memory` and `approvals`: an accepted lesson is part of later prompts. A lesson
-/// that is used in all projects can be changed only by a command.
+/// that is used in all projects also needs `user-memory`.
 #[utoipa::path(
     post, path = "/memory/lessons/{lesson}", tag = "memory",
     params(("lesson" = String, Path)),
@@ -156,8 +165,8 @@ async fn review_lesson(
 
 /// Change the text of a lesson
 ///
-/// Needs the scopes `memory` and `approvals`. A lesson that is used in all projects can be changed
-/// only by a command.
+/// Needs the scopes `memory` and `approvals`, and for a lesson that is used in all projects
+/// `user-memory`.
 #[utoipa::path(
     patch, path = "/memory/lessons/{lesson}", tag = "memory",
     params(("lesson" = String, Path)),
@@ -177,8 +186,8 @@ async fn edit_lesson(
 
 /// Delete a lesson
 ///
-/// Needs the scopes `memory` and `approvals`. A lesson that is used in all projects can be deleted
-/// only by a command.
+/// Needs the scopes `memory` and `approvals`, and for a lesson that is used in all projects
+/// `user-memory`.
 #[utoipa::path(
     delete, path = "/memory/lessons/{lesson}", tag = "memory",
     params(("lesson" = String, Path)),
@@ -205,16 +214,14 @@ async fn decide(
 }
 
 /// Fails unless the caller can list a lesson and decide about it. A lesson that is used in all
-/// projects is part of prompts that no token reaches.
+/// projects is part of prompts outside of the token's workspaces, and needs a scope of its own.
 async fn require_lesson(state: &ApiState, caller: &Caller, id: &str) -> Result<(), ApiError> {
     caller.require(TokenScope::Approvals)?;
-    let lessons = state.host.lessons(&caller.token.workspaces).await?;
+    let lessons = lessons_of(state, caller).await?;
     match lessons.iter().find(|lesson| lesson.id == id) {
         None => Err(ApiError::not_found(format!("lesson `{id}`"))),
         Some(lesson) if lesson.scope == HostedLessonScope::User => {
-            let message = "the lesson is used in all projects, also outside of this token's";
-            let hint = format!("run `selvedge memory review --project {id}` on the server");
-            Err(ApiError::forbidden(message).hint(hint))
+            caller.require(TokenScope::UserMemory)
         }
         Some(_) => Ok(()),
     }

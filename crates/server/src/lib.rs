@@ -65,7 +65,8 @@ pub use host::{
 };
 pub use hosted_memory::{
     AddLesson, EditLesson, HostedBand, HostedGradient, HostedLesson, HostedLessonScope,
-    HostedReplay, HostedTopic, HostedTopics, HostedTurnLevel, LessonReview, WrittenLessonKind,
+    HostedReplay, HostedTopic, HostedTopics, HostedTurnLevel, LessonReview, UserLessonReach,
+    WrittenLessonKind,
 };
 pub use router::openapi_json;
 pub use secrets::{TokenSecret, TokenSecretError};

@@ -46,6 +46,8 @@ page_files! {
     "dom.js"
     "format.js"
     "front-matter.js"
+    "raw-turn.js"
+    "recalled.js"
     "render.js"
     "approval-store.js"
     "approvals.js"

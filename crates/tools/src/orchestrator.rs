@@ -7,7 +7,8 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use selvedge_protocol::{
     ApprovalPolicy, CallEnd, CallRecord, CallStart, CallStatus, ErrorCode, Ledger, LedgerError,
-    ResumeAs, RuntimeEvent, StartDetails, ToolSpec, first_attempt_id, retry_call_id,
+    ResumeAs, RuntimeEvent, StartDetails, ToolSpec, command_exit_code, first_attempt_id,
+    retry_call_id,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
@@ -559,6 +560,7 @@ impl Orchestrator {
             Err(_) => CallStatus::Failed,
         };
         let resume_as = classify_for_resume(&tool, read_only, &result, status);
+        let returned = result.as_ref().ok();
         let record = CallRecord {
             id: request.id,
             tool: name,
@@ -568,6 +570,7 @@ impl Orchestrator {
             args_digest: digest,
             line: request.line,
             error: result.as_ref().err().map(call_error),
+            exit_code: returned.and_then(|output| command_exit_code(&output.value)),
         };
         let requested_id = record.id.clone();
         Box::new(CallOutcome {
@@ -724,6 +727,7 @@ pub(crate) fn not_run_outcome(
             args_digest: String::new(),
             line: request.line,
             error: Some(call_error(&failure)),
+            exit_code: None,
         },
         result: Err(failure),
         warnings: Vec::new(),

@@ -11,7 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, ResumeAs, StartDetails};
+use selvedge_protocol::{
+    CallRecord, CallStatus, ErrorCode, ResumeAs, StartDetails, command_exit_code,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -399,6 +401,7 @@ fn answered_outcome(
             args_digest: prepared.digest.clone(),
             line: request.line,
             error: None,
+            exit_code: command_exit_code(&value),
         },
         result: Ok(ToolOutput::from(value)),
         warnings: Vec::new(),

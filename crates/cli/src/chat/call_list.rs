@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
-use selvedge_journal::{Redactor, StoredCall};
 use selvedge_protocol::{CallRecord, RuntimeEvent};
 use selvedge_tools::summarise_args;
 use serde_json::Value;
@@ -243,7 +242,7 @@ impl CallList {
 
 /// Returns a row of a call: its mark, its tool with the arguments, and its status, which stays
 /// visible behind long arguments.
-fn labelled_row(
+pub(super) fn labelled_row(
     tool: &str,
     arguments_summary: &str,
     (mark, style, status): (&'static str, Style, String),
@@ -268,27 +267,8 @@ fn labelled_row(
         .with_prefix(Span::styled(format!("{mark} "), style))
 }
 
-/// Returns the row of a call that the journal recorded.
-pub(crate) fn stored_call_row(call: &StoredCall, redactor: &Redactor, theme: Theme) -> StyledRow {
-    let arguments = call.args.as_ref();
-    let summary = arguments.map(|args| summarise_args(&redactor.redact_value(args), &[]));
-    let label = CallOutcomeLabel::of_stored(call);
-    let reason = label.reason.as_deref();
-    let reason = reason.map(|reason| redactor.redact_text(reason).into_owned());
-    let label = CallOutcomeLabel { reason, ..label };
-    let wrap = match label.reason {
-        Some(_) => WrapMode::Words,
-        None => WrapMode::Truncate,
-    };
-    let duration = call.duration_ms.unwrap_or_default();
-    let label = outcome_label(&label, duration, theme);
-    labelled_row(&call.tool, &summary.unwrap_or_default(), label, theme)
-        .with_wrap(wrap)
-        .indented(2)
-}
-
 /// Returns the mark of an outcome, its style, and the status text.
-fn outcome_label(
+pub(super) fn outcome_label(
     label: &CallOutcomeLabel,
     duration_ms: f64,
     theme: Theme,
@@ -411,6 +391,7 @@ mod tests {
             args_digest: String::new(),
             line: None,
             error: None,
+            exit_code: None,
         }
     }
 

@@ -2,16 +2,18 @@
 
 use ratatui_core::text::Span;
 use selvedge_agent::Session;
-use selvedge_journal::{Journal, Redactor};
+use selvedge_journal::{Journal, Redactor, StoredCall};
 use selvedge_protocol::{
     CallRecord, ConversationItem, FunctionCallOutput, MessageRole, ScriptToolCallOutput, TurnItem,
 };
+use selvedge_tools::summarise_args;
 
-use super::call_list::stored_call_row;
+use super::call_list::{labelled_row, outcome_label};
 use super::markdown::render_markdown;
-use super::rows::{StyledRow, fold_rows, sanitize, sanitize_line, truncate};
+use super::rows::{StyledRow, WrapMode, fold_rows, sanitize, sanitize_line, truncate};
 use super::script_view::{script_result_rows, script_source_rows};
 use super::theme::Theme;
+use crate::call_outcome::CallOutcomeLabel;
 use crate::prompt_images::text_with_images;
 
 /// Turns that are shown when a session is opened.
@@ -103,7 +105,8 @@ fn item_rows(item: &TurnItem, view: &RecentTurnView<'_>) -> Vec<StyledRow> {
     }
 }
 
-/// Returns the calls of a script with their outcomes, if the journal still has them.
+/// Returns the calls of a script with their outcomes, and with their arguments if the journal still
+/// has them.
 fn script_call_rows(output: &ScriptToolCallOutput, view: &RecentTurnView<'_>) -> Vec<StyledRow> {
     let stored = view
         .journal
@@ -114,14 +117,50 @@ fn script_call_rows(output: &ScriptToolCallOutput, view: &RecentTurnView<'_>) ->
             .map(|call| stored_call_row(call, view.redactor, view.theme))
             .collect();
     }
-    // Without a mark: a command that is done may have failed.
-    let row = |call: &CallRecord| {
-        let text = format!("{}  {}", sanitize_line(&call.tool), call.status.as_str());
-        StyledRow::dim(text)
-            .truncated()
-            .with_prefix(Span::raw("  · "))
+    let calls = output.calls.iter().take(MAX_SHOWN_LINES);
+    calls
+        .map(|call| call_record_row(call, view.redactor, view.theme))
+        .collect()
+}
+
+/// Returns the row of a call that the journal recorded.
+fn stored_call_row(call: &StoredCall, redactor: &Redactor, theme: Theme) -> StyledRow {
+    let arguments = call.args.as_ref();
+    let summary = arguments.map(|args| summarise_args(&redactor.redact_value(args), &[]));
+    let (label, duration) = (CallOutcomeLabel::of_stored(call), call.duration_ms);
+    let shown = (call.tool.as_str(), summary.unwrap_or_default());
+    ended_call_row(
+        shown,
+        label,
+        duration.unwrap_or_default(),
+        (redactor, theme),
+    )
+}
+
+/// Returns the row of a call of which only the record is left, without its arguments.
+fn call_record_row(call: &CallRecord, redactor: &Redactor, theme: Theme) -> StyledRow {
+    let label = CallOutcomeLabel::of_record(call, None);
+    let shown = (call.tool.as_str(), String::new());
+    ended_call_row(shown, label, call.duration_ms, (redactor, theme))
+}
+
+fn ended_call_row(
+    (tool, summary): (&str, String),
+    label: CallOutcomeLabel,
+    duration_ms: f64,
+    (redactor, theme): (&Redactor, Theme),
+) -> StyledRow {
+    let reason = label.reason.as_deref();
+    let reason = reason.map(|reason| redactor.redact_text(reason).into_owned());
+    let label = CallOutcomeLabel { reason, ..label };
+    let wrap = match label.reason {
+        Some(_) => WrapMode::Words,
+        None => WrapMode::Truncate,
     };
-    output.calls.iter().take(MAX_SHOWN_LINES).map(row).collect()
+    let label = outcome_label(&label, duration_ms, theme);
+    labelled_row(tool, &summary, label, theme)
+        .with_wrap(wrap)
+        .indented(2)
 }
 
 fn call_result_rows(output: &FunctionCallOutput, theme: Theme) -> Vec<StyledRow> {
@@ -149,4 +188,31 @@ pub(crate) fn user_message_rows(text: &str, theme: Theme) -> Vec<StyledRow> {
         _ => row.indented(2),
     })
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::CallStatus;
+
+    #[test]
+    fn the_record_of_a_call_says_whether_its_command_failed() {
+        let row = |tool: &str, exit_code| {
+            let call = CallRecord {
+                id: "tool_1".into(),
+                tool: tool.into(),
+                status: CallStatus::Done,
+                reused: false,
+                duration_ms: 12.0,
+                args_digest: String::new(),
+                line: None,
+                error: None,
+                exit_code,
+            };
+            call_record_row(&call, &Redactor::new(Vec::new()), Theme::Plain).plain()
+        };
+        assert_eq!(row("exec", Some(4)), "  ✗ exec  exit 4");
+        assert_eq!(row("exec", Some(0)), "  ✓ exec  12 ms");
+        assert_eq!(row("read_file", None), "  ✓ read_file  12 ms");
+    }
 }

@@ -310,7 +310,8 @@ fn unit_name(state: &DistillState) -> &str {
     state.project.as_deref().unwrap_or(&state.session)
 }
 
-fn ago(then_ms: i64) -> String {
+/// Returns how long ago a time is, in hours and minutes.
+pub(crate) fn ago(then_ms: i64) -> String {
     duration(now_ms() - then_ms)
 }
 

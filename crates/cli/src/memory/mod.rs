@@ -25,6 +25,7 @@ use selvedge_memory::{GradientOptions, Memory, MemoryError};
 use crate::CliStatus;
 use crate::problem::Problem;
 use args::MemoryCommand;
+pub(crate) use distill::ago;
 pub(crate) use forget::delete_session;
 pub(crate) use maintenance::MAX_CHART_WEEKS;
 

@@ -40,3 +40,20 @@ fn git_of_the_system_is_checked_whatever_path_says() {
         "{seen:?}"
     );
 }
+
+#[test]
+fn every_configured_model_is_checked_once() {
+    let workspace = CommandsWorkspace::new();
+    workspace.write(
+        "home/config.toml",
+        "model = 'big'\nmodel_provider = 'mock'\nmemory.model = 'mock/small'\n\
+         [environments.fast]\nmodel = 'quick'\n[environments.same]\nmodel = 'big'\n\
+         [model_providers.mock]\nbase_url = 'http://127.0.0.1:1/v1'\nwire_api = 'chat'\n",
+    );
+    let seen = workspace.run(&["doctor"]);
+    for model in ["big", "quick", "small"] {
+        let line = format!("✗ model          {model} of mock at http://127.0.0.1:1");
+        assert_eq!(seen.out.matches(&line).count(), 1, "{model}: {seen:?}");
+    }
+    assert_eq!(seen.out.matches(" of mock at ").count(), 3, "{seen:?}");
+}

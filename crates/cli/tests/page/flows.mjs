@@ -55,8 +55,16 @@ await run({
     await failed.locator('text=unused variable').first().waitFor();
     await page.waitForSelector('.item.assistant table td');
     await page.waitForSelector('.item.assistant strong:has-text("done")');
-    check(/tokens in/.test(await page.textContent('.usage')), 'the usage is shown');
-    // After a reload the calls are the same, from the run.
+    // Two requests of a hundred input tokens.
+    const usage = await page.textContent('.usage');
+    check(/200 tokens in.* cost 0\.0200/.test(usage), usage);
+    // After a reload the calls are the same, also if the run cannot be read.
+    await page.route('**/api/v1/runs/*', (route) => route.abort());
+    await page.reload();
+    await page.waitForSelector('.item.result .call:has-text("exit 3")');
+    await page.waitForSelector(end);
+    equal(await page.locator('.item.result .call .state.good').count(), 1, 'commands without failure');
+    await page.unroute('**/api/v1/runs/*');
     await page.reload();
     await page.waitForSelector('.item.result .call:has-text("exit 3")');
     await page.waitForSelector('.item.result .call-args:has-text("lint.sh")');
@@ -439,6 +447,12 @@ await run({
     await page.click('.item >> text=turn 1');
     await page.waitForSelector('.bands .band');
     await page.waitForSelector('.level-columns section[aria-label="one line"]');
+    // In full, the turn has its messages and its script, and no JSON of the journal.
+    const full = page.locator('.level-columns section[aria-label="in full"]');
+    await full.locator('.kind:text-is("Message") >> xpath=../following-sibling::pre[1]').waitFor();
+    await full.locator('.keyword:text-is("await")').first().waitFor();
+    await full.locator('p:text-is("writeFile a.txt")').waitFor();
+    check(!(await full.textContent()).includes('"type"'), 'JSON of items');
     await page.click('text=Lessons');
     await page.waitForSelector('text=There are no lessons yet.');
     await show(page, `memory/${(await ask('long session')).session}`);

@@ -1,6 +1,6 @@
 // What people expect who see the page for the first time: what happens, until when, and what stays.
 
-import { ask, check, checkAccessible, equal, open, show, turnEnded } from './browser.mjs';
+import { ask, check, checkAccessible, equal, open, send, show, turnEnded } from './browser.mjs';
 
 export const newcomerFlows = {
   /** A request says until when it waits; its run shows it, and then who decided. */
@@ -171,6 +171,47 @@ export const newcomerFlows = {
     check(right <= 390, `the last column ends at ${right}`);
   },
 
+  /** After a reload, turns say what the memory added to their prompts, and how they ended. */
+  async turn_notes() {
+    const page = await open();
+    await ask('lesson');
+    const decided = await ask('session We keep the queue in heron, a database.');
+    await ask('wait for the answer');
+    await show(page, `sessions/${await ask('session In which database is the queue kept?')}`);
+    await turnEnded(page, 1);
+    await send(page, 'break');
+    await page.waitForSelector('.notice.error[role=alert]:has-text("a broken request")');
+    await send(page, 'wait');
+    await page.waitForSelector('.call:has-text("running")');
+    await page.click('.session-head button:text-is("Stop")');
+    await page.waitForSelector('text=The turn was stopped.');
+    await send(page, 'hello');
+    await turnEnded(page, 4);
+    const line = page.locator('details.recalled', { hasText: '1 earlier turn, 1 matching lesson' });
+    const order = async () => {
+      await line.waitFor();
+      await page.waitForSelector('[data-ended] >> nth=1');
+      return page.$$eval('.item.user, .recalled, .notice.error, [data-ended]', (parts) =>
+        parts.map(
+          ({ className, textContent }) => className.match(/user|recalled/)?.[0] ?? textContent,
+        ),
+      );
+    };
+    const before = await order();
+    equal(before.slice(0, 3), ['user', 'recalled', 'user'], 'the line is at turn 1');
+    const ends = before.filter((part) => part !== 'user' && part !== 'recalled');
+    check(/^The turn failed: .*a broken request/.test(ends[0]), ends[0]);
+    equal(ends.slice(1), ['The turn was stopped.'], 'ends of turns');
+    await page.reload();
+    equal(await order(), before, 'the notes after a reload');
+    // The line has links to what was recalled, and its texts.
+    await line.locator('summary').click();
+    await line.locator(`a[href="#/memory/${decided}/1"]`).waitFor();
+    await line.locator('pre', { hasText: 'in heron, a database' }).waitFor();
+    await line.locator('li:has-text("Heron") code:has-text("make heron")').waitFor();
+    await checkAccessible(page, 'what was recalled');
+  },
+
   /** What the memory added to a prompt can be opened, and stays at its turn. */
   async recalled() {
     const page = await open();
@@ -192,5 +233,14 @@ export const newcomerFlows = {
       parts.map(({ localName }) => localName),
     );
     equal(order, ['article', 'details', 'article'], 'the line follows its message');
+    // A recall that failed is visible, too.
+    await page.evaluate(() => {
+      const details = ['vectors: deadline exceeded'];
+      const event = { type: 'memory.recalled', turns: 0, lessons: 0, layers: 0, details };
+      document.querySelector('sv-session').model.take(event);
+    });
+    await page.waitForSelector(
+      'text=Memory added nothing to the prompt · vectors: deadline exceeded',
+    );
   },
 };

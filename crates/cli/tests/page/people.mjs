@@ -416,6 +416,7 @@ export const peopleFlows = {
     await page.fill('sv-memory input', 'What did the librarian say?');
     await page.keyboard.press('Enter');
     await page.waitForSelector('.item mark:has-text("librarian")');
+    await page.waitForSelector('.item-head:has-text("has “librarian”")');
     await page.click(`.item a[href="#/sessions/${session}"]`);
     await page.waitForSelector('sv-session');
     await page.goBack();

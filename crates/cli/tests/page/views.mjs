@@ -117,6 +117,8 @@ export const viewFlows = {
     await part('runs').locator('text=No script has failed in the last 24 hours.').waitFor();
     const model = part('checks').locator('tr', { hasText: 'model' });
     await model.locator('text=/mock of mock at http:.*can be reached/').waitFor();
+    const memory = part('checks').locator('tr', { hasText: 'project memory' });
+    await memory.locator('text=/turns? stored, found by words.*0 proposals for review/').waitFor();
     // The queue is read again. A turn that a person stops is no error.
     await ask('stop');
     await part('queue').locator('text=0 turns run, 0 messages wait').waitFor();
@@ -219,6 +221,14 @@ export const viewFlows = {
       ['Steps of the migration', steps, 'used'],
       'the layer',
     );
+    // A lesson that is used in all projects is decided about here, too.
+    check(await ask('all projects'), 'the layer is used in all projects');
+    await page.reload();
+    await page.click('button:has-text("All (")');
+    const shared = page.locator('article.card', { hasText: 'Steps of the migration' });
+    await shared.locator('.tag', { hasText: 'all projects' }).waitFor();
+    await shared.locator('button', { hasText: 'Decline' }).click();
+    await shared.locator('.tag', { hasText: 'declined' }).waitFor();
     await page.click('text=Topics');
     const row = page.locator('tr', { hasText: 'migration' });
     equal(await row.locator('.number').textContent(), '12', 'turns that mention a topic');

@@ -88,7 +88,8 @@ pub(crate) fn obeys(asked: &Asked) -> Reply {
     let last = messages.last().unwrap()["content"]
         .as_str()
         .unwrap_or_default();
-    // Earlier turns may stand in tags before the message.
+    // What the memory adds may stand after the message, and earlier turns in tags before it.
+    let last = last.split("\n\n<recalled>").next().unwrap();
     let newest = last
         .rsplit_once("</T-")
         .and_then(|(_, rest)| rest.split_once('>'));
@@ -219,10 +220,19 @@ pub struct PageTest {
 impl PageTest {
     pub fn start() -> Self {
         // The model reads the last message as a whole, which must not quote earlier ones.
-        let config = "memory.recall = false\n[workspace]\ndocuments = [\"issues/**/*.md\"]\n\
+        Self::with_memory("memory.recall = false")
+    }
+
+    /// Starts a server with this configuration of the memory.
+    fn with_memory(memory: &str) -> Self {
+        let config = format!(
+            "{memory}\n\
+            models.mock.prices = {{ input = 100.0, output = 0.0, cached_input = 100.0 }}\n\
+            [workspace]\ndocuments = [\"issues/**/*.md\"]\n\
             [mcp_servers.broken]\ncommand = \"selvedge-no-such-program\"\n\
-            [mcp_servers.unused]\ncommand = \"true\"\nenabled = false";
-        let fixture = ServeFixture::with_config(config, obeys);
+            [mcp_servers.unused]\ncommand = \"true\"\nenabled = false"
+        );
+        let fixture = ServeFixture::with_config(&config, obeys);
         let folder = fixture.workspace.work();
         std::fs::create_dir_all(folder.join("doomed")).unwrap();
         std::fs::create_dir_all(folder.join("issues")).unwrap();
@@ -288,6 +298,20 @@ impl PageTest {
             }
             "tick commands" => json!(tick_commands(&folder)),
             "memory session" => self.memory_session(),
+            "all projects" => {
+                let lessons = self.client.get("/api/v1/memory/lessons").body;
+                let mut lessons = lessons["lessons"].as_array().unwrap().iter();
+                let steps = lessons.find(|lesson| lesson["kind"] == "layer").unwrap();
+                let id = steps["id"].as_str().unwrap();
+                let args = ["memory", "review", "--user", id];
+                let moved = self.fixture.workspace.command(&args).output().unwrap();
+                json!(moved.status.success())
+            }
+            "lesson" => {
+                let content = "The queue in heron is started with `make heron`.";
+                let lesson = json!({"kind": "problem", "title": "Heron", "content": content});
+                self.client.post("/api/v1/memory/lessons", lesson).body
+            }
             "stop" => {
                 let path = format!("/api/v1/sessions/{}/stop", self.session);
                 self.client.post(&path, json!({"children": false})).body
@@ -383,15 +407,15 @@ impl PageTest {
 
 /// Runs a flow of `page/flows.mjs` against a server of its own.
 fn run_flow(name: &str) {
-    run_program("flows.mjs", name);
+    run_program("flows.mjs", name, PageTest::start);
 }
 
 /// Runs a program of `page/` with an argument against a server of its own.
-fn run_program(program: &str, name: &str) {
+fn run_program(program: &str, name: &str, start: impl Fn() -> PageTest) {
     let Some((folder, chromium)) = browser() else {
         return;
     };
-    let mut test = PageTest::start();
+    let mut test = start();
     let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page");
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lighthouse");
     let lighthouse = std::env::var_os("SELVEDGE_LIGHTHOUSE").map_or_else(default, PathBuf::from);
@@ -474,6 +498,12 @@ flows! {
 }
 
 #[test]
+fn what_was_recalled_and_how_turns_ended_stays_after_a_reload() {
+    let memory = "memory.scope = \"project\"\nmemory.recall_timeout_ms = 30000";
+    run_program("flows.mjs", "turn_notes", || PageTest::with_memory(memory));
+}
+
+#[test]
 #[ignore = "writes the pictures of docs/page.md: run `make screenshots`"]
 fn screenshots() {
     run_flow("screenshots");
@@ -482,5 +512,5 @@ fn screenshots() {
 #[test]
 #[ignore = "needs Lighthouse: run `make lighthouse`"]
 fn lighthouse() {
-    run_program("lighthouse.mjs", "");
+    run_program("lighthouse.mjs", "", PageTest::start);
 }

@@ -519,6 +519,46 @@ fn a_person_adds_lessons_to_the_project_of_a_workspace() {
 }
 
 #[test]
+fn lessons_of_all_projects_need_a_scope_of_their_own() {
+    let test = PageTest::start();
+    let path = "/api/v1/memory/lessons";
+    let lesson = json!({"kind": "preference", "content": "Answer in Swedish."});
+    let added = test.client.post(path, lesson);
+    let id = added.body["id"].as_str().unwrap();
+    let args = ["memory", "review", "--user", id];
+    let done = test.fixture.workspace.command(&args).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let one = format!("{path}/{id}");
+    let decline = |client: &ApiClient| client.post(&one, json!({"decision": "decline"})).status;
+    // All other scopes are not enough, and neither is this one without `approvals`.
+    assert_eq!(test.client.get(path).body["lessons"], json!([]));
+    assert_eq!(decline(&test.client), 404);
+    let server = test.server.as_ref().unwrap();
+    let client = |name: &str, more: &[&str]| {
+        let memory = [name, "--scope", "memory", "--scope", "user-memory"];
+        server.client(&create_token(
+            &test.fixture.workspace,
+            &[&memory, more].concat(),
+        ))
+    };
+    let reader = client("reader", &[]);
+    let listed = reader.get(path).body["lessons"].clone();
+    assert_eq!(
+        [&listed[0]["id"], &listed[0]["scope"]],
+        [id, "user"],
+        "{listed}"
+    );
+    assert_eq!(decline(&reader), 403);
+    let editor = client("editor", &["--scope", "approvals"]);
+    assert_eq!(decline(&editor), 204);
+    assert_eq!(editor.get(path).body["lessons"][0]["status"], "declined");
+    // It is granted by name only.
+    let plain = create_token(&test.fixture.workspace, &["plain"]);
+    let listed = server.client(&plain).get(path);
+    assert_eq!(listed.body["lessons"], json!([]), "{listed:?}");
+}
+
+#[test]
 fn a_request_says_when_it_expires_and_a_run_who_decided() {
     let test = PageTest::start();
     let client = &test.client;

@@ -77,6 +77,29 @@ fn the_events_of_the_latest_turn_begin_after_a_number() {
 }
 
 #[test]
+fn notes_about_turns_say_how_they_ended() {
+    let fixture = ServeFixture::with_config("memory.recall = false", obeys);
+    let (server, client) = fixture.start();
+    let session = client.session(json!({}));
+    for (number, text) in (1..).zip(["hello", "break", "hello"]) {
+        client.message(&session, text);
+        client.answer(&session, number);
+    }
+    let path = format!("/api/v1/sessions/{session}/turn-notes");
+    let notes = client.get(&path).body;
+    assert_eq!(notes["turns"].as_array().map(Vec::len), Some(1), "{notes}");
+    let failed = &notes["turns"][0];
+    assert_eq!(failed["turn"], 2, "{notes}");
+    let message = failed["error"]["message"].as_str().unwrap();
+    assert!(message.contains("a broken request"), "{notes}");
+    let end = client.get(&format!("{path}?after={}", notes["next"]));
+    assert_eq!(end.body, json!({"turns": []}));
+    let (_, other) = fixture.other_workspace("other");
+    let hidden = server.client(&other).get(&path);
+    assert_eq!(hidden.status, 404, "{hidden:?}");
+}
+
+#[test]
 fn a_run_is_replayed_also_with_a_failed_call() {
     let fixture = ServeFixture::new(obeys);
     let (server, client) = fixture.start();

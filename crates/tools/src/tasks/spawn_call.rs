@@ -105,6 +105,7 @@ impl SpawnCall {
             args_digest: self.digest.clone(),
             line: None,
             error: None,
+            exit_code: None,
         };
         let value = json!({"id": id});
         let start = StartDetails {

@@ -176,6 +176,7 @@ fn a_script_is_printed_at_once_and_its_calls_when_it_ends() {
         args_digest: String::new(),
         line: None,
         error: None,
+        exit_code: None,
     };
     view.take(RuntimeEvent::CallFinished {
         parent_id: "scr_1".into(),
