@@ -13,6 +13,7 @@ import {
   shownItems,
   turnEnded,
 } from './browser.mjs';
+import { decidingFlows } from './deciding.mjs';
 import { newcomerFlows } from './newcomers.mjs';
 import { peopleFlows } from './people.mjs';
 import { viewFlows } from './views.mjs';
@@ -21,6 +22,7 @@ await run({
   ...viewFlows,
   ...peopleFlows,
   ...newcomerFlows,
+  ...decidingFlows,
 
   /** Log in, create a session with the dialog, and follow its script. */
   async create_and_follow() {
