@@ -52,4 +52,24 @@ export const decidingFlows = {
     await page.waitForSelector('.approval', { state: 'detached' });
     check(await ask('doomed exists'), 'the command has not run');
   },
+
+  /** The title of a hidden tab says that a request waits. */
+  async hidden_tab() {
+    const page = await open();
+    await show(page, 'runs');
+    await page.waitForSelector('sv-runs');
+    const hide = (isHidden) =>
+      page.evaluate((value) => {
+        Object.defineProperty(document, 'hidden', { configurable: true, get: () => value });
+        document.dispatchEvent(new Event('visibilitychange'));
+      }, isHidden);
+    await hide(true);
+    await ask('session please');
+    await page.waitForFunction(() => document.title === '(1) Runs · Selvedge');
+    await hide(false);
+    await show(page, 'approvals');
+    await page.click('.approval .choice:has-text("Deny")');
+    await page.click('.approval button[type=submit]');
+    await page.waitForFunction(() => document.title === 'Approvals · Selvedge');
+  },
 };

@@ -470,6 +470,7 @@ flows! {
     an_older_answer_does_not_replace_a_newer_one = "older_answers";
     runs_are_named_by_what_they_do_and_show_results = "run_names";
     typed_words_and_pastes_decide_nothing = "typed_words";
+    a_hidden_tab_says_that_a_request_waits = "hidden_tab";
     what_the_memory_added_can_be_opened_and_stays = "recalled";
     the_page_is_accessible_and_fits_every_screen = "accessible";
 }
