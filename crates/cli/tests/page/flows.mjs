@@ -460,7 +460,8 @@ await run({
     const session = await ask('session Check the project: follow');
     const page = await open({ viewport: { width: 1200, height: 760 } });
     const picture = async (name) => {
-      await page.waitForTimeout(800);
+      // A text is plain until the server has rendered it.
+      await page.waitForFunction(() => !document.querySelector('.rich > :is(.text, .long)'));
       await page.screenshot({ path: `${folder}/page-${name}.png` });
     };
     // A busy server leaves the end of a script without colours.
@@ -494,7 +495,8 @@ await run({
     await page.waitForSelector('.approval');
     await picture('approvals');
     await show(page, `memory/${await ask('picture session')}/640`);
-    await page.waitForSelector('.level-columns');
+    await page.waitForSelector('.bands .band');
+    await page.waitForSelector('.level-columns section[aria-label="one line"]');
     await picture('memory');
   },
 
