@@ -51,6 +51,11 @@ fn browser() -> Option<(PathBuf, PathBuf)> {
     }
 }
 
+/// Fails without a browser: what a person starts must not be skipped.
+fn require_browser() {
+    assert!(browser().is_some(), "scripts/setup-browser was not run");
+}
+
 /// A script with two calls at once: both wait for the file `go`, and the second one fails.
 const FOLLOWED: &str = "// Run the tests and the linter at the same time.\n\
     const [tests, lint] = await Promise.all([\n  \
@@ -478,11 +483,13 @@ flows! {
 #[test]
 #[ignore = "writes the pictures of docs/page.md: run `make screenshots`"]
 fn screenshots() {
+    require_browser();
     run_flow("screenshots");
 }
 
 #[test]
 #[ignore = "needs Lighthouse: run `make lighthouse`"]
 fn lighthouse() {
+    require_browser();
     run_program("lighthouse.mjs", "");
 }
