@@ -150,14 +150,16 @@ customElements.define(
       const open = new Set(
         [...this.querySelectorAll('.call[open]')].map(({ dataset }) => dataset.call),
       );
+      const focused = document.activeElement?.closest('sv-run .call')?.dataset.call;
       this.drawn = { run, calls };
       const rows = h(
         'div',
         { class: 'calls' },
         calls.map((call) => this.callRow(call, run)),
       );
+      const rowOf = (id) => rows.querySelector(`[data-call="${CSS.escape(id)}"]`);
       const select = (this.select = (id) => {
-        const row = rows.querySelector(`[data-call="${CSS.escape(id)}"]`);
+        const row = rowOf(id);
         row.open = true;
         row.querySelector('summary').focus();
         row.scrollIntoView({ block: 'nearest' });
@@ -204,10 +206,8 @@ customElements.define(
         h('h3', null, 'Script'),
         rich('code', source ?? '', 'ts'),
       );
-      for (const id of open) {
-        const row = rows.querySelector(`[data-call="${CSS.escape(id)}"]`);
-        if (row) row.open = true;
-      }
+      for (const id of open) rowOf(id)?.setAttribute('open', '');
+      if (focused) rowOf(focused)?.querySelector('summary').focus({ preventScroll: true });
       for (const id of this.outputs.keys()) this.showOutput(id);
     }
 

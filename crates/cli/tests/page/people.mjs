@@ -349,8 +349,18 @@ export const peopleFlows = {
     while ((await label()) === first) await page.waitForTimeout(100);
     const width = await page.$eval('.lanes .bar', (bar) => bar.getBoundingClientRect().width);
     check(width > 100, `a bar of ${width} pixels`);
+    // Each read shows the calls again: the keyboard stays at its call.
+    const focusedCall = () =>
+      page.evaluate(() => {
+        const { activeElement: element } = document;
+        return [element.localName, element.closest('.call')?.dataset.call];
+      });
+    await page.focus('sv-run .call >> nth=1 >> summary');
+    const before = await focusedCall();
+    check(before[0] === 'summary' && before[1], `focus at ${before}`);
     await ask('go');
     await page.waitForSelector('sv-run .call:has-text("exit 3")');
+    equal(await focusedCall(), before, 'focus after the call has ended');
     await page.waitForSelector('sv-run .facts .state:has-text("completed")');
     equal(await page.locator('.lanes .bar.open').count(), 0, 'running calls after the end');
   },
