@@ -200,6 +200,24 @@ export const peopleFlows = {
     await page.waitForSelector('.item.user:has-text("only you")');
   },
 
+  /** What another client begins appears: a channel in the list, and its first post where it is open. */
+  async channel_news() {
+    const [writer, reader, other] = [await open(), await open(), await open()];
+    await show(reader, 'channels/news');
+    await reader.waitForSelector('text=No messages yet.');
+    await show(other, 'channels');
+    await other.waitForSelector('text=There are no channels yet.');
+    await show(writer, 'channels/news');
+    await send(writer, 'It begins');
+    await reader.waitForSelector('.post:has-text("It begins")');
+    const row = other.locator('.rows a', { hasText: '1 message' });
+    await row.focus();
+    await send(writer, 'It continues');
+    await reader.waitForSelector('.post:has-text("It continues")');
+    // The row is shown again, and keeps the focus.
+    await other.waitForSelector('.rows a:focus:has-text("2 messages")');
+  },
+
   /** A request that the stream reports while the list is loaded stays visible. */
   async asked_while_loading() {
     const page = await open();

@@ -462,6 +462,7 @@ flows! {
     a_person_creates_a_document_with_a_form = "create_document";
     a_question_comes_before_edits_are_lost = "unsaved_edits";
     a_person_creates_a_channel_and_mentions_a_session = "channels";
+    a_channel_of_another_client_appears = "channel_news";
     a_request_in_a_session_is_visible_and_decided_with_the_keyboard = "asked_in_session";
     a_request_that_is_asked_while_the_list_loads_stays_visible = "asked_while_loading";
     sessions_without_a_title_are_named_by_their_first_message = "titles";
