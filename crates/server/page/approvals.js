@@ -20,7 +20,7 @@ const TICK_MS = 1000;
 /** Less time than this until the end is marked. */
 const SHORT_TIME_MS = 15_000;
 /** Keys that are no text: they change other keys, or scroll. */
-const SILENT_KEYS = ['Shift', 'Control', 'Alt', 'AltGraph', 'Meta', 'CapsLock', 'PageUp', 'PageDown'];
+const SILENT_KEYS = ['Shift', 'AltGraph', 'CapsLock', 'PageUp', 'PageDown'];
 
 /** Decisions of the API, with the words of the terminal. */
 function choicesFor(calls, scope) {
@@ -237,7 +237,7 @@ setInterval(() => {
   if (!document.hidden) document.querySelectorAll('form.approval').forEach((card) => card.tick());
 }, TICK_MS);
 
-/** Whether digits select a decision. They are text after a letter or a paste, until an arrow key. */
+/** Whether digits select a decision. After a letter or a paste they are text, until an arrow key. */
 let areDigitsKeys = true;
 
 function isField(element) {
@@ -255,8 +255,8 @@ function takeText() {
  * request that has the focus, or for the only one that is shown.
  */
 function onKey(event) {
-  const { key, target } = event;
-  if (event.ctrlKey || event.metaKey || event.altKey || SILENT_KEYS.includes(key)) return;
+  const { key, target, ctrlKey, metaKey, altKey } = event;
+  if (ctrlKey || metaKey || altKey || SILENT_KEYS.includes(key)) return;
   if (isField(target) || document.querySelector('dialog[open]')) return;
   const cards = document.querySelectorAll('form.approval');
   const card = target.closest?.('form.approval') ?? (cards.length === 1 ? cards[0] : null);

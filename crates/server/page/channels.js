@@ -82,7 +82,8 @@ customElements.define(
       if (this.selected && !channels.some(({ name }) => name === this.selected))
         channels.unshift({ name: this.selected, messages: 0 });
       const entries = channels.map((channel) => ({ ...channel, id: channel.name }));
-      return { entries, hasMore: false, note: entries.length ? null : 'There are no channels yet.' };
+      const note = entries.length ? null : 'There are no channels yet.';
+      return { entries, hasMore: false, note };
     }
 
     address(channel) {

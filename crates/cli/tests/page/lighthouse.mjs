@@ -1,5 +1,5 @@
-// Runs Lighthouse on the views of the page, as on a computer, as on a phone, and on loopback without
-// a slow connection. Prints the medians, and fails if one is outside of its limit. With
+// Runs Lighthouse on the views of the page: as on a computer, as on a phone, and on loopback with no
+// slow connection. Prints the medians, and fails if one is outside of its limit. With
 // LIGHTHOUSE_VIEW=health, measures this view only.
 
 import { mkdtempSync, rmSync } from 'node:fs';

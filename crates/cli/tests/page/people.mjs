@@ -200,7 +200,7 @@ export const peopleFlows = {
     await page.waitForSelector('.item.user:has-text("only you")');
   },
 
-  /** What another client begins appears: a channel in the list, and its first post where it is open. */
+  /** What another client begins appears: a channel in the list, its first post where it is open. */
   async channel_news() {
     const [writer, reader, other] = [await open(), await open(), await open()];
     await show(reader, 'channels/news');
