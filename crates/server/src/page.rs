@@ -71,6 +71,7 @@ page_files! {
     "script-item.js"
     "session.js"
     "sessions.js"
+    "suggestions.js"
     "timeline.js"
     "topics.js"
     "transcript.js"
