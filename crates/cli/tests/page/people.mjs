@@ -19,21 +19,31 @@ const focused = (page) =>
     return element.getAttribute('aria-label') ?? element.textContent;
   });
 
-/** Whether an element is completely in the window, and nothing covers it. */
-async function isVisible(locator) {
-  return locator.evaluate((element) => {
-    const { left, right, top, bottom } = element.getBoundingClientRect();
-    const isInside = left >= 0 && top >= 0 && right <= innerWidth && bottom <= innerHeight;
-    const corners = [
-      [left + 3, top + 3],
-      [right - 3, bottom - 3],
-    ];
-    const isFree = corners.every(([x, y]) => {
-      const found = document.elementFromPoint(x, y);
-      return found && (element.contains(found) || found.contains(element));
-    });
-    return isInside && isFree;
+/** Whether an element is completely in the window, and nothing covers it. Runs in the page. */
+function isUncovered(element) {
+  const { left, right, top, bottom } = element.getBoundingClientRect();
+  const isInside = left >= 0 && top >= 0 && right <= innerWidth && bottom <= innerHeight;
+  const corners = [
+    [left + 3, top + 3],
+    [right - 3, bottom - 3],
+  ];
+  const isFree = corners.every(([x, y]) => {
+    const found = document.elementFromPoint(x, y);
+    return found && (element.contains(found) || found.contains(element));
   });
+  return isInside && isFree;
+}
+
+/** Waits until an element is completely in the window, and nothing covers it. */
+async function waitUntilVisible(locator) {
+  const text = await locator.textContent();
+  const { width, height } = locator.page().viewportSize();
+  await locator
+    .page()
+    .waitForFunction(isUncovered, await locator.elementHandle())
+    .catch((error) => {
+      throw new Error(`${text} is not visible at ${width} × ${height}: ${error.message}`);
+    });
 }
 
 export const peopleFlows = {
@@ -160,13 +170,22 @@ export const peopleFlows = {
     // A mention is completed from titles, and makes the session follow the channel.
     const session = await ask('session Ask the librarian: hello');
     await ask('wait for the answer');
+    // It may be typed before the sessions are known.
+    let release;
+    const released = new Promise((resolve) => (release = resolve));
+    const sessions = /\/api\/v1\/sessions\?limit=100$/;
+    await page.route(sessions, async (route) => {
+      await released;
+      await route.continue();
+    });
     await page.reload();
-    await page.waitForSelector('.post:has-text("live")');
     await page.fill('.composer textarea', '');
     await page.focus('.composer textarea');
-    await page.waitForTimeout(300);
     await page.keyboard.type('Hello @lib');
+    release();
     await page.waitForSelector('[role=option]:has-text("Ask the librarian")');
+    await page.unroute(sessions);
+    await page.waitForSelector('.post:has-text("live")');
     await checkAccessible(page, 'the list of sessions');
     await page.keyboard.press('Enter');
     equal(await page.inputValue('.composer textarea'), 'Hello @ask-the-librarian ', 'the text');
@@ -264,17 +283,12 @@ export const peopleFlows = {
       await show(page, `sessions/${session}`);
       await page.reload();
       await page.waitForSelector('sv-transcript .approval');
-      await page.waitForTimeout(300);
       const parts = page.locator('.approval :is(.choice, button[type=submit])');
       equal(await parts.count(), 5, 'options and the button');
-      for (const part of await parts.all()) {
-        check(await isVisible(part), `${await part.textContent()} at ${width} × ${height}`);
-      }
+      for (const part of await parts.all()) await waitUntilVisible(part);
       await page.click('.approval .choice:has-text("Deny")');
       await page.waitForSelector('.approval :text("Reason for the model")');
-      await page.waitForTimeout(300);
-      const deny = page.locator('.approval button[type=submit]');
-      check(await isVisible(deny), `Deny at ${width} × ${height}`);
+      await waitUntilVisible(page.locator('.approval button[type=submit]'));
       const scrolling = await page.$$eval('.session-body *', (elements) =>
         elements
           .filter((element) => element.scrollHeight > element.clientHeight + 2)
@@ -438,7 +452,7 @@ export const peopleFlows = {
     }
     // All views can be reached without scrolling sideways.
     for (const link of await page.locator('#views a').all()) {
-      check(await isVisible(link), await link.textContent());
+      await waitUntilVisible(link);
     }
     await show(page, 'memory');
     await page.fill('sv-memory input', 'What did the librarian say?');

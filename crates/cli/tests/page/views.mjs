@@ -60,7 +60,13 @@ export const viewFlows = {
     const page = await open();
     await show(page, `sessions/${await ask('session please')}`);
     await page.waitForSelector('.approval');
-    await page.waitForTimeout(1200);
+    // The call waits for two seconds, which is longer than it runs.
+    const left = () => page.$eval('.approval .deadline', (part) => parseInt(part.textContent, 10));
+    const first = await left();
+    await page.waitForFunction(
+      (most) => parseInt(document.querySelector('.approval .deadline').textContent, 10) <= most,
+      first - 2,
+    );
     await page.focus('.approval');
     await page.keyboard.press('1');
     await page.keyboard.press('Enter');
