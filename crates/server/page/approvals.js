@@ -77,11 +77,8 @@ function callPart(call, isLinked) {
   );
 }
 
-/**
- * A request with its calls and the decision about it. With `isLinked`, it is outside of its session
- * and names it.
- */
-export function approvalCard(approval, { isLinked = false } = {}) {
+/** A request with its calls and the decision about it; with `isLinked`, it names its session. */
+function approvalCard(approval, isLinked) {
   const name = `decision-${approval.id}`;
   const note = h('div', { role: 'status' });
   const reason = h('input', { type: 'text', dir: 'auto' });
@@ -286,11 +283,30 @@ document.addEventListener('paste', ({ target }) => {
 });
 
 /** Removes a card. If it had the focus, the next one gets it, or else the heading. */
-export function removeCard(card, heading) {
+function removeCard(card, heading) {
   const hadFocus = card.contains(document.activeElement);
   const next = card.nextElementSibling ?? card.parentElement.firstElementChild;
   card.remove();
   if (hadFocus) (next && next !== card ? next : heading).focus();
+}
+
+/**
+ * Shows requests in a box: new ones at the end, and no more those that are decided, here or by
+ * another client. `cards` are the shown ones by id. `heading` gets the focus of the last one.
+ */
+export function showCards(waiting, cards, { box, heading, isLinked = false }) {
+  const ids = new Set(waiting.map(({ id }) => id));
+  for (const [id, card] of cards) {
+    if (ids.has(id)) continue;
+    cards.delete(id);
+    removeCard(card, heading);
+  }
+  for (const approval of waiting) {
+    if (cards.has(approval.id)) continue;
+    const card = approvalCard(approval, isLinked);
+    cards.set(approval.id, card);
+    box.append(card);
+  }
 }
 
 customElements.define(
@@ -314,19 +330,9 @@ customElements.define(
       this.stop.abort();
     }
 
-    /** Adds new requests at the end, and removes those that are decided, here or elsewhere. */
     update() {
-      for (const [id, card] of this.cards) {
-        if (approvals.waiting.has(id)) continue;
-        this.cards.delete(id);
-        removeCard(card, this.heading);
-      }
-      for (const [id, approval] of approvals.waiting) {
-        if (this.cards.has(id)) continue;
-        const card = approvalCard(approval, { isLinked: true });
-        this.cards.set(id, card);
-        this.list.append(card);
-      }
+      const waiting = [...approvals.waiting.values()];
+      showCards(waiting, this.cards, { box: this.list, heading: this.heading, isLinked: true });
       this.empty.hidden = this.cards.size > 0;
     }
   },

@@ -2,6 +2,7 @@
 
 import { get, getText, query } from '/page/api.js';
 import { answerOrder, errorNote, every, field, fill, h, marked, table } from '/page/dom.js';
+import { folderList } from '/page/folders.js';
 import { ago, authorName, count, dateTime, plural, visible } from '/page/format.js';
 import { failedRunTable, failedRuns, summary } from '/page/health-summary.js';
 
@@ -53,7 +54,9 @@ customElements.define(
       this.tabIndex = 0;
       this.setAttribute('role', 'region');
       this.setAttribute('aria-label', 'Health');
-      this.folder = h('select', { onchange: () => this.readAll() });
+      const { signal } = this.stop;
+      const { select, ready } = folderList({ onchange: () => this.readAll() }, signal);
+      this.folder = select;
       this.parts = {};
       this.beginRead = {};
       for (const name of PARTS) {
@@ -83,21 +86,17 @@ customElements.define(
       });
       const heading = h('h2', null, 'Health');
       fill(this, h('section', { class: 'panel' }, heading, folders, summary, this.content));
-      this.start();
+      this.start(ready);
     }
 
     disconnectedCallback() {
       this.stop.abort();
     }
 
-    async start() {
+    async start(ready) {
       const { signal } = this.stop;
       try {
-        const { workspaces } = await get('/workspaces', signal);
-        fill(
-          this.folder,
-          workspaces.map((path) => h('option', { value: path }, path)),
-        );
+        const workspaces = await ready;
         if (workspaces.length > 1) fill(this.parts.folders, field('Folder', this.folder));
       } catch (error) {
         if (!signal.aborted) fill(this.parts.folders, errorNote(error));

@@ -2,6 +2,7 @@
 
 import { get, post, query } from '/page/api.js';
 import { ENTER_HINT, button, errorNote, field, fill, h, onEnter } from '/page/dom.js';
+import { folderList } from '/page/folders.js';
 
 /** The choice of no environment. */
 const DEFAULT_ENVIRONMENT = 'standard settings';
@@ -22,7 +23,7 @@ export function takeCreated() {
 
 /** Opens the dialog. The new session is opened after it. */
 export function openNewSession() {
-  const workspace = h('select', { onchange: () => readEnvironments() });
+  const { select: workspace, ready } = folderList({ onchange: () => readEnvironments() });
   const environment = h('select', null, option('', DEFAULT_ENVIRONMENT));
   const title = h('input', { type: 'text', dir: 'auto', maxlength: 200 });
   const prompt = h('textarea', { rows: 5, dir: 'auto' });
@@ -95,13 +96,5 @@ export function openNewSession() {
   document.body.append(dialog);
   dialog.showModal();
   prompt.focus();
-  get('/workspaces')
-    .then(({ workspaces }) => {
-      fill(
-        workspace,
-        workspaces.map((path) => option(path)),
-      );
-      return readEnvironments();
-    })
-    .catch((error) => fill(note, errorNote(error)));
+  ready.then(readEnvironments).catch((error) => fill(note, errorNote(error)));
 }

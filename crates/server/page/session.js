@@ -2,7 +2,7 @@
 
 import { get, post, remove } from '/page/api.js';
 import { approvals } from '/page/approval-store.js';
-import { approvalCard, removeCard } from '/page/approvals.js';
+import { showCards } from '/page/approvals.js';
 import { showChanges } from '/page/changes.js';
 import {
   ENTER_HINT,
@@ -249,17 +249,7 @@ customElements.define(
     /** Shows the requests of the session at the end of its transcript. */
     showApprovals() {
       const waiting = approvals.ofSession(this.session);
-      for (const [id, card] of this.cards) {
-        if (waiting.some((approval) => approval.id === id)) continue;
-        this.cards.delete(id);
-        removeCard(card, this.heading);
-      }
-      for (const approval of waiting) {
-        if (this.cards.has(approval.id)) continue;
-        const card = approvalCard(approval);
-        this.cards.set(approval.id, card);
-        this.transcript.asked.append(card);
-      }
+      showCards(waiting, this.cards, { box: this.transcript.asked, heading: this.heading });
       this.classList.toggle('waits', this.cards.size > 0);
       this.transcript.showJump();
     }

@@ -52,6 +52,7 @@ page_files! {
     "changes.js"
     "channels.js"
     "documents.js"
+    "folders.js"
     "health.js"
     "health-summary.js"
     "item.js"
