@@ -46,7 +46,7 @@ function callPart(call, isLinked) {
     h(
       'h4',
       null,
-      h('span', { class: 'tool' }, toolName(call.tool)),
+      h('span', { class: 'tool' }, visible(toolName(call.tool))),
       ' ',
       h('span', { class: 'reason' }, marked(visible(call.reason))),
     ),

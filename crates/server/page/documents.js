@@ -95,7 +95,7 @@ customElements.define(
           fill(
             select,
             h('option', { value: '' }, label),
-            list.map((value) => h('option', { value }, value)),
+            list.map((value) => h('option', { value }, visible(value))),
           );
           if (list.includes(chosen)) select.value = chosen;
         };
@@ -167,7 +167,7 @@ customElements.define(
                 ),
                 cell(entry.kind),
                 cell(entry.status),
-                h('td', { class: 'id' }, entry.path),
+                h('td', { class: 'id' }, visible(entry.path)),
               ),
             ),
           ),
@@ -243,7 +243,7 @@ customElements.define(
         // Without its content, there is nothing to edit: saving would replace the document.
         const again = button('Try again', () => this.edit(path, workspace));
         const actions = h('div', { class: 'actions' }, again);
-        const parts = [backLink(), h('h2', null, path), errorNote(error), actions];
+        const parts = [backLink(), h('h2', null, visible(path)), errorNote(error), actions];
         fill(this, h('section', { class: 'panel' }, ...parts));
         return;
       }
@@ -275,7 +275,7 @@ customElements.define(
           'section',
           { class: 'panel' },
           backLink(),
-          h('h2', null, path),
+          h('h2', null, visible(path)),
           h(
             'form',
             { class: 'document', onsubmit: save },

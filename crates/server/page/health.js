@@ -172,7 +172,7 @@ customElements.define(
         const rows = checks.map((check) => [
           CHECK_NAMES[check.what] ?? check.what,
           stateCell(CHECK_STATES[check.state]),
-          marked(check.details),
+          marked(visible(check.details)),
         ]);
         return { nodes: table('Checks', ['Check', 'State', 'Details'], rows), read: { checks } };
       });

@@ -210,7 +210,7 @@ customElements.define(
         h('span', { class: 'id' }, run.id),
         h('span', null, dateTime(run.started_ms)),
         run.ended_ms ? h('span', null, duration(run.ended_ms - run.started_ms)) : null,
-        h('span', null, run.directory),
+        h('span', null, visible(run.directory)),
         run.session
           ? h(
               'a',

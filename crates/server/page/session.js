@@ -163,11 +163,11 @@ customElements.define(
       if (!read || !isNewest()) return;
       const [session, { messages }] = read;
       this.info = session;
-      const title = session.title || session.id;
-      if (this.heading.textContent !== title) this.heading.textContent = visible(title);
+      const title = visible(session.title || session.id);
+      if (this.heading.textContent !== title) this.heading.textContent = title;
       const environment = session.environment ? ` · environment ${session.environment}` : '';
       const creator = session.creator ? ` · created by ${session.creator}` : '';
-      this.facts.textContent = `${session.directory}${environment}${creator}`;
+      this.facts.textContent = visible(`${session.directory}${environment}${creator}`);
       this.showQueue(messages);
       this.showTurn();
     }

@@ -88,7 +88,7 @@ customElements.define(
           h('span', { class: `state ${kind}` }, word),
           queued > 0 ? h('span', { class: 'tag' }, `${queued} queued`) : null,
           h('span', { class: 'dim' }, folderName(session.directory)),
-          session.environment ? h('span', { class: 'dim' }, session.environment) : null,
+          session.environment ? h('span', { class: 'dim' }, visible(session.environment)) : null,
           h('time', { class: 'dim', title: dateTime(session.used_ms) }, ago(session.used_ms)),
         ),
       ];

@@ -237,14 +237,14 @@ customElements.define(
     showTurn() {
       const { model } = this;
       const { state, end } = model.turn;
-      const parts = model.notices.map((text) => h('p', { class: 'notice' }, text));
+      const parts = model.notices.map((text) => h('p', { class: 'notice' }, visible(text)));
       if (state === 'failed') {
         parts.push(
           h(
             'div',
             { class: 'notice error', role: 'alert' },
-            h('p', null, `The turn failed: ${end.error.message}`),
-            end.hint ? h('p', { class: 'hint' }, `hint: ${end.hint}`) : null,
+            h('p', null, `The turn failed: ${visible(end.error.message)}`),
+            end.hint ? h('p', { class: 'hint' }, `hint: ${visible(end.hint)}`) : null,
           ),
         );
       } else if (state === 'completed' && end.finish_reason === 'interrupted') {
