@@ -14,6 +14,7 @@ import {
   turnEnded,
 } from './browser.mjs';
 import { decidingFlows } from './deciding.mjs';
+import { hostileFlows } from './hostile.mjs';
 import { newcomerFlows } from './newcomers.mjs';
 import { peopleFlows } from './people.mjs';
 import { viewFlows } from './views.mjs';
@@ -23,6 +24,7 @@ await run({
   ...peopleFlows,
   ...newcomerFlows,
   ...decidingFlows,
+  ...hostileFlows,
 
   /** Log in, create a session with the dialog, and follow its script. */
   async create_and_follow() {
@@ -278,61 +280,6 @@ await run({
     for (const page of [first, second]) await turnEnded(page, 2);
     await first.waitForFunction(() => document.querySelectorAll('article.item').length === 4);
     equal(await shownItems(first), await shownItems(second), 'items of both browsers');
-  },
-
-  /** A transcript that tries to run code, to load from elsewhere, and to break the page. */
-  async hostile() {
-    const page = await open();
-    const session = await ask('session hostile');
-    await show(page, `sessions/${session}`);
-    await turnEnded(page, 1);
-    await page.waitForSelector('.item.assistant:has-text("the end")');
-    for (const [view, element] of [
-      [`sessions/${session}`, 'sv-session'],
-      ['sessions', 'sv-sessions li'],
-      ['approvals', 'sv-approvals'],
-      ['runs', 'sv-runs'],
-      ['memory', 'sv-memory'],
-      [`sessions/${session}`, 'sv-session'],
-    ]) {
-      await show(page, view);
-      await page.waitForSelector(element);
-    }
-    await page.waitForSelector('.item.assistant:has-text("the end")');
-    equal(await page.evaluate(() => window.hacked ?? null), null, 'code that ran');
-    const found = await page.$$eval(
-      'sv-transcript :is(script, img, svg, iframe, style, object, link, form, [onerror], [onload], [style])',
-      (elements) => elements.map((element) => element.outerHTML.slice(0, 200)),
-    );
-    equal(
-      found.filter((html) => !html.startsWith('<div class="chunk"')),
-      [],
-      'elements of the transcript',
-    );
-    equal(
-      await page.$$eval('sv-transcript .item a[href]', (links) =>
-        links
-          .map((link) => new URL(link.href).protocol)
-          .filter((protocol) => !['http:', 'https:', 'mailto:'].includes(protocol)),
-      ),
-      [],
-      'links',
-    );
-    const text = await page.textContent('sv-transcript');
-    check(text.includes('<script>window.hacked'), 'HTML is shown as text');
-    check(
-      text.includes('[U+202E]') && text.includes('\u241b[31m'),
-      'hidden characters are visible',
-    );
-    const isWide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
-    check(!isWide, 'the page is not wider than the window');
-    // A command with a line of 5 MB, and a long answer in one line.
-    await send(page, 'long line');
-    await page.waitForSelector('.item.assistant button:has-text("Show more")');
-    await page.click('.item.result .call summary');
-    await page.waitForSelector('.item.result .call-body >> text=Exit code 0');
-    await send(page, 'hello');
-    await page.waitForSelector('.item.assistant:has-text("You said hello")');
   },
 
   /** A transcript of 10,000 items has few elements, and scrolls without long pauses. */

@@ -81,6 +81,12 @@ const HOSTILE: &str = "<script>window.hacked = 1</script>\n\n<img src=x onerror=
     ```html\n<script>window.hacked = 5</script>\n</pre><img src=x onerror='window.hacked = 6'>\n```\n\n\
     | a |\n|---|\n| <form action=//evil.example><input></form> |\n\nthe end\n";
 
+/// Calls whose arguments, output and reason have escape sequences and change the direction of text.
+const HIDDEN_CALLS: &str = "await tools.exec({\n  \
+    command: ['printf', '\\\\033[31mnot \\u202e red'],\n});\n\
+    await tools.exec({\n  command: ['rm', '-rf', 'doomed\\u202e'],\n  \
+    approvalContext: 'quite \\u202e safe \\u001b[1m',\n});";
+
 /// An answer in Arabic and Hebrew, with English and code in between.
 const RIGHT_TO_LEFT: &str = "مرحبا بالعالم، شغّل `cargo test` ثم أرسل النتيجة.\n\n\
     - שלום עולם, run `make`\n- an English item\n\n\
@@ -151,6 +157,7 @@ pub(crate) fn obeys(asked: &Asked) -> Reply {
              await Promise.all(Array.from({ length: 12 }, wait));",
         ),
         "hostile" => vec![text(HOSTILE)].into(),
+        "hidden" => script(HIDDEN_CALLS),
         "long line" => script(
             "const { stdout } = await tools.exec({ command: ['sh', '-c', \
              'head -c 5000000 /dev/zero | tr \"\\\\0\" x'] }); return 'a long line'",
@@ -271,6 +278,11 @@ impl PageTest {
                 let text = "---\r\nkind: issue\nstatus: open\r\ntitle: Mixed\n---\n\
                     One\r\ntwo\nthree\r\n";
                 std::fs::write(folder.join("issues/1.md"), text).unwrap();
+                Value::Null
+            }
+            "hidden document" => {
+                let text = "---\nkind: issue\nstatus: open\n---\nIts name is hidden.\n";
+                std::fs::write(folder.join("issues/\u{202e}dm.md"), text).unwrap();
                 Value::Null
             }
             "wait for the answer" => self.client.answer(&self.session, 1),
@@ -452,6 +464,7 @@ flows! {
     the_page_follows_a_killed_and_restarted_server = "kill_and_restart";
     two_browsers_show_the_same_session = "two_browsers";
     a_hostile_transcript_runs_nothing_and_breaks_nothing = "hostile";
+    hidden_characters_are_visible_in_every_view = "hidden_characters";
     a_long_transcript_has_few_elements = "long_transcript";
     the_other_views_work = "other_views";
     health_shows_servers_the_queue_and_errors = "health";
