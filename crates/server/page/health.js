@@ -63,7 +63,7 @@ customElements.define(
         this.beginRead[name] = answerOrder();
         this.parts[name] = h('div', { 'data-part': name });
       }
-      this.read = { checks: null, servers: null, errors: null, runs: null };
+      this.read = { checks: null, servers: null, errors: null, failed: null };
       const { summary, folders, checks, servers, queue, errors, runs, counters } = this.parts;
       // The parts appear together, and the checks, which take longest, are the last one: nothing
       // moves after it was shown.
@@ -159,9 +159,9 @@ customElements.define(
     readRuns() {
       return this.show('runs', async () => {
         const { runs } = await get(`/runs?limit=${MAX_RUNS}`, this.stop.signal);
-        const failed = failedRuns(runs);
+        const failed = failedRuns(runs, MAX_RUNS);
         const minute = Math.floor(Date.now() / 60_000);
-        return { key: JSON.stringify([failed, minute]), nodes: failedRunTable(failed), read: { runs: failed } };
+        return { key: JSON.stringify([failed, minute]), nodes: failedRunTable(failed), read: { failed } };
       });
     }
 

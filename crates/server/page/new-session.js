@@ -3,6 +3,7 @@
 import { get, post, query } from '/page/api.js';
 import { ENTER_HINT, button, errorNote, field, fill, h, onEnter } from '/page/dom.js';
 import { folderList } from '/page/folders.js';
+import { visible } from '/page/format.js';
 
 /** The choice of no environment. */
 const DEFAULT_ENVIRONMENT = 'standard settings';
@@ -33,11 +34,13 @@ export function openNewSession() {
 
   async function readEnvironments() {
     const { environments } = await get(`/environments${query({ workspace: workspace.value })}`);
+    const chosen = environment.value;
     fill(
       environment,
       option('', DEFAULT_ENVIRONMENT),
-      environments.map((name) => option(name)),
+      environments.map((name) => option(name, visible(name))),
     );
+    if (environments.includes(chosen)) environment.value = chosen;
   }
 
   async function submit(event) {

@@ -17,6 +17,7 @@ import { decidingFlows } from './deciding.mjs';
 import { hostileFlows } from './hostile.mjs';
 import { newcomerFlows } from './newcomers.mjs';
 import { peopleFlows } from './people.mjs';
+import { stateFlows } from './states.mjs';
 import { viewFlows } from './views.mjs';
 
 await run({
@@ -25,6 +26,7 @@ await run({
   ...newcomerFlows,
   ...decidingFlows,
   ...hostileFlows,
+  ...stateFlows,
 
   /** Log in, create a session with the dialog, and follow its script. */
   async create_and_follow() {
@@ -357,7 +359,7 @@ await run({
     const session = await ask('session fail');
     await show(page, `sessions/${session}`);
     await turnEnded(page, 1);
-    await page.click('.item.script >> text=run');
+    await page.click('.item.script >> text=timeline');
     await page.waitForSelector('sv-run >> text=SandboxViolationError');
     await page.locator('.lanes .bar').first().focus();
     await page.keyboard.press('Enter');
@@ -439,7 +441,7 @@ await run({
     await picture('session');
     await ask('go');
     await turnEnded(page, 1);
-    await page.click('.item.script >> text=run');
+    await page.click('.item.script >> text=timeline');
     await page.waitForSelector('sv-run');
     await coloured();
     await picture('run');

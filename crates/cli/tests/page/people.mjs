@@ -368,7 +368,7 @@ export const peopleFlows = {
     const page = await open();
     await show(page, `sessions/${await ask('session follow')}`);
     await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
-    await page.click('.item.script a:text-is("run")');
+    await page.click('.item.script a:text-is("timeline")');
     await page.waitForSelector('sv-run .live-output:has-text("running 3 tests")');
     equal(await page.locator('.lanes .bar.open').count(), 2, 'running calls');
     await page.waitForSelector('figcaption:has-text("up to 2 calls that ran or waited at once")');

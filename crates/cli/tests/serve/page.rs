@@ -488,6 +488,10 @@ flows! {
     a_person_adds_a_lesson = "add_lesson";
     an_older_answer_does_not_replace_a_newer_one = "older_answers";
     runs_are_named_by_what_they_do_and_show_results = "run_names";
+    a_session_that_no_server_answers_waits = "unserved_session";
+    a_login_without_a_folder_says_what_to_do = "no_folder";
+    runs_with_failures_are_found = "failed_runs";
+    health_says_which_runs_it_looked_at = "health_words";
     typed_words_and_pastes_decide_nothing = "typed_words";
     a_hidden_tab_says_that_a_request_waits = "hidden_tab";
     what_the_memory_added_can_be_opened_and_stays = "recalled";
