@@ -1,6 +1,6 @@
 // How a person decides about calls: what counts as a decision, and what a request shows.
 
-import { ask, check, equal, open, show } from './browser.mjs';
+import { ask, check, equal, open, show, turnEnded } from './browser.mjs';
 
 /** Number of selected decisions. */
 const selected = (page) => page.locator('.approval input:checked').count();
@@ -71,5 +71,50 @@ export const decidingFlows = {
     await page.click('.approval .choice:has-text("Deny")');
     await page.click('.approval button[type=submit]');
     await page.waitForFunction(() => document.title === 'Approvals · Selvedge');
+  },
+
+  /** A session with a folder, settings and a worktree asks about a patch with its diff. */
+  async asked_with_diff() {
+    const [folder, other] = await ask('two folders');
+    const page = await open();
+    await page.click('text=New session');
+    const list = page.getByLabel('Folder', { exact: true });
+    await list.locator('option >> nth=1').waitFor({ state: 'attached' });
+    equal(await list.locator('option').allTextContents(), [folder, other].sort(), 'the folders');
+    await list.selectOption(folder);
+    await page.waitForSelector('dialog option[value=careful]', { state: 'attached' });
+    await page.getByLabel('Settings').selectOption('careful');
+    await page.getByLabel('Work in a separate copy of the folder').check();
+    await page.fill('dialog textarea', 'patch');
+    await page.click('text=Create session');
+    await page.waitForSelector('.session-facts:has-text("environment careful")');
+    const card = page.locator('sv-transcript .approval');
+    await card.locator('.diff .add', { hasText: 'one new line' }).waitFor();
+    await card.locator('.tool', { hasText: 'applyPatch' }).waitFor();
+    await card.locator('.choice', { hasText: 'Approve this call, once' }).click();
+    await card.locator('button[type=submit]').click();
+    await turnEnded(page, 1);
+    await page.waitForSelector('.item.result .decision:has-text("allowed on the web page")');
+    // The folder is as it was until the changes are applied.
+    equal(await ask('file patched.txt'), null, 'the file before');
+    await page.click('.session-head >> text=Changes');
+    await page.waitForSelector('dialog h2:has-text("Changes in the worktree")');
+    await page.waitForSelector('dialog .diff .add:has-text("one new line")');
+    await page.click('text=Apply to the folder');
+    await page.waitForSelector('.notice.good:has-text("Applied to the folder: patched.txt.")');
+    equal(await ask('file patched.txt'), 'one new line\n', 'the file after');
+  },
+
+  /** A request for a web page shows its complete URL. */
+  async asked_with_url() {
+    const page = await open();
+    await ask('session fetch');
+    await show(page, 'approvals');
+    await page.waitForSelector('.approval .tool:text-is("fetchUrl")');
+    const url = 'http://127.0.0.1:9/page?with=a%20query';
+    await page.waitForSelector(`.approval .command:has-text("${url}")`);
+    await page.click('.approval .choice:has-text("Deny")');
+    await page.click('.approval button[type=submit]');
+    await page.waitForSelector('text=No call needs approval.');
   },
 };

@@ -1,22 +1,11 @@
 // What people do with the page, each from the start to the end.
 
-import {
-  ask,
-  base,
-  check,
-  checkAccessible,
-  equal,
-  open,
-  run,
-  send,
-  show,
-  shownItems,
-  turnEnded,
-} from './browser.mjs';
+import { ask, check, equal, open, run, send, show, shownItems, turnEnded } from './browser.mjs';
 import { decidingFlows } from './deciding.mjs';
 import { hostileFlows } from './hostile.mjs';
 import { newcomerFlows } from './newcomers.mjs';
 import { peopleFlows } from './people.mjs';
+import { screenFlows } from './screens.mjs';
 import { stateFlows } from './states.mjs';
 import { viewFlows } from './views.mjs';
 
@@ -26,6 +15,7 @@ await run({
   ...newcomerFlows,
   ...decidingFlows,
   ...hostileFlows,
+  ...screenFlows,
   ...stateFlows,
 
   /** Log in, create a session with the dialog, and follow its script. */
@@ -57,6 +47,8 @@ await run({
     await page.waitForSelector(end);
     const failed = page.locator('.item.result .call').nth(1);
     await failed.locator('text=exit 3').waitFor();
+    const took = await failed.locator('.call-end .dim').textContent();
+    check(/^(\d+ ms|\d+\.\d s)$/.test(took), `the duration of a call: ${took}`);
     await failed.locator('summary').click();
     await failed.locator('text=unused variable').first().waitFor();
     await page.waitForSelector('.item.assistant table td');
@@ -453,69 +445,5 @@ await run({
     await page.waitForSelector('.bands .band');
     await page.waitForSelector('.level-columns section[aria-label="one line"]');
     await picture('memory');
-  },
-
-  /** axe-core finds nothing serious, in both themes and on a small screen; nothing is cut off. */
-  async accessible() {
-    const session = await ask('session follow');
-    await ask('go');
-    await ask('wait for the answer');
-    const asked = await ask('session please');
-    await ask('memory session');
-    // Each view with an element that it has when its data was loaded.
-    const views = [
-      ['sessions', 'sv-sessions .rows li'],
-      [`sessions/${session}`, '.item.assistant:has-text("done")'],
-      [`sessions/${asked}`, 'sv-session .approval'],
-      ['approvals', 'sv-approvals .approval'],
-      ['runs', 'sv-runs .rows li'],
-      ['channels/a', 'sv-channels .posts'],
-      ['documents', 'sv-documents td'],
-      ['memory', 'sv-memory form'],
-      [`memory/${session}`, 'sv-memory .level-columns'],
-      ['memory/lessons', 'article.card'],
-      ['memory/topics', 'sv-memory .chart'],
-      ['health', 'tr:has-text("sandbox")'],
-    ];
-    const sizes = [
-      [1280, 800, 'light'],
-      [360, 740, 'dark'],
-      [2560, 1440, 'light'],
-    ];
-    for (const [width, height, colorScheme] of sizes) {
-      const page = await open({ viewport: { width, height }, colorScheme });
-      for (const [view, element] of views) {
-        await page.evaluate((hash) => {
-          location.hash = `#/${hash}`;
-        }, view);
-        await page.waitForSelector(element);
-        await checkAccessible(page, `${view} at ${width}`);
-        const over = await page.evaluate(() => [
-          document.documentElement.scrollWidth - innerWidth,
-          document.documentElement.scrollHeight - innerHeight,
-        ]);
-        check(
-          over.every((pixels) => pixels <= 0),
-          `${view} at ${width} fits: ${over}`,
-        );
-      }
-      await page.context().close();
-    }
-    // With the keyboard alone: from the start of the page to a new session.
-    const page = await open();
-    await page.evaluate(() => document.activeElement.blur());
-    const texts = [];
-    for (let step = 0; step < 12 && !texts.includes('New session'); step += 1) {
-      await page.keyboard.press('Tab');
-      texts.push(await page.evaluate(() => document.activeElement.textContent));
-    }
-    check(texts.includes('New session') && texts[0] === 'Skip to content', texts.join(', '));
-    await page.keyboard.press('Enter');
-    await page.keyboard.type('hello');
-    await page.keyboard.press('Tab');
-    await page.keyboard.type('Typed');
-    await page.keyboard.press('Enter');
-    await page.waitForSelector('.item.assistant:has-text("You said hello")');
-    check(page.url().startsWith(base), 'the page stays on its server');
   },
 });

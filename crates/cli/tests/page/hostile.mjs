@@ -15,7 +15,7 @@ async function checkVisible(page, what) {
 }
 
 export const hostileFlows = {
-  /** A transcript that tries to run code, to load from elsewhere, and to break the page. */
+  /** A transcript that tries to run code, to load from other servers, and to break the page. */
   async hostile() {
     const page = await open();
     const session = await ask('session hostile');

@@ -2,7 +2,7 @@
 
 import { ask, check, equal, open, show } from './browser.mjs';
 
-/** Replaces answers by what `change` makes of them. */
+/** Replaces answers from an address by what `make` returns for them. */
 async function change(page, address, make) {
   await page.route(address, async (route) => {
     const response = await route.fetch();

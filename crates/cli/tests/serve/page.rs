@@ -150,6 +150,13 @@ pub(crate) fn obeys(asked: &Asked) -> Reply {
             "await tools.writeFile({ path: 'a.txt', content: 'a' });\n\
              await tools.writeFile({ path: '/etc/selvedge-test', content: 'a' });",
         ),
+        "patch" => script(
+            "await tools.applyPatch('*** Begin Patch\\n*** Add File: patched.txt\\n\
+             +one new line\\n*** End Patch');\nreturn 'patched';",
+        ),
+        "fetch" => {
+            script("await tools.fetchUrl({ urls: ['http://127.0.0.1:9/page?with=a%20query'] });")
+        }
         "use a server" => script("return (await tools.search('x')).length"),
         "break" => Reply::Fail(400, "a broken request".to_owned()),
         "queue" => script(
@@ -219,6 +226,20 @@ fn tick_commands(folder: &Path) -> usize {
         .count()
 }
 
+/// Makes a folder a repository, and commits what is in it.
+fn commit_all(folder: &Path) {
+    for args in [
+        &["init", "-q"][..],
+        &["add", "-A"],
+        &["commit", "-q", "-m", "x"],
+    ] {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=a", "-c", "user.email=a@b"]);
+        let output = git.args(args).current_dir(folder).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    }
+}
+
 /// A server, and what flows ask of it.
 pub struct PageTest {
     pub fixture: ServeFixture,
@@ -233,7 +254,8 @@ impl PageTest {
         // The model reads the last message as a whole, which must not quote earlier ones.
         let config = "memory.recall = false\n[workspace]\ndocuments = [\"issues/**/*.md\"]\n\
             [mcp_servers.broken]\ncommand = \"selvedge-no-such-program\"\n\
-            [mcp_servers.unused]\ncommand = \"true\"\nenabled = false";
+            [mcp_servers.unused]\ncommand = \"true\"\nenabled = false\n\
+            [environments.careful]\napproval_policy = \"untrusted\"";
         let fixture = ServeFixture::with_config(config, obeys);
         let folder = fixture.workspace.work();
         std::fs::create_dir_all(folder.join("doomed")).unwrap();
@@ -271,7 +293,11 @@ impl PageTest {
                 std::fs::write(folder.join("go"), "").unwrap();
                 Value::Null
             }
-            "file b.txt" => json!(std::fs::read_to_string(folder.join("b.txt")).ok()),
+            "two folders" => {
+                commit_all(&folder);
+                let (other, _) = self.fixture.other_workspace("other");
+                json!([folder.canonicalize().unwrap(), other])
+            }
             "doomed exists" => json!(folder.join("doomed").exists()),
             "document" => json!(std::fs::read_to_string(folder.join("issues/1.md")).unwrap()),
             "mixed document" => {
@@ -318,6 +344,10 @@ impl PageTest {
                 let prompt = asked.trim_start_matches("untitled ");
                 self.session = self.client.session(json!({"prompt": prompt}));
                 json!(self.session)
+            }
+            asked if asked.starts_with("file ") => {
+                let path = folder.join(asked.trim_start_matches("file "));
+                json!(std::fs::read_to_string(path).ok())
             }
             asked => match asked.strip_prefix("session ") {
                 Some(prompt) => {
@@ -496,6 +526,10 @@ flows! {
     a_hidden_tab_says_that_a_request_waits = "hidden_tab";
     what_the_memory_added_can_be_opened_and_stays = "recalled";
     the_page_is_accessible_and_fits_every_screen = "accessible";
+    dialogs_editors_and_the_login_are_accessible = "accessible_parts";
+    nothing_moves_if_a_person_wants_no_motion = "reduced_motion";
+    a_session_with_settings_asks_about_a_patch_with_its_diff = "asked_with_diff";
+    a_request_for_a_web_page_shows_its_url = "asked_with_url";
 }
 
 #[test]
