@@ -19,8 +19,8 @@ import { plain, rich } from '/page/render.js';
 const TICK_MS = 1000;
 /** Less time than this until the end is marked. */
 const SHORT_TIME_MS = 15_000;
-/** Keys that are no text: they change other keys, or scroll. */
-const SILENT_KEYS = ['Shift', 'AltGraph', 'CapsLock', 'PageUp', 'PageDown'];
+/** Keys that are not text: they change other keys, or scroll. */
+const SILENT_KEYS = ['Shift', 'AltGraph', 'CapsLock', 'PageUp', 'PageDown', 'Home', 'End'];
 
 /** Decisions of the API, with the words of the terminal. */
 function choicesFor(calls, scope) {
