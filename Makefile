@@ -14,7 +14,7 @@
 # make fuzz         fuzz detector, compiler, sandbox and decoders for five minutes
 # make docs         write the generated parts of docs/ and the README
 # make screenshots  write the pictures of docs/page.md
-# make lighthouse   measure the page with Lighthouse: at least 95 in each category
+# make lighthouse   measure the page with Lighthouse: scores, first paint and weight
 # make lint         check formatting, clippy and rustdoc without warnings
 # make check        compile what no test compiles: features otlp and pocket, fuzz targets
 # make deny         check licences, duplicate packages, sources, advisories (deny.toml) and build scripts

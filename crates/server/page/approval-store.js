@@ -2,6 +2,9 @@
 
 import { follow, get, post } from '/page/api.js';
 
+/** How often the requests are read while the page is hidden, which closes its streams. */
+const HIDDEN_POLL_MS = 10_000;
+
 class ApprovalStore extends EventTarget {
   constructor() {
     super();
@@ -19,6 +22,9 @@ class ApprovalStore extends EventTarget {
         else if (event.type === 'approval.closed') this.close(event.id);
       },
     });
+    // The title tells a person in another tab that something waits.
+    const timer = setInterval(() => document.hidden && this.reload(), HIDDEN_POLL_MS);
+    signal.addEventListener('abort', () => clearInterval(timer));
   }
 
   /**

@@ -19,6 +19,8 @@ import { plain, rich } from '/page/render.js';
 const TICK_MS = 1000;
 /** Less time than this until the end is marked. */
 const SHORT_TIME_MS = 15_000;
+/** Keys that are not text: they change other keys, or scroll. */
+const SILENT_KEYS = ['Shift', 'AltGraph', 'CapsLock', 'PageUp', 'PageDown', 'Home', 'End'];
 
 /** Decisions of the API, with the words of the terminal. */
 function choicesFor(calls, scope) {
@@ -44,7 +46,7 @@ function callPart(call, isLinked) {
     h(
       'h4',
       null,
-      h('span', { class: 'tool' }, toolName(call.tool)),
+      h('span', { class: 'tool' }, visible(toolName(call.tool))),
       ' ',
       h('span', { class: 'reason' }, marked(visible(call.reason))),
     ),
@@ -75,11 +77,8 @@ function callPart(call, isLinked) {
   );
 }
 
-/**
- * A request with its calls and the decision about it. With `isLinked`, it is outside of its session
- * and names it.
- */
-export function approvalCard(approval, { isLinked = false } = {}) {
+/** A request with its calls and the decision about it; with `isLinked`, it names its session. */
+function approvalCard(approval, isLinked) {
   const name = `decision-${approval.id}`;
   const note = h('div', { role: 'status' });
   const reason = h('input', { type: 'text', dir: 'auto' });
@@ -127,13 +126,19 @@ export function approvalCard(approval, { isLinked = false } = {}) {
     if (value) confirm.scrollIntoView({ block: 'nearest' });
   }
 
-  /** Selects the decision with this position. Returns whether there is one. */
+  /** Selects the decision at a position; -1 is the last one. Returns whether there is one. */
   function select(at) {
-    if (!inputs[at]) return false;
-    inputs[at].input.checked = true;
-    inputs[at].input.focus();
+    const found = inputs.at(at);
+    if (!found) return false;
+    found.input.checked = true;
+    found.input.focus();
     selected();
     return true;
+  }
+
+  function clear() {
+    for (const { input } of inputs) input.checked = false;
+    selected();
   }
 
   async function submit(event) {
@@ -147,16 +152,6 @@ export function approvalCard(approval, { isLinked = false } = {}) {
       fill(note, errorNote(error));
       confirm.disabled = false;
     }
-  }
-
-  // Digits select, Escape clears; only the button or Enter in the form decides.
-  function keys(event) {
-    if (event.target === reason || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === 'Escape') {
-      for (const { input } of inputs) input.checked = false;
-      selected();
-    } else if (!select(Number(event.key) - 1)) return;
-    event.preventDefault();
   }
 
   const asked = h('time', {
@@ -184,7 +179,6 @@ export function approvalCard(approval, { isLinked = false } = {}) {
       class: 'approval',
       tabindex: -1,
       onsubmit: submit,
-      onkeydown: keys,
       'data-approval': approval.id,
       'aria-label': title,
     },
@@ -222,6 +216,8 @@ export function approvalCard(approval, { isLinked = false } = {}) {
     note,
   );
   form.select = select;
+  form.clear = clear;
+  form.hasChoice = () => choice() !== undefined;
   form.tick = tick;
   tick();
   return form;
@@ -238,20 +234,79 @@ setInterval(() => {
   if (!document.hidden) document.querySelectorAll('form.approval').forEach((card) => card.tick());
 }, TICK_MS);
 
-// If one request is shown, digits select its decision unless they are text of a field.
-document.addEventListener('keydown', (event) => {
-  const isTaken = document.activeElement?.closest('input, textarea, select, dialog, .approval');
-  if (isTaken || event.ctrlKey || event.metaKey || event.altKey) return;
+/** Whether digits select a decision. After a letter or a paste they are text, until an arrow key. */
+let areDigitsKeys = true;
+
+function isField(element) {
+  return Boolean(element.closest?.('textarea, select, input:not([type=radio], [type=checkbox])'));
+}
+
+/** What is typed or pasted outside of fields is no decision, not even if it ends with a digit. */
+function takeText() {
+  areDigitsKeys = false;
+  document.querySelectorAll('form.approval').forEach((card) => card.clear());
+}
+
+/**
+ * Digits and arrow keys select, Escape clears; Enter and the button decide. A digit is for the
+ * request that has the focus, or for the only one that is shown.
+ */
+function onKey(event) {
+  const { key, target, ctrlKey, metaKey, altKey } = event;
+  if (ctrlKey || metaKey || altKey || SILENT_KEYS.includes(key)) return;
+  if (isField(target) || document.querySelector('dialog[open]')) return;
   const cards = document.querySelectorAll('form.approval');
-  if (cards.length === 1 && cards[0].select(Number(event.key) - 1)) event.preventDefault();
+  const card = target.closest?.('form.approval') ?? (cards.length === 1 ? cards[0] : null);
+  const isRadio = target.matches?.('form.approval input[type=radio]');
+  const isPressed = isRadio ? areDigitsKeys : target.closest?.('button, summary');
+  if (key === 'Enter' || (key === ' ' && isPressed)) return;
+  if (key === 'Tab' || key.startsWith('Arrow')) {
+    areDigitsKeys = true;
+    if (key === 'Tab' || !isRadio || card.hasChoice()) return;
+    // From no selection, the browser would select the second option.
+    card.select(['ArrowUp', 'ArrowLeft'].includes(key) ? -1 : 0);
+    event.preventDefault();
+  } else if (key === 'Escape') {
+    card?.clear();
+  } else if (areDigitsKeys && /^[1-9]$/.test(key) && card?.select(Number(key) - 1)) {
+    event.preventDefault();
+  } else {
+    takeText();
+    // A space would select the option that has the focus.
+    if (isRadio && key === ' ') event.preventDefault();
+  }
+}
+
+document.addEventListener('keydown', onKey);
+document.addEventListener('paste', ({ target }) => {
+  if (!isField(target)) takeText();
 });
 
 /** Removes a card. If it had the focus, the next one gets it, or else the heading. */
-export function removeCard(card, heading) {
+function removeCard(card, heading) {
   const hadFocus = card.contains(document.activeElement);
   const next = card.nextElementSibling ?? card.parentElement.firstElementChild;
   card.remove();
   if (hadFocus) (next && next !== card ? next : heading).focus();
+}
+
+/**
+ * Shows requests in a box: new ones at the end, and no more those that are decided, here or by
+ * another client. `cards` are the shown ones by id. `heading` gets the focus of the last one.
+ */
+export function showCards(waiting, cards, { box, heading, isLinked = false }) {
+  const ids = new Set(waiting.map(({ id }) => id));
+  for (const [id, card] of cards) {
+    if (ids.has(id)) continue;
+    cards.delete(id);
+    removeCard(card, heading);
+  }
+  for (const approval of waiting) {
+    if (cards.has(approval.id)) continue;
+    const card = approvalCard(approval, isLinked);
+    cards.set(approval.id, card);
+    box.append(card);
+  }
 }
 
 customElements.define(
@@ -275,19 +330,9 @@ customElements.define(
       this.stop.abort();
     }
 
-    /** Adds new requests at the end, and removes those that are decided, here or elsewhere. */
     update() {
-      for (const [id, card] of this.cards) {
-        if (approvals.waiting.has(id)) continue;
-        this.cards.delete(id);
-        removeCard(card, this.heading);
-      }
-      for (const [id, approval] of approvals.waiting) {
-        if (this.cards.has(id)) continue;
-        const card = approvalCard(approval, { isLinked: true });
-        this.cards.set(id, card);
-        this.list.append(card);
-      }
+      const waiting = [...approvals.waiting.values()];
+      showCards(waiting, this.cards, { box: this.list, heading: this.heading, isLinked: true });
       this.empty.hidden = this.cards.size > 0;
     }
   },

@@ -1,21 +1,15 @@
 // Channels: the list, the messages of one, and a form to post.
 
 import { follow, get, post, put } from '/page/api.js';
-import {
-  ENTER_HINT,
-  answerOrder,
-  emptyNote,
-  errorNote,
-  field,
-  fill,
-  h,
-  onEnter,
-} from '/page/dom.js';
+import { ENTER_HINT, emptyNote, errorNote, every, field, fill, h, onEnter } from '/page/dom.js';
 import { ago, authorName, dateTime, plural, visible } from '/page/format.js';
+import { ListView } from '/page/list-view.js';
 import { mentionList } from '/page/mentions.js';
 import { rich } from '/page/render.js';
 import { keepDraft } from '/page/unsaved.js';
 
+/** How often the list is read, and a channel that is not stored yet. */
+const POLL_MS = 5000;
 /** Longest name of a channel. */
 const MAX_NAME_LENGTH = 64;
 
@@ -34,127 +28,94 @@ function channelName(text) {
     .slice(0, MAX_NAME_LENGTH);
 }
 
+/** The form that opens a channel by its name. */
+function newChannelForm() {
+  const name = h('input', { type: 'text', spellcheck: 'false', required: true });
+  const rule = 'Lower-case letters, digits, - _ and . are used: “Team chat” becomes team-chat.';
+  const hint = h('span', null, rule);
+  name.addEventListener('input', () => {
+    const made = channelName(name.value);
+    hint.textContent = made && made !== name.value ? `It will be called ${made}.` : rule;
+  });
+  const submit = (event) => {
+    event.preventDefault();
+    const made = channelName(name.value);
+    if (made) {
+      name.value = '';
+      hint.textContent = rule;
+      location.hash = `#/channels/${made}`;
+    } else hint.textContent = 'Use at least one letter from a to z, or a digit.';
+  };
+  return h(
+    'form',
+    { class: 'new-channel', onsubmit: submit },
+    field('New channel', name, hint),
+    h('button', { type: 'submit' }, 'Create channel'),
+  );
+}
+
 customElements.define(
   'sv-channels',
-  class extends HTMLElement {
-    connectedCallback() {
-      this.stop = new AbortController();
-      this.beginRead = answerOrder();
-      this.list = h('ul', { class: 'rows', 'aria-label': 'Channels' });
-      this.note = h('div');
-      this.detail = h('div', { class: 'detail' });
-      const name = h('input', { type: 'text', spellcheck: 'false', required: true });
-      const rule = 'Lower-case letters, digits, - _ and . are used: “Team chat” becomes team-chat.';
-      const hint = h('span', null, rule);
-      name.addEventListener('input', () => {
-        const made = channelName(name.value);
-        hint.textContent = made && made !== name.value ? `It will be called ${made}.` : rule;
-      });
-      fill(
-        this,
-        h(
-          'section',
-          { class: 'side', 'aria-label': 'List of channels' },
-          h('div', { class: 'side-head' }, h('h2', null, 'Channels')),
-          h(
-            'form',
-            {
-              class: 'new-channel',
-              onsubmit: (event) => {
-                event.preventDefault();
-                const made = channelName(name.value);
-                if (made) {
-                  name.value = '';
-                  hint.textContent = rule;
-                  location.hash = `#/channels/${made}`;
-                } else hint.textContent = 'Use at least one letter from a to z, or a digit.';
-              },
-            },
-            field('New channel', name, hint),
-            h('button', { type: 'submit' }, 'Create channel'),
-          ),
-          this.note,
-          this.list,
-        ),
-        this.detail,
-      );
-      this.show(this.path ?? []);
-    }
+  class extends ListView {
+    heading = 'Channels';
+    pollMs = POLL_MS;
+    search = newChannelForm();
+    /** Ends when another channel is opened. */
+    opened = new AbortController();
 
     disconnectedCallback() {
-      this.stop.abort();
+      super.disconnectedCallback();
+      this.opened.abort();
     }
 
-    show([name]) {
-      this.stop.abort();
-      this.stop = new AbortController();
-      this.name = name || null;
-      this.classList.toggle('has-detail', Boolean(name));
-      this.refresh();
-      if (name) this.open(name);
-      else
-        fill(
-          this.detail,
-          emptyNote(
-            'No channel is selected.',
-            'People and sessions post to channels.',
-            MENTION_HINT,
-          ),
-        );
+    openNothing() {
+      this.opened.abort();
+      fill(
+        this.detail,
+        emptyNote('No channel is selected.', 'People and sessions post to channels.', MENTION_HINT),
+      );
     }
 
-    async refresh() {
-      const isNewest = this.beginRead();
-      try {
-        const { channels } = await get('/channels', this.stop.signal);
-        if (!isNewest()) return;
-        // A new channel is shown before its first post stores it.
-        if (this.name && !channels.some(({ name }) => name === this.name))
-          channels.unshift({ name: this.name, messages: 0 });
-        fill(
-          this.note,
-          channels.length ? null : h('p', { class: 'dim' }, 'There are no channels yet.'),
-        );
-        fill(
-          this.list,
-          channels.map((channel) =>
-            h(
-              'li',
-              null,
-              h(
-                'a',
-                {
-                  href: `#/channels/${encodeURIComponent(channel.name)}`,
-                  'aria-current': channel.name === this.name ? 'true' : null,
-                },
-                h('span', { class: 'row-title' }, `# ${channel.name}`),
-                h(
-                  'span',
-                  { class: 'row-facts' },
-                  channel.messages
-                    ? [
-                        h('span', { class: 'dim' }, plural(channel.messages, 'message')),
-                        h('time', { class: 'dim' }, ago(channel.time)),
-                      ]
-                    : h('span', { class: 'dim' }, 'new: write the first post'),
-                ),
-              ),
-            ),
-          ),
-        );
-      } catch (error) {
-        if (!this.stop.signal.aborted) fill(this.note, errorNote(error));
-      }
+    async read() {
+      const { channels } = await get('/channels', this.stop.signal);
+      // A new channel is shown before its first post stores it.
+      if (this.selected && !channels.some(({ name }) => name === this.selected))
+        channels.unshift({ name: this.selected, messages: 0 });
+      const entries = channels.map((channel) => ({ ...channel, id: channel.name }));
+      const note = entries.length ? null : 'There are no channels yet.';
+      return { entries, hasMore: false, note };
+    }
+
+    address(channel) {
+      return `#/channels/${encodeURIComponent(channel.name)}`;
+    }
+
+    row({ name, messages, time }) {
+      return [
+        h('span', { class: 'row-title' }, `# ${visible(name)}`),
+        h(
+          'span',
+          { class: 'row-facts' },
+          messages
+            ? [
+                h('span', { class: 'dim' }, plural(messages, 'message')),
+                h('time', { class: 'dim' }, ago(time)),
+              ]
+            : h('span', { class: 'dim' }, 'new: write the first post'),
+        ),
+      ];
     }
 
     open(name) {
-      const { signal } = this.stop;
+      this.opened.abort();
+      this.opened = new AbortController();
+      const { signal } = this.opened;
       const path = `/channels/${encodeURIComponent(name)}`;
       const posts = h('div', {
         class: 'posts',
         tabindex: 0,
         role: 'log',
-        'aria-label': `Messages of ${name}`,
+        'aria-label': `Messages of ${visible(name)}`,
       });
       const note = h('div', { class: 'channel-note' });
       const text = h('textarea', {
@@ -186,7 +147,7 @@ customElements.define(
             refused.map((reason) => h('p', { class: 'notice error' }, visible(reason))),
           );
           this.refresh();
-          if (!isKnown) start();
+          start();
         } catch (error) {
           fill(note, errorNote(error));
         }
@@ -216,7 +177,7 @@ customElements.define(
           'header',
           { class: 'session-head' },
           h('a', { class: 'back', href: '#/channels' }, '← Channels'),
-          h('h2', null, `# ${name}`),
+          h('h2', null, `# ${visible(name)}`),
         ),
         posts,
         note,
@@ -244,11 +205,11 @@ customElements.define(
         );
         if (isAtEnd) posts.scrollTop = posts.scrollHeight;
       };
-      // A channel exists from its first message on.
+      // A channel exists from its first message on, which another client may write.
       let isKnown = false;
       let isReading = false;
       const start = async () => {
-        if (isReading) return;
+        if (isKnown || isReading) return;
         isReading = true;
         try {
           const { messages } = await get(`${path}/messages`, signal);
@@ -270,6 +231,7 @@ customElements.define(
         });
       };
       start();
+      every(POLL_MS, signal, start);
       text.focus();
     }
   },

@@ -2,6 +2,7 @@
 
 import { get, post, put, query } from '/page/api.js';
 import { answerOrder, button, debounce, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
+import { folderList } from '/page/folders.js';
 import { plural, pretty, visible } from '/page/format.js';
 import { readField, valuesOf, writeField } from '/page/front-matter.js';
 import { choices, newDocumentForm } from '/page/new-document.js';
@@ -16,7 +17,9 @@ customElements.define(
   class extends HTMLElement {
     connectedCallback() {
       this.stop = new AbortController();
-      this.workspace = h('select', { 'aria-label': 'Folder', onchange: () => this.refresh() });
+      const props = { 'aria-label': 'Folder', onchange: () => this.refresh() };
+      const { select, ready } = folderList(props, this.stop.signal);
+      this.workspace = select;
       this.kind = h('select', { 'aria-label': 'Kind', onchange: () => this.showTable() });
       this.status = h('select', { 'aria-label': 'Status', onchange: () => this.showTable() });
       this.text = h('input', {
@@ -29,20 +32,16 @@ customElements.define(
       this.table = h('div', { class: 'table-box' });
       this.documents = [];
       this.beginRead = answerOrder();
-      this.start();
+      this.start(ready);
     }
 
     disconnectedCallback() {
       this.stop.abort();
     }
 
-    async start() {
+    async start(ready) {
       try {
-        const { workspaces } = await get('/workspaces', this.stop.signal);
-        fill(
-          this.workspace,
-          workspaces.map((path) => h('option', { value: path }, path)),
-        );
+        await ready;
       } catch (error) {
         return fill(this, errorNote(error));
       }
@@ -96,7 +95,7 @@ customElements.define(
           fill(
             select,
             h('option', { value: '' }, label),
-            list.map((value) => h('option', { value }, value)),
+            list.map((value) => h('option', { value }, visible(value))),
           );
           if (list.includes(chosen)) select.value = chosen;
         };
@@ -168,7 +167,7 @@ customElements.define(
                 ),
                 cell(entry.kind),
                 cell(entry.status),
-                h('td', { class: 'id' }, entry.path),
+                h('td', { class: 'id' }, visible(entry.path)),
               ),
             ),
           ),
@@ -244,7 +243,7 @@ customElements.define(
         // Without its content, there is nothing to edit: saving would replace the document.
         const again = button('Try again', () => this.edit(path, workspace));
         const actions = h('div', { class: 'actions' }, again);
-        const parts = [backLink(), h('h2', null, path), errorNote(error), actions];
+        const parts = [backLink(), h('h2', null, visible(path)), errorNote(error), actions];
         fill(this, h('section', { class: 'panel' }, ...parts));
         return;
       }
@@ -276,7 +275,7 @@ customElements.define(
           'section',
           { class: 'panel' },
           backLink(),
-          h('h2', null, path),
+          h('h2', null, visible(path)),
           h(
             'form',
             { class: 'document', onsubmit: save },

@@ -1,5 +1,7 @@
 // Builds elements. Texts become text nodes, never markup.
 
+import { visible } from '/page/format.js';
+
 /**
  * Creates an element.
  * `props` has attributes; a function under `onname` is a listener for the event `name`, `false`,
@@ -180,7 +182,7 @@ export function errorNote(error) {
   return h(
     'div',
     { class: 'notice error', role: 'alert' },
-    h('p', null, marked(`error: ${error.message}`)),
-    error.hint ? h('p', { class: 'hint' }, marked(`hint: ${error.hint}`)) : null,
+    h('p', null, marked(`error: ${visible(error.message)}`)),
+    error.hint ? h('p', { class: 'hint' }, marked(`hint: ${visible(error.hint)}`)) : null,
   );
 }

@@ -59,9 +59,9 @@ export function mentionOf(title) {
     .toLowerCase();
 }
 
-/** The last part of a path. */
+/** The last part of a path, for people. */
 export function folderName(path) {
-  return path.replace(/\/+$/, '').split('/').pop() || path;
+  return visible(path.replace(/\/+$/, '').split('/').pop() || path);
 }
 
 const CONTROLS = new RegExp(

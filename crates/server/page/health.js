@@ -2,6 +2,7 @@
 
 import { get, getText, query } from '/page/api.js';
 import { answerOrder, errorNote, every, field, fill, h, marked, table } from '/page/dom.js';
+import { folderList } from '/page/folders.js';
 import { ago, authorName, count, dateTime, plural, visible } from '/page/format.js';
 import { failedRunTable, failedRuns, summary } from '/page/health-summary.js';
 
@@ -53,14 +54,16 @@ customElements.define(
       this.tabIndex = 0;
       this.setAttribute('role', 'region');
       this.setAttribute('aria-label', 'Health');
-      this.folder = h('select', { onchange: () => this.readAll() });
+      const { signal } = this.stop;
+      const { select, ready } = folderList({ onchange: () => this.readAll() }, signal);
+      this.folder = select;
       this.parts = {};
       this.beginRead = {};
       for (const name of PARTS) {
         this.beginRead[name] = answerOrder();
         this.parts[name] = h('div', { 'data-part': name });
       }
-      this.read = { checks: null, servers: null, errors: null, runs: null };
+      this.read = { checks: null, servers: null, errors: null, failed: null };
       const { summary, folders, checks, servers, queue, errors, runs, counters } = this.parts;
       // The parts appear together, and the checks, which take longest, are the last one: nothing
       // moves after it was shown.
@@ -83,21 +86,17 @@ customElements.define(
       });
       const heading = h('h2', null, 'Health');
       fill(this, h('section', { class: 'panel' }, heading, folders, summary, this.content));
-      this.start();
+      this.start(ready);
     }
 
     disconnectedCallback() {
       this.stop.abort();
     }
 
-    async start() {
+    async start(ready) {
       const { signal } = this.stop;
       try {
-        const { workspaces } = await get('/workspaces', signal);
-        fill(
-          this.folder,
-          workspaces.map((path) => h('option', { value: path }, path)),
-        );
+        const workspaces = await ready;
         if (workspaces.length > 1) fill(this.parts.folders, field('Folder', this.folder));
       } catch (error) {
         if (!signal.aborted) fill(this.parts.folders, errorNote(error));
@@ -160,9 +159,9 @@ customElements.define(
     readRuns() {
       return this.show('runs', async () => {
         const { runs } = await get(`/runs?limit=${MAX_RUNS}`, this.stop.signal);
-        const failed = failedRuns(runs);
+        const failed = failedRuns(runs, MAX_RUNS);
         const minute = Math.floor(Date.now() / 60_000);
-        return { key: JSON.stringify([failed, minute]), nodes: failedRunTable(failed), read: { runs: failed } };
+        return { key: JSON.stringify([failed, minute]), nodes: failedRunTable(failed), read: { failed } };
       });
     }
 
@@ -173,7 +172,7 @@ customElements.define(
         const rows = checks.map((check) => [
           CHECK_NAMES[check.what] ?? check.what,
           stateCell(CHECK_STATES[check.state]),
-          marked(check.details),
+          marked(visible(check.details)),
         ]);
         return { nodes: table('Checks', ['Check', 'State', 'Details'], rows), read: { checks } };
       });

@@ -1,7 +1,7 @@
 // One item of a transcript as an element.
 
 import { h } from '/page/dom.js';
-import { pretty } from '/page/format.js';
+import { pretty, visible } from '/page/format.js';
 import { GrowingText, plain, rich } from '/page/render.js';
 import { outputElement, scriptElement } from '/page/script-item.js';
 import { messageText } from '/page/transcript-model.js';
@@ -9,11 +9,11 @@ import { messageText } from '/page/transcript-model.js';
 const LABELS = { user: 'Message', assistant: 'Answer', system: 'System', developer: 'System' };
 
 function article(kind, label, ...content) {
-  return h('article', { class: `item ${kind}`, 'aria-label': label }, content);
+  return h('article', { class: `item ${kind}`, 'aria-label': visible(label) }, content);
 }
 
 function head(label) {
-  return h('p', { class: 'item-head' }, h('span', { class: 'kind' }, label));
+  return h('p', { class: 'item-head' }, h('span', { class: 'kind' }, visible(label)));
 }
 
 function reasoningText(item) {
@@ -82,7 +82,7 @@ export function itemElement(item, model) {
           h(
             'details',
             null,
-            h('summary', null, `Data of the provider (${item.type})`),
+            h('summary', null, `Data of the provider (${visible(item.type)})`),
             plain(pretty(item)),
           ),
         ),
@@ -111,7 +111,7 @@ export function openElement(item) {
     return {
       element,
       set: (text) => {
-        pre.textContent = text;
+        pre.textContent = visible(text);
       },
     };
   }
@@ -126,7 +126,7 @@ export function openElement(item) {
   return {
     element,
     set: (text) => {
-      pre.textContent = text;
+      pre.textContent = visible(text);
     },
   };
 }

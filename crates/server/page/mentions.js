@@ -1,13 +1,11 @@
-// Completes mentions: after `@`, a list of sessions whose titles contain what follows. Arrow keys
-// select one, Enter inserts it, Escape closes the list.
+// Completes mentions: after `@`, a list of sessions whose titles contain what follows.
 
 import { get } from '/page/api.js';
-import { fill, h } from '/page/dom.js';
-import { ago, mentionOf, visible } from '/page/format.js';
+import { ago, mentionOf } from '/page/format.js';
+import { suggestions } from '/page/suggestions.js';
 
-/** Sessions that are read for the list, and most that it shows. */
+/** Sessions that are read for the list. */
 const MAX_READ = 100;
-const MAX_SHOWN = 8;
 
 /** The part of a word after `@` at the end of a text, or null. */
 function openMention(text) {
@@ -19,88 +17,31 @@ function openMention(text) {
  * the text of the field mentions. `ready` resolves when the sessions are known.
  */
 export function mentionList(control, signal) {
-  const id = `mentions-${++lists}`;
-  const list = h('ul', { id, role: 'listbox', 'aria-label': 'Sessions', hidden: true });
   let sessions = [];
-  let shown = [];
-  let selected = -1;
+  const find = (before) => {
+    const word = openMention(before);
+    if (word === null) return { length: 0, list: [] };
+    const part = word.toLowerCase();
+    const matches = ({ title, word: known }) =>
+      known.includes(part) || mentionOf(title ?? '').includes(part);
+    const list = sessions.filter(matches).map((session) => ({
+      text: `${session.word} `,
+      label: session.title || session.id,
+      note: ago(session.used),
+    }));
+    return { length: word.length, list };
+  };
+  const { list, open } = suggestions(control, { label: 'Sessions', find, selectsFirst: true });
   const ready = get(`/sessions?limit=${MAX_READ}`, signal)
     .then((found) => {
       sessions = named(found.sessions);
+      // A mention may be typed before the sessions are known.
+      if (document.activeElement === control) open();
     })
     .catch(() => {
       /* mentions work without completion */
     });
 
-  function open() {
-    const word = openMention(control.value.slice(0, control.selectionStart));
-    if (word === null) return close();
-    const part = word.toLowerCase();
-    const matches = ({ title, word: known }) =>
-      known.includes(part) || mentionOf(title ?? '').includes(part);
-    shown = sessions.filter(matches).slice(0, MAX_SHOWN);
-    if (!shown.length) return close();
-    fill(
-      list,
-      shown.map((session, at) =>
-        h(
-          'li',
-          {
-            id: `${id}-${at}`,
-            role: 'option',
-            'aria-selected': 'false',
-            // The field keeps the focus.
-            onmousedown: (event) => {
-              event.preventDefault();
-              insert(at);
-            },
-          },
-          visible(session.title || session.id),
-          h('span', { class: 'dim' }, ` · ${ago(session.used)}`),
-        ),
-      ),
-    );
-    list.hidden = false;
-    return select(0);
-  }
-
-  function close() {
-    list.hidden = true;
-    selected = -1;
-    control.removeAttribute('aria-activedescendant');
-  }
-
-  function select(at) {
-    const options = [...list.children];
-    selected = (at + options.length) % options.length;
-    options.forEach((option, index) =>
-      option.setAttribute('aria-selected', String(index === selected)),
-    );
-    options[selected].scrollIntoView({ block: 'nearest' });
-    control.setAttribute('aria-activedescendant', options[selected].id);
-  }
-
-  function insert(at) {
-    const end = control.selectionStart;
-    const word = openMention(control.value.slice(0, end)) ?? '';
-    control.setRangeText(`${shown[at].word} `, end - word.length, end, 'end');
-    control.dispatchEvent(new Event('input'));
-    close();
-  }
-
-  control.setAttribute('aria-autocomplete', 'list');
-  control.setAttribute('aria-controls', id);
-  control.addEventListener('input', open);
-  control.addEventListener('blur', close);
-  control.addEventListener('keydown', (event) => {
-    if (list.hidden) return;
-    if (event.key === 'ArrowDown') select(selected + 1);
-    else if (event.key === 'ArrowUp') select(selected - 1);
-    else if (event.key === 'Enter' || event.key === 'Tab') insert(selected);
-    else if (event.key === 'Escape') close();
-    else return;
-    event.preventDefault();
-  });
   const words = () => new Set(control.value.toLowerCase().match(/@[\p{L}\p{N}_.-]+/gu));
   const mentioned = () => {
     const used = [...words()].map((word) => word.slice(1).replace(/[.-]+$/, ''));
@@ -120,10 +61,9 @@ export function mentionList(control, signal) {
       const session = sessions.find((known) => known.id === id);
       return session?.title ? `@${mentionOf(session.title)}` : all;
     });
-  const find = (session) => titleOf(sessions, session);
-  return { list, ready, mentioned, outgoing, readable, titleOf: find };
+  const titleOf = (session) => sessions.find(({ id }) => id === session)?.title ?? session;
+  return { list, ready, mentioned, outgoing, readable, titleOf };
 }
-let lists = 0;
 
 /**
  * Sessions with the word that mentions each: its title, with the end of its id if the title is not
@@ -136,8 +76,4 @@ function named(sessions) {
     const word = titles[at] ? `${titles[at]}${isUnique ? '' : `-${id.slice(-4)}`}` : id;
     return { id, title, used, word, isUnique };
   });
-}
-
-function titleOf(sessions, session) {
-  return sessions.find(({ id }) => id === session)?.title ?? session;
 }

@@ -1,7 +1,8 @@
 // The form that adds a lesson.
 
-import { get, post } from '/page/api.js';
+import { post } from '/page/api.js';
 import { button, errorNote, field, fill, h, marked } from '/page/dom.js';
+import { folderList } from '/page/folders.js';
 import { watchEdits } from '/page/unsaved.js';
 
 /** Kinds of lessons that a person writes, with what they are for. */
@@ -31,7 +32,7 @@ export function newLesson({ signal, onAdded }) {
     const title = h('input', { type: 'text', dir: 'auto', maxlength: 200 });
     const text = h('textarea', { class: 'editor', dir: 'auto', rows: 5, required: true });
     const topics = h('input', { type: 'text', dir: 'auto' });
-    const folder = h('select');
+    const { select: folder, ready } = folderList({}, signal);
     const note = h('div', { role: 'status' });
     const save = h('button', { type: 'submit', class: 'primary' }, 'Add');
     let isSaved = false;
@@ -90,14 +91,7 @@ export function newLesson({ signal, onAdded }) {
     );
     watchEdits(text, () => !isSaved && text.value !== '');
     kind.focus();
-    get('/workspaces', signal)
-      .then(({ workspaces }) =>
-        fill(
-          folder,
-          workspaces.map((path) => h('option', { value: path }, path)),
-        ),
-      )
-      .catch((error) => fill(note, errorNote(error)));
+    ready.catch((error) => fill(note, errorNote(error)));
   }
 
   showButton();

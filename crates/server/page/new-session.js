@@ -2,6 +2,8 @@
 
 import { get, post, query } from '/page/api.js';
 import { ENTER_HINT, button, errorNote, field, fill, h, onEnter } from '/page/dom.js';
+import { folderList } from '/page/folders.js';
+import { visible } from '/page/format.js';
 
 /** The choice of no environment. */
 const DEFAULT_ENVIRONMENT = 'standard settings';
@@ -22,7 +24,7 @@ export function takeCreated() {
 
 /** Opens the dialog. The new session is opened after it. */
 export function openNewSession() {
-  const workspace = h('select', { onchange: () => readEnvironments() });
+  const { select: workspace, ready } = folderList({ onchange: () => readEnvironments() });
   const environment = h('select', null, option('', DEFAULT_ENVIRONMENT));
   const title = h('input', { type: 'text', dir: 'auto', maxlength: 200 });
   const prompt = h('textarea', { rows: 5, dir: 'auto' });
@@ -32,11 +34,13 @@ export function openNewSession() {
 
   async function readEnvironments() {
     const { environments } = await get(`/environments${query({ workspace: workspace.value })}`);
+    const chosen = environment.value;
     fill(
       environment,
       option('', DEFAULT_ENVIRONMENT),
-      environments.map((name) => option(name)),
+      environments.map((name) => option(name, visible(name))),
     );
+    if (environments.includes(chosen)) environment.value = chosen;
   }
 
   async function submit(event) {
@@ -95,13 +99,5 @@ export function openNewSession() {
   document.body.append(dialog);
   dialog.showModal();
   prompt.focus();
-  get('/workspaces')
-    .then(({ workspaces }) => {
-      fill(
-        workspace,
-        workspaces.map((path) => option(path)),
-      );
-      return readEnvironments();
-    })
-    .catch((error) => fill(note, errorNote(error)));
+  ready.then(readEnvironments).catch((error) => fill(note, errorNote(error)));
 }

@@ -69,6 +69,16 @@ export function runState(run) {
   return stateLabel(state);
 }
 
+/** Whether a run failed. One that a person stopped, or whose call a person denied, did not. */
+export function hasFailed({ state, error }) {
+  return ['failed', 'died'].includes(state) && !['stopped', 'denied'].includes(stateByPerson(error));
+}
+
+/** Whether a run failed, or completed although a command in it failed. */
+export function isWithFailure(run) {
+  return hasFailed(run) || (run.state === 'completed' && run.failed_commands > 0);
+}
+
 /**
  * The name of a run: the comment that its script begins with, or else its first call, or the first
  * line of the script.

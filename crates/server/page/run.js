@@ -2,7 +2,7 @@
 
 import { follow, get, post, query } from '/page/api.js';
 import { approvals } from '/page/approval-store.js';
-import { approvalCard, removeCard } from '/page/approvals.js';
+import { showCards } from '/page/approvals.js';
 import { answerOrder, button, errorNote, every, fill, h, marked } from '/page/dom.js';
 import { dateTime, duration, plural, summaryOf, toolName, visible } from '/page/format.js';
 import { rich } from '/page/render.js';
@@ -10,14 +10,13 @@ import { decisionText, runState, runTitle, stateByPerson, stateLabel } from '/pa
 import { scriptEditor } from '/page/script-editor.js';
 import { callDetails, errorParts, outputElement, resultParts } from '/page/script-item.js';
 import { timeline, waitTexts } from '/page/timeline.js';
+import { MAX_LIVE_OUTPUT } from '/page/transcript-model.js';
 import { watchEdits } from '/page/unsaved.js';
 
 /** How often a run that has not ended is read. */
 const POLL_MS = 1500;
 /** How often the timeline of such a run grows. */
 const GROW_MS = 500;
-/** Longest output of a running call that is kept, in characters. */
-const MAX_LIVE_OUTPUT = 20_000;
 /** How long a run may be missing: a resumed one is stored with its first call or at its end. */
 const START_LIMIT_MS = 60_000;
 /** When runs were resumed from this page, by the id of the new run. */
@@ -60,17 +59,7 @@ customElements.define(
     /** Shows the requests of the run, as its session does. */
     showApprovals() {
       const waiting = [...approvals.waiting.values()].filter(({ run }) => run === this.run);
-      for (const [id, card] of this.cards) {
-        if (waiting.some((approval) => approval.id === id)) continue;
-        this.cards.delete(id);
-        removeCard(card, this.heading);
-      }
-      for (const approval of waiting) {
-        if (this.cards.has(approval.id)) continue;
-        const card = approvalCard(approval);
-        this.cards.set(approval.id, card);
-        this.asked.append(card);
-      }
+      showCards(waiting, this.cards, { box: this.asked, heading: this.heading });
     }
 
     async read() {
@@ -150,14 +139,16 @@ customElements.define(
       const open = new Set(
         [...this.querySelectorAll('.call[open]')].map(({ dataset }) => dataset.call),
       );
+      const focused = document.activeElement?.closest('sv-run .call')?.dataset.call;
       this.drawn = { run, calls };
       const rows = h(
         'div',
         { class: 'calls' },
         calls.map((call) => this.callRow(call, run)),
       );
+      const rowOf = (id) => rows.querySelector(`[data-call="${CSS.escape(id)}"]`);
       const select = (this.select = (id) => {
-        const row = rows.querySelector(`[data-call="${CSS.escape(id)}"]`);
+        const row = rowOf(id);
         row.open = true;
         row.querySelector('summary').focus();
         row.scrollIntoView({ block: 'nearest' });
@@ -204,10 +195,8 @@ customElements.define(
         h('h3', null, 'Script'),
         rich('code', source ?? '', 'ts'),
       );
-      for (const id of open) {
-        const row = rows.querySelector(`[data-call="${CSS.escape(id)}"]`);
-        if (row) row.open = true;
-      }
+      for (const id of open) rowOf(id)?.setAttribute('open', '');
+      if (focused) rowOf(focused)?.querySelector('summary').focus({ preventScroll: true });
       for (const id of this.outputs.keys()) this.showOutput(id);
     }
 
@@ -221,7 +210,7 @@ customElements.define(
         h('span', { class: 'id' }, run.id),
         h('span', null, dateTime(run.started_ms)),
         run.ended_ms ? h('span', null, duration(run.ended_ms - run.started_ms)) : null,
-        h('span', null, run.directory),
+        h('span', null, visible(run.directory)),
         run.session
           ? h(
               'a',

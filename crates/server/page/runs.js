@@ -4,14 +4,23 @@ import { get, query } from '/page/api.js';
 import { emptyNote, fill, h } from '/page/dom.js';
 import { ago, dateTime, duration, folderName, plural, visible } from '/page/format.js';
 import { ListView } from '/page/list-view.js';
-import { runState, runTitle } from '/page/run-state.js';
+import { isWithFailure, runState, runTitle } from '/page/run-state.js';
 import '/page/run.js';
+
+/** Runs among which those with failures are looked for. */
+const MAX_SEARCHED = 500;
 
 customElements.define(
   'sv-runs',
   class extends ListView {
     heading = 'Runs';
     pollMs = 5000;
+    search = h(
+      'select',
+      { 'aria-label': 'Which runs', onchange: () => this.refresh() },
+      h('option', { value: '' }, 'All runs'),
+      h('option', { value: 'failed' }, 'With failures'),
+    );
 
     open(id) {
       const run = document.createElement('sv-run');
@@ -31,9 +40,14 @@ customElements.define(
     }
 
     async read(limit) {
-      const { runs } = await get(`/runs${query({ limit })}`, this.stop.signal);
-      const note = runs.length ? null : 'There are no runs yet.';
-      return { entries: runs, hasMore: runs.length >= limit, note };
+      const isSearch = this.search.value === 'failed';
+      const path = `/runs${query({ limit: isSearch ? MAX_SEARCHED : limit })}`;
+      const { runs } = await get(path, this.stop.signal);
+      if (!runs.length) return { entries: runs, hasMore: false, note: 'There are no runs yet.' };
+      if (!isSearch) return { entries: runs, hasMore: runs.length >= limit, note: null };
+      const failed = runs.filter(isWithFailure);
+      const note = `${plural(failed.length, 'run')} with failures among the last ${plural(runs.length, 'run')}.`;
+      return { entries: failed.slice(0, limit), hasMore: failed.length > limit, note };
     }
 
     address(run) {
@@ -43,7 +57,7 @@ customElements.define(
     row(run) {
       const time = run.ended_ms ? duration(run.ended_ms - run.started_ms) : null;
       return [
-        h('span', { class: 'row-title' }, visible(runTitle({ id: run.id, script: run.script, firstCall: run.first_call }))),
+        h('span', { class: 'row-title' }, visible(runTitle({ ...run, firstCall: run.first_call }))),
         run.title ? h('span', { class: 'row-about', dir: 'auto' }, visible(run.title)) : null,
         h(
           'span',

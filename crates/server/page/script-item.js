@@ -198,7 +198,7 @@ export function scriptElement(item, model) {
       head,
       h('span', { class: 'kind' }, 'Script'),
       isRunning ? stateLabel(waits ? 'waiting' : 'running') : null,
-      h('a', { class: 'dim', href: `#/runs/${item.id}` }, 'run'),
+      h('a', { class: 'dim', href: `#/runs/${item.id}` }, 'timeline'),
     );
     // When the result arrives, it has the calls.
     live.hidden = !isRunning;

@@ -2,7 +2,7 @@
 
 import { get, post, remove } from '/page/api.js';
 import { approvals } from '/page/approval-store.js';
-import { approvalCard, removeCard } from '/page/approvals.js';
+import { showCards } from '/page/approvals.js';
 import { showChanges } from '/page/changes.js';
 import {
   ENTER_HINT,
@@ -163,11 +163,11 @@ customElements.define(
       if (!read || !isNewest()) return;
       const [session, { messages }] = read;
       this.info = session;
-      const title = session.title || session.id;
-      if (this.heading.textContent !== title) this.heading.textContent = visible(title);
+      const title = visible(session.title || session.id);
+      if (this.heading.textContent !== title) this.heading.textContent = title;
       const environment = session.environment ? ` · environment ${session.environment}` : '';
       const creator = session.creator ? ` · created by ${session.creator}` : '';
-      this.facts.textContent = `${session.directory}${environment}${creator}`;
+      this.facts.textContent = visible(`${session.directory}${environment}${creator}`);
       this.showQueue(messages);
       this.showTurn();
     }
@@ -249,17 +249,7 @@ customElements.define(
     /** Shows the requests of the session at the end of its transcript. */
     showApprovals() {
       const waiting = approvals.ofSession(this.session);
-      for (const [id, card] of this.cards) {
-        if (waiting.some((approval) => approval.id === id)) continue;
-        this.cards.delete(id);
-        removeCard(card, this.heading);
-      }
-      for (const approval of waiting) {
-        if (this.cards.has(approval.id)) continue;
-        const card = approvalCard(approval);
-        this.cards.set(approval.id, card);
-        this.transcript.asked.append(card);
-      }
+      showCards(waiting, this.cards, { box: this.transcript.asked, heading: this.heading });
       this.classList.toggle('waits', this.cards.size > 0);
       this.transcript.showJump();
     }

@@ -74,12 +74,7 @@ customElements.define(
       const isBusy = session.state === 'busy';
       // The message whose turn runs is not answered either.
       const queued = session.queued - (isBusy ? 1 : 0);
-      const waits = approvals.ofSession(session.id).length > 0;
-      const [kind, word] = waits
-        ? ['waits', 'waits for approval']
-        : isBusy || session.queued > 0
-          ? ['active', 'works']
-          : ['', 'idle'];
+      const [kind, word] = stateOf(session);
       return [
         h('span', { class: 'row-title', dir: 'auto' }, visible(session.title || session.id)),
         h(
@@ -88,10 +83,17 @@ customElements.define(
           h('span', { class: `state ${kind}` }, word),
           queued > 0 ? h('span', { class: 'tag' }, `${queued} queued`) : null,
           h('span', { class: 'dim' }, folderName(session.directory)),
-          session.environment ? h('span', { class: 'dim' }, session.environment) : null,
+          session.environment ? h('span', { class: 'dim' }, visible(session.environment)) : null,
           h('time', { class: 'dim', title: dateTime(session.used_ms) }, ago(session.used_ms)),
         ),
       ];
     }
   },
 );
+
+/** The class and the words of what a session does now. */
+function stateOf({ id, state, queued }) {
+  if (approvals.ofSession(id).length) return ['waits', 'waits for approval'];
+  if (state === 'unserved' && queued) return ['waits', 'waits: no server serves its folder'];
+  return state === 'busy' || queued ? ['active', 'works'] : ['', 'idle'];
+}

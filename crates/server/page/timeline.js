@@ -2,7 +2,7 @@
 // waited.
 
 import { button, h } from '/page/dom.js';
-import { duration, summaryOf, toolName } from '/page/format.js';
+import { duration, summaryOf, toolName, visible } from '/page/format.js';
 import { stateByPerson } from '/page/run-state.js';
 
 /** Height of a lane, in pixels. */
@@ -75,7 +75,7 @@ export function timeline(run, calls, select) {
     const isEnded = stateByPerson(call.error?.code);
     const word = isOpen ? 'running' : isGood ? 'done' : isEnded || 'failed';
     const parts = [duration(stop - start), word, ...waitTexts(call)];
-    const name = `${toolName(call.tool)} ${summaryOf(call.args)}`.trim();
+    const name = visible(`${toolName(call.tool)} ${summaryOf(call.args)}`.trim());
     const label = `${name}: ${parts.filter((part) => part).join(', ')}`;
     for (const wait of waits) {
       kinds.add(wait.kind);

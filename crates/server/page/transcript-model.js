@@ -17,7 +17,7 @@ const SYNC_DELAY_MS = 120;
 /** How often the items are read while another process runs a turn. */
 const POLL_MS = 3000;
 /** Longest output of a running call that is kept, in characters. */
-const MAX_LIVE_OUTPUT = 20_000;
+export const MAX_LIVE_OUTPUT = 20_000;
 
 /** Text of a message. */
 export function messageText(item) {

@@ -234,7 +234,7 @@ customElements.define(
     showTurn() {
       const { model } = this;
       const { state, end } = model.turn;
-      const parts = model.notices.map((text) => h('p', { class: 'notice' }, text));
+      const parts = model.notices.map((text) => h('p', { class: 'notice' }, visible(text)));
       const last = model.items[model.total - 1]?.turn;
       // If there is a later turn, the transcript has the end at its place.
       const ended = last > model.turn.number ? null : turnEnd(end);

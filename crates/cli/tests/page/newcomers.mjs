@@ -22,7 +22,7 @@ export const newcomerFlows = {
     await page.keyboard.press('2');
     check(await page.isChecked('input[value=similar_calls]'), 'a digit selects');
     await show(page, `sessions/${session}`);
-    await page.click('.item.script >> text=run');
+    await page.click('.item.script >> text=timeline');
     const card = page.locator('sv-run .approval');
     await card.locator('.command:has-text("rm -rf doomed")').waitFor();
     equal(
@@ -71,7 +71,7 @@ export const newcomerFlows = {
     await call.locator('summary').click();
     await call.locator(output).waitFor();
     equal(await call.locator(output).textContent(), 'step one\nstep two\n', 'the output');
-    await page.click('.item.script >> text=run');
+    await page.click('.item.script >> text=timeline');
     await page.click('sv-run .call summary');
     await page.waitForSelector(`sv-run .call ${output}`);
   },

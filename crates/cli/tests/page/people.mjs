@@ -19,21 +19,31 @@ const focused = (page) =>
     return element.getAttribute('aria-label') ?? element.textContent;
   });
 
-/** Whether an element is completely in the window, and nothing covers it. */
-async function isVisible(locator) {
-  return locator.evaluate((element) => {
-    const { left, right, top, bottom } = element.getBoundingClientRect();
-    const isInside = left >= 0 && top >= 0 && right <= innerWidth && bottom <= innerHeight;
-    const corners = [
-      [left + 3, top + 3],
-      [right - 3, bottom - 3],
-    ];
-    const isFree = corners.every(([x, y]) => {
-      const found = document.elementFromPoint(x, y);
-      return found && (element.contains(found) || found.contains(element));
-    });
-    return isInside && isFree;
+/** Whether an element is completely in the window, and nothing covers it. Runs in the page. */
+function isUncovered(element) {
+  const { left, right, top, bottom } = element.getBoundingClientRect();
+  const isInside = left >= 0 && top >= 0 && right <= innerWidth && bottom <= innerHeight;
+  const corners = [
+    [left + 3, top + 3],
+    [right - 3, bottom - 3],
+  ];
+  const isFree = corners.every(([x, y]) => {
+    const found = document.elementFromPoint(x, y);
+    return found && (element.contains(found) || found.contains(element));
   });
+  return isInside && isFree;
+}
+
+/** Waits until an element is completely in the window, and nothing covers it. */
+async function waitUntilVisible(locator) {
+  const text = await locator.textContent();
+  const { width, height } = locator.page().viewportSize();
+  await locator
+    .page()
+    .waitForFunction(isUncovered, await locator.elementHandle())
+    .catch((error) => {
+      throw new Error(`${text} is not visible at ${width} × ${height}: ${error.message}`);
+    });
 }
 
 export const peopleFlows = {
@@ -160,13 +170,22 @@ export const peopleFlows = {
     // A mention is completed from titles, and makes the session follow the channel.
     const session = await ask('session Ask the librarian: hello');
     await ask('wait for the answer');
+    // It may be typed before the sessions are known.
+    let release;
+    const released = new Promise((resolve) => (release = resolve));
+    const sessions = /\/api\/v1\/sessions\?limit=100$/;
+    await page.route(sessions, async (route) => {
+      await released;
+      await route.continue();
+    });
     await page.reload();
-    await page.waitForSelector('.post:has-text("live")');
     await page.fill('.composer textarea', '');
     await page.focus('.composer textarea');
-    await page.waitForTimeout(300);
     await page.keyboard.type('Hello @lib');
+    release();
     await page.waitForSelector('[role=option]:has-text("Ask the librarian")');
+    await page.unroute(sessions);
+    await page.waitForSelector('.post:has-text("live")');
     await checkAccessible(page, 'the list of sessions');
     await page.keyboard.press('Enter');
     equal(await page.inputValue('.composer textarea'), 'Hello @ask-the-librarian ', 'the text');
@@ -198,6 +217,24 @@ export const peopleFlows = {
     await page.waitForSelector('.post:has-text("@ask-the-librarian only you")');
     await show(page, `sessions/${twin}`);
     await page.waitForSelector('.item.user:has-text("only you")');
+  },
+
+  /** What another client begins appears: a channel in the list, its first post where it is open. */
+  async channel_news() {
+    const [writer, reader, other] = [await open(), await open(), await open()];
+    await show(reader, 'channels/news');
+    await reader.waitForSelector('text=No messages yet.');
+    await show(other, 'channels');
+    await other.waitForSelector('text=There are no channels yet.');
+    await show(writer, 'channels/news');
+    await send(writer, 'It begins');
+    await reader.waitForSelector('.post:has-text("It begins")');
+    const row = other.locator('.rows a', { hasText: '1 message' });
+    await row.focus();
+    await send(writer, 'It continues');
+    await reader.waitForSelector('.post:has-text("It continues")');
+    // The row is shown again, and keeps the focus.
+    await other.waitForSelector('.rows a:focus:has-text("2 messages")');
   },
 
   /** A request that the stream reports while the list is loaded stays visible. */
@@ -246,17 +283,12 @@ export const peopleFlows = {
       await show(page, `sessions/${session}`);
       await page.reload();
       await page.waitForSelector('sv-transcript .approval');
-      await page.waitForTimeout(300);
       const parts = page.locator('.approval :is(.choice, button[type=submit])');
       equal(await parts.count(), 5, 'options and the button');
-      for (const part of await parts.all()) {
-        check(await isVisible(part), `${await part.textContent()} at ${width} × ${height}`);
-      }
+      for (const part of await parts.all()) await waitUntilVisible(part);
       await page.click('.approval .choice:has-text("Deny")');
       await page.waitForSelector('.approval :text("Reason for the model")');
-      await page.waitForTimeout(300);
-      const deny = page.locator('.approval button[type=submit]');
-      check(await isVisible(deny), `Deny at ${width} × ${height}`);
+      await waitUntilVisible(page.locator('.approval button[type=submit]'));
       const scrolling = await page.$$eval('.session-body *', (elements) =>
         elements
           .filter((element) => element.scrollHeight > element.clientHeight + 2)
@@ -336,7 +368,7 @@ export const peopleFlows = {
     const page = await open();
     await show(page, `sessions/${await ask('session follow')}`);
     await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
-    await page.click('.item.script a:text-is("run")');
+    await page.click('.item.script a:text-is("timeline")');
     await page.waitForSelector('sv-run .live-output:has-text("running 3 tests")');
     equal(await page.locator('.lanes .bar.open').count(), 2, 'running calls');
     await page.waitForSelector('figcaption:has-text("up to 2 calls that ran or waited at once")');
@@ -349,8 +381,18 @@ export const peopleFlows = {
     while ((await label()) === first) await page.waitForTimeout(100);
     const width = await page.$eval('.lanes .bar', (bar) => bar.getBoundingClientRect().width);
     check(width > 100, `a bar of ${width} pixels`);
+    // Each read shows the calls again: the keyboard stays at its call.
+    const focusedCall = () =>
+      page.evaluate(() => {
+        const { activeElement: element } = document;
+        return [element.localName, element.closest('.call')?.dataset.call];
+      });
+    await page.focus('sv-run .call >> nth=1 >> summary');
+    const before = await focusedCall();
+    check(before[0] === 'summary' && before[1], `focus at ${before}`);
     await ask('go');
     await page.waitForSelector('sv-run .call:has-text("exit 3")');
+    equal(await focusedCall(), before, 'focus after the call has ended');
     await page.waitForSelector('sv-run .facts .state:has-text("completed")');
     equal(await page.locator('.lanes .bar.open').count(), 0, 'running calls after the end');
   },
@@ -410,7 +452,7 @@ export const peopleFlows = {
     }
     // All views can be reached without scrolling sideways.
     for (const link of await page.locator('#views a').all()) {
-      check(await isVisible(link), await link.textContent());
+      await waitUntilVisible(link);
     }
     await show(page, 'memory');
     await page.fill('sv-memory input', 'What did the librarian say?');

@@ -8,7 +8,7 @@ export const viewFlows = {
     const page = await open();
     await show(page, `sessions/${await ask('session fail')}`);
     await turnEnded(page, 1);
-    await page.click('.item.script >> text=run');
+    await page.click('.item.script >> text=timeline');
     await page.locator('button', { hasText: 'Edit and resume' }).focus();
     await page.keyboard.press('Enter');
     await page.waitForSelector('textarea[aria-label=Script]:focus');
@@ -60,12 +60,18 @@ export const viewFlows = {
     const page = await open();
     await show(page, `sessions/${await ask('session please')}`);
     await page.waitForSelector('.approval');
-    await page.waitForTimeout(1200);
+    // The call waits for two seconds, which is longer than it runs.
+    const left = () => page.$eval('.approval .deadline', (part) => parseInt(part.textContent, 10));
+    const first = await left();
+    await page.waitForFunction(
+      (most) => parseInt(document.querySelector('.approval .deadline').textContent, 10) <= most,
+      first - 2,
+    );
     await page.focus('.approval');
     await page.keyboard.press('1');
     await page.keyboard.press('Enter');
     await turnEnded(page, 1);
-    await page.click('.item.script >> text=run');
+    await page.click('.item.script >> text=timeline');
     await page.waitForSelector('.call .tag:has-text("for approval")');
     const [wait, bar] = await page.$$eval('.lanes > *', (parts) =>
       parts.map((part) => [part.className, part.getBoundingClientRect()]),
@@ -78,7 +84,7 @@ export const viewFlows = {
     equal([mark.width, mark.height], [12, 12], 'the size of a mark of the legend');
     await show(page, `sessions/${await ask('session queue')}`);
     await turnEnded(page, 1);
-    await page.click('.item.script >> text=run');
+    await page.click('.item.script >> text=timeline');
     await page.waitForSelector('.call .tag:has-text("for a free slot")');
     check((await page.locator('.wait.for-queue').count()) > 5, 'calls that waited for a slot');
   },

@@ -51,6 +51,11 @@ fn browser() -> Option<(PathBuf, PathBuf)> {
     }
 }
 
+/// Fails without a browser: what a person starts must not be skipped.
+fn require_browser() {
+    assert!(browser().is_some(), "scripts/setup-browser was not run");
+}
+
 /// A script with two calls at once: both wait for the file `go`, and the second one fails.
 const FOLLOWED: &str = "// Run the tests and the linter at the same time.\n\
     const [tests, lint] = await Promise.all([\n  \
@@ -75,6 +80,12 @@ const HOSTILE: &str = "<script>window.hacked = 1</script>\n\n<img src=x onerror=
     \u{202e}reversed\u{2066} \u{1b}[31mred\u{1b}[0m \u{0}\n\n\
     ```html\n<script>window.hacked = 5</script>\n</pre><img src=x onerror='window.hacked = 6'>\n```\n\n\
     | a |\n|---|\n| <form action=//evil.example><input></form> |\n\nthe end\n";
+
+/// Calls whose arguments, output and reason have escape sequences and change the direction of text.
+const HIDDEN_CALLS: &str = "await tools.exec({\n  \
+    command: ['printf', '\\\\033[31mnot \\u202e red'],\n});\n\
+    await tools.exec({\n  command: ['rm', '-rf', 'doomed\\u202e'],\n  \
+    approvalContext: 'quite \\u202e safe \\u001b[1m',\n});";
 
 /// An answer in Arabic and Hebrew, with English and code in between.
 const RIGHT_TO_LEFT: &str = "مرحبا بالعالم، شغّل `cargo test` ثم أرسل النتيجة.\n\n\
@@ -140,6 +151,13 @@ pub(crate) fn obeys(asked: &Asked) -> Reply {
             "await tools.writeFile({ path: 'a.txt', content: 'a' });\n\
              await tools.writeFile({ path: '/etc/selvedge-test', content: 'a' });",
         ),
+        "patch" => script(
+            "await tools.applyPatch('*** Begin Patch\\n*** Add File: patched.txt\\n\
+             +one new line\\n*** End Patch');\nreturn 'patched';",
+        ),
+        "fetch" => {
+            script("await tools.fetchUrl({ urls: ['http://127.0.0.1:9/page?with=a%20query'] });")
+        }
         "use a server" => script("return (await tools.search('x')).length"),
         "break" => Reply::Fail(400, "a broken request".to_owned()),
         "queue" => script(
@@ -147,6 +165,7 @@ pub(crate) fn obeys(asked: &Asked) -> Reply {
              await Promise.all(Array.from({ length: 12 }, wait));",
         ),
         "hostile" => vec![text(HOSTILE)].into(),
+        "hidden" => script(HIDDEN_CALLS),
         "long line" => script(
             "const { stdout } = await tools.exec({ command: ['sh', '-c', \
              'head -c 5000000 /dev/zero | tr \"\\\\0\" x'] }); return 'a long line'",
@@ -208,6 +227,20 @@ fn tick_commands(folder: &Path) -> usize {
         .count()
 }
 
+/// Makes a folder a repository, and commits what is in it.
+fn commit_all(folder: &Path) {
+    for args in [
+        &["init", "-q"][..],
+        &["add", "-A"],
+        &["commit", "-q", "-m", "x"],
+    ] {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=a", "-c", "user.email=a@b"]);
+        let output = git.args(args).current_dir(folder).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    }
+}
+
 /// A server, and what flows ask of it.
 pub struct PageTest {
     pub fixture: ServeFixture,
@@ -230,7 +263,8 @@ impl PageTest {
             models.mock.prices = {{ input = 100.0, output = 0.0, cached_input = 100.0 }}\n\
             [workspace]\ndocuments = [\"issues/**/*.md\"]\n\
             [mcp_servers.broken]\ncommand = \"selvedge-no-such-program\"\n\
-            [mcp_servers.unused]\ncommand = \"true\"\nenabled = false"
+            [mcp_servers.unused]\ncommand = \"true\"\nenabled = false\n\
+             [environments.careful]\napproval_policy = \"untrusted\""
         );
         let fixture = ServeFixture::with_config(&config, obeys);
         let folder = fixture.workspace.work();
@@ -269,13 +303,22 @@ impl PageTest {
                 std::fs::write(folder.join("go"), "").unwrap();
                 Value::Null
             }
-            "file b.txt" => json!(std::fs::read_to_string(folder.join("b.txt")).ok()),
+            "two folders" => {
+                commit_all(&folder);
+                let (other, _) = self.fixture.other_workspace("other");
+                json!([folder.canonicalize().unwrap(), other])
+            }
             "doomed exists" => json!(folder.join("doomed").exists()),
             "document" => json!(std::fs::read_to_string(folder.join("issues/1.md")).unwrap()),
             "mixed document" => {
                 let text = "---\r\nkind: issue\nstatus: open\r\ntitle: Mixed\n---\n\
                     One\r\ntwo\nthree\r\n";
                 std::fs::write(folder.join("issues/1.md"), text).unwrap();
+                Value::Null
+            }
+            "hidden document" => {
+                let text = "---\nkind: issue\nstatus: open\n---\nIts name is hidden.\n";
+                std::fs::write(folder.join("issues/\u{202e}dm.md"), text).unwrap();
                 Value::Null
             }
             "wait for the answer" => self.client.answer(&self.session, 1),
@@ -325,6 +368,10 @@ impl PageTest {
                 let prompt = asked.trim_start_matches("untitled ");
                 self.session = self.client.session(json!({"prompt": prompt}));
                 json!(self.session)
+            }
+            asked if asked.starts_with("file ") => {
+                let path = folder.join(asked.trim_start_matches("file "));
+                json!(std::fs::read_to_string(path).ok())
             }
             asked => match asked.strip_prefix("session ") {
                 Some(prompt) => {
@@ -471,6 +518,7 @@ flows! {
     the_page_follows_a_killed_and_restarted_server = "kill_and_restart";
     two_browsers_show_the_same_session = "two_browsers";
     a_hostile_transcript_runs_nothing_and_breaks_nothing = "hostile";
+    hidden_characters_are_visible_in_every_view = "hidden_characters";
     a_long_transcript_has_few_elements = "long_transcript";
     the_other_views_work = "other_views";
     health_shows_servers_the_queue_and_errors = "health";
@@ -481,6 +529,7 @@ flows! {
     a_person_creates_a_document_with_a_form = "create_document";
     a_question_comes_before_edits_are_lost = "unsaved_edits";
     a_person_creates_a_channel_and_mentions_a_session = "channels";
+    a_channel_of_another_client_appears = "channel_news";
     a_request_in_a_session_is_visible_and_decided_with_the_keyboard = "asked_in_session";
     a_request_that_is_asked_while_the_list_loads_stays_visible = "asked_while_loading";
     sessions_without_a_title_are_named_by_their_first_message = "titles";
@@ -493,8 +542,18 @@ flows! {
     a_person_adds_a_lesson = "add_lesson";
     an_older_answer_does_not_replace_a_newer_one = "older_answers";
     runs_are_named_by_what_they_do_and_show_results = "run_names";
+    a_session_that_no_server_answers_waits = "unserved_session";
+    a_login_without_a_folder_says_what_to_do = "no_folder";
+    runs_with_failures_are_found = "failed_runs";
+    health_says_which_runs_it_looked_at = "health_words";
+    typed_words_and_pastes_decide_nothing = "typed_words";
+    a_hidden_tab_says_that_a_request_waits = "hidden_tab";
     what_the_memory_added_can_be_opened_and_stays = "recalled";
     the_page_is_accessible_and_fits_every_screen = "accessible";
+    dialogs_editors_and_the_login_are_accessible = "accessible_parts";
+    nothing_moves_if_a_person_wants_no_motion = "reduced_motion";
+    a_session_with_settings_asks_about_a_patch_with_its_diff = "asked_with_diff";
+    a_request_for_a_web_page_shows_its_url = "asked_with_url";
 }
 
 #[test]
@@ -506,11 +565,13 @@ fn what_was_recalled_and_how_turns_ended_stays_after_a_reload() {
 #[test]
 #[ignore = "writes the pictures of docs/page.md: run `make screenshots`"]
 fn screenshots() {
+    require_browser();
     run_flow("screenshots");
 }
 
 #[test]
 #[ignore = "needs Lighthouse: run `make lighthouse`"]
 fn lighthouse() {
+    require_browser();
     run_program("lighthouse.mjs", "", PageTest::start);
 }
