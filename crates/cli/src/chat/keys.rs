@@ -43,6 +43,7 @@ impl Chat {
             }
             None => {}
         }
+        self.keep_typed_digit();
         match key.code {
             KeyCode::Char('d') if control && self.editor.is_empty() => self.quitting = true,
             KeyCode::Char('t') if control => {
@@ -135,8 +136,18 @@ impl Chat {
             Some(question) => question.handle_paste(Instant::now()),
             None => {}
         }
+        self.keep_typed_digit();
         if !self.paste_image_file(text) {
             self.paste_text(text);
+        }
+    }
+
+    /// Inserts a digit that a question took for a choice, until the text after it showed that it
+    /// was none.
+    fn keep_typed_digit(&mut self) {
+        let question = self.questions.front_mut();
+        if let Some(digit) = question.and_then(ChatQuestion::take_typed_digit) {
+            self.editor.insert(digit.encode_utf8(&mut [0; 4]));
         }
     }
 
