@@ -14,6 +14,7 @@ use super::form_prompt::FormKeyResult;
 use super::pending_question::ChatQuestion;
 use super::turn_view::ReasoningDisplay;
 use super::updates::ChatUpdate;
+use crate::problem::Problem;
 
 /// Files offered as completions.
 const MAX_FILE_COMPLETIONS: usize = 50;
@@ -163,6 +164,11 @@ impl Chat {
         let text = self.editor.text();
         if text.trim().is_empty() {
             return;
+        }
+        if text.starts_with('!') && (text.trim_end().contains('\n') || self.editor.has_paste()) {
+            let problem = Problem::new("only one typed line runs as a command; nothing was run");
+            let hint = "type the command, or a space before ! to send the text to the model";
+            return self.print_problem(&problem.hint(hint));
         }
         self.editor.clear();
         if let Some(line) = text.strip_prefix('!') {

@@ -83,6 +83,36 @@ fn a_command_of_the_user_runs_and_the_model_sees_its_output() {
 }
 
 #[test]
+fn only_one_typed_line_runs_as_a_command() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open(&[], 80, 40, &[("SHELL", "/bin/sh")]);
+    terminal.wait_for(READY);
+    let refused = "error: only one typed line runs as a command; nothing was run";
+    for (typed, pasted) in [("", "!touch made\ntouch made"), ("!", "touch made")] {
+        terminal.type_text(typed);
+        terminal.paste(pasted);
+        terminal.wait_for("touch made");
+        terminal.type_text("\r");
+        terminal.wait_for(refused);
+        terminal.type_text("\x03");
+        terminal.wait_for(READY);
+        terminal.send("/clear");
+        terminal.wait_gone(refused);
+    }
+    terminal.type_text("!touch made\\\rtouch made");
+    terminal.wait_for("  touch made");
+    terminal.type_text("\r");
+    terminal.wait_for(refused);
+    assert!(!fixture.work().join("made").exists());
+    assert!(fixture.server.asked().is_empty());
+    terminal.type_text("\x03");
+    terminal.wait_for(READY);
+    terminal.send("!touch made");
+    terminal.wait_for("  exit 0");
+    assert!(fixture.work().join("made").exists());
+}
+
+#[test]
 fn the_message_can_be_written_in_an_editor() {
     let fixture = ChatFixture::new(polite);
     let editor = fixture.dir.path().join("editor");
