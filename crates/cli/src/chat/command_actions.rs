@@ -147,7 +147,8 @@ impl Chat {
     }
 
     pub(super) fn start_new_session(&mut self) {
-        (self.session, self.session_id, self.spent_before_turn) = (None, None, Default::default());
+        (self.session, self.session_id) = (None, None);
+        self.session_state.replace();
         (
             self.status.usage,
             self.status.cost,
@@ -160,14 +161,14 @@ impl Chat {
     }
 
     fn show_reasoning(&mut self) {
-        match self.last_reasoning.clone() {
+        match self.session_state.last_reasoning.clone() {
             Some(thought) => self.print_block(reasoning_text_rows(&thought)),
             None => self.print_text("the model has shown no reasoning yet"),
         }
     }
 
     fn show_recalled(&mut self) {
-        match self.last_recall.clone() {
+        match self.session_state.last_recall.clone() {
             Some(recall) => self.print_block(reasoning_text_rows(&recall)),
             None => self.print_text("memory has recalled nothing in this session yet"),
         }

@@ -105,24 +105,29 @@ impl Chat {
         else {
             return self.print_text("nothing to undo");
         };
-        let sender = self.sender.clone();
+        let (sender, number) = (self.sender.clone(), self.session_state.number);
         tokio::task::spawn_blocking(move || {
             let undone = revert_turn(&journal, &session, None, RevertDecider::Person);
-            let show = Box::new(move |chat: &mut Self| chat.show_undone(undone));
+            let show = Box::new(move |chat: &mut Self| chat.show_undone(number, undone));
             // Sending fails only if the chat has ended.
             let _ = sender.send(ChatUpdate::JournalRead(show));
         });
     }
 
-    fn show_undone(&mut self, undone: anyhow::Result<(u32, Vec<String>)>) {
+    /// Shows which files were restored. `session` is the number of the session whose turn was
+    /// undone, the only one whose model learns of it.
+    fn show_undone(&mut self, session: u64, undone: anyhow::Result<(u32, Vec<String>)>) {
         match undone {
             Ok((turn, paths)) if paths.is_empty() => {
                 self.print_text(format!("turn {turn} was undone before"));
             }
             Ok((turn, paths)) => {
                 let files = paths.join(", ");
-                self.context_for_model
-                    .push(format!("I undid the file changes of turn {turn}: {files}"));
+                if session == self.session_state.number {
+                    self.session_state
+                        .context_for_model
+                        .push(format!("I undid the file changes of turn {turn}: {files}"));
+                }
                 let rows = paths
                     .iter()
                     .map(|path| StyledRow::text(sanitize_line(path)));
@@ -209,7 +214,7 @@ impl Chat {
     /// Prints what was folded last in full: the output of a command that the user ran since the
     /// last turn, or else the scripts and results of that turn.
     pub(super) fn expand_last_turn(&mut self) {
-        if let Some((line, output)) = &self.last_shell_output {
+        if let Some((line, output)) = &self.session_state.last_shell_output {
             let head = StyledRow::dim(format!("! {}", sanitize(line)));
             let rows = output_rows(output).into_iter().map(|row| row.indented(2));
             let rows: Vec<StyledRow> = std::iter::once(head).chain(rows).collect();

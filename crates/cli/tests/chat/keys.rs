@@ -1,7 +1,7 @@
 //! Keys of the chat, commands of the user, and the commands about the session and the folder.
 
 use super::driver::ChatFixture;
-use super::{block, last, polite, script, text};
+use super::{block, last, polite, script, text, think};
 
 const READY: &str = "type a message";
 
@@ -371,4 +371,39 @@ fn status_and_clear() {
     terminal.wait_gone("› Hello");
     terminal.send("/trust");
     terminal.wait_for("this folder has no configuration files");
+}
+
+#[test]
+fn a_new_session_knows_nothing_of_the_one_before() {
+    let wait = "!while [ ! -e go ]; do sleep 0.05; done; echo late zebra";
+    for command in ["/clear", "/new"] {
+        let fixture = ChatFixture::new(|_| vec![think("Deep thoughts."), text("Said.")].into());
+        let mut terminal = fixture.open(&[], 80, 40, &[("SHELL", "/bin/sh")]);
+        terminal.send("Hello giraffe");
+        terminal.wait_for("Said.");
+        terminal.wait_for(READY);
+        terminal.send("!echo early zebra");
+        terminal.wait_for("  early zebra");
+        terminal.wait_for("  exit 0");
+        // This one ends in the new session.
+        terminal.send(wait);
+        terminal.wait_for("running; Ctrl-C stops it");
+        terminal.send(command);
+        terminal.wait_for("started a new session");
+        std::fs::write(fixture.work().join("go"), "").unwrap();
+        terminal.wait_for("  late zebra");
+        terminal.wait_for(READY);
+        terminal.send("/reasoning");
+        terminal.wait_for("the model has shown no reasoning yet");
+        terminal.type_text("\x0f");
+        terminal.wait_for("nothing to expand");
+        terminal.send("Who are you?");
+        fixture.wait_for_requests(2);
+        let asked = fixture.server.asked()[1].body.to_string();
+        assert!(
+            asked.contains("Who are you?") && !asked.contains("giraffe"),
+            "{asked}"
+        );
+        assert!(!asked.contains("zebra"), "{asked}");
+    }
 }
