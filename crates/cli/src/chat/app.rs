@@ -9,6 +9,7 @@ use anyhow::Result;
 use crossterm::event::Event as InputEvent;
 use ratatui_core::text::Span;
 use selvedge_agent::{Agent, Session, TurnOptions};
+use selvedge_config::Project;
 use selvedge_memory::SmallModel;
 use selvedge_protocol::{ClaimedMessage, RuntimeEvent, ScriptMode};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -92,6 +93,8 @@ pub(crate) struct Chat {
     pub(super) status: StatusLine,
     /// The mode that `/mode` set for the next turns.
     pub(super) script_mode: Option<ScriptMode>,
+    /// The files of the folder that `/trust` showed last.
+    pub(super) shown_project: Option<Project>,
     /// The search in the history, while it is open.
     pub(super) history_search: Option<HistorySearch>,
     /// The command that the user runs with `!`.
@@ -208,6 +211,7 @@ impl Chat {
             reasoning_display: ReasoningDisplay::Collapsed,
             status: StatusLine::default(),
             script_mode: None,
+            shown_project: None,
             history_search: None,
             shell_command: None,
             input_gate: InputGate::default(),

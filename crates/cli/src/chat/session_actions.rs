@@ -181,14 +181,16 @@ impl Chat {
         }
     }
 
-    /// Shows what trusting the folder would do, or trusts it.
+    /// Shows what trusting the folder would do, or trusts it with the files that were shown.
     pub(super) fn trust_folder(&mut self, confirmed: bool) {
         let home = self.setup.home.clone();
         let (project, _) = Project::read(&self.setup.project_files(), home.as_deref());
         if project.files().next().is_none() {
             return self.print_text("this folder has no configuration files");
         }
-        let Some(home) = home.filter(|_| confirmed) else {
+        let shown = self.shown_project.replace(project.clone());
+        let is_shown = shown.as_ref() == Some(&project);
+        let Some(home) = home.filter(|_| confirmed && is_shown) else {
             let effects = project_effects(&project, self.setup.home.as_deref());
             let rows = effects.iter().map(|effect| {
                 StyledRow::text(sanitize_line(&format!(
@@ -197,7 +199,11 @@ impl Chat {
                 )))
                 .indented(4)
             });
-            let mut all = vec![StyledRow::text("  its files would start or set:")];
+            let head = match shown.is_some() && !is_shown {
+                true => "  its files have changed; they would start or set:",
+                false => "  its files would start or set:",
+            };
+            let mut all = vec![StyledRow::text(head)];
             all.extend(rows);
             all.push(StyledRow::dim("  type /trust yes to trust this folder"));
             return self.print_block(all);
