@@ -495,12 +495,12 @@ fn install_prints_or_writes_the_client_configuration() {
     );
     assert!(
         written.contains("[mcp_servers.selvedge]\ncommand = ")
-            && written.contains("args = [\"mcp\",\"serve\"]"),
+            && written.contains("args = [\"mcp\", \"serve\"]"),
         "{written}"
     );
     assert!(install("codex", &["--write"]).contains("is up to date"));
     // A file that cannot be parsed is not changed, and the entry is printed.
-    std::fs::write(workspace.work().join(".mcp.json"), "{ // a comment\n}").unwrap();
+    std::fs::write(workspace.work().join(".mcp.json"), "{ // a comment\n").unwrap();
     assert!(install("claude-code", &[]).contains("mcpServers"));
     let refused = workspace
         .command(&["mcp", "install", "--client", "claude-code", "--write"])
@@ -509,8 +509,60 @@ fn install_prints_or_writes_the_client_configuration() {
     assert_eq!(refused.status.code(), Some(2));
     assert_eq!(
         std::fs::read_to_string(workspace.work().join(".mcp.json")).unwrap(),
-        "{ // a comment\n}"
+        "{ // a comment\n"
     );
+}
+
+#[test]
+fn install_keeps_the_comments_of_a_file() {
+    let workspace = TestWorkspace::new();
+    let install = |client: &str| {
+        let mut command = workspace.command(&["mcp", "install", "--client", client, "--write"]);
+        command
+            .env("CODEX_HOME", workspace.home())
+            .env("HOME", workspace.dir.path())
+            .env("XDG_CONFIG_HOME", workspace.dir.path().join("settings"));
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // The section has a comment behind its heading, and a setting of its own.
+    let codex = workspace.home().join("config.toml");
+    for before in [
+        "[mcp_servers.selvedge] # mine\ncommand = \"old\" # here\nenabled = true\n",
+        "[mcp_servers] # mine\nselvedge.command = \"old\" # here\nselvedge.enabled = true\n",
+        "mcp_servers = { selvedge = { command = \"old\", enabled = true } } # mine, here\n",
+    ] {
+        std::fs::write(&codex, before).unwrap();
+        install("codex");
+        let written = std::fs::read_to_string(&codex).unwrap();
+        let parsed: toml_edit::DocumentMut = written.parse().unwrap();
+        let entry = &parsed["mcp_servers"]["selvedge"];
+        assert_eq!(entry["args"].as_array().unwrap().len(), 2, "{written}");
+        assert_ne!(entry["command"].as_str(), Some("old"), "{written}");
+        assert_eq!(entry["enabled"].as_bool(), Some(true), "{written}");
+        assert!(
+            written.contains("mine") && written.contains("here"),
+            "{written}"
+        );
+        assert!(install("codex").contains("is up to date"));
+    }
+    // The settings that Zed creates begin with comments and end with a comma.
+    let zed = workspace.dir.path().join("settings/zed/settings.json");
+    std::fs::create_dir_all(zed.parent().unwrap()).unwrap();
+    let settings = "// Zed settings\n//\n// For information, see https://zed.dev/docs\n{\n  \
+        \"theme\": {\n    \"mode\": \"system\", // as the desktop\n  },\n}\n";
+    std::fs::write(&zed, settings).unwrap();
+    install("zed");
+    let written = std::fs::read_to_string(&zed).unwrap();
+    assert!(
+        written.starts_with("// Zed settings\n//\n")
+            && written.contains("\"mode\": \"system\", // as the desktop\n  },\n}\n")
+            && written.contains("{\n  \"context_servers\": {\n    \"selvedge\": {\n"),
+        "{written}"
+    );
+    assert!(install("zed").contains("is up to date"));
 }
 
 #[cfg(unix)]
