@@ -434,6 +434,9 @@ fn check_keyring() -> DoctorFinding {
             FindingStatus::Passed,
             "the system keyring answers".to_owned(),
         ),
+        KeyringState::Locked => unusable(
+            Problem::new("the system keyring is locked").hint("unlock the keyring to use its keys"),
+        ),
         KeyringState::Missing => match KeyStore::new_file() {
             Ok(store) => {
                 let place = store.describe();
