@@ -4,7 +4,8 @@ use rustix::termios::{LocalModes, tcgetattr};
 
 use super::driver::ChatFixture;
 use super::server::Reply;
-use super::{READY, block, polite, text};
+use super::support::TestWorkspace;
+use super::{READY, block, polite, script, text};
 
 const PAGE: &str = "# A title\n\nSome **bold** words with `code` and a \
     [link](https://example.org), long enough to be broken.\n\n\
@@ -225,4 +226,27 @@ fn wide_and_combining_characters_are_aligned_at_every_width() {
         let rest = screen.split("☐ open\n").nth(1).unwrap();
         assert_eq!(rest.trim_start().lines().count(), 2, "{screen}");
     }
+}
+
+#[test]
+fn a_form_field_with_a_wide_name_wraps_its_input() {
+    let fixture = ChatFixture::new(script("return await odd.ask({ field: '名前' })"));
+    fixture.configure(&TestWorkspace::odd("odd", "good"));
+    let mut terminal = fixture.open(&[], 40, 40, &[]);
+    terminal.send("尋ねる");
+    terminal.wait_for("1. Fill in for odd");
+    terminal.choose(1);
+    terminal.wait_for("1 of 1: 名前");
+    terminal.type_text(&"日".repeat(20));
+    // The label takes 7 columns, and one is free at the end.
+    let (first, rest) = ("日".repeat(16), "日".repeat(4));
+    terminal.wait_for(&format!("\n名前 › {first}\n       {rest}\n"));
+    assert_eq!(terminal.emulator.screen().cursor_position().1, 15);
+    terminal.type_text("\r");
+    terminal.wait_for("1. Send to odd");
+    assert!(
+        terminal.screen().contains("名前: 日"),
+        "{}",
+        terminal.screen()
+    );
 }
