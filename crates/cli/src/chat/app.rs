@@ -124,6 +124,8 @@ pub(super) struct ChatSessionState {
     pub(super) last_reasoning: Option<String>,
     /// What memory recalled last, one line each.
     pub(super) last_recall: Option<String>,
+    /// What the last turn changed in the folder.
+    pub(super) last_diff: String,
     /// The last command that the user ran since the last turn, and its output.
     pub(super) last_shell_output: Option<(String, String)>,
     /// What the next message tells the model besides its text: commands that the user ran.

@@ -306,6 +306,7 @@ impl Chat {
             let rows = running
                 .turn
                 .finish(self.screen.width(), self.reasoning_display, now);
+            self.session_state.last_diff = running.turn.last_diff;
             self.print_rows(rows);
         }
         self.drop_abandoned_questions();

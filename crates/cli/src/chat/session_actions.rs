@@ -11,11 +11,12 @@ use selvedge_protocol::{ConversationItem, MessageRole, OutputPart, TurnItem};
 
 use super::app::Chat;
 use super::commands::{SCRIPT_MODES, describe_choice, describe_policy};
+use super::diff;
 use super::highlight::highlight_code;
+use super::recent_turns::{RecentTurnView, script_call_rows};
 use super::rows::{StyledRow, sanitize, sanitize_line};
 use super::shell_command::output_rows;
 use super::status::format_usage;
-use super::theme::Theme;
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
 use crate::prompt_images::text_with_images;
@@ -218,7 +219,7 @@ impl Chat {
     }
 
     /// Prints what was folded last in full: the output of a command that the user ran since the
-    /// last turn, or else the scripts and results of that turn.
+    /// last turn, or else the scripts, calls, results and changes of that turn.
     pub(super) fn expand_last_turn(&mut self) {
         if let Some((line, output)) = &self.session_state.last_shell_output {
             let head = StyledRow::dim(format!("! {}", sanitize(line)));
@@ -231,11 +232,21 @@ impl Chat {
             return;
         };
         let items = session.turn_items(session.turn_number());
-        let theme = self.theme;
-        let rows: Vec<StyledRow> = items
+        let view = RecentTurnView {
+            journal: self.setup.journal.as_deref(),
+            redactor: &self.setup.redactor(),
+            width: self.screen.width(),
+            theme: self.theme,
+        };
+        let mut rows: Vec<StyledRow> = items
             .iter()
-            .flat_map(|item| whole_item_rows(item, theme))
+            .flat_map(|item| whole_item_rows(item, &view))
             .collect();
+        let files = diff::split_by_file(&self.session_state.last_diff);
+        let changes = files
+            .iter()
+            .flat_map(|file| file.rows(usize::MAX, view.theme));
+        rows.extend(changes.map(|row| row.indented(4)));
         match rows.is_empty() {
             true => self.notice = Some("the last turn has no scripts or results".to_owned()),
             false => self.print_rows(rows),
@@ -244,7 +255,8 @@ impl Chat {
 }
 
 /// Returns a script, a call or a result in full. Messages have no rows: they are never folded.
-fn whole_item_rows(item: &TurnItem, theme: Theme) -> Vec<StyledRow> {
+fn whole_item_rows(item: &TurnItem, view: &RecentTurnView<'_>) -> Vec<StyledRow> {
+    let theme = view.theme;
     let mut rows = Vec::new();
     match item {
         TurnItem::ScriptToolCall(call) => {
@@ -257,6 +269,7 @@ fn whole_item_rows(item: &TurnItem, theme: Theme) -> Vec<StyledRow> {
             rows.extend(code.map(|row| row.indented(4)));
         }
         TurnItem::ScriptToolCallOutput(output) => {
+            rows.extend(script_call_rows(output, view, usize::MAX));
             let logged = output.logs.iter();
             rows.extend(logged.flat_map(|entry| text_rows(&entry.message)));
             for part in &output.output {

@@ -320,6 +320,24 @@ fn the_mode_command_decides_whether_the_scripts_of_the_next_turns_run() {
 }
 
 #[test]
+fn disabled_scripts_do_not_run() {
+    let code = "await tools.writeFile({ path: 'made', content: 'x' }); return 'made'";
+    let fixture = ChatFixture::new(super::script(code));
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.send("/mode disabled");
+    terminal.wait_for("  disabled: ");
+    terminal.wait_for(READY);
+    terminal.send("Make it");
+    fixture.wait_for_requests(1);
+    terminal.wait_gone("waiting for mock");
+    terminal.wait_for(READY);
+    terminal.send("/status");
+    terminal.wait_for("scripts    disabled");
+    assert!(!fixture.work().join("made").exists());
+}
+
+#[test]
 fn the_chat_says_what_was_recalled_and_shows_it() {
     let fixture = ChatFixture::new(polite);
     let done = fixture.run(&["exec", "We decided to keep the queue in heron, in Oslo."]);

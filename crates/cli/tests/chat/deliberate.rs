@@ -347,3 +347,57 @@ fn a_question_waits_without_limit_and_notifies() {
         "{after:?}"
     );
 }
+
+#[test]
+fn a_second_question_rings_the_bell_again() {
+    let code = "for (const name of ['one', 'two']) \
+        await tools.exec({ command: ['rm', '-rf', name] });\n\
+        await tools.writeFile({ path: 'approved', content: 'x' }); return 'gone'";
+    let fixture = fixture(code);
+    let mut terminal = ask(&fixture, 80, 40);
+    let bells = |terminal: &ChatTerminal| {
+        let output = String::from_utf8_lossy(&terminal.raw_output).into_owned();
+        output
+            .matches("\x07\x1b]9;selvedge asks a question\x1b\\")
+            .count()
+    };
+    terminal.wait_for("│ rm -rf one");
+    assert_eq!(bells(&terminal), 1);
+    terminal.choose(1);
+    terminal.wait_for("│ rm -rf two");
+    terminal.wait_for("\n  1. Approve this call, once");
+    assert_eq!(bells(&terminal), 2);
+    terminal.choose(1);
+    terminal.wait_for("Done.");
+    assert!(fixture.work().join("approved").exists());
+    assert_eq!(bells(&terminal), 2);
+}
+
+#[test]
+fn ctrl_z_at_a_question_leaves_it_open() {
+    let fixture = fixture(SCRIPT);
+    let mut terminal = fixture.open_shell();
+    terminal.wait_for("shell>");
+    terminal.type_text(&format!("{}\r", env!("CARGO_BIN_EXE_selvedge")));
+    terminal.send("Clean up");
+    terminal.wait_for("1. Approve this call, once");
+    terminal.type_text("1");
+    terminal.wait_for("❯ 1. ");
+    terminal.type_text("\x1a");
+    terminal.wait_for("Stopped");
+    // What is typed is for the shell.
+    terminal.type_text("echo one$((1 + 1))three\r");
+    terminal.wait_for("\none2three\nshell>");
+    assert_open(&fixture, &terminal, "Ctrl-Z");
+    terminal.type_text("fg\r");
+    terminal.wait_for("↑ ↓ chooses");
+    terminal.type_text("\r\x15");
+    terminal.wait_gone("❯");
+    assert_open(&fixture, &terminal, "Enter after Ctrl-Z");
+    terminal.type_text("\x1b[B");
+    terminal.wait_for("❯ 1. ");
+    terminal.type_text("\r");
+    terminal.wait_for("» approved once");
+    terminal.wait_for("Done.");
+    assert!(fixture.work().join("approved").exists());
+}

@@ -158,6 +158,7 @@ fn runs_checks_and_errors_have_colours_at_a_terminal_unless_no_color_is_set() {
             "ready",
             "\x1b[32m✓\x1b[0m exec true",
         ),
+        (&["runs", "list"], "completed", "\x1b[32mcompleted\x1b[0m"),
         (&["doctor"], "memory ", "\x1b[32m✓\x1b[0m version"),
         (
             &["runs", "show", "scr_none"],

@@ -118,15 +118,24 @@ fn the_message_can_be_written_in_an_editor() {
     let editor = fixture.dir.path().join("editor");
     std::fs::write(&editor, "#!/bin/sh\nprintf 'from the editor' >> \"$1\"\n").unwrap();
     let editor = format!("sh {}", editor.display());
-    let mut terminal = fixture.open(&[], 80, 24, &[("EDITOR", &editor)]);
-    terminal.wait_for(READY);
-    terminal.type_text("typed ");
-    terminal.wait_for("› typed");
-    terminal.type_text("\x07");
-    terminal.wait_for("› typed from the editor");
-    terminal.type_text("\r");
-    fixture.wait_for_requests(1);
-    assert!(last(&fixture.server.asked()[0]).contains("typed from the editor"));
+    // VISUAL has precedence.
+    for (number, env) in [
+        &[("EDITOR", editor.as_str())][..],
+        &[("VISUAL", editor.as_str()), ("EDITOR", "false")],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut terminal = fixture.open(&[], 80, 24, env);
+        terminal.wait_for(READY);
+        terminal.type_text("typed ");
+        terminal.wait_for("› typed");
+        terminal.type_text("\x07");
+        terminal.wait_for("› typed from the editor");
+        terminal.type_text("\r");
+        fixture.wait_for_requests(number + 1);
+        assert!(last(&fixture.server.asked()[number]).contains("typed from the editor"));
+    }
 }
 
 #[test]
@@ -323,6 +332,16 @@ fn changes_of_a_turn_can_be_undone() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\ntwo\n");
     terminal.send("/undo");
     terminal.wait_for("turn 1 was undone before");
+    // The model learns of it once.
+    for (message, told) in [("What now?", true), ("And now?", false)] {
+        let before = fixture.server.asked().len();
+        terminal.send(message);
+        fixture.wait_for_requests(before + 1);
+        let asked = last(&fixture.server.asked()[before]);
+        let note = asked.contains("I undid the file changes of turn 1: a.txt");
+        assert!(asked.contains(message) && note == told, "{asked}");
+        terminal.wait_for(READY);
+    }
 }
 
 #[test]

@@ -199,6 +199,33 @@ fn an_interrupted_question_for_a_key_restores_the_terminal() {
     assert!(!fixture.home().join("credentials.json").exists());
 }
 
+#[test]
+fn a_key_typed_at_a_terminal_is_stored_and_not_shown() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open(&["models", "login", "openai"], 100, 24, &[]);
+    terminal.wait_for("API key of openai:");
+    let master = terminal.master().try_clone().unwrap();
+    let echoes = || {
+        tcgetattr(&master)
+            .unwrap()
+            .local_modes
+            .contains(LocalModes::ECHO)
+    };
+    while echoes() {
+        std::thread::yield_now();
+    }
+    terminal.type_text("sk-typed\r");
+    let (status, screen) = terminal.wait_for_exit();
+    assert!(
+        status == 0 && screen.contains("stored the key of openai in "),
+        "{status}: {screen}"
+    );
+    assert!(!screen.contains("sk-typed"), "{screen}");
+    assert!(echoes());
+    let stored = std::fs::read_to_string(fixture.home().join("credentials.json")).unwrap();
+    assert!(stored.contains("sk-typed"), "{stored}");
+}
+
 /// Wide and combining characters, a task list and an aligned table.
 const WIDE_PAGE: &str = "# 見出し\n\n日本語の文章は幅が二倍です。 cafe\u{301} と résumé, words that wrap at \
     forty columns.\n\n| 名前 | n |\n|:--|--:|\n| 読む | 12 |\n| e\u{301} | 7 |\n\n- [x] 完了\n- [ ] open\n";
