@@ -18,7 +18,8 @@
 # make lint         check formatting, clippy and rustdoc without warnings
 # make check        compile what no test compiles: features otlp and pocket, fuzz targets
 # make deny         check licences, duplicate packages, sources, advisories (deny.toml) and build scripts
-# make dist         build, attack and pack a release: archive, Debian package and checksums in dist/
+# make dist         build, attack and pack a release: archive, Debian package and checksums in dist/;
+#                   test that the guide works from the archive
 
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
@@ -148,6 +149,7 @@ dist: setup
 	$(MAKE) attack BINARY=target/release/selvedge
 	@scripts/setup-deb
 	scripts/dist target/release/selvedge
+	SELVEDGE_DIST=$(CURDIR)/dist scripts/with-compiler $(CARGO) test --workspace --test newcomer
 
 fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS)

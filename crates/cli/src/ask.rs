@@ -270,7 +270,8 @@ fn wrap(line: &str, width: Option<usize>) -> Vec<String> {
     parts
 }
 
-fn terminal_width() -> usize {
+/// Returns the width of the terminal, or 80 if it does not report it.
+pub(crate) fn terminal_width() -> usize {
     match crossterm::terminal::size() {
         Ok((width @ 1.., _)) => width.into(),
         _ => 80,

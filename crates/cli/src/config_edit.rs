@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_config::{Severity, UserFile};
-use toml_edit::{DocumentMut, Item, Table, Value};
+use toml_edit::{DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
 use crate::private_file::{create_private, replace_file};
 use crate::problem::Problem;
@@ -50,29 +50,7 @@ impl ConfigEdit {
 
     /// Sets a key, such as `["memory", "recall"]`. Creates the tables above it.
     pub(crate) fn set(&mut self, key: &[&str], value: Value) -> Result<()> {
-        let Some((last, tables)) = key.split_last() else {
-            return Ok(());
-        };
-        let mut table: &mut dyn toml_edit::TableLike = self.document.as_table_mut();
-        for name in tables {
-            let mut empty = Table::new();
-            empty.set_implicit(true);
-            let item = table.entry(name).or_insert(Item::Table(empty));
-            table = item.as_table_like_mut().ok_or_else(|| {
-                Problem::new(format!("`{name}` is not a table"))
-                    .hint("run `selvedge config schema` for the keys")
-            })?;
-        }
-        match table.get_mut(last) {
-            // The comments before and after a value stay.
-            Some(Item::Value(before)) => {
-                let decor = before.decor().clone();
-                *before = value;
-                *before.decor_mut() = decor;
-            }
-            _ => _ = table.insert(last, Item::Value(value)),
-        }
-        Ok(())
+        set_value(&mut self.document, key, value)
     }
 
     /// Removes a key. Returns whether there was one.
@@ -80,7 +58,7 @@ impl ConfigEdit {
         let Some((last, tables)) = key.split_last() else {
             return false;
         };
-        let mut table: &mut dyn toml_edit::TableLike = self.document.as_table_mut();
+        let mut table: &mut dyn TableLike = self.document.as_table_mut();
         for name in tables {
             match table.get_mut(name).and_then(Item::as_table_like_mut) {
                 Some(below) => table = below,
@@ -131,6 +109,42 @@ impl ConfigEdit {
     }
 }
 
+/// Sets a key of a file. Creates the tables above it, and keeps the comments of the value before.
+pub(crate) fn set_value(document: &mut DocumentMut, key: &[&str], value: Value) -> Result<()> {
+    let Some((last, tables)) = key.split_last() else {
+        return Ok(());
+    };
+    let mut table: &mut dyn TableLike = document.as_table_mut();
+    let mut is_inline = false;
+    for name in tables {
+        let empty = match is_inline {
+            // An inline table holds values only.
+            true => Item::Value(InlineTable::new().into()),
+            false => {
+                let mut empty = Table::new();
+                empty.set_implicit(true);
+                Item::Table(empty)
+            }
+        };
+        let item = table.entry(name).or_insert(empty);
+        is_inline = item.is_inline_table();
+        table = item.as_table_like_mut().ok_or_else(|| {
+            Problem::new(format!("`{name}` is not a table"))
+                .hint("run `selvedge config schema` for the keys")
+        })?;
+    }
+    match table.get_mut(last) {
+        // The comments before and after a value stay.
+        Some(Item::Value(before)) => {
+            let decor = before.decor().clone();
+            *before = value;
+            *before.decor_mut() = decor;
+        }
+        _ => _ = table.insert(last, Item::Value(value)),
+    }
+    Ok(())
+}
+
 /// Removes the line number of a message: the lines of a file move when it is changed.
 fn without_line(message: &str) -> String {
     let is_line = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
@@ -164,5 +178,15 @@ mod tests {
         );
         assert!(edit.remove(&["memory", "recall"]) && !edit.remove(&["no", "such"]));
         assert!(edit.set(&["model", "below"], parse_value("1")).is_err());
+    }
+
+    #[test]
+    fn a_key_of_an_inline_table_is_set() {
+        let mut document: DocumentMut = "a = { b = 1 }\n".parse().unwrap();
+        set_value(&mut document, &["a", "c", "d"], parse_value("2")).unwrap();
+        let written: DocumentMut = document.to_string().parse().unwrap();
+        let integer = |item: &Item| item.as_integer();
+        assert_eq!(integer(&written["a"]["b"]), Some(1));
+        assert_eq!(integer(&written["a"]["c"]["d"]), Some(2));
     }
 }

@@ -108,7 +108,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
     }
     findings.extend(selvedge_config::home().map(|home| check_folder(&home)));
     findings.push(check_keyring());
-    findings.push(check_git());
+    findings.push(check_git(selvedge_toolbox::system_git()));
     findings.push(check_memory());
     let all_ok = findings.iter().all(DoctorFinding::has_passed);
     if args.json {
@@ -466,6 +466,9 @@ fn check_keyring() -> DoctorFinding {
             FindingStatus::Passed,
             "the system keyring answers".to_owned(),
         ),
+        KeyringState::Locked => unusable(
+            Problem::new("the system keyring is locked").hint("unlock the keyring to use its keys"),
+        ),
         KeyringState::Missing => match KeyStore::new_file() {
             Ok(store) => {
                 let place = store.describe();
@@ -483,15 +486,15 @@ fn check_keyring() -> DoctorFinding {
     }
 }
 
-/// Runs `git --version`. Sessions in worktrees need it.
-fn check_git() -> DoctorFinding {
+/// Runs `git --version`, if the system has git. Sessions in worktrees need it.
+fn check_git(git: Option<&Path>) -> DoctorFinding {
     let run = |git: &Path| {
         let mut command = std::process::Command::new(git);
         let command = command.arg("--version").stdin(std::process::Stdio::null());
         command.output()
     };
     let missing = || Err(std::io::ErrorKind::NotFound.into());
-    let (status, details) = match selvedge_toolbox::system_git().map_or_else(missing, run) {
+    let (status, details) = match git.map_or_else(missing, run) {
         Ok(output) if output.status.success() => {
             let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
             (FindingStatus::Passed, version)
@@ -543,4 +546,29 @@ fn check_memory() -> DoctorFinding {
         None => "unknown; scripts may use 2048 MB".to_owned(),
     };
     DoctorFinding::new("memory", true, details)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_and_broken_git_are_warnings() {
+        let checked = |git: Option<&str>| {
+            let DoctorFinding {
+                status, details, ..
+            } = check_git(git.map(Path::new));
+            assert_eq!(status, FindingStatus::Warning, "{details}");
+            details
+        };
+        assert_eq!(
+            checked(None),
+            "cannot run git: entity not found; install git to use worktrees"
+        );
+        #[cfg(target_os = "linux")]
+        assert_eq!(
+            checked(Some("/bin/false")),
+            "`git --version` failed: exit status: 1"
+        );
+    }
 }

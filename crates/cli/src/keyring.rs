@@ -11,9 +11,11 @@ const KEYRING_SERVICE: &str = "selvedge";
 #[derive(Debug)]
 pub(crate) enum KeyringState {
     Usable,
+    /// It asks for its password before it returns or stores an entry.
+    Locked,
     /// No keyring runs on this machine.
     Missing,
-    /// There is one, and it does not answer, for example because it is locked.
+    /// There is one, and it does not answer.
     Unusable(Problem),
 }
 
@@ -21,10 +23,29 @@ pub(crate) enum KeyringState {
 pub(crate) fn state() -> KeyringState {
     let entry = Entry::new(KEYRING_SERVICE, "selvedge doctor");
     match entry.and_then(|entry| entry.get_password()) {
+        Ok(_) | Err(Error::NoEntry) if is_locked() => KeyringState::Locked,
         Ok(_) | Err(Error::NoEntry) => KeyringState::Usable,
         Err(Error::NoDefaultStore) => KeyringState::Missing,
         Err(error) => KeyringState::Unusable(keyring_problem(&error)),
     }
+}
+
+/// Whether the collection for new entries is locked. Does not unlock it. One that does not exist
+/// yet is not locked.
+#[cfg(target_os = "linux")]
+fn is_locked() -> bool {
+    use secret_service::{EncryptionType, blocking::SecretService};
+    let asked = SecretService::connect(EncryptionType::Plain);
+    asked.is_ok_and(|service| {
+        let collection = service.get_default_collection();
+        collection.is_ok_and(|collection| collection.is_locked().unwrap_or(false))
+    })
+}
+
+/// Always false: other systems unlock their keyring with the login of the user.
+#[cfg(not(target_os = "linux"))]
+fn is_locked() -> bool {
+    false
 }
 
 /// Stores an entry and deletes it. Fails if the keyring is locked and cannot be unlocked. Blocks

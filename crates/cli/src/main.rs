@@ -31,6 +31,7 @@ mod form_state;
 mod init;
 mod instructions;
 mod journal;
+mod json_comments;
 mod keyring;
 mod list_table;
 mod log;

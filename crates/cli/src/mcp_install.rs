@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use selvedge_files::{CredentialFiles, ProjectFiles};
 use serde_json::{Map, Value, json};
+use toml_edit::{Array, DocumentMut, TomlError, Value as TomlValue};
 
 use crate::CliStatus;
+use crate::config_edit::set_value;
+use crate::json_comments;
 use crate::mcp_args::{InstallClient, McpInstallArgs};
 use crate::output::{print_line, print_text};
 use crate::private_file::replace_file;
@@ -166,28 +169,26 @@ fn json_entry(
 /// Returns the text to add, for printing.
 fn snippet(client: InstallClient, command: &str, serve_args: &[String]) -> String {
     if client == InstallClient::Codex {
-        return toml_section(command, serve_args);
+        return insert_toml(Path::new("config.toml"), "", command, serve_args).unwrap_or_default();
     }
     let (key, entry) = json_entry(client, command, serve_args);
     serde_json::to_string_pretty(&json!({key: {"selvedge": entry}})).unwrap_or_default()
 }
 
-fn toml_section(command: &str, serve_args: &[String]) -> String {
-    // JSON strings and arrays are valid TOML.
-    format!(
-        "[mcp_servers.selvedge]\ncommand = {}\nargs = {}\n",
-        json!(command),
-        json!(serve_args)
-    )
-}
-
+/// Returns the file with the entry added or replaced. Comments stay; in a file with comments, an
+/// entry is not replaced.
 fn insert_json(path: &Path, before: &str, key: &str, entry: Value) -> Result<String> {
-    let mut file: Value = match before.trim() {
-        "" => Value::Object(Map::new()),
-        text => serde_json::from_str(text).map_err(|error| {
-            Problem::new(format!("cannot parse {}: {error}", path.display()))
-                .hint(EDIT_BY_HAND_HINT)
-        })?,
+    let cannot_parse = |error: serde_json::Error| {
+        Problem::new(format!("cannot parse {}: {error}", path.display())).hint(EDIT_BY_HAND_HINT)
+    };
+    let plain = match before.trim() {
+        "" => Ok(Value::Object(Map::new())),
+        text => serde_json::from_str(text),
+    };
+    let has_comments = plain.is_err();
+    let mut file = match plain {
+        Ok(file) => file,
+        Err(error) => json_comments::parse(before).map_err(|_| cannot_parse(error))?,
     };
     if !file.is_object() || !(file[key].is_object() || file[key].is_null()) {
         let problem = Problem::new(format!("`{key}` in {} is not an object", path.display()));
@@ -196,44 +197,36 @@ fn insert_json(path: &Path, before: &str, key: &str, entry: Value) -> Result<Str
     if file[key]["selvedge"] == entry {
         return Ok(before.to_owned());
     }
+    if has_comments {
+        let after = json_comments::with_member(before, key, "selvedge", &entry);
+        return after.ok_or_else(|| {
+            let text = "has comments and another entry for selvedge";
+            Problem::new(format!("{} {text}", path.display()))
+                .hint(EDIT_BY_HAND_HINT)
+                .into()
+        });
+    }
     file[key]["selvedge"] = entry;
     Ok(format!("{}\n", serde_json::to_string_pretty(&file)?))
 }
 
-/// Returns the file with Selvedge's section added or replaced, and everything else unchanged.
+/// Returns the file with the command in Selvedge's section, and everything else unchanged.
 fn insert_toml(path: &Path, before: &str, command: &str, serve_args: &[String]) -> Result<String> {
-    let ours = toml_section(command, serve_args);
-    let is_ours = |line: &str| {
-        line.trim() == "[mcp_servers.selvedge]" || line.trim().starts_with("[mcp_servers.selvedge.")
-    };
-    let mut kept = Vec::new();
-    let mut skipping = false;
-    for text in before.lines() {
-        if text.trim_start().starts_with('[') {
-            skipping = is_ours(text);
-        }
-        if !skipping {
-            kept.push(text);
-        }
+    let refused =
+        |text: String| Problem::new(format!("{}: {text}", path.display())).hint(EDIT_BY_HAND_HINT);
+    let mut document: DocumentMut = before
+        .parse()
+        .map_err(|error: TomlError| refused(format!("cannot parse: {}", error.message())))?;
+    let args = Array::from_iter(serve_args.iter().map(String::as_str));
+    for (key, value) in [("command", command.into()), ("args", TomlValue::from(args))] {
+        set_value(&mut document, &["mcp_servers", "selvedge", key], value)
+            .map_err(|error| refused(error.to_string()))?;
     }
-    if before.contains(&ours) {
-        return Ok(before.to_owned());
+    // An address would be another server.
+    if let Some(entry) = document["mcp_servers"]["selvedge"].as_table_like_mut() {
+        entry.remove("url");
     }
-    if before.contains("mcp_servers")
-        && before.contains("selvedge")
-        && !before.contains("[mcp_servers.selvedge")
-    {
-        let problem = Problem::new(format!(
-            "{} configures the server in an unsupported form",
-            path.display()
-        ));
-        return Err(problem.hint(EDIT_BY_HAND_HINT).into());
-    }
-    let rest = kept.join("\n");
-    Ok(match rest.trim_end() {
-        "" => ours,
-        rest => format!("{rest}\n\n{ours}"),
-    })
+    Ok(document.to_string())
 }
 
 /// Replaces the file atomically, and creates its folder if it is missing. The folder of a project's

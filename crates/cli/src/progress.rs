@@ -9,8 +9,11 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use selvedge_protocol::{CallError, CallRecord, EventSink, LogLevel, PlanStepStatus, RuntimeEvent};
 use selvedge_text::visible_line;
 use selvedge_tools::summarise_args;
+use unicode_width::UnicodeWidthStr;
 
+use crate::ask::terminal_width;
 use crate::call_outcome::{CallOutcomeLabel, OutcomeTone};
+use crate::chat::truncate;
 use crate::output::eprint_marked;
 
 /// A handle to the progress display. Clones share it.
@@ -270,11 +273,16 @@ impl ProgressLines {
             "" => format!("{:.1} ms", call.duration_ms),
             words => visible_line(words).into_owned(),
         };
-        let tool = visible_line(&call.tool);
+        let mut called = visible_line(&format!("{}{args_summary}", call.tool)).into_owned();
+        if self.is_terminal && label.reason.is_none() {
+            // The outcome stays visible behind long arguments, in one line.
+            let taken = label.mark.width() + 1 + 2 + outcome.width();
+            called = truncate(&called, terminal_width().saturating_sub(taken));
+        }
         let line = ProgressLine {
             mark: label.mark,
             tone: label.tone,
-            text: format!("{tool}{args_summary}  {outcome}"),
+            text: format!("{called}  {outcome}"),
         };
         match label.reason {
             Some(message) => self.failed_call = Some(FailedCallLine { line, message }),

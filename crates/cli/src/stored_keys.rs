@@ -19,7 +19,7 @@ impl KeyStore {
     /// cannot be used, or neither a keyring nor a file that can be written.
     pub(crate) fn for_new_keys() -> Result<Self, Problem> {
         match keyring::state() {
-            KeyringState::Usable => {
+            KeyringState::Usable | KeyringState::Locked => {
                 // A locked keyring asks for its password here, or refuses.
                 keyring::check_storing()?;
                 Ok(Self::Keyring)

@@ -1,9 +1,15 @@
 //! Reads lines from the terminal without blocking a thread, and tells typed lines from pasted ones.
 
 use std::io;
-#[cfg(unix)]
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+#[cfg(unix)]
+use std::{
+    ffi::OsString,
+    os::fd::{AsFd, BorrowedFd},
+    os::unix::ffi::OsStringExt,
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
 
 /// How long no input must come before a question takes its answer.
 #[cfg(unix)]
@@ -118,6 +124,27 @@ pub(crate) fn restore_line_editing() {
     }
 }
 
+/// Returns the path of the controlling terminal. macOS cannot wait for input of `/dev/tty`, only
+/// for that of the device itself, which one of the standard streams is.
+#[cfg(unix)]
+fn terminal_path() -> io::Result<PathBuf> {
+    let (input, errors, output) = (io::stdin(), io::stderr(), io::stdout());
+    match cfg!(target_os = "macos") {
+        true => device_path(&[input.as_fd(), errors.as_fd(), output.as_fd()]),
+        false => Ok("/dev/tty".into()),
+    }
+}
+
+/// Returns the path of the first stream that is a terminal.
+#[cfg(unix)]
+fn device_path(streams: &[BorrowedFd<'_>]) -> io::Result<PathBuf> {
+    let mut names = streams
+        .iter()
+        .filter_map(|stream| rustix::termios::ttyname(stream, Vec::new()).ok());
+    let name = names.next().ok_or(io::ErrorKind::NotFound)?;
+    Ok(OsString::from_vec(name.into_bytes()).into())
+}
+
 /// The controlling terminal, opened for reading.
 #[cfg(unix)]
 pub(crate) struct TtyLineReader {
@@ -134,7 +161,7 @@ impl TtyLineReader {
         let terminal = std::fs::OpenOptions::new()
             .read(true)
             .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
-            .open("/dev/tty")?;
+            .open(terminal_path()?)?;
         let terminal = selvedge_confine::async_fd(terminal.into(), tokio::io::Interest::READABLE)?;
         Ok(Self {
             terminal,
@@ -273,6 +300,21 @@ impl TtyLineReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_first_stream_that_is_a_terminal_names_its_device() {
+        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let terminal = std::fs::File::open(&name).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let streams = [file.as_fd(), terminal.as_fd()];
+        assert_eq!(device_path(&streams).unwrap(), PathBuf::from(name));
+        assert!(device_path(&streams[..1]).is_err());
+    }
 
     #[test]
     fn only_a_typed_number_chooses_an_option() {

@@ -745,6 +745,22 @@ fn check_prints_the_class_of_a_command() {
         let is_denied = ran.json()["error"]["code"] == "ApprovalDeniedError";
         assert_eq!(is_denied, verdict != "runs", "{flags:?} {argv:?}: {ran:?}");
     }
+    for (mode, place) in [
+        ("read-only", "confined to `read-only`"),
+        ("workspace-write", "confined to `workspace-write`"),
+        ("danger-full-access", "not confined"),
+    ] {
+        let check = |more: &[&str]| {
+            let flags = ["check", "--command", "--sandbox", mode];
+            workspace.run(&[&flags[..], more, &["--", "cargo", "test"]].concat())
+        };
+        assert_eq!(check(&["--json"]).json()["sandbox_mode"], mode);
+        let line = format!(
+            "unknown: `cargo` is not known to be read-only; runs without approval under \
+             `on-request`, {place}\n"
+        );
+        assert_eq!(check(&[]).out, line);
+    }
     assert_eq!(report["commands"], json!([["ls"], ["rm", "-rf", "a b"]]));
     for usage in [
         &["check", "--command"][..],

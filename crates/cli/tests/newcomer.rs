@@ -1,4 +1,5 @@
-//! The guide, line by line, for a user who has nothing but the release archive.
+//! The guide, line by line, for a user who has nothing but the release archive: that of the folder
+//! `SELVEDGE_DIST`, or one that is packed from the debug binary.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(target_os = "linux")]
 
@@ -21,13 +22,38 @@ struct Newcomer {
     dir: tempfile::TempDir,
 }
 
+/// Returns the folder that `make dist` filled, if the test is about a release.
+fn release_folder() -> Option<PathBuf> {
+    std::env::var_os("SELVEDGE_DIST").map(PathBuf::from)
+}
+
+/// Returns the names of the files of a release: archives and packages.
+fn release_files(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names
+        .filter(|name| name.ends_with(".tar.gz") || name.ends_with(".deb"))
+        .collect();
+    names.sort();
+    names
+}
+
 impl Newcomer {
     fn new() -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let newcomer = Self { dir };
+        std::fs::create_dir_all(newcomer.path("path/to/project")).unwrap();
+        if let Some(release) = release_folder() {
+            for name in release_files(&release) {
+                std::fs::copy(release.join(&name), newcomer.path(&name)).unwrap();
+            }
+            let sums = release.join("SHA256SUMS");
+            std::fs::copy(sums, newcomer.path("SHA256SUMS")).unwrap();
+            newcomer.check(newcomer.dir.path(), "sha256sum -c SHA256SUMS");
+            return newcomer;
+        }
         let archive = newcomer.path("selvedge-0.0.0-test");
         std::fs::create_dir_all(archive.join("completions")).unwrap();
-        std::fs::create_dir_all(newcomer.path("path/to/project")).unwrap();
         let binary = archive.join("selvedge");
         std::fs::hard_link(env!("CARGO_BIN_EXE_selvedge"), &binary).unwrap();
         std::fs::copy(root().join("scripts/install"), archive.join("install")).unwrap();
@@ -93,6 +119,13 @@ fn blocks(page: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
+/// Returns the commands that the text of a page names between its blocks.
+fn inline_commands(page: &str) -> Vec<&str> {
+    let prose = page.split("```").step_by(2);
+    let codes = prose.flat_map(|text| text.split('`').skip(1).step_by(2));
+    codes.filter(|code| code.starts_with("selvedge ")).collect()
+}
+
 /// The id of the run in an error of `selvedge run`.
 fn run_id(stderr: &str) -> &str {
     let at = stderr.find("scr_").unwrap();
@@ -120,8 +153,18 @@ fn every_line_of_the_guide_works_from_the_archive() {
             // From a checkout, which a newcomer does not have.
             "sh" if block.contains("make demo") => continue,
             "toml" if block.contains("model_provider") => continue,
-            // The server of the example is a package that needs the network.
-            "toml" => assert!(block.contains("[mcp_servers.git]")),
+            // The server of the example is a package that needs the network. Selvedge is one, too.
+            "toml" => {
+                assert!(block.starts_with("[mcp_servers.git]\n"), "{block}");
+                let server = format!(
+                    "[mcp_servers.git]\ncommand = {:?}\nargs = [\"mcp\", \"serve\"]\n\
+                     env = {{ SELVEDGE_HOME = {:?} }}\n",
+                    home.join(".local/bin/selvedge"),
+                    home.join("server")
+                );
+                let before = std::fs::read_to_string(&config).unwrap();
+                std::fs::write(&config, format!("{before}{server}")).unwrap();
+            }
             "ts" if block.contains("release/VERSION") => {
                 std::fs::write(folder.join("release.ts"), block).unwrap();
                 let failed = newcomer.run(&folder, "selvedge run release.ts");
@@ -167,6 +210,22 @@ fn every_line_of_the_guide_works_from_the_archive() {
         }
     }
     assert!(lines >= 12, "only {lines} lines were found");
+    for command in inline_commands(&guide) {
+        let shown = match command {
+            "selvedge doctor" => "✓ version",
+            "selvedge tools" => "writeFile",
+            "selvedge mcp list" => "✓ git ",
+            "selvedge runs show RUN" => run.as_str(),
+            // They need a terminal, a provider on the network or a prompt.
+            "selvedge models login openai"
+            | "selvedge continue"
+            | "selvedge exec"
+            | "selvedge run --suspend" => continue,
+            other => panic!("`{other}` is not tested"),
+        };
+        let printed = newcomer.check(&folder, &command.replace("RUN", &run));
+        assert!(printed.contains(shown), "{command}: {printed}");
+    }
     let notes = std::fs::read_to_string(folder.join("release/NOTES.md")).unwrap();
     assert_eq!(notes, "# 1.2.0\n");
     let installed = [
@@ -176,9 +235,39 @@ fn every_line_of_the_guide_works_from_the_archive() {
     for file in installed {
         assert!(home.join(file).exists(), "{file}");
     }
-    newcomer.check(&home, "sh selvedge-0.0.0-test/install --uninstall");
+    newcomer.check(&home, "sh selvedge-*/install --uninstall");
     assert!(!home.join(".local/bin/selvedge").exists());
     assert!(config.exists(), "the settings stay");
+}
+
+#[test]
+fn a_release_has_its_licences_and_the_checksums_of_its_files_only() {
+    let Some(release) = release_folder() else {
+        eprintln!("skipped: SELVEDGE_DIST is not set: run `make dist`");
+        return;
+    };
+    let newcomer = Newcomer::new();
+    let files = release_files(&release);
+    let sums = std::fs::read_to_string(release.join("SHA256SUMS")).unwrap();
+    let mut described: Vec<&str> = sums
+        .lines()
+        .map(|line| line.rsplit("  ").next().unwrap())
+        .collect();
+    described.sort_unstable();
+    assert_eq!(described, files);
+    let is_archive = |name: &&String| name.ends_with(".tar.gz");
+    assert_eq!(files.iter().filter(is_archive).count(), 1, "{files:?}");
+    for file in &files {
+        let (list, folder) = match file.ends_with(".deb") {
+            true => ("dpkg-deb --contents", "usr/share/doc/selvedge/"),
+            false => ("tar -tzf", ""),
+        };
+        let listed = newcomer.check(newcomer.dir.path(), &format!("{list} {file}"));
+        for name in ["LICENSE-MIT", "LICENSE-APACHE", "THIRD-PARTY-LICENSES.txt"] {
+            let path = format!("/{folder}{name}\n");
+            assert!(listed.contains(&path), "{file}: {path}: {listed}");
+        }
+    }
 }
 
 #[test]

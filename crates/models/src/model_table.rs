@@ -181,6 +181,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::price_table;
 
     #[test]
     fn every_row_can_be_matched() {
@@ -190,6 +191,44 @@ mod tests {
                 .position(|other| row.prefix.starts_with(other.prefix));
             assert_eq!(first, Some(index), "{} is never matched", row.prefix);
         }
+    }
+
+    /// Rows of which no model has a known list price. A model whose price becomes known leaves the
+    /// list.
+    const WITHOUT_LIST_PRICES: &[&str] = &[
+        "gpt-6",
+        "gpt-5-chat",
+        "gpt-5.6",
+        "gpt-5.3-codex-spark",
+        "codex-mini",
+        "gpt-oss",
+        "gpt-4",
+        "claude",
+        "grok-code",
+        "grok",
+        "gemini",
+        "deepseek",
+        "kimi",
+        "glm",
+        "qwen",
+        "mistral",
+        "devstral",
+        "llama",
+        "gemma",
+    ];
+
+    #[test]
+    fn every_row_has_a_list_price_or_is_known_to_have_none() {
+        let row_of = |name: &str| {
+            let mut rows = MODEL_TABLE.iter();
+            rows.find(|row| name.starts_with(row.prefix))
+                .map(|row| row.prefix)
+        };
+        let priced: Vec<&str> = price_table::priced_names().filter_map(row_of).collect();
+        let is_priced = |prefix: &&str| priced.contains(prefix);
+        let rows = MODEL_TABLE.iter().map(|row| row.prefix);
+        let without: Vec<&str> = rows.filter(|prefix| !is_priced(prefix)).collect();
+        assert_eq!(without, WITHOUT_LIST_PRICES);
     }
 
     #[test]

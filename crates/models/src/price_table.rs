@@ -121,6 +121,15 @@ fn find(rows: &[PriceRow], model: &str) -> Option<Prices> {
     row.map(|row| row.prices)
 }
 
+/// Returns the names of all models with a list price.
+#[cfg(test)]
+pub(crate) fn priced_names() -> impl Iterator<Item = &'static str> {
+    OPENAI_PRICES
+        .iter()
+        .chain(CLAUDE_PRICES)
+        .map(|row| row.name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +148,7 @@ mod tests {
             ("openrouter", "anthropic/claude-opus-4.7", Some(5.0)),
             ("openrouter", "openai/gpt-5.4-nano", Some(0.2)),
             // Other models, other vendors and other providers.
+            ("openai", "gpt-5.2", None),
             ("openai", "gpt-5.9", None),
             ("openai", "gpt-5.5-pro", None),
             ("openai", "o3-pro", None),

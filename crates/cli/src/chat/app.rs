@@ -9,6 +9,7 @@ use anyhow::Result;
 use crossterm::event::Event as InputEvent;
 use ratatui_core::text::Span;
 use selvedge_agent::{Agent, BackgroundWork, Session, TurnOptions};
+use selvedge_config::Project;
 use selvedge_memory::SmallModel;
 use selvedge_protocol::{ClaimedMessage, RuntimeEvent, ScriptMode};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -67,11 +68,10 @@ pub(crate) struct Chat {
     /// `None` before the first turn, and while a turn owns the session.
     pub(super) session: Option<Session>,
     pub(super) session_id: Option<String>,
+    pub(super) session_state: ChatSessionState,
     pub(super) sender: UnboundedSender<ChatUpdate>,
     receiver: UnboundedReceiver<ChatUpdate>,
     pub(super) running_turn: Option<RunningTurn>,
-    /// Whether the next turn recovers the interrupted turn of the opened session.
-    pub(super) recover_next_turn: bool,
     /// Messages to send when the current turn ends.
     pub(super) queued_messages: VecDeque<String>,
     /// The stored message that the current turn answers, if it is one.
@@ -90,22 +90,15 @@ pub(crate) struct Chat {
     pub(super) completions: Option<CompletionMenu>,
     pub(super) file_search_running: bool,
     pub(super) reasoning_display: ReasoningDisplay,
-    pub(super) last_reasoning: Option<String>,
-    /// What memory recalled last, one line each.
-    pub(super) last_recall: Option<String>,
     pub(super) status: StatusLine,
-    /// Usage and cost in US dollars of the session's earlier turns.
-    pub(super) spent_before_turn: (selvedge_protocol::Usage, f64),
     /// The mode that `/mode` set for the next turns.
     pub(super) script_mode: Option<ScriptMode>,
+    /// The files of the folder that `/trust` showed last.
+    pub(super) shown_project: Option<Project>,
     /// The search in the history, while it is open.
     pub(super) history_search: Option<HistorySearch>,
     /// The command that the user runs with `!`.
     pub(super) shell_command: Option<ShellCommand>,
-    /// The last command that the user ran since the last turn, and its output.
-    pub(super) last_shell_output: Option<(String, String)>,
-    /// What the next message tells the model besides its text: commands that the user ran.
-    pub(super) context_for_model: Vec<String>,
     pub(super) input_gate: InputGate,
     /// Text shown in place of the status line until the next key.
     pub(super) notice: Option<String>,
@@ -117,6 +110,36 @@ pub(crate) struct Chat {
     finished_rows: Vec<StyledRow>,
     /// Ends the main loop.
     pub(super) quitting: bool,
+}
+
+/// What belongs to the session besides its turns. A session that is opened or started has its own.
+#[derive(Default)]
+pub(super) struct ChatSessionState {
+    /// The number of the session in this chat.
+    pub(super) number: u64,
+    /// Usage and cost in US dollars of the session's earlier turns.
+    pub(super) spent_before_turn: (selvedge_protocol::Usage, f64),
+    /// Whether the next turn recovers the interrupted turn of the opened session.
+    pub(super) recover_next_turn: bool,
+    pub(super) last_reasoning: Option<String>,
+    /// What memory recalled last, one line each.
+    pub(super) last_recall: Option<String>,
+    /// What the last turn changed in the folder.
+    pub(super) last_diff: String,
+    /// The last command that the user ran since the last turn, and its output.
+    pub(super) last_shell_output: Option<(String, String)>,
+    /// What the next message tells the model besides its text: commands that the user ran.
+    pub(super) context_for_model: Vec<String>,
+}
+
+impl ChatSessionState {
+    /// Begins the state of the next session.
+    pub(super) fn replace(&mut self) {
+        *self = Self {
+            number: self.number + 1,
+            ..Self::default()
+        };
+    }
 }
 
 /// Why the main loop wakes without an event.
@@ -173,10 +196,10 @@ impl Chat {
             agent,
             session: None,
             session_id: None,
+            session_state: ChatSessionState::default(),
             sender,
             receiver,
             running_turn: None,
-            recover_next_turn: false,
             queued_messages: VecDeque::new(),
             inbox_message: None,
             inbox_use: InboxUse::Automatic,
@@ -190,15 +213,11 @@ impl Chat {
             completions: None,
             file_search_running: false,
             reasoning_display: ReasoningDisplay::Collapsed,
-            last_reasoning: None,
-            last_recall: None,
             status: StatusLine::default(),
-            spent_before_turn: Default::default(),
             script_mode: None,
+            shown_project: None,
             history_search: None,
             shell_command: None,
-            last_shell_output: None,
-            context_for_model: Vec::new(),
             input_gate: InputGate::default(),
             notice: None,
             ctrl_c_pressed_at: None,
@@ -376,9 +395,10 @@ impl Chat {
                     ..
                 } = &event
                 {
-                    self.status.usage = self.spent_before_turn.0;
+                    self.status.usage = self.session_state.spent_before_turn.0;
                     self.status.usage += *usage;
-                    self.status.cost = cost.map(|cost| cost + self.spent_before_turn.1);
+                    self.status.cost =
+                        cost.map(|cost| cost + self.session_state.spent_before_turn.1);
                     (self.status.context_tokens, self.status.context_window) =
                         (*context_tokens, *context_window);
                 }
@@ -387,9 +407,11 @@ impl Chat {
                         .turn
                         .apply(event, width, self.reasoning_display, now);
                     let reasoning = running.turn.last_reasoning.clone();
-                    self.last_reasoning = reasoning.or(self.last_reasoning.take());
+                    self.session_state.last_reasoning =
+                        reasoning.or(self.session_state.last_reasoning.take());
                     let recall = running.turn.last_recall.clone();
-                    self.last_recall = recall.or(self.last_recall.take());
+                    self.session_state.last_recall =
+                        recall.or(self.session_state.last_recall.take());
                     self.print_rows(rows);
                 }
             }

@@ -7,14 +7,14 @@
 use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent};
-use ratatui_core::text::{Line, Span};
+use ratatui_core::text::Span;
 use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, GatedCall};
 use tokio::sync::oneshot;
 
 use super::choice_list::{ChoiceKeyResult, ChoiceList};
 use super::diff;
 use super::editor::Editor;
-use super::pending_question::TypingPause;
+use super::pending_question::{LiveQuestion, TypingPause};
 use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line, wrap_rows};
 use super::scroll_view::ScrollView;
 use super::theme::Theme;
@@ -24,7 +24,7 @@ use crate::approval_question::{
 };
 
 /// Minimum height of the window that scrolls a question, in lines.
-const MIN_WINDOW_LINES: usize = 4;
+const MIN_WINDOW_LINES: usize = 2;
 
 /// A request for approval and the channel for its decision.
 pub(crate) struct ChatApprovalRequest {
@@ -130,6 +130,14 @@ impl ApprovalPrompt {
         }
     }
 
+    /// Returns the digit that begins the text typed or pasted last, and that was taken for a choice.
+    pub(crate) fn take_typed_digit(&mut self) -> Option<char> {
+        match &mut self.state {
+            ApprovalPromptState::Choosing(options) => options.take_typed_digit(),
+            ApprovalPromptState::TypingReason => None,
+        }
+    }
+
     /// Handles a key. `reason` is the editor for the reason of a denial.
     pub(crate) fn handle_key(
         &mut self,
@@ -146,6 +154,7 @@ impl ApprovalPrompt {
         };
         if self.scroll.handle_key(key.code) {
             options.clear_selection();
+            options.take_typed_digit();
             return ApprovalKeyResult::Consumed;
         }
         let option = match options.handle_key(key) {
@@ -236,33 +245,43 @@ impl ApprovalPrompt {
         question_rows(self.calls(), theme)
     }
 
-    /// Returns the live lines: the list of answers. Before it stand the current calls, in a window
-    /// that is scrolled, if they are answered one by one or do not fit into `height` lines.
-    pub(crate) fn live_lines(
-        &self,
-        theme: Theme,
-        width: usize,
-        height: usize,
-    ) -> Vec<Line<'static>> {
-        let rows = match &self.state {
-            _ if !self.typing_pause.is_over => vec![StyledRow::dim("  …")],
-            ApprovalPromptState::TypingReason => vec![StyledRow::dim(
-                "  reason for the model; Enter denies, Esc denies without a reason",
-            )],
-            ApprovalPromptState::Choosing(options) => options.rows(theme),
+    /// Returns the live part: the list of answers. Before it stand the current calls, in a window
+    /// that is scrolled, if they are answered one by one or do not fit into `height` lines. The
+    /// window becomes shorter before the list does.
+    pub(crate) fn live_part(&self, theme: Theme, width: usize, height: usize) -> LiveQuestion {
+        let below = |height: usize| {
+            let row = match &self.state {
+                _ if !self.typing_pause.is_over => "  …",
+                ApprovalPromptState::TypingReason => {
+                    "  reason for the model; Enter denies, Esc denies without a reason"
+                }
+                ApprovalPromptState::Choosing(options) => {
+                    return options.lines(theme, width, height);
+                }
+            };
+            StyledRow::dim(row).wrapped(width)
         };
-        let below = wrap_rows(&rows, width);
         let question = wrap_rows(&question_rows(self.current_calls(), theme), width);
-        let available = height.saturating_sub(below.len()).max(MIN_WINDOW_LINES);
-        let mut lines = if question.len() > available {
-            self.scroll.window(&question, available)
-        } else if self.mode == ApprovalAnswerMode::OneByOne {
-            question
-        } else {
-            Vec::new()
+        let mut list = below(height);
+        let mut lines = match (question.len() + list.len() <= height, self.mode) {
+            (true, ApprovalAnswerMode::Together) => {
+                return LiveQuestion {
+                    lines: list,
+                    lines_above: question.len(),
+                };
+            }
+            (true, ApprovalAnswerMode::OneByOne) => question,
+            (false, _) => {
+                list = below(height.saturating_sub(MIN_WINDOW_LINES));
+                let available = height.saturating_sub(list.len()).max(MIN_WINDOW_LINES);
+                self.scroll.window(&question, width, available)
+            }
         };
-        lines.extend(below);
-        lines
+        lines.extend(list);
+        LiveQuestion {
+            lines,
+            lines_above: 0,
+        }
     }
 }
 
@@ -377,7 +396,7 @@ mod tests {
     }
 
     fn shown(prompt: &ApprovalPrompt) -> String {
-        let lines = prompt.live_lines(Theme::Plain, 80, 40);
+        let lines = prompt.live_part(Theme::Plain, 80, 40).lines;
         let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
         lines.join("\n")
     }
@@ -407,6 +426,7 @@ mod tests {
             ApprovalKeyResult::Consumed
         );
         prompt.handle_key(key('1'), &mut reason, later);
+        assert!(shown(&prompt).contains("❯ 1. Approve this call, once"));
         let once = ApprovalKeyResult::Decided(ApprovalResponse::Decided(vec![CallDecision::Once]));
         assert_eq!(prompt.handle_key(enter, &mut reason, later), once);
     }
@@ -451,6 +471,7 @@ mod tests {
         let mut press = |prompt: &mut ApprovalPrompt, keys: &str| {
             let mut result = ApprovalKeyResult::Consumed;
             for c in keys.chars() {
+                shown(prompt);
                 let key = match c {
                     '\n' => KeyEvent::from(KeyCode::Enter),
                     '\x1b' => KeyEvent::from(KeyCode::Esc),

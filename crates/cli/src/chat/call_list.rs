@@ -213,7 +213,7 @@ impl CallList {
         if self.lines.len() > MAX_FINISHED_CALLS {
             let more = self.lines.len() - MAX_FINISHED_CALLS;
             rows.push(StyledRow::dim(format!(
-                "  … {more} more calls; type /runs to list the runs"
+                "  … {more} more calls; type /expand to list all calls"
             )));
         }
         rows

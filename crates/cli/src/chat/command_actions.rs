@@ -1,9 +1,6 @@
 //! Runs the slash commands of the chat.
 
 use ratatui_core::text::Span;
-use selvedge_journal::{
-    Journal, JournalError, RunFilter, RunSummary, SessionSummary, StoredRunState,
-};
 use selvedge_mcp::{ServerState, ServerStatus};
 use selvedge_protocol::ApprovalPolicy;
 use selvedge_toolbox::WorkspaceDiff;
@@ -20,10 +17,7 @@ use super::turn_view::reasoning_text_rows;
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
 use crate::providers;
-use crate::runs::{format_age, format_calls};
 
-/// Sessions or runs that one list shows.
-const MAX_LISTED_ROWS: usize = 20;
 /// Lines per file that `/diff` shows.
 const MAX_SESSION_DIFF_LINES: usize = 1000;
 
@@ -87,7 +81,7 @@ impl Chat {
         self.print_block([StyledRow::text(text).indented(2)]);
     }
 
-    fn print_error(&mut self, error: &anyhow::Error) {
+    pub(super) fn print_error(&mut self, error: &anyhow::Error) {
         self.print_problem(&Problem::from_error(error));
     }
 
@@ -147,7 +141,8 @@ impl Chat {
     }
 
     pub(super) fn start_new_session(&mut self) {
-        (self.session, self.session_id, self.spent_before_turn) = (None, None, Default::default());
+        (self.session, self.session_id) = (None, None);
+        self.session_state.replace();
         (
             self.status.usage,
             self.status.cost,
@@ -160,14 +155,14 @@ impl Chat {
     }
 
     fn show_reasoning(&mut self) {
-        match self.last_reasoning.clone() {
+        match self.session_state.last_reasoning.clone() {
             Some(thought) => self.print_block(reasoning_text_rows(&thought)),
             None => self.print_text("the model has shown no reasoning yet"),
         }
     }
 
     fn show_recalled(&mut self) {
-        match self.last_recall.clone() {
+        match self.session_state.last_recall.clone() {
             Some(recall) => self.print_block(reasoning_text_rows(&recall)),
             None => self.print_text("memory has recalled nothing in this session yet"),
         }
@@ -200,120 +195,6 @@ impl Chat {
             });
         }
         self.print_block(rows);
-    }
-
-    /// Reads the journal in the background, then calls `show` with the result on the thread that
-    /// draws.
-    fn read_journal<T: Send + 'static>(
-        &mut self,
-        read: impl FnOnce(&Journal) -> Result<T, JournalError> + Send + 'static,
-        show: impl FnOnce(&mut Self, Result<T, JournalError>) + Send + 'static,
-    ) {
-        let Some(journal) = &self.setup.journal else {
-            return self.print_no_journal_error();
-        };
-        let (loaded, sender) = (journal.spawn_blocking(read), self.sender.clone());
-        tokio::spawn(async move {
-            let loaded = loaded.await;
-            let show = Box::new(move |chat: &mut Self| show(chat, loaded));
-            // Sending fails only if the chat has ended.
-            let _ = sender.send(ChatUpdate::JournalRead(show));
-        });
-    }
-
-    /// Reads the newest sessions of this folder whose ids begin with `prefix`, with their titles.
-    pub(super) fn load_sessions(
-        &mut self,
-        prefix: String,
-        show: impl FnOnce(&mut Self, Result<Vec<(SessionSummary, String)>, JournalError>)
-        + Send
-        + 'static,
-    ) {
-        let here = self.setup.directory.display().to_string();
-        let redactor = self.setup.redactor();
-        let read = move |journal: &Journal| {
-            let sessions = journal.sessions(100)?.into_iter();
-            let ours = sessions
-                .filter(|session| session.directory == here && session.id.starts_with(&prefix))
-                .take(MAX_LISTED_ROWS);
-            let titled = ours.map(|session| {
-                let title = crate::sessions::session_title(journal, &session, &redactor);
-                (session, title)
-            });
-            Ok(titled.collect())
-        };
-        self.read_journal(read, show);
-    }
-
-    fn list_sessions(&mut self) {
-        self.load_sessions(String::new(), |chat, sessions| {
-            let now = selvedge_protocol::since_epoch();
-            let row = |(session, title): (SessionSummary, String)| {
-                let when = format_age(now, session.touched_ms);
-                let text = format!("{}  {when:>7}  {title}", session.id);
-                StyledRow::text(sanitize_line(&text))
-                    .truncated()
-                    .indented(2)
-            };
-            let rows = sessions.map(|sessions| sessions.into_iter().map(row).collect());
-            let hint = "type /continue ID to continue a session";
-            chat.print_list(rows, "no sessions in this folder", hint);
-        });
-    }
-
-    fn list_runs(&mut self) {
-        let session = self.session_id.clone().unwrap_or_default();
-        let theme = self.theme;
-        let filter = RunFilter {
-            limit: Some(500),
-            ..RunFilter::default()
-        };
-        let read = move |journal: &Journal| journal.runs(&filter);
-        self.read_journal(read, move |chat, runs| {
-            let now = selvedge_protocol::since_epoch();
-            let row = |run: RunSummary| {
-                let (state, style) = match run.state {
-                    StoredRunState::Running => ("running", theme.progress()),
-                    StoredRunState::Completed => ("completed", theme.success()),
-                    StoredRunState::Failed => ("failed", theme.error()),
-                    StoredRunState::Suspended => ("suspended", theme.question()),
-                    StoredRunState::Died => ("died", theme.error()),
-                };
-                let when = format_age(now, run.started_ms);
-                let body = vec![
-                    Span::raw(format!("{}  ", run.id)),
-                    Span::styled(format!("{state:<9}"), style),
-                    Span::raw(format!("  {when:>6}  {}", format_calls(run.calls))),
-                ];
-                StyledRow::spans(body).truncated().indented(2)
-            };
-            let is_ours = |run: &RunSummary| !session.is_empty() && run.session == session;
-            let rows = runs.map(|runs| {
-                let ours = runs.into_iter().filter(is_ours);
-                ours.take(MAX_LISTED_ROWS).map(row).collect()
-            });
-            let hint = "run `selvedge runs show ID` for details";
-            chat.print_list(rows, "no runs in this session yet", hint);
-        });
-    }
-
-    /// Prints the rows and the hint, `empty` if there are no rows, or the error.
-    fn print_list(&mut self, rows: Result<Vec<StyledRow>, JournalError>, empty: &str, hint: &str) {
-        let rows = match rows {
-            Ok(rows) => rows,
-            Err(error) => return self.print_error(&error.into()),
-        };
-        let last = if rows.is_empty() {
-            StyledRow::text(empty)
-        } else {
-            StyledRow::dim(hint)
-        };
-        self.print_block(rows.into_iter().chain([last.indented(2)]));
-    }
-
-    fn print_no_journal_error(&mut self) {
-        let problem = Problem::new("this chat has no journal");
-        self.print_problem(&problem.hint("start selvedge without --ephemeral"));
     }
 
     fn check_servers(&mut self) {

@@ -2,6 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui_core::text::Span;
+use unicode_width::UnicodeWidthStr;
 
 use super::commands::{APPROVAL_POLICIES, SCRIPT_MODES, SLASH_COMMANDS, command_name};
 use super::rows::{StyledRow, sanitize_line, truncate};
@@ -136,8 +137,9 @@ impl CompletionMenu {
             .selected
             .saturating_sub(MAX_VISIBLE_COMPLETIONS - 1)
             .min(last);
-        let lengths = self.items.iter().map(|entry| entry.text.chars().count());
-        let width = lengths.max().unwrap_or(0).min(40);
+        let widths = self.items.iter();
+        let widths = widths.map(|entry| sanitize_line(&entry.text).width());
+        let width = widths.max().unwrap_or(0).min(40);
         let shown = self
             .items
             .iter()
@@ -150,9 +152,10 @@ impl CompletionMenu {
                     true => ("▸ ", theme.selected()),
                     false => ("  ", Default::default()),
                 };
-                let mut body = vec![Span::styled(sanitize_line(&entry.text), style)];
+                let text = sanitize_line(&entry.text);
+                let padding = " ".repeat(width.saturating_sub(text.width()) + 2);
+                let mut body = vec![Span::styled(text, style)];
                 if !entry.description.is_empty() {
-                    let padding = " ".repeat(width.saturating_sub(entry.text.chars().count()) + 2);
                     let description = truncate(&sanitize_line(&entry.description), 80);
                     body.push(Span::styled(format!("{padding}{description}"), theme.dim()));
                 }
@@ -208,6 +211,18 @@ mod tests {
         for text in ["", "me@example.com", "/usr/bin", "/diff x", "plain"] {
             assert_eq!(target(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn descriptions_of_wide_names_are_aligned() {
+        let items = vec![
+            InputCompletion::new("模型", "wide"),
+            InputCompletion::new("mock", "narrow"),
+        ];
+        let menu = CompletionMenu::new(CompletionTarget::Model(String::new()), 0, items).unwrap();
+        let rows = menu.rows(Theme::Plain);
+        let rows: Vec<String> = rows.iter().map(StyledRow::plain).collect();
+        assert_eq!(rows, ["▸ 模型  wide", "  mock  narrow"]);
     }
 
     #[test]

@@ -51,9 +51,14 @@ impl Chat {
     pub(crate) fn open_session(&mut self, id: Option<&str>) -> Result<()> {
         let session = self.find_session(&SessionChoice::Existing(id.map(str::to_owned)))?;
         self.rebuild_agent()?;
-        self.spent_before_turn = session.total_spent();
-        self.status.usage = self.spent_before_turn.0;
-        self.status.cost = self.agent.model().prices.map(|_| self.spent_before_turn.1);
+        self.session_state.replace();
+        self.session_state.spent_before_turn = session.total_spent();
+        self.status.usage = self.session_state.spent_before_turn.0;
+        self.status.cost = self
+            .agent
+            .model()
+            .prices
+            .map(|_| self.session_state.spent_before_turn.1);
         self.status.context_tokens = self.agent.estimated_context_tokens(&session);
         self.session_id = Some(session.id().to_owned());
         self.setup.toolbox.turn_diff.begin_session();
@@ -73,7 +78,7 @@ impl Chat {
             self.print_block([StyledRow::dim(
                 "the last turn was interrupted; continuing it",
             )]);
-            self.recover_next_turn = true;
+            self.session_state.recover_next_turn = true;
         }
         self.start_next_turn();
         Ok(())
@@ -112,7 +117,7 @@ impl Chat {
         if self.running_turn.is_some() || self.quitting {
             return;
         }
-        if !self.recover_next_turn && self.queued_messages.is_empty() {
+        if !self.session_state.recover_next_turn && self.queued_messages.is_empty() {
             return self.start_inbox_turn();
         }
         if !self.servers_ready {
@@ -124,7 +129,7 @@ impl Chat {
             self.print_problem(&Problem::from_error(&error));
             return self.restore_queued_input();
         }
-        if std::mem::take(&mut self.recover_next_turn) {
+        if std::mem::take(&mut self.session_state.recover_next_turn) {
             return self.spawn_turn(TurnStart::Recover);
         }
         let Some(text) = self.queued_messages.pop_front() else {
@@ -140,7 +145,7 @@ impl Chat {
         };
         self.print_block(user_message_rows(&text, self.theme));
         self.print_rows(Self::image_rows(&prompt));
-        let mut parts = std::mem::take(&mut self.context_for_model);
+        let mut parts = std::mem::take(&mut self.session_state.context_for_model);
         parts.insert(0, text);
         prompt.text = parts.join("\n\n");
         self.spawn_turn(TurnStart::Message(prompt.into()));
@@ -209,8 +214,8 @@ impl Chat {
             mode: self.script_mode,
             ..TurnOptions::default()
         };
-        self.spent_before_turn = session.total_spent();
-        self.last_shell_output = None;
+        self.session_state.spent_before_turn = session.total_spent();
+        self.session_state.last_shell_output = None;
         self.running_turn = Some(RunningTurn {
             turn: TurnView::new(self.theme, Instant::now()),
             options: options.clone(),
@@ -242,8 +247,8 @@ impl Chat {
     pub(super) fn finish_turn(&mut self, session: Session, outcome: &TurnOutcome, now: Instant) {
         self.close_turn_view(now);
         self.finish_inbox_message(&session, Some(outcome));
-        self.spent_before_turn = session.total_spent();
-        self.status.usage = self.spent_before_turn.0;
+        self.session_state.spent_before_turn = session.total_spent();
+        self.status.usage = self.session_state.spent_before_turn.0;
         self.status.context_tokens = self.agent.estimated_context_tokens(&session);
         self.session = Some(session);
         match &outcome.end {
@@ -305,6 +310,7 @@ impl Chat {
             let rows = running
                 .turn
                 .finish(self.screen.width(), self.reasoning_display, now);
+            self.session_state.last_diff = running.turn.last_diff;
             self.print_rows(rows);
         }
         self.drop_abandoned_questions();

@@ -29,6 +29,9 @@ pub(crate) struct Editor {
     pastes: Vec<String>,
     /// The text that Ctrl-Y inserts: the last one cut with Ctrl-W, -U, -K or Alt-D.
     kill_buffer: String,
+    /// Whether a part of the text was pasted.
+    has_paste: bool,
+    kill_buffer_has_paste: bool,
 }
 
 /// What a key did.
@@ -70,6 +73,12 @@ impl Editor {
 
     pub(crate) fn clear(&mut self) {
         (self.text, self.cursor, self.pastes) = (String::new(), 0, Vec::new());
+        self.has_paste = false;
+    }
+
+    /// Whether a part of the text was pasted.
+    pub(crate) fn has_paste(&self) -> bool {
+        self.has_paste
     }
 
     pub(crate) fn set(&mut self, text: &str) {
@@ -86,6 +95,7 @@ impl Editor {
     /// Inserts a paste. Terminals send line breaks as `\r`; they become `\n`.
     pub(crate) fn paste(&mut self, text: &str) {
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
+        self.has_paste = true;
         let long = text.lines().count() > MAX_INLINE_PASTE_LINES
             || text.chars().count() > MAX_INLINE_PASTE_CHARS;
         match char::from_u32(FIRST_PASTE_PLACEHOLDER + self.pastes.len() as u32)
@@ -143,6 +153,7 @@ impl Editor {
             }
             KeyCode::Char('y') if control => {
                 let cut = self.kill_buffer.clone();
+                self.has_paste |= self.kill_buffer_has_paste;
                 self.insert_raw(&cut)
             }
             KeyCode::Char(c) if !control && !alt => self.insert_raw(c.encode_utf8(&mut [0; 4])),
@@ -179,6 +190,7 @@ impl Editor {
     fn remove(&mut self, from: usize, to: usize) -> EditResult {
         self.text.replace_range(from..to, "");
         self.cursor = from;
+        self.has_paste &= !self.text.is_empty();
         EditResult::Changed
     }
 
@@ -186,6 +198,7 @@ impl Editor {
     fn kill(&mut self, from: usize, to: usize) -> EditResult {
         if from < to {
             self.kill_buffer = self.text[from..to].to_owned();
+            self.kill_buffer_has_paste = self.has_paste;
         }
         self.remove(from, to)
     }
@@ -419,6 +432,20 @@ mod tests {
         assert_eq!(editor.text(), "see ");
         editor.paste("two\rlines");
         assert_eq!(editor.text(), "see two\nlines");
+    }
+
+    #[test]
+    fn a_paste_is_remembered_until_it_is_gone() {
+        let mut editor = typed("!");
+        assert!(!editor.has_paste());
+        editor.paste("ls");
+        assert!(editor.has_paste());
+        control(&mut editor, 'u');
+        assert!(!editor.has_paste(), "the text is gone");
+        control(&mut editor, 'y');
+        assert!(editor.has_paste(), "the text is back");
+        editor.set("!ls");
+        assert!(!editor.has_paste());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent};
-use ratatui_core::text::Span;
+use ratatui_core::text::{Line, Span};
 use selvedge_mcp::{ElicitationResponse, FormContent, FormField, FormUrl, ServerForm};
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::choice_list::{ChoiceKeyResult, ChoiceList};
 use super::editor::Editor;
 use super::pending_question::TypingPause;
-use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line};
+use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line, truncate, wrap_rows};
 use super::theme::Theme;
 use crate::form_state::{self, FormState};
 use crate::text_excerpt::excerpt;
@@ -107,6 +107,14 @@ impl FormPrompt {
         }
     }
 
+    /// Returns the digit that begins the text typed or pasted last, and that was taken for a choice.
+    pub(crate) fn take_typed_digit(&mut self) -> Option<char> {
+        match &mut self.state {
+            FormPromptState::Choosing(options) => options.take_typed_digit(),
+            FormPromptState::FillingField => None,
+        }
+    }
+
     /// Whether the server no longer waits for an answer.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.reply.is_closed()
@@ -126,11 +134,8 @@ impl FormPrompt {
     pub(crate) fn input_label(&self) -> Option<String> {
         match (&self.request, &self.state) {
             (FormRequest::Fields(form), FormPromptState::FillingField) => {
-                let name: String = sanitize_line(&form.next_field()?.name)
-                    .chars()
-                    .take(24)
-                    .collect();
-                Some(format!("{name} › "))
+                let name = sanitize_line(&form.next_field()?.name);
+                Some(format!("{} › ", truncate(&name, 24)))
             }
             _ => None,
         }
@@ -258,13 +263,26 @@ impl FormPrompt {
         rows
     }
 
-    /// Returns the live rows: the current field, if any, and the keys.
-    pub(crate) fn live_rows(&self, theme: Theme) -> Vec<StyledRow> {
-        match (&self.request, &self.state) {
-            _ if !self.typing_pause.is_over => vec![StyledRow::dim("  …")],
-            (_, FormPromptState::Choosing(options)) => options.rows(theme),
-            (FormRequest::OpenAddress(_), FormPromptState::FillingField) => Vec::new(),
-            (FormRequest::Fields(form), FormPromptState::FillingField) => {
+    /// Returns the live part in at most `height` lines: the list of answers, or the current field
+    /// and the keys.
+    pub(crate) fn live_lines(
+        &self,
+        theme: Theme,
+        width: usize,
+        height: usize,
+    ) -> Vec<Line<'static>> {
+        match &self.state {
+            _ if !self.typing_pause.is_over => StyledRow::dim("  …").wrapped(width),
+            FormPromptState::Choosing(options) => options.lines(theme, width, height),
+            FormPromptState::FillingField => wrap_rows(&self.field_rows(theme), width),
+        }
+    }
+
+    /// Returns the rows of the field that is filled in.
+    fn field_rows(&self, theme: Theme) -> Vec<StyledRow> {
+        match &self.request {
+            FormRequest::OpenAddress(_) => Vec::new(),
+            FormRequest::Fields(form) => {
                 let Some(field) = form.next_field() else {
                     return Vec::new();
                 };
@@ -378,6 +396,11 @@ mod tests {
         rows.iter().map(StyledRow::plain).collect()
     }
 
+    fn shown(prompt: &FormPrompt) -> Vec<String> {
+        let lines = prompt.live_lines(Theme::Plain, 80, 20);
+        lines.iter().map(ToString::to_string).collect()
+    }
+
     #[test]
     fn text_from_the_server_is_sanitized_and_indented() {
         let (prompt, _answer) = prompt(two_fields());
@@ -401,6 +424,7 @@ mod tests {
         let (mut prompt, _answer) = prompt(two_fields());
         let (mut input, now) = (Editor::default(), Instant::now());
         let mut press = |prompt: &mut FormPrompt, code: KeyCode| {
+            shown(prompt);
             prompt.handle_key(code.into(), &mut input, now)
         };
         let filled = |result: FormKeyResult| match result {
@@ -411,22 +435,18 @@ mod tests {
         assert_eq!(press(&mut prompt, KeyCode::Enter), FormKeyResult::Consumed);
         // A required field must not be empty.
         assert_eq!(press(&mut prompt, KeyCode::Enter), FormKeyResult::Consumed);
-        assert!(
-            plain(&prompt.live_rows(Theme::Plain)).contains(&"  a value is required".to_owned())
-        );
+        assert!(shown(&prompt).contains(&"  a value is required".to_owned()));
         for letter in "Ada".chars() {
             press(&mut prompt, KeyCode::Char(letter));
         }
         assert_eq!(filled(press(&mut prompt, KeyCode::Enter)), "    name: Ada");
         press(&mut prompt, KeyCode::Char('9'));
         press(&mut prompt, KeyCode::Enter);
-        assert!(
-            plain(&prompt.live_rows(Theme::Plain)).contains(&"  not one of the choices".to_owned())
-        );
+        assert!(shown(&prompt).contains(&"  not one of the choices".to_owned()));
         press(&mut prompt, KeyCode::Backspace);
         assert_eq!(filled(press(&mut prompt, KeyCode::Enter)), "    size: M");
         assert_eq!(
-            plain(&prompt.live_rows(Theme::Plain)),
+            shown(&prompt),
             [
                 "  1. Send to shop",
                 "  2. Start over",
@@ -456,8 +476,10 @@ mod tests {
                 && shown.contains("      https://example.com/login?x=1"),
             "{shown}"
         );
-        let mut press =
-            |code: KeyCode| prompt.handle_key(code.into(), &mut Editor::default(), Instant::now());
+        let mut press = |code: KeyCode| {
+            super::tests::shown(&prompt);
+            prompt.handle_key(code.into(), &mut Editor::default(), Instant::now())
+        };
         press(KeyCode::Char('2'));
         assert_eq!(
             press(KeyCode::Enter),

@@ -14,6 +14,7 @@ use super::form_prompt::FormKeyResult;
 use super::pending_question::ChatQuestion;
 use super::turn_view::ReasoningDisplay;
 use super::updates::ChatUpdate;
+use crate::problem::Problem;
 
 /// Files offered as completions.
 const MAX_FILE_COMPLETIONS: usize = 50;
@@ -43,6 +44,7 @@ impl Chat {
             }
             None => {}
         }
+        self.keep_typed_digit();
         match key.code {
             KeyCode::Char('d') if control && self.editor.is_empty() => self.quitting = true,
             KeyCode::Char('t') if control => {
@@ -135,8 +137,18 @@ impl Chat {
             Some(question) => question.handle_paste(Instant::now()),
             None => {}
         }
+        self.keep_typed_digit();
         if !self.paste_image_file(text) {
             self.paste_text(text);
+        }
+    }
+
+    /// Inserts a digit that a question took for a choice, until the text after it showed that it
+    /// was none.
+    fn keep_typed_digit(&mut self) {
+        let question = self.questions.front_mut();
+        if let Some(digit) = question.and_then(ChatQuestion::take_typed_digit) {
+            self.editor.insert(digit.encode_utf8(&mut [0; 4]));
         }
     }
 
@@ -152,6 +164,11 @@ impl Chat {
         let text = self.editor.text();
         if text.trim().is_empty() {
             return;
+        }
+        if text.starts_with('!') && (text.trim_end().contains('\n') || self.editor.has_paste()) {
+            let problem = Problem::new("only one typed line runs as a command; nothing was run");
+            let hint = "type the command, or a space before ! to send the text to the model";
+            return self.print_problem(&problem.hint(hint));
         }
         self.editor.clear();
         if let Some(line) = text.strip_prefix('!') {

@@ -20,6 +20,7 @@ mod history;
 mod history_search;
 mod images;
 mod inbox;
+mod journal_lists;
 mod keys;
 mod markdown;
 mod other_programs;

@@ -6,7 +6,7 @@ use ratatui_core::text::Line;
 
 use super::approval_prompt::ApprovalPrompt;
 use super::form_prompt::FormPrompt;
-use super::rows::{StyledRow, wrap_rows};
+use super::rows::StyledRow;
 use super::theme::Theme;
 
 /// Time without input after which keys answer a question.
@@ -43,6 +43,13 @@ impl TypingPause {
     pub(crate) fn restart(&mut self, now: Instant) {
         self.last_input = now;
     }
+}
+
+/// The lines of a question in the live part.
+pub(crate) struct LiveQuestion {
+    pub(crate) lines: Vec<Line<'static>>,
+    /// How many lines before the live part belong to the question. They must stay visible.
+    pub(crate) lines_above: usize,
 }
 
 /// A question that waits for an answer.
@@ -113,6 +120,14 @@ impl ChatQuestion {
         }
     }
 
+    /// Returns the digit that begins the text typed or pasted last, and that was taken for a choice.
+    pub(crate) fn take_typed_digit(&mut self) -> Option<char> {
+        match self {
+            Self::Approval(prompt) => prompt.take_typed_digit(),
+            Self::Form(prompt) => prompt.take_typed_digit(),
+        }
+    }
+
     /// Handles a paste while the question takes no text.
     pub(crate) fn handle_paste(&mut self, now: Instant) {
         self.typing_pause_mut().restart(now);
@@ -122,17 +137,15 @@ impl ChatQuestion {
         }
     }
 
-    /// Returns the lines of the live part: the current field or call, and the list of answers.
-    /// `height` is the number of lines that the terminal has for them.
-    pub(crate) fn live_lines(
-        &self,
-        theme: Theme,
-        width: usize,
-        height: usize,
-    ) -> Vec<Line<'static>> {
+    /// Returns the live part: the current field or call, and the list of answers. `height` is the
+    /// number of lines that the terminal has for them.
+    pub(crate) fn live_part(&self, theme: Theme, width: usize, height: usize) -> LiveQuestion {
         match self {
-            Self::Approval(prompt) => prompt.live_lines(theme, width, height),
-            Self::Form(prompt) => wrap_rows(&prompt.live_rows(theme), width),
+            Self::Approval(prompt) => prompt.live_part(theme, width, height),
+            Self::Form(prompt) => LiveQuestion {
+                lines: prompt.live_lines(theme, width, height),
+                lines_above: 0,
+            },
         }
     }
 }

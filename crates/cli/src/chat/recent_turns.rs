@@ -18,7 +18,7 @@ use crate::prompt_images::text_with_images;
 
 /// Turns that are shown when a session is opened.
 const SHOWN_TURNS: u32 = 3;
-/// Lines of a user message, and calls of a script, that are shown.
+/// Lines of a user message, and calls of a script, that are shown in these turns.
 const MAX_SHOWN_LINES: usize = 20;
 
 /// How the turns of a session are shown.
@@ -98,26 +98,30 @@ fn item_rows(item: &TurnItem, view: &RecentTurnView<'_>) -> Vec<StyledRow> {
             script_source_rows(&call.id, &call.language, &call.source_code, theme)
         }
         TurnItem::ScriptToolCallOutput(output) => {
-            let mut rows = script_call_rows(output, view);
+            let mut rows = script_call_rows(output, view, MAX_SHOWN_LINES);
             rows.extend(script_result_rows(output, theme));
             rows
         }
     }
 }
 
-/// Returns the calls of a script with their outcomes, and with their arguments if the journal still
-/// has them.
-fn script_call_rows(output: &ScriptToolCallOutput, view: &RecentTurnView<'_>) -> Vec<StyledRow> {
+/// Returns at most `limit` calls of a script with their outcomes, and with their arguments if the
+/// journal still has them.
+pub(crate) fn script_call_rows(
+    output: &ScriptToolCallOutput,
+    view: &RecentTurnView<'_>,
+    limit: usize,
+) -> Vec<StyledRow> {
     let stored = view
         .journal
         .and_then(|journal| journal.run(&output.id).ok());
     if let Some(run) = stored {
-        let calls = run.calls.iter().take(MAX_SHOWN_LINES);
+        let calls = run.calls.iter().take(limit);
         return calls
             .map(|call| stored_call_row(call, view.redactor, view.theme))
             .collect();
     }
-    let calls = output.calls.iter().take(MAX_SHOWN_LINES);
+    let calls = output.calls.iter().take(limit);
     calls
         .map(|call| call_record_row(call, view.redactor, view.theme))
         .collect()

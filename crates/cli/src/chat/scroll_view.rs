@@ -29,9 +29,14 @@ impl ScrollView {
         true
     }
 
-    /// Returns the visible part of the lines in a window of this height, followed by a line that
-    /// says which part it is.
-    pub(crate) fn window(&self, lines: &[Line<'static>], height: usize) -> Vec<Line<'static>> {
+    /// Returns the visible part of the lines in a window of this size, followed by a line that says
+    /// which part it is.
+    pub(crate) fn window(
+        &self,
+        lines: &[Line<'static>],
+        width: usize,
+        height: usize,
+    ) -> Vec<Line<'static>> {
         let page = height.saturating_sub(1).max(1);
         self.page.set(page);
         self.total.set(lines.len());
@@ -43,7 +48,7 @@ impl ScrollView {
             first + 1,
             lines.len()
         );
-        shown.extend(StyledRow::dim(position).truncated().wrapped(usize::MAX / 2));
+        shown.extend(StyledRow::dim(position).truncated().wrapped(width));
         shown
     }
 }
@@ -58,7 +63,7 @@ mod tests {
         let mut view = ScrollView::default();
         let mut seen = Vec::new();
         for _ in 0..10 {
-            let window = view.window(&lines, 5);
+            let window = view.window(&lines, 60, 5);
             assert_eq!(window.len(), 5);
             seen.extend(window[..4].iter().map(ToString::to_string));
             view.handle_key(KeyCode::PageDown);
@@ -67,13 +72,15 @@ mod tests {
             assert!(seen.contains(&n.to_string()), "{n}");
         }
         assert_eq!(
-            view.window(&lines, 5)[4].to_string(),
+            view.window(&lines, 60, 5)[4].to_string(),
             "  lines 22 to 25 of 25 · Page Up and Page Down scroll"
         );
+        let narrow = view.window(&lines, 20, 5);
+        assert_eq!(narrow[4].to_string(), "  lines 22 to 25 of…");
         for _ in 0..10 {
             view.handle_key(KeyCode::PageUp);
         }
-        assert_eq!(view.window(&lines, 5)[0].to_string(), "0");
+        assert_eq!(view.window(&lines, 60, 5)[0].to_string(), "0");
         assert!(!view.handle_key(KeyCode::Char('x')));
     }
 }

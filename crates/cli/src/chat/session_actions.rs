@@ -11,11 +11,12 @@ use selvedge_protocol::{ConversationItem, MessageRole, OutputPart, TurnItem};
 
 use super::app::Chat;
 use super::commands::{SCRIPT_MODES, describe_choice, describe_policy};
+use super::diff;
 use super::highlight::highlight_code;
+use super::recent_turns::{RecentTurnView, script_call_rows};
 use super::rows::{StyledRow, sanitize, sanitize_line};
 use super::shell_command::output_rows;
 use super::status::format_usage;
-use super::theme::Theme;
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
 use crate::prompt_images::text_with_images;
@@ -105,24 +106,29 @@ impl Chat {
         else {
             return self.print_text("nothing to undo");
         };
-        let sender = self.sender.clone();
+        let (sender, number) = (self.sender.clone(), self.session_state.number);
         tokio::task::spawn_blocking(move || {
             let undone = revert_turn(&journal, &session, None, RevertDecider::Person);
-            let show = Box::new(move |chat: &mut Self| chat.show_undone(undone));
+            let show = Box::new(move |chat: &mut Self| chat.show_undone(number, undone));
             // Sending fails only if the chat has ended.
             let _ = sender.send(ChatUpdate::JournalRead(show));
         });
     }
 
-    fn show_undone(&mut self, undone: anyhow::Result<(u32, Vec<String>)>) {
+    /// Shows which files were restored. `session` is the number of the session whose turn was
+    /// undone, the only one whose model learns of it.
+    fn show_undone(&mut self, session: u64, undone: anyhow::Result<(u32, Vec<String>)>) {
         match undone {
             Ok((turn, paths)) if paths.is_empty() => {
                 self.print_text(format!("turn {turn} was undone before"));
             }
             Ok((turn, paths)) => {
                 let files = paths.join(", ");
-                self.context_for_model
-                    .push(format!("I undid the file changes of turn {turn}: {files}"));
+                if session == self.session_state.number {
+                    self.session_state
+                        .context_for_model
+                        .push(format!("I undid the file changes of turn {turn}: {files}"));
+                }
                 let rows = paths
                     .iter()
                     .map(|path| StyledRow::text(sanitize_line(path)));
@@ -176,14 +182,16 @@ impl Chat {
         }
     }
 
-    /// Shows what trusting the folder would do, or trusts it.
+    /// Shows what trusting the folder would do, or trusts it with the files that were shown.
     pub(super) fn trust_folder(&mut self, confirmed: bool) {
         let home = self.setup.home.clone();
         let (project, _) = Project::read(&self.setup.project_files(), home.as_deref());
         if project.files().next().is_none() {
             return self.print_text("this folder has no configuration files");
         }
-        let Some(home) = home.filter(|_| confirmed) else {
+        let shown = self.shown_project.replace(project.clone());
+        let is_shown = shown.as_ref() == Some(&project);
+        let Some(home) = home.filter(|_| confirmed && is_shown) else {
             let effects = project_effects(&project, self.setup.home.as_deref());
             let rows = effects.iter().map(|effect| {
                 StyledRow::text(sanitize_line(&format!(
@@ -192,7 +200,11 @@ impl Chat {
                 )))
                 .indented(4)
             });
-            let mut all = vec![StyledRow::text("  its files would start or set:")];
+            let head = match shown.is_some() && !is_shown {
+                true => "  its files have changed; they would start or set:",
+                false => "  its files would start or set:",
+            };
+            let mut all = vec![StyledRow::text(head)];
             all.extend(rows);
             all.push(StyledRow::dim("  type /trust yes to trust this folder"));
             return self.print_block(all);
@@ -207,9 +219,9 @@ impl Chat {
     }
 
     /// Prints what was folded last in full: the output of a command that the user ran since the
-    /// last turn, or else the scripts and results of that turn.
+    /// last turn, or else the scripts, calls, results and changes of that turn.
     pub(super) fn expand_last_turn(&mut self) {
-        if let Some((line, output)) = &self.last_shell_output {
+        if let Some((line, output)) = &self.session_state.last_shell_output {
             let head = StyledRow::dim(format!("! {}", sanitize(line)));
             let rows = output_rows(output).into_iter().map(|row| row.indented(2));
             let rows: Vec<StyledRow> = std::iter::once(head).chain(rows).collect();
@@ -220,11 +232,21 @@ impl Chat {
             return;
         };
         let items = session.turn_items(session.turn_number());
-        let theme = self.theme;
-        let rows: Vec<StyledRow> = items
+        let view = RecentTurnView {
+            journal: self.setup.journal.as_deref(),
+            redactor: &self.setup.redactor(),
+            width: self.screen.width(),
+            theme: self.theme,
+        };
+        let mut rows: Vec<StyledRow> = items
             .iter()
-            .flat_map(|item| whole_item_rows(item, theme))
+            .flat_map(|item| whole_item_rows(item, &view))
             .collect();
+        let files = diff::split_by_file(&self.session_state.last_diff);
+        let changes = files
+            .iter()
+            .flat_map(|file| file.rows(usize::MAX, view.theme));
+        rows.extend(changes.map(|row| row.indented(4)));
         match rows.is_empty() {
             true => self.notice = Some("the last turn has no scripts or results".to_owned()),
             false => self.print_rows(rows),
@@ -233,7 +255,8 @@ impl Chat {
 }
 
 /// Returns a script, a call or a result in full. Messages have no rows: they are never folded.
-fn whole_item_rows(item: &TurnItem, theme: Theme) -> Vec<StyledRow> {
+fn whole_item_rows(item: &TurnItem, view: &RecentTurnView<'_>) -> Vec<StyledRow> {
+    let theme = view.theme;
     let mut rows = Vec::new();
     match item {
         TurnItem::ScriptToolCall(call) => {
@@ -246,6 +269,7 @@ fn whole_item_rows(item: &TurnItem, theme: Theme) -> Vec<StyledRow> {
             rows.extend(code.map(|row| row.indented(4)));
         }
         TurnItem::ScriptToolCallOutput(output) => {
+            rows.extend(script_call_rows(output, view, usize::MAX));
             let logged = output.logs.iter();
             rows.extend(logged.flat_map(|entry| text_rows(&entry.message)));
             for part in &output.output {

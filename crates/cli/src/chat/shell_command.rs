@@ -75,7 +75,7 @@ impl Chat {
             process_id: child.id(),
         });
         self.notice = Some("running; Ctrl-C stops it".to_owned());
-        let sender = self.sender.clone();
+        let (sender, session) = (self.sender.clone(), self.session_state.number);
         tokio::task::spawn_blocking(move || {
             let errors = child.stderr.take();
             let errors = std::thread::spawn(move || errors.map(read_bounded).unwrap_or_default());
@@ -89,13 +89,16 @@ impl Chat {
                 Err(error) => error.to_string(),
             };
             let result = ShellResult { end, output };
-            let show = Box::new(move |chat: &mut Chat| chat.show_shell_result(&line, &result));
+            let show =
+                Box::new(move |chat: &mut Chat| chat.show_shell_result(session, &line, &result));
             // Sending fails only if the chat has ended.
             let _ = sender.send(ChatUpdate::JournalRead(show));
         });
     }
 
-    fn show_shell_result(&mut self, line: &str, result: &ShellResult) {
+    /// Shows the result of a command. `session` is the number of the session in which it started,
+    /// the only one whose model learns of it.
+    fn show_shell_result(&mut self, session: u64, line: &str, result: &ShellResult) {
         self.shell_command = None;
         self.notice = None;
         let ShellResult { end, output } = result;
@@ -107,8 +110,11 @@ impl Chat {
         };
         let last = StyledRow::styled(end.clone(), style);
         self.print_block(rows.chain([last]).map(|row| row.indented(2)));
-        self.last_shell_output = Some((line.to_owned(), output.clone()));
-        self.context_for_model.push(format!(
+        if session != self.session_state.number {
+            return;
+        }
+        self.session_state.last_shell_output = Some((line.to_owned(), output.clone()));
+        self.session_state.context_for_model.push(format!(
             "I ran `{line}` ({end}):\n```\n{}\n```",
             output.trim_end()
         ));

@@ -41,6 +41,8 @@ pub(crate) struct TurnView {
     sections: VecDeque<TurnSection>,
     /// The diff last shown for each changed file, by path.
     shown_diffs: HashMap<String, String>,
+    /// What the turn changed in the folder.
+    pub(crate) last_diff: String,
     pub(crate) started_at: Instant,
     pub(crate) last_reasoning: Option<String>,
     /// What memory recalled for the turn, one line each.
@@ -98,6 +100,7 @@ impl TurnView {
             theme,
             sections: VecDeque::new(),
             shown_diffs: HashMap::new(),
+            last_diff: String::new(),
             started_at: now,
             last_reasoning: None,
             last_recall: None,
@@ -446,6 +449,7 @@ impl TurnView {
     /// Shows the files of the turn's diff that changed since they were last shown.
     fn show_diff(&mut self, text: &str) {
         let theme = self.theme;
+        text.clone_into(&mut self.last_diff);
         let mut rows = Vec::new();
         for file in diff::split_by_file(text) {
             if self.shown_diffs.get(&file.path) != Some(&file.text) {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use ratatui_core::text::{Line, Span};
+use unicode_width::UnicodeWidthStr;
 
 use super::app::Chat;
 use super::pending_question::ChatQuestion;
@@ -11,6 +12,8 @@ use super::screen::LiveFrame;
 
 /// Lines of the input that are visible at once.
 const MAX_INPUT_LINES: usize = 8;
+/// Lines that a question has before queued messages and completions are shown.
+const MIN_QUESTION_LINES: usize = 12;
 
 impl Chat {
     /// Renders the live part for a terminal of this size.
@@ -22,15 +25,26 @@ impl Chat {
             let row = StyledRow::dim(format!("queued: {}", truncate(&sanitize_line(text), 200)));
             below.extend(row.truncated().indented(2).wrapped(width));
         }
-        let (input, (row, column)) = self.input_lines(width);
-        let menu = match &self.completions {
+        let max_input_lines = match self.questions.is_empty() {
+            true => MAX_INPUT_LINES,
+            false => (height / 4).clamp(1, MAX_INPUT_LINES),
+        };
+        let (input, (row, column)) = self.input_lines(width, max_input_lines);
+        let mut menu = match &self.completions {
             Some(menu) => wrap_rows(&menu.rows(theme), width),
             None => Vec::new(),
         };
+        let mut lines_above = 0;
         if let Some(question) = self.questions.front() {
             // One line is for the status line, and one stays free above the live part.
-            let taken = below.len() + input.len() + menu.len() + 2;
-            below.extend(question.live_lines(theme, width, height.saturating_sub(taken)));
+            let available = height.saturating_sub(input.len() + 2);
+            if available < below.len() + menu.len() + MIN_QUESTION_LINES {
+                (below, menu) = (Vec::new(), Vec::new());
+            }
+            let available = available.saturating_sub(below.len() + menu.len());
+            let question = question.live_part(theme, width, available);
+            below.extend(question.lines);
+            lines_above = question.lines_above;
         }
         let cursor = (below.len() + row, column);
         below.extend(input);
@@ -46,8 +60,9 @@ impl Chat {
             None => self.status.render(width, theme),
         });
         let mut lines = self.turn_lines(width, now);
-        // The turn gets the remaining height; its first lines are dropped.
-        let available = height.saturating_sub(1 + below.len());
+        // The turn gets the remaining height, below the lines of a question that were printed; its
+        // first lines are dropped.
+        let available = height.saturating_sub(1 + below.len() + lines_above);
         let excess = lines.len().saturating_sub(available);
         lines.drain(..excess);
         let cursor = (lines.len() + cursor.0, cursor.1);
@@ -76,20 +91,17 @@ impl Chat {
         wrap_rows(&rows, width)
     }
 
-    /// Returns the lines of the input with its label, and the cursor as line and column.
-    fn input_lines(&self, width: usize) -> (Vec<Line<'static>>, (usize, usize)) {
+    /// Returns at most `height` lines of the input with its label, and the cursor as line and
+    /// column.
+    fn input_lines(&self, width: usize, height: usize) -> (Vec<Line<'static>>, (usize, usize)) {
         let (editor, label) = match self.questions.front().and_then(ChatQuestion::input_label) {
             Some(label) => (&self.answer_editor, label),
             None => (&self.editor, "› ".to_owned()),
         };
-        let indent = label.chars().count();
+        let indent = label.width();
         let (lines, (row, column)) = editor.lines(width.saturating_sub(indent + 1), self.theme);
-        let first = row.saturating_sub(MAX_INPUT_LINES - 1);
-        let shown = lines
-            .into_iter()
-            .enumerate()
-            .skip(first)
-            .take(MAX_INPUT_LINES);
+        let first = row.saturating_sub(height - 1);
+        let shown = lines.into_iter().enumerate().skip(first).take(height);
         let lines = shown
             .map(|(index, line)| {
                 let mut spans = match index {

@@ -136,12 +136,24 @@ fn runs_are_listed_and_sessions_are_listed_and_continued() {
     terminal.wait_for(READY);
     terminal.send("/runs");
     terminal.wait_until("the run", |screen| {
-        screen.contains("completed") && screen.contains("1 call")
+        let mut lines = screen
+            .lines()
+            .skip_while(|line| !line.starts_with("  RUN "));
+        let heading = lines.next().unwrap_or_default();
+        let run = lines.next().unwrap_or_default();
+        heading.ends_with("SCRIPT")
+            && run.contains("completed")
+            && run.contains("  1 call  return (await tools.readFile")
     });
     terminal.send("/new");
     terminal.wait_for("started a new session");
     terminal.send("/continue");
     terminal.wait_for("type /continue ID to continue a session");
+    assert!(
+        terminal.screen().contains("\n  SESSION "),
+        "{}",
+        terminal.screen()
+    );
     // The earlier name of the command.
     terminal.type_text("/resume ");
     terminal.wait_for("▸ ses_");
@@ -154,6 +166,31 @@ fn runs_are_listed_and_sessions_are_listed_and_continued() {
         asked.contains("Count") && asked.contains("again"),
         "{asked}"
     );
+}
+
+#[test]
+fn a_list_that_is_cut_says_so() {
+    let fixture = ChatFixture::new(|asked| match asked.number {
+        number @ 0..21 => vec![text(&block(&format!("return {number} // script {number}")))].into(),
+        _ => vec![text("Done.")].into(),
+    });
+    let mut terminal = fixture.open(&[], 80, 60, &[]);
+    terminal.send("Count");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    terminal.send("/runs");
+    terminal.wait_for("only the newest 20 runs; run `selvedge runs list` for all");
+    let screen = terminal.screen();
+    let listed = screen.rsplit("  RUN ").next().unwrap();
+    assert!(
+        listed.contains("return 20 // script 20") && listed.contains("return 1 // script 1\n"),
+        "{screen}"
+    );
+    assert!(!listed.contains("script 0\n"), "{screen}");
+    // The list of sessions is not cut.
+    terminal.send("/continue");
+    terminal.wait_for("type /continue ID");
+    assert!(!terminal.screen().contains("only the last"), "{screen}");
 }
 
 #[test]
@@ -280,6 +317,24 @@ fn the_mode_command_decides_whether_the_scripts_of_the_next_turns_run() {
     terminal.wait_for("it ran");
     terminal.send("/mode maybe");
     terminal.wait_for("hint: use one of disabled, dry-run, enabled");
+}
+
+#[test]
+fn disabled_scripts_do_not_run() {
+    let code = "await tools.writeFile({ path: 'made', content: 'x' }); return 'made'";
+    let fixture = ChatFixture::new(super::script(code));
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.send("/mode disabled");
+    terminal.wait_for("  disabled: ");
+    terminal.wait_for(READY);
+    terminal.send("Make it");
+    fixture.wait_for_requests(1);
+    terminal.wait_gone("waiting for mock");
+    terminal.wait_for(READY);
+    terminal.send("/status");
+    terminal.wait_for("scripts    disabled");
+    assert!(!fixture.work().join("made").exists());
 }
 
 #[test]

@@ -84,12 +84,14 @@ fn typed_sentences_approve_nothing() {
     let fixture = fixture(SCRIPT);
     let mut terminal = ask(&fixture, 80, 40);
     for sentence in SENTENCES {
+        // Digits select an option after an arrow.
+        terminal.type_text("\x1b[B");
+        terminal.wait_for("❯ 1. ");
         terminal.type_text(sentence);
-        // The end of the sentence is in the input: all of it was read.
-        let end = sentence.chars().last().unwrap();
+        // All of the sentence is in the input, also a digit at its beginning.
         terminal.wait_until(sentence, |screen| {
             let input = screen.lines().rfind(|line| line.starts_with('›'));
-            input.is_some_and(|line| line.trim_end().ends_with(end))
+            input.is_some_and(|line| line.trim_end() == format!("› {sentence}"))
         });
         terminal.type_text("\r");
         // Ctrl-U clears the input, which shows that Enter was read.
@@ -108,6 +110,32 @@ fn typed_sentences_approve_nothing() {
     terminal.wait_for("Done.");
     assert!(fixture.work().join("doomed").exists());
     assert!(last(&fixture.server.asked()[1]).contains("ApprovalDeniedError"));
+}
+
+#[test]
+fn digits_typed_at_a_new_question_approve_nothing() {
+    for digits in ["12", "11", "1234"] {
+        let chat = fixture(SCRIPT);
+        let mut terminal = ask(&chat, 80, 40);
+        terminal.type_text("1");
+        terminal.wait_for("❯ 1. ");
+        terminal.type_text(&digits[1..]);
+        terminal.wait_for(&format!("\n› {digits}"));
+        terminal.type_text("\r\x15");
+        terminal.wait_until("the empty input", |screen| {
+            screen.lines().any(|line| line.trim_end() == "›")
+        });
+        assert!(!terminal.screen().contains("❯"), "{}", terminal.screen());
+        assert_open(&chat, &terminal, digits);
+        // A digit before a paste stays in front of it.
+        terminal.type_text("\x1b[B");
+        terminal.wait_for("❯ 1. ");
+        terminal.type_text("2");
+        terminal.wait_for("❯ 2. ");
+        terminal.paste("nd of May");
+        terminal.wait_for("\n› 2nd of May");
+        terminal.wait_gone("❯");
+    }
 }
 
 #[test]
@@ -208,6 +236,58 @@ fn a_long_patch_is_complete_and_scrolls() {
 }
 
 #[test]
+fn the_answers_stay_visible_in_a_short_terminal() {
+    let code = "const lines = Array.from({ length: 1500 }, (_, n) => `row ${n} of it`);\n\
+        await tools.writeFile({ path: 'made', content: lines.join('\\n') }); return 'made'";
+    let fixture = fixture(code);
+    let mut terminal = fixture.open(&["--approval", "untrusted"], 40, 12, &[]);
+    terminal.send("Write it");
+    for answer in [
+        "\n  1. Approve this call, once",
+        "\n  2. Approve this call and every later",
+        "\n  3. Deny",
+        "\n  4. Deny, with a reason for the model",
+        "Page Up",
+    ] {
+        terminal.wait_for(answer);
+    }
+    // The patch can still be read.
+    while !terminal.screen().contains("│ +row 1 of it") {
+        let screen = terminal.screen();
+        terminal.type_text("\x1b[6~");
+        terminal.wait_until("the next page", |next| next != screen);
+    }
+    terminal.type_text("\x1b[B");
+    terminal.wait_for("❯ 1. ");
+    terminal.type_text("\r");
+    terminal.wait_for("» approved once");
+    terminal.wait_for("Done.");
+    assert!(fixture.work().join("made").exists());
+}
+
+#[test]
+fn answers_that_do_not_fit_are_reached_with_the_arrows() {
+    let fixture = fixture("await tools.exec({ command: ['touch', 'made'] }); return 'made'");
+    let mut terminal = fixture.open(&["--approval", "untrusted"], 40, 12, &[]);
+    terminal.send("Make it");
+    terminal.wait_for("1. Approve this call, once");
+    terminal.wait_for("options 1 to 3 of 7");
+    terminal.type_text("5");
+    terminal.wait_for("❯ 5. ");
+    for option in ["6. Deny", "7. Deny, with a reason"] {
+        terminal.type_text("\x1b[B");
+        terminal.wait_for(&format!("❯ {option}"));
+    }
+    terminal.wait_for("to 7 of 7");
+    // A long message in the input leaves the answers on the screen.
+    terminal.type_text(&"some words ".repeat(30));
+    terminal.wait_for("1. Approve this call, once");
+    terminal.type_text("\x1b");
+    terminal.wait_for("» denied");
+    assert!(!fixture.work().join("made").exists());
+}
+
+#[test]
 fn an_approval_for_the_rest_of_the_script_covers_its_later_calls_only() {
     let code = "for (const name of ['a', 'b', 'c']) \
         await tools.exec({ command: ['rm', '-rf', name] });\n\
@@ -266,4 +346,58 @@ fn a_question_waits_without_limit_and_notifies() {
         after.contains("\x1b]2;selvedge\x1b\\\x1b[23;2t"),
         "{after:?}"
     );
+}
+
+#[test]
+fn a_second_question_rings_the_bell_again() {
+    let code = "for (const name of ['one', 'two']) \
+        await tools.exec({ command: ['rm', '-rf', name] });\n\
+        await tools.writeFile({ path: 'approved', content: 'x' }); return 'gone'";
+    let fixture = fixture(code);
+    let mut terminal = ask(&fixture, 80, 40);
+    let bells = |terminal: &ChatTerminal| {
+        let output = String::from_utf8_lossy(&terminal.raw_output).into_owned();
+        output
+            .matches("\x07\x1b]9;selvedge asks a question\x1b\\")
+            .count()
+    };
+    terminal.wait_for("│ rm -rf one");
+    assert_eq!(bells(&terminal), 1);
+    terminal.choose(1);
+    terminal.wait_for("│ rm -rf two");
+    terminal.wait_for("\n  1. Approve this call, once");
+    assert_eq!(bells(&terminal), 2);
+    terminal.choose(1);
+    terminal.wait_for("Done.");
+    assert!(fixture.work().join("approved").exists());
+    assert_eq!(bells(&terminal), 2);
+}
+
+#[test]
+fn ctrl_z_at_a_question_leaves_it_open() {
+    let fixture = fixture(SCRIPT);
+    let mut terminal = fixture.open_shell();
+    terminal.wait_for("shell>");
+    terminal.type_text(&format!("{}\r", env!("CARGO_BIN_EXE_selvedge")));
+    terminal.send("Clean up");
+    terminal.wait_for("1. Approve this call, once");
+    terminal.type_text("1");
+    terminal.wait_for("❯ 1. ");
+    terminal.type_text("\x1a");
+    terminal.wait_for("Stopped");
+    // What is typed is for the shell.
+    terminal.type_text("echo one$((1 + 1))three\r");
+    terminal.wait_for("\none2three\nshell>");
+    assert_open(&fixture, &terminal, "Ctrl-Z");
+    terminal.type_text("fg\r");
+    terminal.wait_for("↑ ↓ chooses");
+    terminal.type_text("\r\x15");
+    terminal.wait_gone("❯");
+    assert_open(&fixture, &terminal, "Enter after Ctrl-Z");
+    terminal.type_text("\x1b[B");
+    terminal.wait_for("❯ 1. ");
+    terminal.type_text("\r");
+    terminal.wait_for("» approved once");
+    terminal.wait_for("Done.");
+    assert!(fixture.work().join("approved").exists());
 }

@@ -199,15 +199,23 @@ impl ChatTerminal {
         }
     }
 
-    /// Returns the text on the screen, without trailing blanks.
+    /// Returns the text on the screen as it stands there, row by row, without trailing blanks. A
+    /// line that the terminal wrapped has several rows.
     pub fn screen(&self) -> String {
+        self.rows().join("\n").trim_end().to_owned()
+    }
+
+    /// Returns the text on the screen, with the lines that the terminal wrapped in one piece.
+    fn joined_screen(&self) -> String {
         let text = self.emulator.screen().contents();
-        text.lines()
-            .map(str::trim_end)
-            .collect::<Vec<_>>()
-            .join("\n")
-            .trim_end()
-            .to_owned()
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        lines.join("\n").trim_end().to_owned()
+    }
+
+    fn rows(&self) -> Vec<String> {
+        let screen = self.emulator.screen();
+        let rows = screen.rows(0, screen.size().1.get());
+        rows.map(|row| row.trim_end().to_owned()).collect()
     }
 
     /// Returns the scrollback and the text on the screen.
@@ -218,13 +226,8 @@ impl ChatTerminal {
         let mut lines: Vec<String> = Vec::new();
         while above > 0 {
             self.emulator.screen_mut().set_scrollback(above);
-            let page = self.emulator.screen().contents();
-            let page: Vec<&str> = page.split('\n').collect();
-            lines.extend(
-                page.iter()
-                    .take(above.min(height.get().into()))
-                    .map(|line| line.trim_end().to_owned()),
-            );
+            let page = self.rows().into_iter();
+            lines.extend(page.take(above.min(height.get().into())));
             above = above.saturating_sub(height.get().into());
         }
         self.emulator.screen_mut().set_scrollback(0);
@@ -234,9 +237,13 @@ impl ChatTerminal {
 
     /// Waits until the text on the screen meets the condition.
     pub fn wait_until(&mut self, description: &str, mut condition: impl FnMut(&str) -> bool) {
+        self.wait(description, |terminal| condition(&terminal.screen()));
+    }
+
+    fn wait(&mut self, description: &str, mut condition: impl FnMut(&Self) -> bool) {
         // Also for a program that never stops drawing.
         let deadline = Instant::now() + OUTPUT_TIMEOUT;
-        while !condition(&self.screen()) {
+        while !condition(self) {
             let rest = deadline.saturating_duration_since(Instant::now());
             match self.output.recv_timeout(rest) {
                 Ok(chunk) => self.process(&chunk),
@@ -245,9 +252,11 @@ impl ChatTerminal {
         }
     }
 
-    /// Waits until the text is on the screen.
+    /// Waits until the text is on the screen, also in a line that the terminal wrapped.
     pub fn wait_for(&mut self, text: &str) {
-        self.wait_until(&format!("{text:?}"), |screen| screen.contains(text));
+        self.wait(&format!("{text:?}"), |terminal| {
+            terminal.screen().contains(text) || terminal.joined_screen().contains(text)
+        });
     }
 
     /// Waits until the text is no longer on the screen.

@@ -84,7 +84,7 @@ fn review_asks_for_a_review_of_the_changes() {
 #[test]
 fn trust_shows_what_the_files_set_and_trusts_them_after_yes() {
     let fixture = ChatFixture::new(polite);
-    let mut terminal = fixture.open(&[], 80, 40, &[]);
+    let mut terminal = fixture.open(&[], 80, 60, &[]);
     terminal.wait_for(READY);
     std::fs::create_dir(fixture.work().join(".selvedge")).unwrap();
     let file = fixture.work().join(".selvedge/config.toml");
@@ -98,6 +98,17 @@ fn trust_shows_what_the_files_set_and_trusts_them_after_yes() {
     terminal.wait_for("model = \"other\"  [.selvedge/config.toml]");
     terminal.wait_for("type /trust yes to trust this folder");
     assert_eq!(asked_model(), "mock");
+    // Only what was shown is trusted.
+    std::fs::write(&file, "model = \"changed\"\n").unwrap();
+    terminal.send("/trust yes");
+    terminal.wait_for("its files have changed; they would start or set:");
+    terminal.wait_for("model = \"changed\"  [.selvedge/config.toml]");
+    assert_eq!(asked_model(), "mock");
+    std::fs::write(&file, "model = \"other\"\n").unwrap();
+    terminal.send("/trust");
+    terminal.wait_until("the files again", |screen| {
+        screen.matches("model = \"other\"").count() == 2
+    });
     terminal.send("/trust yes");
     terminal.wait_for("trusted; start the chat again to use its files");
     assert_eq!(asked_model(), "other");
@@ -147,6 +158,7 @@ fn runs_checks_and_errors_have_colours_at_a_terminal_unless_no_color_is_set() {
             "ready",
             "\x1b[32m✓\x1b[0m exec true",
         ),
+        (&["runs", "list"], "completed", "\x1b[32mcompleted\x1b[0m"),
         (&["doctor"], "memory ", "\x1b[32m✓\x1b[0m version"),
         (
             &["runs", "show", "scr_none"],

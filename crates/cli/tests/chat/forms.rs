@@ -169,7 +169,9 @@ fn a_key_answers_only_the_question_on_the_screen() {
         "{}",
         terminal.screen()
     );
-    terminal.type_text("1\r1\x1b[B");
+    terminal.type_text("1");
+    terminal.wait_for("❯ 1. Approve this call, once");
+    terminal.type_text("\r1\x1b[B");
     terminal.wait_for("Which one?");
     terminal.choose(1);
     terminal.wait_for("1 of 1: ");

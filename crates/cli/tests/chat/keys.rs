@@ -1,7 +1,7 @@
 //! Keys of the chat, commands of the user, and the commands about the session and the folder.
 
 use super::driver::ChatFixture;
-use super::{block, last, polite, script, text};
+use super::{block, last, polite, script, text, think};
 
 const READY: &str = "type a message";
 
@@ -83,20 +83,59 @@ fn a_command_of_the_user_runs_and_the_model_sees_its_output() {
 }
 
 #[test]
+fn only_one_typed_line_runs_as_a_command() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open(&[], 80, 40, &[("SHELL", "/bin/sh")]);
+    terminal.wait_for(READY);
+    let refused = "error: only one typed line runs as a command; nothing was run";
+    for (typed, pasted) in [("", "!touch made\ntouch made"), ("!", "touch made")] {
+        terminal.type_text(typed);
+        terminal.paste(pasted);
+        terminal.wait_for("touch made");
+        terminal.type_text("\r");
+        terminal.wait_for(refused);
+        terminal.type_text("\x03");
+        terminal.wait_for(READY);
+        terminal.send("/clear");
+        terminal.wait_gone(refused);
+    }
+    terminal.type_text("!touch made\\\rtouch made");
+    terminal.wait_for("  touch made");
+    terminal.type_text("\r");
+    terminal.wait_for(refused);
+    assert!(!fixture.work().join("made").exists());
+    assert!(fixture.server.asked().is_empty());
+    terminal.type_text("\x03");
+    terminal.wait_for(READY);
+    terminal.send("!touch made");
+    terminal.wait_for("  exit 0");
+    assert!(fixture.work().join("made").exists());
+}
+
+#[test]
 fn the_message_can_be_written_in_an_editor() {
     let fixture = ChatFixture::new(polite);
     let editor = fixture.dir.path().join("editor");
     std::fs::write(&editor, "#!/bin/sh\nprintf 'from the editor' >> \"$1\"\n").unwrap();
     let editor = format!("sh {}", editor.display());
-    let mut terminal = fixture.open(&[], 80, 24, &[("EDITOR", &editor)]);
-    terminal.wait_for(READY);
-    terminal.type_text("typed ");
-    terminal.wait_for("› typed");
-    terminal.type_text("\x07");
-    terminal.wait_for("› typed from the editor");
-    terminal.type_text("\r");
-    fixture.wait_for_requests(1);
-    assert!(last(&fixture.server.asked()[0]).contains("typed from the editor"));
+    // VISUAL has precedence.
+    for (number, env) in [
+        &[("EDITOR", editor.as_str())][..],
+        &[("VISUAL", editor.as_str()), ("EDITOR", "false")],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut terminal = fixture.open(&[], 80, 24, env);
+        terminal.wait_for(READY);
+        terminal.type_text("typed ");
+        terminal.wait_for("› typed");
+        terminal.type_text("\x07");
+        terminal.wait_for("› typed from the editor");
+        terminal.type_text("\r");
+        fixture.wait_for_requests(number + 1);
+        assert!(last(&fixture.server.asked()[number]).contains("typed from the editor"));
+    }
 }
 
 #[test]
@@ -293,6 +332,16 @@ fn changes_of_a_turn_can_be_undone() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\ntwo\n");
     terminal.send("/undo");
     terminal.wait_for("turn 1 was undone before");
+    // The model learns of it once.
+    for (message, told) in [("What now?", true), ("And now?", false)] {
+        let before = fixture.server.asked().len();
+        terminal.send(message);
+        fixture.wait_for_requests(before + 1);
+        let asked = last(&fixture.server.asked()[before]);
+        let note = asked.contains("I undid the file changes of turn 1: a.txt");
+        assert!(asked.contains(message) && note == told, "{asked}");
+        terminal.wait_for(READY);
+    }
 }
 
 #[test]
@@ -341,4 +390,39 @@ fn status_and_clear() {
     terminal.wait_gone("› Hello");
     terminal.send("/trust");
     terminal.wait_for("this folder has no configuration files");
+}
+
+#[test]
+fn a_new_session_knows_nothing_of_the_one_before() {
+    let wait = "!while [ ! -e go ]; do sleep 0.05; done; echo late zebra";
+    for command in ["/clear", "/new"] {
+        let fixture = ChatFixture::new(|_| vec![think("Deep thoughts."), text("Said.")].into());
+        let mut terminal = fixture.open(&[], 80, 40, &[("SHELL", "/bin/sh")]);
+        terminal.send("Hello giraffe");
+        terminal.wait_for("Said.");
+        terminal.wait_for(READY);
+        terminal.send("!echo early zebra");
+        terminal.wait_for("  early zebra");
+        terminal.wait_for("  exit 0");
+        // This one ends in the new session.
+        terminal.send(wait);
+        terminal.wait_for("running; Ctrl-C stops it");
+        terminal.send(command);
+        terminal.wait_for("started a new session");
+        std::fs::write(fixture.work().join("go"), "").unwrap();
+        terminal.wait_for("  late zebra");
+        terminal.wait_for(READY);
+        terminal.send("/reasoning");
+        terminal.wait_for("the model has shown no reasoning yet");
+        terminal.type_text("\x0f");
+        terminal.wait_for("nothing to expand");
+        terminal.send("Who are you?");
+        fixture.wait_for_requests(2);
+        let asked = fixture.server.asked()[1].body.to_string();
+        assert!(
+            asked.contains("Who are you?") && !asked.contains("giraffe"),
+            "{asked}"
+        );
+        assert!(!asked.contains("zebra"), "{asked}");
+    }
 }

@@ -140,6 +140,41 @@ fn a_long_command_is_complete_and_scrolls() {
 }
 
 #[test]
+fn folded_diffs_and_calls_can_be_expanded() {
+    let code = "for (let n = 1; n <= 45; n++) await tools.readFile({ path: 'a.txt', limit: n });\n\
+        const lines = Array.from({ length: 200 }, (_, n) => `written row ${n}.`);\n\
+        await tools.writeFile({ path: 'long.txt', content: lines.join('\\n') }); return 'ended'";
+    let fixture = ChatFixture::new(super::script(code));
+    let mut terminal = fixture.open(&[], 80, 24, &[]);
+    terminal.send("Go");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    let folded = terminal.with_scrollback();
+    assert!(
+        folded.contains("… 6 more calls; type /expand to list all calls")
+            && folded.contains("✓ read_file a.txt · limit 40 ")
+            && !folded.contains("limit 41 "),
+        "{folded}"
+    );
+    assert!(
+        folded.contains("+written row 0.") && !folded.contains("+written row 199."),
+        "{folded}"
+    );
+    terminal.send("/expand");
+    terminal.wait_for("+written row 199.");
+    let expanded = terminal.with_scrollback();
+    for n in 1..=45 {
+        let row = format!("✓ read_file a.txt · limit {n} ");
+        assert!(expanded.contains(&row), "{row}\n{expanded}");
+    }
+    for n in 0..200 {
+        let row = format!("+written row {n}.");
+        assert!(expanded.contains(&row), "{row}\n{expanded}");
+    }
+    assert!(expanded.contains("✓ write_file long.txt"), "{expanded}");
+}
+
+#[test]
 fn exec_prints_finished_blocks_while_the_answer_streams_in() {
     let fixture = ChatFixture::new(|_| {
         // The end of the answer does not come, so that the table is complete and the rest is not.

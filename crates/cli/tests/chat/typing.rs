@@ -153,3 +153,20 @@ fn queued_messages_return_to_the_input_when_the_turn_is_stopped() {
     terminal.wait_for("› second");
     assert_eq!(fixture.server.asked().len(), 1);
 }
+
+#[test]
+fn alt_b_and_alt_d_move_and_cut_by_words() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.type_text("one two three");
+    terminal.wait_for("› one two three");
+    // Back by two words; what Alt-D cuts, Ctrl-Y inserts at the end.
+    terminal.type_text("\x1bb\x1bb\x1bd");
+    terminal.wait_for("› one  three");
+    terminal.type_text("\x05 \x19");
+    terminal.wait_for("› one  three two");
+    terminal.type_text("\r");
+    fixture.wait_for_requests(1);
+    assert!(last(&fixture.server.asked()[0]).contains("one  three two"));
+}

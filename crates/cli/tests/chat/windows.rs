@@ -4,7 +4,8 @@ use rustix::termios::{LocalModes, tcgetattr};
 
 use super::driver::ChatFixture;
 use super::server::Reply;
-use super::{READY, block, polite, text};
+use super::support::TestWorkspace;
+use super::{READY, block, polite, script, text};
 
 const PAGE: &str = "# A title\n\nSome **bold** words with `code` and a \
     [link](https://example.org), long enough to be broken.\n\n\
@@ -198,6 +199,33 @@ fn an_interrupted_question_for_a_key_restores_the_terminal() {
     assert!(!fixture.home().join("credentials.json").exists());
 }
 
+#[test]
+fn a_key_typed_at_a_terminal_is_stored_and_not_shown() {
+    let fixture = ChatFixture::new(polite);
+    let mut terminal = fixture.open(&["models", "login", "openai"], 100, 24, &[]);
+    terminal.wait_for("API key of openai:");
+    let master = terminal.master().try_clone().unwrap();
+    let echoes = || {
+        tcgetattr(&master)
+            .unwrap()
+            .local_modes
+            .contains(LocalModes::ECHO)
+    };
+    while echoes() {
+        std::thread::yield_now();
+    }
+    terminal.type_text("sk-typed\r");
+    let (status, screen) = terminal.wait_for_exit();
+    assert!(
+        status == 0 && screen.contains("stored the key of openai in "),
+        "{status}: {screen}"
+    );
+    assert!(!screen.contains("sk-typed"), "{screen}");
+    assert!(echoes());
+    let stored = std::fs::read_to_string(fixture.home().join("credentials.json")).unwrap();
+    assert!(stored.contains("sk-typed"), "{stored}");
+}
+
 /// Wide and combining characters, a task list and an aligned table.
 const WIDE_PAGE: &str = "# 見出し\n\n日本語の文章は幅が二倍です。 cafe\u{301} と résumé, words that wrap at \
     forty columns.\n\n| 名前 | n |\n|:--|--:|\n| 読む | 12 |\n| e\u{301} | 7 |\n\n- [x] 完了\n- [ ] open\n";
@@ -225,4 +253,27 @@ fn wide_and_combining_characters_are_aligned_at_every_width() {
         let rest = screen.split("☐ open\n").nth(1).unwrap();
         assert_eq!(rest.trim_start().lines().count(), 2, "{screen}");
     }
+}
+
+#[test]
+fn a_form_field_with_a_wide_name_wraps_its_input() {
+    let fixture = ChatFixture::new(script("return await odd.ask({ field: '名前' })"));
+    fixture.configure(&TestWorkspace::odd("odd", "good"));
+    let mut terminal = fixture.open(&[], 40, 40, &[]);
+    terminal.send("尋ねる");
+    terminal.wait_for("1. Fill in for odd");
+    terminal.choose(1);
+    terminal.wait_for("1 of 1: 名前");
+    terminal.type_text(&"日".repeat(20));
+    // The label takes 7 columns, and one is free at the end.
+    let (first, rest) = ("日".repeat(16), "日".repeat(4));
+    terminal.wait_for(&format!("\n名前 › {first}\n       {rest}\n"));
+    assert_eq!(terminal.emulator.screen().cursor_position().1, 15);
+    terminal.type_text("\r");
+    terminal.wait_for("1. Send to odd");
+    assert!(
+        terminal.screen().contains("名前: 日"),
+        "{}",
+        terminal.screen()
+    );
 }

@@ -254,6 +254,9 @@ fn a_locked_keyring_is_reported_before_the_question() {
     let seen = log_in(&workspace, "sk-own", &keyring.environment());
     assert_eq!(seen.status, 0, "{seen:?}");
     let keyring = keyring.lock();
+    let doctor = run(&workspace, &keyring, &["doctor"]);
+    let line = "! keyring        the system keyring is locked; unlock the keyring to use its keys";
+    assert!(doctor.out.contains(line), "{}", doctor.out);
     let mut command = workspace.command(&["models", "login", "own"]);
     // Standard input stays open: a command that waited for the key would not end.
     command.envs(keyring.environment()).stdin(Stdio::piped());

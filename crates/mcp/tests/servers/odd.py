@@ -133,7 +133,8 @@ def call(id, params):
         return text("slow but done")
     if name == "ask":
         asked["elicit"] = id
-        send({"jsonrpc": "2.0", "id": "elicit", "method": "elicitation/create", "params": {"message": "Which one?", "requestedSchema": {"type": "object", "properties": {"choice": {"type": "string"}}, "required": ["choice"]}}})
+        field = args.get("field", "choice")
+        send({"jsonrpc": "2.0", "id": "elicit", "method": "elicitation/create", "params": {"message": "Which one?", "requestedSchema": {"type": "object", "properties": {field: {"type": "string"}}, "required": [field]}}})
         if STATE:
             open(STATE, "w").close()
         return None
