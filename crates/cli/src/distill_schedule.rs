@@ -87,7 +87,7 @@ fn has_due_project(memory: &Memory) -> Result<bool> {
     Ok(memory.distill_states()?.iter().any(DistillState::is_due))
 }
 
-/// Starts `selvedge memory distill --due` in a process group of its own, so that it goes on when
+/// Starts `selvedge memory distill --due` in a process group of its own, so that it continues when
 /// the terminal is closed or interrupted. It finishes the session first, if there is one.
 fn start_detached(setup: &CliSetup, session: Option<EndedSession<'_>>) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
