@@ -136,6 +136,13 @@ impl Journal {
         .await
     }
 
+    /// Returns the fencing number of this process's claim on a session; `None` if it has claimed
+    /// none. Each claim by a process that does not own the session adds 1, and so does deleting a
+    /// part of the session.
+    pub fn claim_number(&self, session: &str) -> Option<i64> {
+        Some(self.claim_of(session)?.fence)
+    }
+
     /// Returns the claim of this process on a session; `None` if it has claimed none. To be read
     /// when a write is requested, not when it is executed.
     pub(crate) fn claim_of(&self, session: &str) -> Option<SessionClaim> {
