@@ -6,7 +6,7 @@ mod support;
 use selvedge_agent::{Session, SessionPages};
 use selvedge_journal::Journal;
 use selvedge_protocol::{
-    ConversationItem, FunctionCall, FunctionCallKind, MessageRole, TurnItem, WireApi,
+    ConversationItem, FunctionCall, FunctionCallKind, MessageRole, RuntimeEvent, TurnItem, WireApi,
 };
 use support::answer_encoding::{block, text};
 use support::server::Server;
@@ -99,7 +99,7 @@ async fn a_session_with_an_open_turn_is_not_kept() {
         // The turn is dropped after it has begun.
         tokio::select! {
             biased;
-            () = test.until(|_| true) => {}
+            () = test.until(|event| matches!(event, RuntimeEvent::TurnStarted { .. })) => {}
             _ = turn => panic!("the turn has ended"),
         }
     }
