@@ -108,6 +108,16 @@ struct AgentMemoryInner {
     idle: Mutex<CancellationToken>,
 }
 
+impl Drop for AgentMemoryInner {
+    fn drop(&mut self) {
+        // The task has no work left: it waits for the time to distill, for an agent that is gone.
+        let task = self.background_task.get_mut();
+        if let Some(task) = task.unwrap_or_else(PoisonError::into_inner).take() {
+            task.abort();
+        }
+    }
+}
+
 /// The history with which the prompts of a session begin.
 #[derive(Debug, Clone, Default)]
 struct PromptPrefix {

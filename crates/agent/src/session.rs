@@ -13,6 +13,7 @@ use selvedge_script as script;
 use serde_json::Value;
 
 use crate::AgentError;
+use crate::kept_session::{KeptSession, MeasuredSteps};
 use crate::session_record::{
     DelegatedUsage, SessionMark, SessionReader, SessionRow, SessionStep, SessionStepKind,
 };
@@ -39,6 +40,8 @@ pub struct Session {
     emitted_items: u64,
     /// The number of the last item in the journal.
     last_row_number: u32,
+    /// How many of the steps were measured when the session was closed before, and their size.
+    measured: MeasuredSteps,
 }
 
 /// The prompt of a turn.
@@ -122,6 +125,62 @@ impl Session {
         };
         let (id, reader, written) = journal.spawn_blocking(claim).await?;
         Ok(Self::new(id, Some(journal.clone()), reader, written))
+    }
+
+    /// Like [`Session::open`], with the full id and what [`Session::close`] returned before. The
+    /// session is read from the journal only if another process has claimed it since, or a part of
+    /// it was deleted.
+    pub async fn reopen(
+        journal: &Arc<Journal>,
+        id: &str,
+        kept: Option<KeptSession>,
+    ) -> Result<Self, AgentError> {
+        let Some(kept) = kept else {
+            return Self::open(journal, id).await;
+        };
+        let claimed = id.to_owned();
+        let claim = move |journal: &Journal| {
+            journal.claim_session(&claimed)?;
+            match kept.is_current(journal, &claimed)? {
+                true => Ok::<_, AgentError>((kept.content, kept.last_row_number, kept.measured)),
+                false => {
+                    let (content, written) = read_steps(journal, &claimed)?;
+                    Ok((content, written, MeasuredSteps::default()))
+                }
+            }
+        };
+        let (content, written, measured) = journal.spawn_blocking(claim).await?;
+        let session = Self::new(id.to_owned(), Some(journal.clone()), content, written);
+        Ok(session.with_measured(measured))
+    }
+
+    fn with_measured(mut self, measured: MeasuredSteps) -> Self {
+        self.measured = measured;
+        self
+    }
+
+    /// Gives the session up, and returns what it contains, for [`Session::reopen`]. Returns `None`
+    /// if it is only in memory, or a turn is open.
+    pub fn close(mut self) -> Option<KeptSession> {
+        let claim = self.journal.as_ref()?.claim_number(&self.id)?;
+        if self.has_open_turn() {
+            return None;
+        }
+        let content = SessionReader {
+            steps: std::mem::take(&mut self.steps),
+            turn: self.turn_number,
+            turn_end: self.turn_end.take(),
+            delegated: self.delegated,
+            start_note: self.start_note.take(),
+            turns_of_agents: std::mem::take(&mut self.turns_of_agents),
+            ..SessionReader::default()
+        };
+        Some(KeptSession {
+            measured: self.measured.with(&content.steps),
+            content,
+            last_row_number: self.last_row_number,
+            claim,
+        })
     }
 
     /// Opens a session to read it, also if another process owns it. Blocks while it reads.
@@ -210,6 +269,7 @@ impl Session {
             turns_of_agents: reader.turns_of_agents,
             emitted_items: 0,
             last_row_number: written,
+            measured: MeasuredSteps::default(),
         }
     }
 
@@ -253,14 +313,7 @@ impl Session {
     /// Returns all items with the numbers of their turns, in the order in which the model produced
     /// them. The output of a script follows the script.
     pub fn history(&self) -> Vec<(u32, TurnItem)> {
-        let turns = self.steps.chunk_by(|one, next| one.turn == next.turn);
-        turns
-            .flat_map(|steps| {
-                order_items(steps)
-                    .into_iter()
-                    .map(|item| (steps[0].turn, item))
-            })
-            .collect()
+        history_of(&self.steps)
     }
 
     /// Returns the items of one turn, in the same order as [`Session::history`].
@@ -435,13 +488,30 @@ impl Drop for Session {
 fn read_steps(journal: &Journal, id: &str) -> Result<(SessionReader, u32), AgentError> {
     let items = journal.items(id)?;
     let written = items.last().map_or(0, |item| item.number);
+    Ok((parse_rows(items)?, written))
+}
+
+/// Parses stored rows, of whole turns.
+pub(crate) fn parse_rows(rows: Vec<StoredRow>) -> Result<SessionReader, AgentError> {
     let mut reader = SessionReader::default();
-    for stored in items {
+    for stored in rows {
         let row = serde_json::from_value(stored.item)
             .map_err(|error| damaged_item(stored.number, &error))?;
         reader.push_row(stored.turn, row);
     }
-    Ok((reader, written))
+    Ok(reader)
+}
+
+/// Returns the items of steps with the numbers of their turns, as [`Session::history`] does.
+pub(crate) fn history_of(steps: &[SessionStep]) -> Vec<(u32, TurnItem)> {
+    let turns = steps.chunk_by(|one, next| one.turn == next.turn);
+    turns
+        .flat_map(|steps| {
+            order_items(steps)
+                .into_iter()
+                .map(|item| (steps[0].turn, item))
+        })
+        .collect()
 }
 
 fn damaged_item(number: u32, error: &serde_json::Error) -> AgentError {

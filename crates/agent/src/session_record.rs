@@ -154,7 +154,7 @@ impl SessionStep {
 pub(crate) struct SessionReader {
     pub(crate) steps: Vec<SessionStep>,
     /// Items whose mark has not been read yet.
-    pending_items: Vec<TurnItem>,
+    pub(crate) pending_items: Vec<TurnItem>,
     pub(crate) turn: u32,
     /// How the last turn ended; `None` if it is open.
     pub(crate) turn_end: Option<Result<TurnEnd, TurnError>>,

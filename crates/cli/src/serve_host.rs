@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use selvedge_agent::{AgentError, ChildSessions, Session, TurnActivity, TurnOptions, request_stop};
+use selvedge_agent::{AgentError, Session, TurnActivity, TurnOptions};
 use selvedge_config::{Config, UserFile};
 use selvedge_journal::{Journal, JournalError, Redactor};
 use selvedge_memory::Memory;
@@ -36,7 +36,8 @@ use crate::serve_errors::{
 };
 use crate::serve_failed_turn::fail_turn;
 use crate::serve_health::{check_folder, memory_check, memory_state};
-use crate::serve_items::read_items;
+use crate::serve_items::ItemPages;
+use crate::serve_kept_sessions::KeptSessions;
 use crate::serve_leases::{is_declared, is_lost, is_unfinished};
 use crate::serve_mcp_status::mcp_servers;
 use crate::serve_memory_views::{
@@ -45,6 +46,7 @@ use crate::serve_memory_views::{
 use crate::serve_recovery::{continue_item_ids, reconcile_events};
 use crate::serve_resume::{ScriptClaims, resume_run, script_tools, turn_is_running};
 use crate::serve_runs::{list_runs, replay_run, show_run};
+use crate::serve_stop::stop_other_process;
 use crate::served_runner::ServedTurn;
 use crate::session_configuration::SessionConfiguration;
 use crate::session_runner::{TurnPlace, TurnSurroundings, describe_end, run_message};
@@ -69,6 +71,8 @@ pub(crate) struct JournalHost {
     /// What the turns of each workspace share.
     workspaces: WorkspaceCache,
     script_claims: ScriptClaims,
+    kept_sessions: KeptSessions,
+    item_pages: ItemPages,
     /// The user's configuration, as it was when it had no errors.
     user_config: Mutex<Config>,
 }
@@ -87,6 +91,8 @@ impl JournalHost {
             requests,
             reader,
             script_claims: ScriptClaims::default(),
+            kept_sessions: KeptSessions::default(),
+            item_pages: ItemPages::default(),
             user_config: Mutex::new(user_config),
         }
     }
@@ -144,6 +150,7 @@ impl JournalHost {
         loop {
             tokio::time::sleep(UNUSED_CHECK_INTERVAL).await;
             self.workspaces.drop_unused().await;
+            self.kept_sessions.drop_idle();
         }
     }
 
@@ -234,7 +241,7 @@ impl JournalHost {
         };
         // The session stays claimed until its message is answered: another server that claims it
         // before would make the last writes of this turn fail.
-        let (state, answer, _claimed) = match run.await {
+        let (state, answer, session) = match run.await {
             Ok((session, outcome)) if is_unfinished(&journal, &session, outcome.as_ref()) => {
                 return Err(HostError::failed(
                     describe_end(&session, outcome.as_ref()).1,
@@ -260,7 +267,10 @@ impl JournalHost {
             return Err(HostError::failed("the events of the turn cannot be stored"));
         }
         let finished = journal.finish_and_release(&claimed.message, state, answer);
-        finished.await.map_err(HostError::failed)
+        finished.await.map_err(HostError::failed)?;
+        let kept = session.and_then(Session::close);
+        self.kept_sessions.put(&id, kept);
+        Ok(())
     }
 }
 
@@ -278,7 +288,8 @@ impl SessionHost for JournalHost {
         }
         // The turns of several sessions use the database at the same time.
         let journal = self.journal.for_session(session);
-        let open = match Session::open(&journal, session).await {
+        let kept = self.kept_sessions.take(session);
+        let open = match Session::reopen(&journal, session, kept).await {
             Ok(open) => open,
             Err(AgentError::Journal(JournalError::SessionInUse(_))) if is_shared => {
                 return Ok(HostedStep::OtherServer);
@@ -289,6 +300,7 @@ impl SessionHost for JournalHost {
         let claimed = journal.claim_next(session).await;
         let claimed = claimed.map_err(HostError::failed)?;
         let Some(claimed) = claimed else {
+            self.kept_sessions.put(session, open.close());
             return Ok(HostedStep::Busy);
         };
         let ended = self.run_claimed(open, &claimed, turn).await;
@@ -458,25 +470,7 @@ impl SessionHost for JournalHost {
     }
 
     async fn request_stop(&self, session: &str) -> Result<bool, HostError> {
-        let opened = tokio::task::spawn_blocking(crate::runs::open_user_journal).await;
-        let journal = opened
-            .map_err(HostError::failed)?
-            .map_err(HostError::failed)?;
-        let asked = request_stop(&journal, session, ChildSessions::KeepRunning).await;
-        if !asked.map_err(HostError::failed)?.is_empty() {
-            return Ok(true);
-        }
-        // Without a turn, the scripts that run were resumed by clients of this server or another.
-        let session = session.to_owned();
-        let cancel = move |journal: &Journal| {
-            let scripts = journal.open_scripts(&session)?;
-            scripts
-                .iter()
-                .try_for_each(|run| journal.request_cancel(run))?;
-            Ok::<_, JournalError>(!scripts.is_empty())
-        };
-        let cancelled = journal.spawn_blocking(cancel).await;
-        cancelled.map_err(|error| journal_failure(&error))
+        stop_other_process(session).await
     }
 
     async fn lost_scripts(&self) -> Result<Vec<String>, HostError> {
@@ -553,7 +547,8 @@ impl SessionHost for JournalHost {
         after: u64,
         limit: usize,
     ) -> Result<HostedItems, HostError> {
-        read_items(&self.reader, session, after, limit).await
+        let pages = &self.item_pages;
+        pages.read(&self.reader, session, after, limit).await
     }
 
     async fn call_tool(

@@ -160,6 +160,13 @@ impl Journal {
         Ok(())
     }
 
+    /// Returns the fencing number of this process's last claim on a session, also if it was
+    /// released; `None` if it never claimed it. Each claim by a process that does not own the
+    /// session adds 1, and so does deleting a part of the session.
+    pub fn claim_number(&self, session: &str) -> Option<i64> {
+        Some(self.claim_of(session)?.fence)
+    }
+
     /// Returns the last claim of this process on a session, also if it was released; `None` if it
     /// never claimed it. To be read when a write is requested, not when it is executed.
     pub(crate) fn claim_of(&self, session: &str) -> Option<SessionClaim> {

@@ -123,6 +123,9 @@ impl ForgetTransaction<'_> {
             return Ok(());
         };
         self.journal.check_session_free(self.connection, session)?;
+        // Processes that keep the items in memory read them again.
+        let sql = "UPDATE sessions SET fence = fence + 1 WHERE id = ?1";
+        execute(self.connection, sql, params![session])?;
         let mut spans = Vec::new();
         for turn in turns {
             spans.extend(turn_time_range(self.connection, session, *turn)?);

@@ -1,5 +1,7 @@
 //! Sessions and their items. They are stored unredacted and do not expire.
 
+use std::ops::RangeInclusive;
+
 use selvedge_database::{Connection, DatabaseError, Params, Row, params};
 use selvedge_protocol::new_id;
 use serde::{Deserialize, Serialize};
@@ -278,12 +280,48 @@ impl Journal {
         session: &str,
         turn: u32,
     ) -> Result<Vec<StoredRow>, JournalError> {
+        let condition = "session = ?1 AND turn >= ?2";
+        self.read_items(connection, condition, params![session, turn])
+    }
+
+    /// Returns the items of a session whose numbers are in a range, in order.
+    pub fn items_between(
+        &self,
+        session: &str,
+        numbers: RangeInclusive<u32>,
+    ) -> Result<Vec<StoredRow>, JournalError> {
+        let condition = "session = ?1 AND number >= ?2 AND number <= ?3";
+        let (first, last) = numbers.into_inner();
+        let connection = self.flushed_connection();
+        self.read_items(&connection, condition, params![session, first, last])
+    }
+
+    /// Returns how many items of a session have a smaller number, and the last number of all.
+    pub fn count_items_before(
+        &self,
+        session: &str,
+        number: u32,
+    ) -> Result<(u32, u32), JournalError> {
+        let connection = self.flushed_connection();
+        let count = "SELECT count(*) FROM items WHERE session = ?1 AND number < ?2";
+        let count: Option<u32> = query_first(&connection, count, params![session, number])?;
+        let last = "SELECT coalesce(max(number), 0) FROM items WHERE session = ?1";
+        let last: Option<u32> = query_first(&connection, last, params![session])?;
+        Ok((count.unwrap_or(0), last.unwrap_or(0)))
+    }
+
+    fn read_items(
+        &self,
+        connection: &Connection,
+        condition: &str,
+        values: Params<'_>,
+    ) -> Result<Vec<StoredRow>, JournalError> {
         let blob = select_blob_of("item");
         let mut read = connection.prepare_cached(&format!(
             "SELECT number, turn, item, at_ms, {blob} FROM items
-             WHERE session = ?1 AND turn >= ?2 ORDER BY number"
+             WHERE {condition} ORDER BY number"
         ))?;
-        let mut rows = read.query(params![session, turn])?;
+        let mut rows = read.query(values)?;
         let mut items = Vec::new();
         while let Some(row) = rows.next()? {
             let (item, blob) = (row.get_ref(2)?, row.get_ref(4)?);

@@ -46,8 +46,8 @@ async fn readyz(State(state): State<SharedState>) -> Result<&'static str, ApiErr
     }
 }
 
-/// Whether the journal can be read, as it was less than [`READINESS_AGE`] ago: clients need no token
-/// to ask.
+/// Whether the journal can be read, as it was less than [`READINESS_AGE`] ago: clients need no
+/// token to ask.
 #[derive(Default)]
 pub(crate) struct JournalReadiness(Mutex<Option<(Instant, bool)>>);
 

@@ -20,8 +20,8 @@ fn line_after<'a>(text: &'a str, word: &str) -> &'a str {
     rests.next().unwrap_or_else(|| panic!("no {word}: {text}"))
 }
 
-/// Starts a server with a command line whose home is a place in the file system, on a free port, and
-/// checks that a request is in the log.
+/// Starts a server with a command line whose home is a fixed folder, on a free port. Checks that a
+/// request is in the log.
 fn check_command_line(args: &[String], home: &str) {
     let fixture = ServeFixture::new(|_| vec![text("hello")].into());
     let own_home = fixture.workspace.home().display().to_string();

@@ -52,7 +52,7 @@ fn the_script_of_the_example_starts_a_session_that_the_server_runs() {
     });
     write_issues(&fixture.workspace.work());
     let (_server, client) = fixture.start();
-    let mut transcript = Transcript {
+    let mut transcript = ServeTranscript {
         client,
         text: String::new(),
         names: Vec::new(),
@@ -97,13 +97,13 @@ fn the_script_of_the_example_starts_a_session_that_the_server_runs() {
 }
 
 /// Requests and their responses, with stable ids and without times.
-struct Transcript {
+struct ServeTranscript {
     client: ApiClient,
     text: String,
     names: Vec<(String, &'static str)>,
 }
 
-impl Transcript {
+impl ServeTranscript {
     /// Sends a request, which must succeed.
     fn get(&mut self, path: &str) -> ApiResponse {
         let response = self.client.get(&format!("/api/v1/{path}"));

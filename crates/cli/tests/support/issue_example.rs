@@ -1,5 +1,5 @@
-//! The example of the docs: one script finds the most urgent issue, starts a session for it and posts
-//! to a channel.
+//! The example of the docs: one script finds the most urgent issue, starts a session for it and
+//! posts to a channel.
 
 use std::path::Path;
 
