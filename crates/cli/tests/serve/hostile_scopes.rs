@@ -36,6 +36,19 @@ fn through_others(code: &str, person: &str) -> [String; 3] {
     ]
 }
 
+/// Returns requests of an OpenAI client that let an agent run a script.
+fn completions(code: &str) -> [(&'static str, Value); 2] {
+    let text = format!("RUN:{code}");
+    let messages = json!([{"role": "user", "content": text}]);
+    [
+        (
+            "/v1/chat/completions",
+            json!({"model": "default", "messages": messages}),
+        ),
+        ("/v1/responses", json!({"model": "default", "input": text})),
+    ]
+}
+
 /// Returns the texts in the channel, and the sessions that follow it.
 fn channel_state(client: &ApiClient) -> (Vec<Value>, Value) {
     let read = client.get("/api/v1/channels/general/messages").body;
@@ -71,6 +84,11 @@ fn agents_of_a_token_without_the_scope_reach_no_channel() {
             assert_eq!(channel_state(&client), before, "{code}: {answer}");
         }
         for code in [ATTEMPTS[0], ATTEMPTS[7]] {
+            for (path, body) in completions(code) {
+                let answer = attacker.post(path, body);
+                assert!(!answer.text.contains("zebra"), "{path}: {answer:?}");
+                assert_eq!(channel_state(&client), before, "{path}: {answer:?}");
+            }
             for code in through_others(code, &person) {
                 let own = attacker.session(json!({}));
                 let answer = run_script(&attacker, &own, &code);
@@ -85,12 +103,10 @@ fn agents_of_a_token_without_the_scope_reach_no_channel() {
         let answer = run_script(&client, &client.session(json!({})), &code);
         assert!(answer.contains("zebra"), "{code}: {answer}");
     }
-    let answer = run_script(
-        &client,
-        &person,
-        "return Object.keys(tools.channels).join()",
-    );
-    assert!(answer.contains("read"), "{answer}");
+    for (path, body) in completions(ATTEMPTS[0]) {
+        let answer = client.post(path, body);
+        assert!(answer.text.contains("zebra"), "{path}: {answer:?}");
+    }
 }
 
 #[test]
