@@ -18,8 +18,8 @@
 # make lint         check formatting, clippy and rustdoc without warnings
 # make check        compile what no test compiles: features otlp and pocket, fuzz targets
 # make deny         check licences, duplicate packages, sources, advisories (deny.toml) and build scripts
-# make dist         build, attack and pack a release: archive, Debian package and checksums in dist/;
-#                   test that the guide works from the archive
+# make dist         build, attack and pack a release: archive, Debian package and checksums in dist/
+#                   and test that the guide works from the archive
 
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)

@@ -107,7 +107,7 @@ impl FormPrompt {
         }
     }
 
-    /// Returns the digit that begins the text typed or pasted last, and that was taken for a choice.
+    /// Returns the digit that begins the text typed or pasted last, if it was taken for a choice.
     pub(crate) fn take_typed_digit(&mut self) -> Option<char> {
         match &mut self.state {
             FormPromptState::Choosing(options) => options.take_typed_digit(),

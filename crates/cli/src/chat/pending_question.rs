@@ -120,7 +120,7 @@ impl ChatQuestion {
         }
     }
 
-    /// Returns the digit that begins the text typed or pasted last, and that was taken for a choice.
+    /// Returns the digit that begins the text typed or pasted last, if it was taken for a choice.
     pub(crate) fn take_typed_digit(&mut self) -> Option<char> {
         match self {
             Self::Approval(prompt) => prompt.take_typed_digit(),

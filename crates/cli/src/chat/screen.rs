@@ -328,9 +328,16 @@ mod tests {
             .collect()
     }
 
+    /// Returns the rows as they stand on the terminal: a line that it wrapped has several.
+    fn text(terminal: &vt100::Parser) -> String {
+        let screen = terminal.screen();
+        let rows: Vec<String> = screen.rows(0, screen.size().1.get()).collect();
+        rows.join("\n").trim_end().to_owned()
+    }
+
     fn show(screen: &mut ChatScreen<Vec<u8>>, terminal: &mut vt100::Parser) -> String {
         terminal.process(&std::mem::take(&mut screen.out));
-        terminal.screen().contents()
+        text(terminal)
     }
 
     #[test]
@@ -354,7 +361,7 @@ mod tests {
         );
         terminal.screen_mut().set_scrollback(100);
         assert!(
-            terminal.screen().contents().starts_with("line 0\nline 1"),
+            text(&terminal).starts_with("line 0\nline 1"),
             "all rows are in the scrollback"
         );
     }

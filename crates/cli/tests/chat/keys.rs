@@ -333,13 +333,13 @@ fn changes_of_a_turn_can_be_undone() {
     terminal.send("/undo");
     terminal.wait_for("turn 1 was undone before");
     // The model learns of it once.
-    for (message, told) in [("What now?", true), ("And now?", false)] {
+    for (message, is_noted) in [("What now?", true), ("And now?", false)] {
         let before = fixture.server.asked().len();
         terminal.send(message);
         fixture.wait_for_requests(before + 1);
         let asked = last(&fixture.server.asked()[before]);
         let note = asked.contains("I undid the file changes of turn 1: a.txt");
-        assert!(asked.contains(message) && note == told, "{asked}");
+        assert!(asked.contains(message) && note == is_noted, "{asked}");
         terminal.wait_for(READY);
     }
 }

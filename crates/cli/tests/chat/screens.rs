@@ -138,7 +138,8 @@ fn the_list_of_commands() {
 
 #[test]
 fn a_run_outside_of_the_chat() {
-    let code = "await tools.exec({ command: ['sh', '-c', 'exit 3 # 日本語日本語日本語日本語日本語日本語日本語'] });\n\
+    let code = "await tools.exec({ command: \
+        ['sh', '-c', 'exit 3 # 日本語日本語日本語日本語日本語日本語日本語'] });\n\
         await tools.exec({ command: ['sh', '-c', 'true cafe\u{301}'] });\n\
         console.log('表示 🎉');\nreturn '終わり e\u{301}'";
     compare(
