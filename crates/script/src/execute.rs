@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallError, ErrorCode, Ledger, LedgerError, LimitKind,
-    LimitSurface, Phase, ReachedLimit, ResumeAs, RunStart, RunStatus, RuntimeEvent, ScriptError,
-    ScriptMode, ScriptToolCallOutput, TimeoutSource, new_id,
+    ApprovalPolicy, CallError, ErrorCode, Ledger, LedgerError, LimitKind, LimitSurface, Phase,
+    ReachedLimit, ResumeAs, RunStart, RunStatus, RuntimeEvent, ScriptError, ScriptMode,
+    ScriptToolCallOutput, TimeoutSource, new_id,
 };
 use selvedge_tools::{
     CallFailure, ExternalCancel, Scope, ScriptSource, SuspendPolicy, TaskContext,

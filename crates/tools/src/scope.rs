@@ -320,7 +320,9 @@ impl Scope {
     /// Returns the ids of the recorded calls that a run that resumes this one has to decide.
     pub fn undecided_calls(&self) -> BTreeSet<String> {
         let by_call = self.lock_resume_as_by_call();
-        let undecided = by_call.iter().filter(|(_, as_)| **as_ == ResumeAs::Undecided);
+        let undecided = by_call
+            .iter()
+            .filter(|(_, as_)| **as_ == ResumeAs::Undecided);
         undecided.map(|(id, _)| id.clone()).collect()
     }
 
