@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::Arc;
 
-use selvedge_journal::Journal;
+use selvedge_journal::{Journal, JournalOptions};
 use selvedge_protocol::{
     ApprovalPolicy, AuthorKind, InboxState, MAX_CREATED_SESSIONS, MAX_SESSION_DEPTH, MessageAuthor,
     NewInboxMessage, NewSession, SandboxPolicy, SessionError, SessionFilter, SessionFolder,
@@ -125,6 +125,25 @@ fn a_created_session_has_its_origin_and_its_first_message() {
         ..SessionFilter::default()
     };
     assert_eq!(list(by_title), [session.id]);
+}
+
+#[test]
+fn large_items_are_read_as_they_were_written() {
+    for encryption_key in [None, Some([9; 32])] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = JournalOptions {
+            encryption_key,
+            ..JournalOptions::default()
+        };
+        let journal = Journal::open_with(store(dir.path()), &options).unwrap();
+        let session = journal.begin_session("/w", None).unwrap();
+        let large = json!({"text": "large ".repeat(10_000)});
+        let items = vec![json!("small"), large.clone(), json!({"cost": 0.1}), large];
+        let append = journal.append_rows(&session, 0, 1, items.clone());
+        append.wait().unwrap();
+        let read = journal.items(&session).unwrap().into_iter();
+        assert_eq!(read.map(|row| row.item).collect::<Vec<_>>(), items);
+    }
 }
 
 #[test]
