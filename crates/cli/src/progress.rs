@@ -273,11 +273,14 @@ impl ProgressLines {
             "" => format!("{:.1} ms", call.duration_ms),
             words => visible_line(words).into_owned(),
         };
-        let mut called = visible_line(&format!("{}{args_summary}", call.tool)).into_owned();
+        let mut called = format!("{}{args_summary}", visible_line(&call.tool));
         if self.is_terminal && label.reason.is_none() {
             // The outcome stays visible behind long arguments, in one line.
             let taken = label.mark.width() + 1 + 2 + outcome.width();
-            called = truncate(&called, terminal_width().saturating_sub(taken));
+            called = truncate(
+                &visible_line(&called),
+                terminal_width().saturating_sub(taken),
+            );
         }
         let line = ProgressLine {
             mark: label.mark,
