@@ -110,11 +110,9 @@ struct AgentMemoryInner {
 
 impl Drop for AgentMemoryInner {
     fn drop(&mut self) {
-        // The task has no work left: it waits for the time to distill, for an agent that is gone.
-        let task = self.background_task.get_mut();
-        if let Some(task) = task.unwrap_or_else(PoisonError::into_inner).take() {
-            task.abort();
-        }
+        // A task that waits for the time to distill has no work left: its agent is gone.
+        let idle = self.idle.get_mut();
+        idle.unwrap_or_else(PoisonError::into_inner).cancel();
     }
 }
 

@@ -394,7 +394,8 @@ async fn a_model_without_batches_has_one_open_request_at_a_time() {
     let memory = open(&dir);
     for n in 0..200 {
         let sentences = (0..60).map(|at| format!("Crate {at} of ferry {n} has {} bolts. ", n * at));
-        let turn = NewTurn::text("user", &sentences.collect::<String>());
+        let text: String = sentences.collect();
+        let turn = NewTurn::text("user", &text);
         memory.append("s", &turn).unwrap();
     }
     let model = NoBatches {

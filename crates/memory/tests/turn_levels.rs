@@ -153,7 +153,7 @@ async fn two_tasks_ask_about_a_turn_once() {
     let tasks = (memory.summarise("s", &model), memory.summarise("s", &model));
     let (first, second) = tokio::join!(tasks.0, tasks.1);
     assert_eq!(first.unwrap() + second.unwrap(), 3);
-    assert_eq!(model.0.into_inner().unwrap().len(), 3);
+    assert_eq!(model.0.lock().unwrap().len(), 3);
 }
 
 fn turn_with_script() -> Vec<u8> {

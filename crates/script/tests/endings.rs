@@ -291,7 +291,7 @@ fn race_does_not_cancel_calls_that_are_spread_into_it() {
 fn the_hint_to_resume_names_a_call_that_may_have_changed_something() {
     let ledger = Arc::new(MemoryLedger::default());
     let fixture = TestFixture::with(
-        |orchestrator| orchestrator.with_ledger(ledger),
+        |orchestrator| orchestrator.with_ledger(ledger.clone()),
         Limits::default(),
     );
     let source = "void tools.sleep({ms: 60000}); void tools.stubborn({ms: 60000});
