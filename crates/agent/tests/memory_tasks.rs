@@ -6,7 +6,9 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_agent::{AgentMemory, AgentMemoryOptions, AgentProject, HistoryStrategyKind};
+use selvedge_agent::{
+    AgentMemory, AgentMemoryOptions, AgentProject, BackgroundWork, HistoryStrategyKind,
+};
 use selvedge_journal::Redactor;
 use selvedge_memory::Memory;
 use selvedge_protocol::{TurnEnd, WireApi};
@@ -36,6 +38,7 @@ async fn an_agent_that_is_dropped_leaves_no_task_behind() {
             max_recall_tokens: 600,
             distill_idle_time: Some(Duration::from_secs(3600)),
             project: AgentProject::default(),
+            background_work: BackgroundWork::InProcess,
         };
         let of_turn = AgentMemory::new(memory.clone(), options, None);
         let agent = test.agent(&server).with_memory(&of_turn);

@@ -88,7 +88,7 @@ fn trust_shows_what_the_files_set_and_trusts_them_after_yes() {
     terminal.wait_for(READY);
     std::fs::create_dir(fixture.work().join(".selvedge")).unwrap();
     let file = fixture.work().join(".selvedge/config.toml");
-    std::fs::write(file, "model = \"other\"\n").unwrap();
+    std::fs::write(&file, "model = \"other\"\n").unwrap();
     let asked_model = || {
         assert!(fixture.run(&["-p", "Hello"]).status.success());
         fixture.server.asked().last().unwrap().body["model"].clone()
