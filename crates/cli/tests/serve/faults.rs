@@ -149,8 +149,8 @@ fn oversized_and_malformed_requests_leave_nothing_behind() {
     let large = json!({"text": "x".repeat(100_000)}).to_string();
     let nested = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
     let long = "x".repeat(64 << 10);
-    type RequestCase = (&'static [(&'static str, &'static str)], &'static str, u16);
-    let requests: [RequestCase; 5] = [
+    type RequestCase<'a> = (&'a [(&'a str, &'a str)], &'a str, u16);
+    let requests: [RequestCase<'_>; 5] = [
         (&[], large.as_str(), 413),
         (&[], "{\"text\": \"x\"", 400),
         (&[], nested.as_str(), 400),
