@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::answer_encoding::{block, text, think};
 use crate::fixture::ServeFixture;
+use crate::isolation::last_text;
 use crate::server::{Asked, Reply};
 use crate::support::api::{ApiClient, ApiServer};
 use crate::support::{TEST_TIMEOUT, store};
@@ -95,12 +96,9 @@ const RIGHT_TO_LEFT: &str = "مرحبا بالعالم، شغّل `cargo test` �
 
 /// A model that does what the last message says.
 pub(crate) fn obeys(asked: &Asked) -> Reply {
-    let messages = asked.body["messages"].as_array().unwrap();
-    let last = messages.last().unwrap()["content"]
-        .as_str()
-        .unwrap_or_default();
-    // What the memory adds may stand after the message, and earlier turns in tags before it.
-    let last = last.split("\n\n<recalled>").next().unwrap();
+    let last = last_text(asked);
+    let last = last.as_str();
+    // Earlier turns may stand in tags before the message.
     let newest = last
         .rsplit_once("</T-")
         .and_then(|(_, rest)| rest.split_once('>'));
