@@ -1,5 +1,5 @@
 //! How long a turn waits for a memory that does not answer.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
 
