@@ -33,9 +33,9 @@ struct BlockedModel {
 impl SmallModel for BlockedModel {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         self.asked.add_permits(1);
-        async {
+        async move {
             let _answering = self.may_answer.acquire().await;
-            Ok("{}".to_owned())
+            Ok(r#"{"lessons": []}"#.to_owned())
         }
         .boxed()
     }
