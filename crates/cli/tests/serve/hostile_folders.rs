@@ -83,7 +83,7 @@ fn agents_change_nothing_in_another_workspace_of_a_temporary_folder() {
     assert_eq!(names_in(&target), ["notes.txt"]);
     let notes = std::fs::read_to_string(target.join("notes.txt")).unwrap();
     assert_eq!(notes, "zebra");
-    // Both workspaces are usable, and agents are not told of others.
+    // Both workspaces are usable, and prompts do not name others.
     let session = client.session(json!({}));
     run_script(
         &client,
