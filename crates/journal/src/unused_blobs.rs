@@ -52,7 +52,7 @@ fn remove_if_unused(connection: &Connection, hashes: &[Vec<u8>]) -> Result<usize
     let sql = format!("SELECT hash FROM blobs WHERE hash = ?1{lock}");
     let mut locked: Vec<Vec<u8>> = Vec::new();
     for hash in hashes {
-        locked.extend(query_first(connection, &sql, params![hash])?);
+        locked.extend(query_first::<Vec<u8>>(connection, &sql, params![hash])?);
     }
     // Read after the locks were taken, so that it sees the rows of the transactions before.
     let unused: HashSet<Vec<u8>> = find_unused(connection)?.into_iter().collect();
