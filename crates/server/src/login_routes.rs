@@ -230,8 +230,8 @@ mod tests {
     #[test]
     fn what_a_browser_says_about_a_request_decides() {
         let own = Some("http://localhost:7420");
-        for (method, origin, sites, is_admitted) in [
-            ("GET", None, &[][..], true),
+        let cases: &[(&str, Option<&str>, &[&str], bool)] = &[
+            ("GET", None, &[], true),
             ("GET", None, &["same-origin"], true),
             ("GET", own, &["same-origin"], true),
             ("HEAD", None, &["none"], true),
@@ -249,9 +249,10 @@ mod tests {
             ("POST", own, &["same-site"], false),
             ("DELETE", own, &["cross-site"], false),
             ("POST", None, &["same-origin"], false),
-        ] {
-            let admitted = check_site(method, origin, sites);
-            assert_eq!(admitted, is_admitted, "{method} {origin:?} {sites:?}");
+        ];
+        for (method, origin, sites, is_admitted) in cases {
+            let admitted = check_site(method, *origin, sites);
+            assert_eq!(admitted, *is_admitted, "{method} {origin:?} {sites:?}");
         }
     }
 
