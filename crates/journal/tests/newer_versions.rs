@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use rusqlite::Connection;
-use selvedge_journal::{Journal, JournalError, JournalOptions};
+use selvedge_journal::{Journal, JournalError, JournalOptions, MEMORY_SCHEMA_VERSION};
 use selvedge_protocol::{DocumentKind, DocumentStore, NewDocument};
 
 const FILE: &str = "journal.sqlite";
@@ -61,7 +61,12 @@ fn bytes(folder: &Path) -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn a_newer_journal_is_refused_and_not_written() {
-    for (component, version, known) in [("journal", 99, 1), ("memory", 7, 6), ("channels", 1, 0)] {
+    let memory = MEMORY_SCHEMA_VERSION;
+    for (component, version, known) in [
+        ("journal", 99, 1),
+        ("memory", memory + 1, memory),
+        ("channels", 1, 0),
+    ] {
         for state in [
             FileState::Closed,
             FileState::WithLog,
