@@ -76,8 +76,8 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ),
     ("crates/mcp/src/login.rs", "writes tokens"),
     (
-        "crates/memory/src/distill_unit.rs",
-        "opens a file to lock it, reads nothing",
+        "crates/memory/src/distill_lock.rs",
+        "opens and reads its own lock file, and the id of the machine",
     ),
     (
         "crates/models/src/port_owner.rs",

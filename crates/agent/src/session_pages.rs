@@ -13,7 +13,7 @@ const LAST_ROW: u32 = i32::MAX as u32;
 /// may grow, is counted each time.
 #[derive(Debug, Default)]
 pub struct SessionPages {
-    /// Oldest first.
+    /// The turns that were counted, the oldest first.
     turns: Vec<CountedTurn>,
     /// The number of the first row after these turns.
     next_row: u32,

@@ -128,9 +128,12 @@ pub(crate) fn restore_line_editing() {
 /// for that of the device itself, which one of the standard streams is.
 #[cfg(unix)]
 fn terminal_path() -> io::Result<PathBuf> {
-    let (input, errors, output) = (io::stdin(), io::stderr(), io::stdout());
     match cfg!(target_os = "macos") {
-        true => device_path(&[input.as_fd(), errors.as_fd(), output.as_fd()]),
+        true => device_path(&[
+            io::stdin().as_fd(),
+            io::stderr().as_fd(),
+            io::stdout().as_fd(),
+        ]),
         false => Ok("/dev/tty".into()),
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use selvedge_protocol::LeaseObserver;
 
 /// How long commands may run. On Linux the init process of each command reads it, so the command is
-/// killed also if this process is stopped. On other systems the lease is checked only when a command
-/// starts.
+/// killed also if this process is stopped. On other systems the lease is checked only when a
+/// command starts.
 #[derive(Debug, Default)]
 pub struct CommandLease {
     /// Nanoseconds since the machine was started, sleep included.

@@ -135,8 +135,8 @@ impl Connection {
     }
 
     /// Returns the end of a `SELECT` in a transaction that may write: the rows that it returns
-    /// cannot be deleted or changed until the end of this transaction. Several transactions can have
-    /// this lock of a row at the same time.
+    /// cannot be deleted or changed until the end of this transaction. Several transactions can
+    /// have this lock of a row at the same time.
     pub fn shared_row_lock(&self) -> &'static str {
         match &self.backend {
             // The transaction has locked the whole file.

@@ -234,8 +234,8 @@ impl JournalError {
         self.has_kind(DatabaseErrorKind::Unavailable)
     }
 
-    /// Whether the write may have been committed: the connection to the database was lost meanwhile,
-    /// and the database did not tell.
+    /// Whether the write may have been committed: the connection to the database was lost
+    /// meanwhile, and the database did not tell.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         self.has_kind(DatabaseErrorKind::OutcomeUnknown)
     }

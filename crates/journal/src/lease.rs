@@ -260,8 +260,8 @@ impl OwnerLease {
         Ok(())
     }
 
-    /// Removes the rows of processes that ended long ago, from time to time. A process without a row
-    /// counts as ended, so all processes must have had the time to renew their leases before.
+    /// Removes the rows of processes that ended long ago, from time to time. A process without a
+    /// row counts as ended, so all processes must have had the time to renew their leases before.
     fn remove_ended(
         &self,
         connection: &Connection,

@@ -13,8 +13,8 @@ const MIN_PART_TOKENS: u32 = 40;
 /// Tokens of the signs around a quote.
 const MARGIN_TOKENS: u32 = 8;
 
-/// Returns texts about layers that have at most `room` tokens together: a layer that does not fit is
-/// quoted in part, or only mentioned.
+/// Returns texts about layers that have at most `room` tokens together: a layer that does not fit
+/// is quoted in part, or only mentioned.
 pub(crate) fn quote_layers(layers: &[&Lesson], question: &str, room: u32) -> Vec<String> {
     let terms = query_terms(question);
     let mut left = room;

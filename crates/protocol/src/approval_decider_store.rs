@@ -34,7 +34,7 @@ pub enum DecisionRace {
 /// Records who decided about approval requests. It promises:
 ///
 /// - Of several decisions about a request, the first one wins, at whichever servers they arrive;
-///   the others are told so.
+///   the others get [`DecisionRace::Lost`].
 /// - A decision is recorded before the turn receives it.
 #[async_trait]
 pub trait ApprovalDeciderStore: Send + Sync {
