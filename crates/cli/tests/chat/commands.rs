@@ -143,7 +143,7 @@ fn runs_are_listed_and_sessions_are_listed_and_continued() {
         let run = lines.next().unwrap_or_default();
         heading.ends_with("SCRIPT")
             && run.contains("completed")
-            && run.contains("  1 call  return (await tools.readFile")
+            && run.contains("  1 call  return (await tools.read")
     });
     terminal.send("/new");
     terminal.wait_for("started a new session");
