@@ -1,5 +1,7 @@
 //! Keys of the chat, commands of the user, and the commands about the session and the folder.
 
+use serde_json::json;
+
 use super::driver::ChatFixture;
 use super::{block, last, polite, script, text, think};
 
