@@ -23,6 +23,10 @@ use crate::state::SharedState;
 const CALL_BATCH_DELAY: Duration = Duration::from_millis(50);
 /// How long a turn is quiet before its message is read, which may have ended without an event.
 const MESSAGE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// How long an answer waits at most until its end is stored.
+const STORED_END_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often an answer looks whether another server has stored its end.
+const END_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a turn did.
 #[derive(Debug, PartialEq)]
@@ -329,6 +333,7 @@ impl RunningAnswer {
             }
             "turn.completed" if event["turn"].as_u64() == self.turn => {
                 self.interrupt_on_drop = false;
+                self.wait_for_stored_end().await;
                 let usage = serde_json::from_value(event["usage"].clone());
                 let end = event["finish_reason"].as_str().unwrap_or_default();
                 Some(AnswerUpdate::Ended {
@@ -344,6 +349,26 @@ impl RunningAnswer {
             }
             _ => None,
         }
+    }
+
+    /// Waits until the end of the message is stored: a client that has its answer finds the session
+    /// without a queued message. The answer is complete in any case.
+    async fn wait_for_stored_end(&self) {
+        let (sessions, id) = (&self.state.stores.sessions, &self.session);
+        let ends = self.state.workers.message_ends.of_session(id);
+        let stored = async {
+            loop {
+                let ended = ends.notified();
+                match sessions.message(id, self.number).await {
+                    // The turns of other servers notify nothing here.
+                    Ok(message) if message.state.is_open() => {
+                        let _ = tokio::time::timeout(END_POLL_INTERVAL, ended).await;
+                    }
+                    _ => return,
+                }
+            }
+        };
+        let _ = tokio::time::timeout(STORED_END_TIMEOUT, stored).await;
     }
 
     /// Looks whether an event begins the turn of the message, or says that it cannot begin.
