@@ -58,6 +58,10 @@ fn chat_completions_are_turns_of_new_sessions() {
     let session = done.body["metadata"]["session"].as_str().unwrap();
     let shown = client.get(&format!("/api/v1/sessions/{session}"));
     assert_eq!(shown.body["environment"], "small");
+    assert_eq!(
+        shown.body["queued"], 0,
+        "the answer is stored before it is sent"
+    );
     // The same as a stream.
     let mut streamed = request;
     streamed["stream"] = json!(true);
