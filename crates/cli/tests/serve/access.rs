@@ -156,7 +156,16 @@ fn a_token_reaches_only_its_scopes_and_workspaces() {
     std::fs::create_dir_all(&other).unwrap();
     let other = other.to_str().unwrap();
     let (server, client) = fixture.start();
-    let foreign = create_token(workspace, &["foreign", "--workspace", other]);
+    let scopes = [
+        "--scope",
+        "sessions",
+        "--scope",
+        "documents",
+        "--scope",
+        "channels",
+    ];
+    let args = [&["foreign", "--workspace", other][..], &scopes].concat();
+    let foreign = create_token(workspace, &args);
     let foreign = server.client(&foreign);
     let reader = create_token(workspace, &["reader", "--scope", "channels"]);
     let reader = server.client(&reader);
