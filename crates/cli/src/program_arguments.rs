@@ -36,8 +36,8 @@ const CODE_OPTIONS: [&str; 24] = [
 /// Variables with folders that are checked otherwise, or in which programs execute nothing.
 const OTHER_VARIABLES: [&str; 4] = ["PATH", "TEMP", "TMP", "TMPDIR"];
 
-/// Returns the first path in the arguments and variables of a program that exists and that agents
-/// can write. `folder` is where the program starts. A folder is accepted as data after a word that
+/// Returns the first path in the arguments and variables of a program that agents can write, or
+/// create if it is absolute. `folder` is where the program starts. A folder is accepted as data after a word that
 /// names the server, as in `npx -y server-filesystem DIR`.
 pub(crate) fn writable_argument(
     args: &[String],
@@ -75,7 +75,7 @@ fn is_code_option(arg: &str) -> bool {
     }
 }
 
-/// Returns the existing paths that a text is or contains: after `=`, in a list, in a `file:` URL,
+/// Returns the paths that a text is or contains, if they exist or are absolute: after `=`, in a list, in a `file:` URL,
 /// or as a word of a shell command.
 fn named_paths(text: &str, folder: &Path) -> Vec<PathBuf> {
     let is_end = |c: char| c.is_whitespace() || "=:,;@'\"`()<>|&{}[]".contains(c);
@@ -90,10 +90,16 @@ fn named_paths(text: &str, folder: &Path) -> Vec<PathBuf> {
         .chain(parts)
         .chain(absolute)
         .chain(rests);
-    let paths = all
-        .filter(|name| !name.is_empty())
-        .map(|name| folder.join(name));
-    paths.filter(|path| path.exists()).collect()
+    let paths = all.filter(|name| !name.is_empty());
+    // An absolute path in a folder that exists may be created later.
+    paths
+        .filter(|name| folder.join(name).exists() || has_folder(Path::new(name)))
+        .map(|name| folder.join(name))
+        .collect()
+}
+
+fn has_folder(path: &Path) -> bool {
+    path.is_absolute() && path.parent().is_some_and(Path::is_dir)
 }
 
 #[cfg(test)]
@@ -136,6 +142,7 @@ mod tests {
             &["link.py"],
             &["lib/run.py"],
             &["OPEN/with space.js"],
+            &["OPEN/missing.py"],
             &["--import=OPEN/run.py"],
             &["--import=file://OPEN/run.py"],
             &["--opt=a=OPEN/run.py"],
@@ -161,7 +168,8 @@ mod tests {
             &[][..],
             &["SAFE/run.py"],
             &["run.py"],
-            &["OPEN/missing.py"],
+            &["SAFE/missing.py"],
+            &["OPEN/missing/later.py"],
             &["-y", "server-filesystem", "OPEN"],
             &["-y", "@scope/server-filesystem", "SAFE", "OPEN"],
             &["mcp-server-git", "--repository", "OPEN"],
