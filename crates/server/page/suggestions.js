@@ -5,7 +5,7 @@ import { fill, h } from '/page/dom.js';
 import { plural, visible } from '/page/format.js';
 
 /** Most suggestions that are shown. */
-const MAX_SHOWN = 12;
+const MAX_SHOWN = 8;
 
 /**
  * Adds suggestions to a field. `find(before, isAsked)` returns those for the text before the cursor
