@@ -105,7 +105,7 @@ export const hostileFlows = {
     await show(page, 'documents');
     await page.waitForSelector('td.id:has-text("issues/[U+202E]dm.md")');
     await checkVisible(page, 'the documents');
-    await page.click('td >> text=[U+202E]dm.md');
+    await page.click('td a:has-text("[U+202E]dm")');
     await page.waitForSelector('h2:has-text("issues/[U+202E]dm.md")');
     await page.waitForSelector('.preview:has-text("hidden")');
     await checkVisible(page, 'a document');
