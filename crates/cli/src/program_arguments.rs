@@ -37,15 +37,18 @@ const CODE_OPTIONS: [&str; 24] = [
 const OTHER_VARIABLES: [&str; 4] = ["PATH", "TEMP", "TMP", "TMPDIR"];
 
 /// Returns the first path in the arguments and variables of a program that agents can write, or
-/// create if it is absolute. `folder` is where the program starts. A folder is accepted as data after a word that
-/// names the server, as in `npx -y server-filesystem DIR`.
+/// create if it is absolute. `folder` is where the program starts. A folder is accepted as data
+/// after a word that names the server, as in `npx -y server-filesystem DIR`.
 pub(crate) fn writable_argument(
     args: &[String],
     env: &BTreeMap<String, String>,
     folder: &Path,
     may_write: &dyn Fn(&Path) -> bool,
 ) -> Option<PathBuf> {
-    let is_replaceable = |path: &PathBuf| writable_place(path, may_write).is_some();
+    let is_replaceable = |path: &PathBuf| {
+        let missing_in = path.parent().filter(|_| !path.exists());
+        writable_place(missing_in.unwrap_or(path), may_write).is_some()
+    };
     let (mut is_named, mut before) = (false, "");
     for arg in args {
         let paths = named_paths(arg, folder);
@@ -75,8 +78,8 @@ fn is_code_option(arg: &str) -> bool {
     }
 }
 
-/// Returns the paths that a text is or contains, if they exist or are absolute: after `=`, in a list, in a `file:` URL,
-/// or as a word of a shell command.
+/// Returns the paths that a text is or contains, if they exist or are absolute: after `=`, in a
+/// list, in a `file:` URL, or as a word of a shell command.
 fn named_paths(text: &str, folder: &Path) -> Vec<PathBuf> {
     let is_end = |c: char| c.is_whitespace() || "=:,;@'\"`()<>|&{}[]".contains(c);
     let parts = text.split(is_end);

@@ -282,9 +282,8 @@ fn answers_that_do_not_fit_are_reached_with_the_arrows() {
     // A long message in the input leaves the answers on the screen.
     terminal.type_text(&"some words ".repeat(30));
     terminal.wait_for("1. Approve this call, once");
-    terminal.type_text("\x1b");
-    // The message takes the place of the line that says that the call was denied.
-    terminal.wait_for("Done.");
+    terminal.type_text("\x15\x1b");
+    terminal.wait_for("» denied");
     assert!(!fixture.work().join("made").exists());
 }
 

@@ -119,6 +119,7 @@ fn a_server_begins_a_due_run_when_it_starts() {
     });
     fixture.import_project(60);
     let distilled = || fixture.number("SELECT sum(distilled) FROM memory_sessions");
+    fixture.out(WORK, &["serve", "token", "create", "me"]);
     let serve = ["serve", "--addr", "127.0.0.1:0"];
     let_hours_pass(&fixture, 13);
     let server = KilledOnDrop(fixture.command(WORK, &serve).spawn().unwrap());

@@ -189,7 +189,7 @@ fn a_server_executes_no_files_of_the_workspace() {
         ));
         let write = format!("await tools.writeFile({{ path: 'helper.py', content: {module} }})");
         run_script(&client, &session, &write);
-        std::fs::create_dir(work.join("bin")).unwrap();
+        std::fs::create_dir_all(work.join("bin")).unwrap();
         write_program(&client, &session, &mark);
         expect_refusal(&client, &session, &mark, reason);
     }
