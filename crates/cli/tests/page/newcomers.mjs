@@ -177,7 +177,7 @@ export const newcomerFlows = {
     await ask('lesson');
     const decided = await ask('session We keep the queue in heron, a database.');
     await ask('wait for the answer');
-    await show(page, `sessions/${await ask('session In which database is the queue kept?')}`);
+    await show(page, `sessions/${await ask('session Which database is heron, where we keep the queue?')}`);
     await turnEnded(page, 1);
     await send(page, 'break');
     await page.waitForSelector('.notice.error[role=alert]:has-text("a broken request")');

@@ -113,15 +113,14 @@ impl KilledServer {
     }
 }
 
-/// Returns whether the outputs of a turn say of a call that its outcome is unknown.
+/// Returns whether the outputs of a turn say of a call that its outcome is unknown: its script was
+/// resumed, and could not repeat the call.
 fn has_unknown_outcome(client: &ApiClient, session: &str, turn: &Value) -> bool {
     let items = client.get(&format!("/api/v1/sessions/{session}/items"));
-    let items = items.body["items"].as_array().unwrap().iter();
-    let mut calls = items
-        .filter(|entry| entry["turn"] == *turn)
-        .filter_map(|entry| entry["item"]["calls"].as_array())
-        .flatten();
-    calls.any(|call| call["status"] == "outcome unknown")
+    let mut items = items.body["items"].as_array().unwrap().iter();
+    items.any(|entry| {
+        entry["turn"] == *turn && entry["item"]["error"]["code"] == "OutcomeUnknownError"
+    })
 }
 
 #[test]
