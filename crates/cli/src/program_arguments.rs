@@ -89,16 +89,12 @@ fn named_paths(text: &str, folder: &Path) -> Vec<PathBuf> {
     // A path may contain any of these characters.
     let ends = text.char_indices().filter(|(_, c)| is_end(*c));
     let rests = ends.map(|(at, c)| &text[at + c.len_utf8()..]);
-    let all = std::iter::once(text)
-        .chain(parts)
-        .chain(absolute)
-        .chain(rests);
-    let paths = all.filter(|name| !name.is_empty());
+    let words = std::iter::once(text).chain(parts).chain(rests);
     // An absolute path in a folder that exists may be created later.
-    paths
-        .filter(|name| folder.join(name).exists() || has_folder(Path::new(name)))
-        .map(|name| folder.join(name))
-        .collect()
+    let words = words.filter(|name| folder.join(name).exists() || has_folder(Path::new(name)));
+    let absolute = absolute.filter(|name| Path::new(name).exists());
+    let names = words.chain(absolute).filter(|name| !name.is_empty());
+    names.map(|name| folder.join(name)).collect()
 }
 
 fn has_folder(path: &Path) -> bool {
