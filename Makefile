@@ -37,16 +37,15 @@ demo: setup
 	@scripts/with-compiler $(CARGO) build -p selvedge --bin selvedge --example tour
 	@scripts/demo
 
-# The tests that also run on PostgreSQL.
-STORE_TESTS := -p selvedge-database -p selvedge-journal -p selvedge-memory -p selvedge \
-	--lib --test postgres --test postgres_tls --test cabinet --test channels --test server_store --test session_store \
+# The tests that also run on PostgreSQL. They are one selection of packages, so that every dependency
+# has the same features as in the other tests.
+STORE_TESTS := -p selvedge-database -p selvedge-journal -p selvedge-memory -p selvedge-agent \
+	-p selvedge --lib --test crash --test takeover --test postgres --test postgres_tls --test cabinet --test channels --test server_store --test session_store \
 	--test leases --test storage --test turn_changes --test write_behind --test store_copy --test batches \
 	--test distill_and_forget --test encryption --test folders --test forgetting --test gradient \
 	--test import --test lesson_changes --test offline --test pipeline --test quality --test servers \
 	--test shared_approvals \
 	--test projects --test recall --test turn_levels --test store --test resume --test serve --test suspension
-# Those of the agent, whose other tests use files only.
-AGENT_STORE_TESTS := -p selvedge-agent --test crash --test takeover
 
 test: setup
 	@scripts/setup-tests
@@ -55,11 +54,9 @@ ifeq ($(NEXTEST),yes)
 	scripts/with-compiler $(CARGO) nextest run --workspace -E 'package(selvedge-tidy)'
 	scripts/with-compiler $(CARGO) nextest run --workspace --no-fail-fast -E 'not package(selvedge-tidy)'
 	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run --no-fail-fast $(STORE_TESTS) -E 'not test(page::)'
-	scripts/with-postgres scripts/with-compiler $(CARGO) nextest run --no-fail-fast $(AGENT_STORE_TESTS)
 else
 	scripts/with-compiler $(CARGO) test --workspace --all-targets
 	scripts/with-postgres scripts/with-compiler $(CARGO) test $(STORE_TESTS) -- --skip page::
-	scripts/with-postgres scripts/with-compiler $(CARGO) test $(AGENT_STORE_TESTS)
 endif
 	scripts/with-compiler $(CARGO) test --workspace --doc
 	scripts/test-store-faults short
