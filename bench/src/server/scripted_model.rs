@@ -97,6 +97,7 @@ async fn answer(
     style: CallStyle,
     mut ended: watch::Receiver<()>,
 ) -> Option<()> {
+    let request = without_recalled(request);
     let asked = |message: &str| request.rfind(message);
     let result = ["Result of the script", "\"role\":\"tool\""];
     let result = result.into_iter().filter_map(asked).max();
@@ -139,6 +140,17 @@ async fn answer(
         }
     }
     end_answer(stream, "stop").await
+}
+
+/// Returns a request without what the memory added to its messages, which quotes earlier ones.
+fn without_recalled(request: &str) -> String {
+    let (start, end) = ("<recalled>", "</recalled>");
+    let mut parts = request.split(start);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str(part.split_once(end).map_or(part, |(_, after)| after));
+    }
+    text
 }
 
 async fn end_answer(stream: &mut TcpStream, reason: &str) -> Option<()> {
