@@ -25,8 +25,23 @@ export function recalledNote(event) {
   return { text: [text, ...failed.slice(0, 1)].join(' · '), details };
 }
 
+/**
+ * Shows after the first item of a turn what the memory added to its prompt. A line that says the same
+ * stays as it is; another one takes its place, open if a person had opened the first.
+ */
+export function showRecalled(item, turn, note) {
+  const shown = item.nextElementSibling?.dataset.recalled ? item.nextElementSibling : null;
+  const key = JSON.stringify(note);
+  if (shown?.noteKey === key) return;
+  const line = recalledLine(turn, note);
+  line.noteKey = key;
+  line.open = shown?.open ?? false;
+  shown?.remove();
+  item.after(line);
+}
+
 /** A line about what the memory added to the prompt of a turn, which opens it. */
-export function recalledLine(turn, { text, details }) {
+function recalledLine(turn, { text, details }) {
   const items = details.map((detail) => h('li', { dir: 'auto' }, visible(detail)));
   const element = h(
     'details',

@@ -4,7 +4,7 @@ import { changedTurn } from '/page/changes.js';
 import { add, button, fill, h } from '/page/dom.js';
 import { visible } from '/page/format.js';
 import { itemElement, openElement } from '/page/item.js';
-import { recalledLine } from '/page/recalled.js';
+import { showRecalled } from '/page/recalled.js';
 
 /** Items of a chunk, which appears and disappears as a whole. */
 const CHUNK_ITEMS = 40;
@@ -193,8 +193,7 @@ customElements.define(
         first.before(end);
       }
       const recalled = model.recalled.get(own);
-      if (recalled && !element.nextElementSibling?.dataset.recalled)
-        element.after(recalledLine(own, recalled));
+      if (recalled) showRecalled(element, own, recalled);
     }
 
     /** Adds the notes about turns that were read after their items. */

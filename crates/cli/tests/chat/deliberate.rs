@@ -260,8 +260,8 @@ fn the_answers_stay_visible_in_a_short_terminal() {
     terminal.type_text("\x1b[B");
     terminal.wait_for("❯ 1. ");
     terminal.type_text("\r");
-    terminal.wait_for("» approved once");
-    terminal.wait_for("Done.");
+    terminal.wait_for_printed("» approved once");
+    terminal.wait_for_printed("Done.");
     assert!(fixture.work().join("made").exists());
 }
 
@@ -283,7 +283,7 @@ fn answers_that_do_not_fit_are_reached_with_the_arrows() {
     terminal.type_text(&"some words ".repeat(30));
     terminal.wait_for("1. Approve this call, once");
     terminal.type_text("\x15\x1b");
-    terminal.wait_for("» denied");
+    terminal.wait_for_printed("» denied");
     assert!(!fixture.work().join("made").exists());
 }
 

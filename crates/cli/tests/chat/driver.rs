@@ -240,7 +240,7 @@ impl ChatTerminal {
         self.wait(description, |terminal| condition(&terminal.screen()));
     }
 
-    fn wait(&mut self, description: &str, mut condition: impl FnMut(&Self) -> bool) {
+    fn wait(&mut self, description: &str, mut condition: impl FnMut(&mut Self) -> bool) {
         // Also for a program that never stops drawing.
         let deadline = Instant::now() + OUTPUT_TIMEOUT;
         while !condition(self) {
@@ -256,6 +256,14 @@ impl ChatTerminal {
     pub fn wait_for(&mut self, text: &str) {
         self.wait(&format!("{text:?}"), |terminal| {
             terminal.screen().contains(text) || terminal.joined_screen().contains(text)
+        });
+    }
+
+    /// Waits until the text is on the screen or in the scrollback: in a short terminal, later rows
+    /// can move it off the screen before the test sees it.
+    pub fn wait_for_printed(&mut self, text: &str) {
+        self.wait(&format!("{text:?}"), |terminal| {
+            terminal.with_scrollback().contains(text)
         });
     }
 
