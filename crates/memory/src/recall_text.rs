@@ -37,7 +37,7 @@ impl Memory {
             ..
         } = recalled;
         let bands = describe_bands(bands);
-        // Counting tokens loads the vocabulary, which takes time: skip it if there is nothing.
+        // Counting tokens indexes the vocabulary: skip it if there is nothing.
         if hits.is_empty()
             && mentioned.is_empty()
             && lessons.is_empty()
