@@ -18,7 +18,7 @@ struct BudgetInner {
     started_at: Instant,
     spent: Mutex<BudgetSpent>,
     /// Tokens and money for turns of other sessions, for which this turn does not wait.
-    aside: Mutex<(u64, f64)>,
+    reserved: Mutex<(u64, f64)>,
     /// The budget in which this one is nested.
     parent: Option<Budget>,
     /// Decides about requests of this budget and those nested in it.
@@ -62,7 +62,7 @@ impl Budget {
             limits,
             started_at: Instant::now(),
             spent: Mutex::new(spent),
-            aside: Mutex::default(),
+            reserved: Mutex::default(),
             parent,
             gate,
         }))
@@ -153,10 +153,10 @@ impl Budget {
     pub(crate) fn reached_limit(&self) -> Option<TurnEnd> {
         let (limits, spent) = (&self.0.limits, self.spent());
         let usage = &spent.usage;
-        let (tokens_aside, cost_aside) = self.aside();
+        let (reserved_tokens, reserved_cost) = self.reserved();
         let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
-        let tokens = tokens.saturating_add(tokens_aside);
-        let cost = spent.cost.unwrap_or(0.0) + cost_aside;
+        let tokens = tokens.saturating_add(reserved_tokens);
+        let cost = spent.cost.unwrap_or(0.0) + reserved_cost;
         if limits
             .max_rounds
             .is_some_and(|limit| spent.requests >= limit)
@@ -180,11 +180,11 @@ impl Budget {
     /// without a limit.
     pub(crate) fn remaining(&self) -> BudgetAmounts {
         let (limits, spent) = (&self.0.limits, self.spent());
-        let (tokens_aside, cost_aside) = self.aside();
+        let (reserved_tokens, reserved_cost) = self.reserved();
         let used = spent.usage.input_tokens + spent.usage.output_tokens;
-        let used = used.saturating_add(tokens_aside);
+        let used = used.saturating_add(reserved_tokens);
         let tokens = limits.max_tokens.map(|limit| limit.saturating_sub(used));
-        let cost = spent.cost.unwrap_or(0.0) + cost_aside;
+        let cost = spent.cost.unwrap_or(0.0) + reserved_cost;
         let cost = limits.max_cost.map(|limit| (limit - cost).max(0.0));
         let parent = self.0.parent.as_ref().map(Self::remaining);
         let (parent_tokens, parent_cost) = parent.unwrap_or_default();
@@ -194,54 +194,67 @@ impl Budget {
         )
     }
 
-    /// Returns what was set aside.
-    fn aside(&self) -> (u64, f64) {
-        *self.0.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns what is reserved.
+    fn reserved(&self) -> (u64, f64) {
+        *self
+            .0
+            .reserved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change_aside(&self, change: &dyn Fn(&mut (u64, f64))) {
-        change(&mut self.0.aside.lock().unwrap_or_else(PoisonError::into_inner));
+    fn change_reserved(&self, change: &dyn Fn(&mut (u64, f64))) {
+        change(
+            &mut self
+                .0
+                .reserved
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         if let Some(parent) = &self.0.parent {
-            parent.change_aside(change);
+            parent.change_reserved(change);
         }
     }
 
-    /// Sets half of what is left aside for turns of other sessions, and returns it. So the turns
+    /// Reserves half of what is left for turns of other sessions, and returns it. So the turns
     /// for which this one does not wait have no more together than it had.
-    pub(crate) fn set_half_aside(&self) -> BudgetAmounts {
+    pub(crate) fn reserve_half(&self) -> BudgetAmounts {
         // Calls at the same time must not each get half of the same rest.
-        static SETTING_ASIDE: Mutex<()> = Mutex::new(());
-        let _setting_aside = SETTING_ASIDE.lock().unwrap_or_else(PoisonError::into_inner);
+        static RESERVING: Mutex<()> = Mutex::new(());
+        let _reserving = RESERVING.lock().unwrap_or_else(PoisonError::into_inner);
         let (tokens, cost) = self.remaining();
-        let cost = match self.sets_cost_aside() {
+        let cost = match self.reserves_cost() {
             true => cost.map(|cost| cost / 2.0),
             false => cost,
         };
         let half = (tokens.map(|tokens| tokens / 2), cost);
-        self.set_aside(half);
+        self.reserve(half);
         half
     }
 
-    /// Whether money is set aside. It is not if the token that pays limits the turns together.
-    fn sets_cost_aside(&self) -> bool {
+    /// Whether money is reserved. It is not if the token that pays limits the turns together.
+    fn reserves_cost(&self) -> bool {
         !self.gate().is_some_and(|gate| gate.limits_cost_of_all())
     }
 
-    /// Sets amounts aside for turns of other sessions, here and in the budgets above.
-    pub(crate) fn set_aside(&self, (tokens, cost): BudgetAmounts) {
-        let cost = cost.filter(|_| self.sets_cost_aside());
+    /// Reserves amounts for turns of other sessions, here and in the budgets above.
+    pub(crate) fn reserve(&self, (tokens, cost): BudgetAmounts) {
+        let cost = cost.filter(|_| self.reserves_cost());
         let (tokens, cost) = (tokens.unwrap_or(0), cost.unwrap_or(0.0));
-        self.change_aside(&|aside| {
-            *aside = (aside.0.saturating_add(tokens), aside.1 + cost);
+        self.change_reserved(&|reserved| {
+            *reserved = (reserved.0.saturating_add(tokens), reserved.1 + cost);
         });
     }
 
-    /// Gives amounts back that were set aside.
-    pub(crate) fn give_back(&self, (tokens, cost): BudgetAmounts) {
-        let cost = cost.filter(|_| self.sets_cost_aside());
+    /// Releases amounts that were reserved.
+    pub(crate) fn release(&self, (tokens, cost): BudgetAmounts) {
+        let cost = cost.filter(|_| self.reserves_cost());
         let (tokens, cost) = (tokens.unwrap_or(0), cost.unwrap_or(0.0));
-        self.change_aside(&|aside| {
-            *aside = (aside.0.saturating_sub(tokens), (aside.1 - cost).max(0.0));
+        self.change_reserved(&|reserved| {
+            *reserved = (
+                reserved.0.saturating_sub(tokens),
+                (reserved.1 - cost).max(0.0),
+            );
         });
     }
 
@@ -375,7 +388,7 @@ mod tests {
         assert_eq!(turn.remaining(), (Some(800), Some(4.0)));
         let given: Vec<BudgetAmounts> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..12)
-                .map(|_| scope.spawn(|| turn.set_half_aside()))
+                .map(|_| scope.spawn(|| turn.reserve_half()))
                 .collect();
             let joined = threads.into_iter().map(|thread| thread.join().unwrap());
             joined.collect()
@@ -389,10 +402,10 @@ mod tests {
         assert_eq!(later.remaining().0, Some(800 - tokens));
         // What no turn got is there again.
         for amounts in given {
-            turn.give_back(amounts);
+            turn.release(amounts);
         }
         assert_eq!(turn.remaining().0, Some(800));
-        turn.set_aside((Some(800), None));
+        turn.reserve((Some(800), None));
         assert_eq!(turn.reached_limit(), Some(TurnEnd::MaxTokens));
         // The token that pays counts the money of all turns itself.
         let paid = session.child(
@@ -401,10 +414,10 @@ mod tests {
             Some(Arc::new(Purse(Mutex::new(1.0)))),
         );
         let left = later.remaining().1;
-        assert_eq!(paid.set_half_aside().1, left);
+        assert_eq!(paid.reserve_half().1, left);
         assert_eq!(later.remaining().1, left);
         let unlimited = Budget::new(BudgetLimits::default(), BudgetSpent::default());
-        assert_eq!(unlimited.set_half_aside(), (None, None));
+        assert_eq!(unlimited.reserve_half(), (None, None));
         assert_eq!(unlimited.reached_limit(), None);
     }
 }

@@ -144,21 +144,21 @@ impl TurnBudgets for SubAgents {
             .unwrap_or_default()
     }
 
-    fn set_half_aside(&self, run: &str) -> BudgetAmounts {
+    fn reserve_half(&self, run: &str) -> BudgetAmounts {
         let turn = self.active_turn(run);
-        turn.map(|(_, context)| context.budget.set_half_aside())
+        turn.map(|(_, context)| context.budget.reserve_half())
             .unwrap_or_default()
     }
 
-    fn set_aside(&self, run: &str, amounts: BudgetAmounts) {
+    fn reserve(&self, run: &str, amounts: BudgetAmounts) {
         if let Some((_, context)) = self.active_turn(run) {
-            context.budget.set_aside(amounts);
+            context.budget.reserve(amounts);
         }
     }
 
-    fn give_back(&self, run: &str, amounts: BudgetAmounts) {
+    fn release(&self, run: &str, amounts: BudgetAmounts) {
         if let Some((_, context)) = self.active_turn(run) {
-            context.budget.give_back(amounts);
+            context.budget.release(amounts);
         }
     }
 

@@ -226,6 +226,7 @@ impl Journal {
             )),
             payer,
         };
+        let mut mentioned = Vec::new();
         while let Some(row) = rows.next()? {
             let (id, name, title): (String, Option<String>, Option<String>) =
                 (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -238,14 +239,19 @@ impl Journal {
             let is_mentioned = names
                 .chain([id.clone()])
                 .any(|name| receipt.message.mentions.contains(&name));
-            if !is_mentioned || id == posted.author.id {
-                continue;
+            if is_mentioned && id != posted.author.id {
+                mentioned.push(id);
             }
+        }
+        let turns = u32::try_from(mentioned.len()).unwrap_or(u32::MAX);
+        let permissions = posted.permissions.as_ref();
+        let permissions = permissions.map(|permissions| permissions.for_one_of(turns));
+        for id in mentioned {
             let delivered = NewInboxMessage {
                 session: id.clone(),
                 author: posted.author.clone(),
                 text: inbox_text(&receipt.message),
-                permissions: posted.permissions.clone(),
+                permissions: permissions.clone(),
                 idempotency_key: None,
                 max_open_messages: posted.max_open_messages,
             };

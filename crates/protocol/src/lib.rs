@@ -70,7 +70,9 @@ pub use limits::{
     LimitKind, LimitOverrides, LimitSurface, Limits, ReachedLimit, ScriptMode, ScriptModeSettings,
     TimeoutSource,
 };
-pub use permissions::{BudgetAmounts, BudgetShare, TurnBudgets, TurnPermissions, WorkspaceReach};
+pub use permissions::{
+    BudgetAmounts, BudgetShare, TurnBudgets, TurnPermissions, WorkspaceReach, share_of_budget,
+};
 pub use request_gate::{RequestDecision, RequestGate};
 pub use server_store::ServerStoreError;
 pub use session_event_store::{

@@ -53,9 +53,17 @@ pub type BudgetAmounts = (Option<u64>, Option<f64>);
 pub enum BudgetShare {
     /// All that is left: the call waits, and what the turn uses counts in its own turn.
     Rest,
-    /// Half of what is left, in equal parts for this number of turns. It is set aside, because
-    /// nothing waits for these turns.
-    Half(u32),
+    /// Half of what is left. It is reserved, because nothing waits for these turns.
+    Half,
+}
+
+/// Returns the amounts for `some` of `all` turns that share a budget equally.
+pub fn share_of_budget((tokens, cost): BudgetAmounts, all: u32, some: u32) -> BudgetAmounts {
+    let all = all.max(1);
+    (
+        tokens.map(|tokens| (tokens / u64::from(all)).saturating_mul(u64::from(some))),
+        cost.map(|cost| cost / f64::from(all) * f64::from(some)),
+    )
 }
 
 /// Tells the remaining budgets of turns. In all methods a run names the turn that it belongs to; a
@@ -63,12 +71,12 @@ pub enum BudgetShare {
 pub trait TurnBudgets: Send + Sync {
     /// Returns what is left of the budget of a turn.
     fn remaining_budget(&self, run: &str) -> BudgetAmounts;
-    /// Sets half of what is left aside, and returns it.
-    fn set_half_aside(&self, run: &str) -> BudgetAmounts;
-    /// Sets amounts aside for a turn for which nothing waits any more.
-    fn set_aside(&self, run: &str, amounts: BudgetAmounts);
-    /// Gives amounts back that were set aside, because no turn was started.
-    fn give_back(&self, run: &str, amounts: BudgetAmounts);
+    /// Reserves half of what is left, and returns it.
+    fn reserve_half(&self, run: &str) -> BudgetAmounts;
+    /// Reserves amounts for a turn for which nothing waits any more.
+    fn reserve(&self, run: &str, amounts: BudgetAmounts);
+    /// Releases amounts that were reserved, because no turn was started.
+    fn release(&self, run: &str, amounts: BudgetAmounts);
     /// Returns the names of the tools of the sub-agent that a run belongs to; `None` if the run
     /// belongs to no sub-agent.
     fn sub_agent_tools(&self, run: &str) -> Option<Vec<String>>;
@@ -85,17 +93,22 @@ impl TurnPermissions {
     ) -> Self {
         let left = budgets.map(|budgets| match share {
             BudgetShare::Rest => budgets.remaining_budget(run),
-            BudgetShare::Half(turns) => {
-                let (tokens, cost) = budgets.set_half_aside(run);
-                let turns = turns.max(1);
-                let tokens = tokens.map(|tokens| tokens / u64::from(turns));
-                (tokens, cost.map(|cost| cost / f64::from(turns)))
-            }
+            BudgetShare::Half => budgets.reserve_half(run),
         });
         let (max_tokens, max_cost) = left.unwrap_or_default();
         let tools = budgets.and_then(|budgets| budgets.sub_agent_tools(run));
         Self {
             tools: tools.or_else(|| self.tools.clone()),
+            max_tokens,
+            max_cost,
+            ..self.clone()
+        }
+    }
+
+    /// Returns these permissions for one of several turns that share the budget equally.
+    pub fn for_one_of(&self, turns: u32) -> Self {
+        let (max_tokens, max_cost) = share_of_budget(self.budget(), turns, 1);
+        Self {
             max_tokens,
             max_cost,
             ..self.clone()

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use selvedge_protocol::{
     AuthorKind, BudgetShare, ChannelError, ChannelInfo, ChannelMessage, ChannelStore, Following,
     MAX_CHANNEL_READ, MessageAuthor, NewChannelMessage, ReadFrom, ToolSpec, TurnBudgets,
-    TurnPermissions,
+    TurnPermissions, share_of_budget,
 };
 use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
@@ -109,11 +109,10 @@ impl Tool for ChannelPost {
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let run = async move |args: ChannelPostArgs| {
             let access = require(&self.0)?;
-            // Each session that is mentioned may get the message.
-            let mentions = args.message.matches('@').count();
-            let share = match u32::try_from(mentions) {
-                Ok(0) => BudgetShare::Rest,
-                mentions => BudgetShare::Half(mentions.unwrap_or(u32::MAX)),
+            // The sessions that get the message share one half.
+            let share = match args.message.contains('@') {
+                true => BudgetShare::Half,
+                false => BudgetShare::Rest,
             };
             let permissions = access.permissions_of(&call, share);
             let budget = permissions.budget();
@@ -126,13 +125,15 @@ impl Tool for ChannelPost {
                 max_open_messages: Some(access.max_open_messages),
             };
             let posted = access.store.post(message).await;
-            let queued = posted.as_ref().map_or(0, |receipt| receipt.queued.len());
-            if let Some(budgets) = &access.budgets {
-                let unused = mentions.saturating_sub(queued) as u64;
-                let (tokens, cost) = budget;
-                let tokens = tokens.map(|tokens| tokens.saturating_mul(unused));
-                let cost = cost.map(|cost| cost * unused as f64);
-                budgets.give_back(&call.scope_id, (tokens, cost));
+            if let (BudgetShare::Half, Some(budgets)) = (share, &access.budgets) {
+                let (queued, refused) = posted.as_ref().map_or((0, 0), |receipt| {
+                    (receipt.queued.len() as u32, receipt.refused.len() as u32)
+                });
+                let unused = match queued + refused {
+                    0 => budget,
+                    all => share_of_budget(budget, all, refused),
+                };
+                budgets.release(&call.scope_id, unused);
             }
             let receipt = posted.map_err(tool_error)?;
             for refused in receipt.refused {

@@ -202,7 +202,7 @@ impl Tool for SessionCreate {
             let access = require(&self.0)?;
             let environment = access.environment(args.env.as_deref())?;
             let share = match args.prompt {
-                Some(_) => BudgetShare::Half(1),
+                Some(_) => BudgetShare::Half,
                 None => BudgetShare::Rest,
             };
             let mut permissions = access.permissions_of(&call, share);
@@ -223,7 +223,7 @@ impl Tool for SessionCreate {
                 let hint = error.hint().unwrap_or_default();
                 return Err(ToolError::new(error.to_string()).suggest(hint));
             }
-            let set_aside = permissions.budget();
+            let budget = permissions.budget();
             let session = NewSession {
                 title: args.title,
                 environment: args.env,
@@ -239,7 +239,7 @@ impl Tool for SessionCreate {
             let has_prompt = session.prompt.is_some();
             let created = access.store.create(session).await;
             if created.is_err() && has_prompt {
-                access.give_back(&call, set_aside);
+                access.release(&call, budget);
             }
             let session = created.map_err(tool_error)?;
             if has_prompt {
@@ -347,7 +347,7 @@ impl Tool for SessionSend {
             };
             let share = match args.wait {
                 true => BudgetShare::Rest,
-                false => BudgetShare::Half(1),
+                false => BudgetShare::Half,
             };
             let permissions = access.permissions_of(&call, share);
             let budget = permissions.budget();
@@ -361,7 +361,7 @@ impl Tool for SessionSend {
             };
             let queued = access.store.send(message).await;
             if queued.is_err() && !args.wait {
-                access.give_back(&call, budget);
+                access.release(&call, budget);
             }
             let queued = queued.map_err(tool_error)?;
             if !args.wait {
@@ -373,14 +373,14 @@ impl Tool for SessionSend {
                 biased;
                 () = call.cancel.cancelled() => {
                     // The turn continues, and what it uses counts in no other turn.
-                    access.set_aside(&call, budget);
+                    access.reserve(&call, budget);
                     return Err(ToolError::new("the wait was cancelled").outcome_unknown());
                 }
                 answered = access.runner.run_until_answered(session, queued.number, run) => answered,
             };
             drop(waiting);
             if answered.is_err() {
-                access.set_aside(&call, budget);
+                access.reserve(&call, budget);
             }
             SessionSendOutput::answered(answered.map_err(tool_error)?)
         };
@@ -448,15 +448,15 @@ impl SessionAccess {
         self.permissions.of_turn(&call.scope_id, budgets, share)
     }
 
-    fn set_aside(&self, call: &CallContext, budget: BudgetAmounts) {
+    fn reserve(&self, call: &CallContext, budget: BudgetAmounts) {
         if let Some(budgets) = &self.budgets {
-            budgets.set_aside(&call.scope_id, budget);
+            budgets.reserve(&call.scope_id, budget);
         }
     }
 
-    fn give_back(&self, call: &CallContext, budget: BudgetAmounts) {
+    fn release(&self, call: &CallContext, budget: BudgetAmounts) {
         if let Some(budgets) = &self.budgets {
-            budgets.give_back(&call.scope_id, budget);
+            budgets.release(&call.scope_id, budget);
         }
     }
 

@@ -259,11 +259,18 @@ impl SessionWorktree {
         SafeGit::open(&self.repository)
     }
 
-    /// Whether the worktree was created completely, and still exists.
+    /// Whether the worktree was created completely, and still exists. Git writes the index of a
+    /// worktree after its files.
     fn is_complete(&self, git: &SafeGit) -> Result<bool, WorktreeError> {
         let base = self.base_reference();
-        Ok(self.path.join(".git").is_file()
-            && git.succeeds(&["rev-parse", "--verify", "-q", &base])?)
+        if !self.path.join(".git").is_file()
+            || !git.succeeds(&["rev-parse", "--verify", "-q", &base])?
+        {
+            return Ok(false);
+        }
+        let index = ["-c", "safe.directory=*", "rev-parse", "--git-path", "index"];
+        let index = SafeGit::open(&self.path)?.bytes(&index)?;
+        Ok(self.path.join(path_of_line(index)).is_file())
     }
 
     /// Removes the folder of the worktree, if there is one, and git's record of it. Git does not

@@ -34,6 +34,14 @@ pub(crate) struct Editor {
     kill_buffer_has_paste: bool,
 }
 
+/// The input that is put aside while the editor shows another text.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Draft {
+    pub text: String,
+    /// Whether a part of the text was pasted.
+    pub has_paste: bool,
+}
+
 /// What a key did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EditResult {
@@ -84,6 +92,18 @@ impl Editor {
     pub(crate) fn set(&mut self, text: &str) {
         self.clear();
         self.insert(text);
+    }
+
+    pub(crate) fn draft(&self) -> Draft {
+        Draft {
+            text: self.text(),
+            has_paste: self.has_paste,
+        }
+    }
+
+    pub(crate) fn restore(&mut self, draft: &Draft) {
+        self.set(&draft.text);
+        self.has_paste = draft.has_paste;
     }
 
     pub(crate) fn insert(&mut self, text: &str) {
@@ -444,8 +464,11 @@ mod tests {
         assert!(!editor.has_paste(), "the text is gone");
         control(&mut editor, 'y');
         assert!(editor.has_paste(), "the text is back");
+        let draft = editor.draft();
         editor.set("!ls");
         assert!(!editor.has_paste());
+        editor.restore(&draft);
+        assert!(editor.has_paste(), "the draft is back");
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::editor::Draft;
+
 /// Entries kept in the file.
 const MAX_HISTORY_ENTRIES: usize = 1000;
 
@@ -20,7 +22,7 @@ pub(crate) struct InputHistory {
     /// Index of the entry in the editor; `None` while the user is not browsing.
     position: Option<usize>,
     /// The input from before browsing started.
-    draft: String,
+    draft: Draft,
     /// `None` if the history is not stored.
     file: Option<PathBuf>,
 }
@@ -68,9 +70,9 @@ impl InputHistory {
     }
 
     /// Returns the next older entry. The first step back saves the current input as the draft.
-    pub(crate) fn previous_entry(&mut self, input: &str) -> Option<&str> {
+    pub(crate) fn previous_entry(&mut self, input: Draft) -> Option<&str> {
         if self.position.is_none() {
-            self.draft = input.to_owned();
+            self.draft = input;
         }
         let index = self.position.unwrap_or(self.entries.len()).checked_sub(1)?;
         self.position = Some(index);
@@ -78,14 +80,14 @@ impl InputHistory {
     }
 
     /// Returns the next newer entry, and the draft after the newest.
-    pub(crate) fn next_entry(&mut self) -> Option<&str> {
+    pub(crate) fn next_entry(&mut self) -> Option<Draft> {
         let index = self.position? + 1;
-        if index < self.entries.len() {
-            self.position = Some(index);
-            return self.entries.get(index).map(String::as_str);
-        }
-        self.position = None;
-        Some(&self.draft)
+        self.position = (index < self.entries.len()).then_some(index);
+        let entry = self.entries.get(index).map(|text| Draft {
+            text: text.clone(),
+            has_paste: false,
+        });
+        Some(entry.unwrap_or_else(|| self.draft.clone()))
     }
 
     /// Returns the newest entry before index `before` that contains the text, and its index.
@@ -154,11 +156,15 @@ mod tests {
         for text in ["one", "two", "two"] {
             history.add(text);
         }
-        assert_eq!(history.previous_entry("draft"), Some("two"));
-        assert_eq!(history.previous_entry("two"), Some("one"));
-        assert_eq!(history.previous_entry("one"), None);
-        assert_eq!(history.next_entry(), Some("two"));
-        assert_eq!(history.next_entry(), Some("draft"));
+        let draft = |text: &str, has_paste| Draft {
+            text: text.to_owned(),
+            has_paste,
+        };
+        assert_eq!(history.previous_entry(draft("draft", true)), Some("two"));
+        assert_eq!(history.previous_entry(draft("two", false)), Some("one"));
+        assert_eq!(history.previous_entry(draft("one", false)), None);
+        assert_eq!(history.next_entry(), Some(draft("two", false)));
+        assert_eq!(history.next_entry(), Some(draft("draft", true)));
         assert_eq!(history.next_entry(), None);
     }
 
@@ -167,7 +173,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         InputHistory::open(Some(home.path())).add("several\nlines");
         let mut history = InputHistory::open(Some(home.path()));
-        assert_eq!(history.previous_entry(""), Some("several\nlines"));
+        assert_eq!(
+            history.previous_entry(Draft::default()),
+            Some("several\nlines")
+        );
         history.add("with output");
         history.add("another");
         let forgotten = ["several\nlines", "with output\n\nI ran `ls`"];

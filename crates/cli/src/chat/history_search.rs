@@ -4,6 +4,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::app::Chat;
+use super::editor::Draft;
 
 /// A search in progress. The editor shows the message that was found.
 #[derive(Debug, Default)]
@@ -14,7 +15,7 @@ pub(crate) struct HistorySearch {
     /// Whether the last step found no message.
     has_failed: bool,
     /// The input from before the search.
-    draft: String,
+    draft: Draft,
 }
 
 impl Chat {
@@ -28,7 +29,7 @@ impl Chat {
             }
             None => {
                 self.history_search = Some(HistorySearch {
-                    draft: self.editor.text(),
+                    draft: self.editor.draft(),
                     ..HistorySearch::default()
                 });
                 self.completions = None;
@@ -56,7 +57,7 @@ impl Chat {
             }
             KeyCode::Esc => {
                 let draft = std::mem::take(&mut search.draft);
-                self.editor.set(&draft);
+                self.editor.restore(&draft);
                 self.history_search = None;
             }
             // Enter takes the message into the input, and does not send it.

@@ -114,15 +114,18 @@ impl Chat {
             }
             EditResult::Moved => self.update_completions(),
             EditResult::AtEdge => {
-                let typed = self.editor.text();
-                let entry = match key.code {
-                    KeyCode::Up | KeyCode::Char('p') => self.history.previous_entry(&typed),
-                    _ => self.history.next_entry(),
-                };
-                if let Some(entry) = entry.map(str::to_owned) {
-                    self.editor.set(&entry);
-                    self.completions = None;
+                let is_older = matches!(key.code, KeyCode::Up | KeyCode::Char('p'));
+                if is_older {
+                    let entry = self.history.previous_entry(self.editor.draft());
+                    let Some(entry) = entry else { return };
+                    self.editor.set(entry);
+                } else {
+                    let Some(entry) = self.history.next_entry() else {
+                        return;
+                    };
+                    self.editor.restore(&entry);
                 }
+                self.completions = None;
             }
             EditResult::Ignored => {}
         }

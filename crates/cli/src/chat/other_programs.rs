@@ -9,6 +9,7 @@ use crossterm::event::Event as InputEvent;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::app::{Chat, terminal_size};
+use super::editor::Draft;
 use super::terminal::{enter_raw_mode, restore_terminal};
 use crate::problem::Problem;
 use crate::programs::editor_command;
@@ -125,7 +126,10 @@ impl Chat {
         }
         let text = text
             .map_err(|refusal| Problem::new(refusal.to_string()).hint("write a shorter message"))?;
-        self.editor.set(text.unwrap_or_default().trim_end());
+        self.editor.restore(&Draft {
+            text: text.unwrap_or_default().trim_end().to_owned(),
+            has_paste: self.editor.has_paste(),
+        });
         self.history.reset_position();
         self.completions = None;
         Ok(())

@@ -96,6 +96,15 @@ fn only_one_typed_line_runs_as_a_command() {
         terminal.wait_for("touch made");
         terminal.type_text("\r");
         terminal.wait_for(refused);
+        // The search in the history returns to the pasted text.
+        terminal.type_text("\x12");
+        terminal.wait_for("Esc cancels");
+        terminal.type_text("\x1b");
+        terminal.wait_gone("Esc cancels");
+        terminal.type_text("\r");
+        terminal.wait_until("the error twice", |screen| {
+            screen.matches(refused).count() == 2
+        });
         terminal.type_text("\x03");
         terminal.wait_for(READY);
         terminal.send("/clear");
