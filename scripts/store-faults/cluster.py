@@ -159,6 +159,14 @@ return codes;"""
         return f"<tool-calls>\n{script}\n</tool-calls>"
 
 
+def faketime_library():
+    """Returns the library of the package faketime; Debian has a folder per architecture."""
+    for pattern in ("lib/*/faketime", "lib64/faketime", "lib/faketime"):
+        for library in pathlib.Path("/usr").glob(f"{pattern}/libfaketime.so.1"):
+            return str(library)
+    raise SystemExit("error: the package faketime is not installed, which the servers' clocks need")
+
+
 class Server:
     """A server on a machine of its own: its home is new, and the workspace is shared."""
 
@@ -174,8 +182,7 @@ class Server:
         env = lab.environment(self.home)
         if faketime:
             # Not the program `faketime`, which would be the process that is killed.
-            library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-            env |= {"LD_PRELOAD": str(library), "FAKETIME": faketime, "DONT_FAKE_MONOTONIC": "1"}
+            env |= {"LD_PRELOAD": faketime_library(), "FAKETIME": faketime, "DONT_FAKE_MONOTONIC": "1"}
         self.process = subprocess.Popen(
             command, cwd=lab.work, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
         )

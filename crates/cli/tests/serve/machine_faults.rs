@@ -113,9 +113,11 @@ fn clock_library() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib")
         .into_iter()
         .flatten()
-        .flatten();
+        .flatten()
+        .map(|folder| folder.path());
     let library = folders
-        .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"))
+        .chain([PathBuf::from("/usr/lib64")])
+        .map(|folder| folder.join("faketime/libfaketimeMT.so.1"))
         .find(|path| path.exists());
     if library.is_none() {
         assert!(
