@@ -83,11 +83,6 @@ impl FirstTryTask {
         let (work, home) = (dir.path().join("work"), dir.path().join("home"));
         std::fs::create_dir_all(&home).unwrap();
         let package = packages().join(&self.package);
-        assert!(
-            package.is_dir(),
-            "{} is missing: run scripts/setup-packages",
-            package.display()
-        );
         shell(dir.path(), &format!("cp -r {} work", package.display()));
         if let Some(prepare) = &self.prepare {
             shell(&work, prepare);
@@ -249,6 +244,21 @@ fn packages() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/packages")
 }
 
+/// Whether `scripts/setup-packages` has downloaded the packages of these tasks. In CI a missing one
+/// is a failure.
+fn has_packages(tasks: &[FirstTryTask]) -> bool {
+    let mut names = tasks.iter().map(|task| &task.package);
+    let Some(missing) = names.find(|name| !packages().join(name).is_dir()) else {
+        return true;
+    };
+    assert!(
+        std::env::var_os("CI").is_none(),
+        "{missing} is missing: run scripts/setup-packages"
+    );
+    eprintln!("skipped: {missing} is missing: run scripts/setup-packages");
+    false
+}
+
 fn tasks() -> Vec<FirstTryTask> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/first_try");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
@@ -266,6 +276,9 @@ fn recorded_tasks_succeed_at_the_first_try() {
         "| task | rounds | scripts | first try | request bytes |\n|---|---|---|---|---|\n",
     );
     let tasks = tasks();
+    if !has_packages(&tasks) {
+        return;
+    }
     let mut first_tries = 0;
     for task in &tasks {
         let result = task.replay();
