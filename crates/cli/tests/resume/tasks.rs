@@ -177,3 +177,20 @@ fn the_justification_of_a_task_does_not_count() {
         (&Value::Null, 1)
     );
 }
+
+#[test]
+fn a_task_whose_tool_is_not_offered_any_more_fails() {
+    let workspace = workspace_with(SPAWN, "");
+    let task = "tools.spawn.exec('write_file', {path: 'note', content: 'x'}).done";
+    let id = failed(&workspace, &format!("await {task}"));
+    workspace.config(&format!(
+        "tool_pack = 'mine'\n[tool_packs.mine]\nextends = ['all']\nwithout = ['write_file']\n{SPAWN}"
+    ));
+    let error = resume(&workspace, &id, &format!("return await {task}"));
+    let message = error["error"]["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with("there is no tool `write_file`"),
+        "{error:#}"
+    );
+    assert_eq!(error["calls"][0]["reused"], false, "{error:#}");
+}

@@ -21,7 +21,8 @@ pub(super) struct SpawnCall {
     args: Value,
     digest: String,
     effect: CallEffect,
-    /// What a started task means to a resumed run: `Rerun` if it only reads and costs nothing.
+    /// What a started task means to a resumed run: `Rerun` if it only reads and costs nothing, or
+    /// if it fails because the tool does not exist or does not accept the arguments.
     resume_as: ResumeAs,
 }
 
@@ -57,8 +58,9 @@ impl SpawnCall {
             let effect = CallEffect::from_read_only(read_only);
             Some((tool.spec.name.as_str(), effect, resume_as, args))
         });
+        // A task without such a tool fails, also if a resumed run has recorded one.
         let (tool, effect, resume_as, args) =
-            accepted.unwrap_or((tool, CallEffect::MayChange, ResumeAs::Reuse, given));
+            accepted.unwrap_or((tool, CallEffect::MayChange, ResumeAs::Rerun, given));
         let explanatory = found.map_or(&[][..], |tool| tool.spec.explanatory);
         let compared = json!({"tool": tool, "args": without_fields(args.clone(), explanatory)});
         let digest = orchestrator.digest_of(SPAWN_TOOL, &compared, &[]);
