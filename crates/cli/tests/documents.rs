@@ -199,7 +199,7 @@ fn configured_globs_select_documents() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(
-        text.contains("error: workspace.documents: `docs/[` is not a glob"),
+        text.contains("config.toml:2: invalid glob \"docs/[\" in workspace.documents[0]"),
         "{text}"
     );
     assert!(text.contains("hint: "), "{text}");

@@ -202,6 +202,7 @@ pub struct WorkspaceSettings {
     /// Globs, relative to the workspace, of the Markdown files that `workspace.query` finds:
     /// `["issues/**/*.md", "docs/**/*.md"]`. They also select ignored files. Without globs, all
     /// Markdown files are selected that are not ignored.
+    #[schemars(extend("items" = { "type": "string", "format": "glob" }))]
     pub documents: Vec<String>,
 }
 

@@ -360,6 +360,11 @@ mod tests {
                  unclosed character class; missing ']'",
             ),
             (
+                "[workspace]\ndocuments = [\"docs/*.md\", \"a/[\"]\n",
+                "error: config.toml:2: invalid glob \"a/[\" in workspace.documents[1]: unclosed \
+                 character class; missing ']'",
+            ),
+            (
                 "[memory]\nlevel_shares = [1, 2]\n",
                 "error: config.toml:2: memory.level_shares must be a list of 4 whole numbers, got a list",
             ),
