@@ -95,6 +95,10 @@ impl Tool for FetchUrl {
             .with_timeout(timeout.enforced_by_tool(timeout.default * rounds))
     }
 
+    fn costs_money(&self) -> bool {
+        self.0.uses_firecrawl()
+    }
+
     fn risk(&self, args: &Value) -> Risk {
         self.0.risk(&urls_in_args(args), "fetches")
     }

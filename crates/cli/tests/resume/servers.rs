@@ -173,3 +173,45 @@ fn a_raw_result_with_an_error_runs_again() {
         "{output:#}"
     );
 }
+
+#[test]
+fn a_page_that_cost_money_is_not_fetched_again() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (received, requests) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut text = [0; 4096];
+            let read = std::io::Read::read(&mut stream, &mut text);
+            if read.is_ok_and(|bytes| bytes > 0) && received.send(()).is_err() {
+                return;
+            }
+            let body = json!({"success": true, "data": {"markdown": "# Page"}}).to_string();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\
+                 content-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            std::io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
+        }
+    });
+    let workspace = TestWorkspace::new();
+    workspace.config(&format!(
+        "sandbox_mode = 'danger-full-access'\n[web]\nfirecrawl_url = 'http://127.0.0.1:{port}'\n"
+    ));
+    // A public address, which only Firecrawl is asked for.
+    let fetch = "await tools.fetchUrl({urls: 'https://192.31.196.1/', fresh: true})";
+    let run = |args: &[&str]| {
+        let mut command = workspace.command(&["run", "-q", "--json"]);
+        let command = command.env("FIRECRAWL_API_KEY", "fc-secret").args(args);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    };
+    let first = run(&["-e", &format!("{fetch}; throw 'later'")]);
+    assert_eq!(first["calls"][0]["status"], "done", "{first:#}");
+    let id = first["id"].as_str().unwrap();
+    let second = run(&["--resume", id, "-e", fetch]);
+    assert_eq!(second["calls"][0]["reused"], true, "{second:#}");
+    assert!(requests.try_recv().is_ok() && requests.try_recv().is_err());
+}

@@ -165,6 +165,11 @@ impl WebAccess {
         }
     }
 
+    /// Whether public pages are fetched through Firecrawl, which costs money.
+    pub(crate) fn uses_firecrawl(&self) -> bool {
+        self.inner.settings.firecrawl.is_some()
+    }
+
     /// Sends a request and reads the response. Redirects are not followed.
     pub(crate) async fn send(
         &self,
