@@ -8,7 +8,7 @@ use selvedge_protocol::{
     ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, PreviewContent,
 };
 use selvedge_script::{QuestionAnswer, RunQuestion, RunQuestionKind};
-use selvedge_text::visible_exact;
+use selvedge_text::{truncate_middle, visible_exact};
 use serde_json::{Value, json};
 
 /// Choices of the approval form.
@@ -17,14 +17,14 @@ const ANSWER_SIMILAR_CALLS: &str = "yes, and similar calls of this script";
 const ANSWER_ALWAYS: &str = "yes, always";
 const ANSWER_NO: &str = "no";
 
-/// Length that the previews of all calls in an approval form share, in characters.
-const MAX_PREVIEWS_CHARS: usize = 12_000;
-/// Longest and shortest limit for the preview of one call, in characters.
-const PREVIEW_CHARS: std::ops::RangeInclusive<usize> = 300..=4000;
-/// Longest line about a call, such as its reason, in characters.
-const MAX_LINE_CHARS: usize = 200;
-/// Longest part of the script around a call, in characters.
-const MAX_SNIPPET_CHARS: usize = 400;
+/// Length that the previews of all calls in an approval form share, in bytes.
+const MAX_PREVIEWS_BYTES: usize = 12_000;
+/// Longest and shortest limit for the preview of one call, in bytes.
+const PREVIEW_BYTES: std::ops::RangeInclusive<usize> = 300..=4000;
+/// Longest line about a call, such as its reason, in bytes.
+const MAX_LINE_BYTES: usize = 200;
+/// Longest part of the script around a call, in bytes.
+const MAX_SNIPPET_BYTES: usize = 400;
 /// Prefix of each line of a preview, so that its text cannot imitate other parts of the form.
 const PREVIEW_LINE_PREFIX: &str = "  │ ";
 /// The same for the part of the script. A truncated part has lines without a line number.
@@ -125,46 +125,29 @@ fn approval_message(request: &ApprovalRequest) -> String {
         calls => format!("A script wants to make these {} calls:\n", calls.len()),
     };
     // Every call is shown, because the answer applies to all of them.
-    let limit = (MAX_PREVIEWS_CHARS / request.calls.len().max(1))
-        .clamp(*PREVIEW_CHARS.start(), *PREVIEW_CHARS.end());
+    let limit = (MAX_PREVIEWS_BYTES / request.calls.len().max(1))
+        .clamp(*PREVIEW_BYTES.start(), *PREVIEW_BYTES.end());
     text.extend(request.calls.iter().map(|call| describe_call(call, limit)));
     text
 }
 
-/// Truncates a long text in the middle, to about `limit` characters.
-///
-/// The end stays visible, because a malicious text would hide something there.
-pub(crate) fn truncate_middle(text: &str, limit: usize) -> String {
-    let length = text.chars().count();
-    if length <= limit {
-        return text.to_owned();
-    }
-    let half = limit / 2;
-    let head: String = text.chars().take(half).collect();
-    let tail: String = text.chars().skip(length - half).collect();
-    format!(
-        "{head}\n… {} characters omitted …\n{tail}",
-        length - 2 * half
-    )
-}
-
 /// Describes a call. Each part that is too long is truncated in the middle, and its hidden
 /// characters are visible.
-fn describe_call(call: &GatedCall, max_preview_chars: usize) -> String {
+fn describe_call(call: &GatedCall, max_preview_bytes: usize) -> String {
     let mut text = format!(
         "{}: {}\n",
         bounded_line(&call.tool),
         bounded_line(&call.reason)
     );
     // Always, whatever the reason contains: the script may have supplied a part of it.
-    let preview = truncate_middle(&visible_exact(&preview_text(call)), max_preview_chars);
+    let preview = truncate_middle(&visible_exact(&preview_text(call)), max_preview_bytes);
     text.extend(
         preview
             .lines()
             .map(|line| format!("{PREVIEW_LINE_PREFIX}{line}\n")),
     );
     if let Some(snippet) = &call.snippet {
-        let snippet = truncate_middle(&visible_exact(snippet), MAX_SNIPPET_CHARS);
+        let snippet = truncate_middle(&visible_exact(snippet), MAX_SNIPPET_BYTES);
         text.extend(
             snippet
                 .lines()
@@ -207,7 +190,7 @@ fn preview_text(call: &GatedCall) -> Cow<'_, str> {
 /// Returns the text in one line, truncated in the middle.
 fn bounded_line(text: &str) -> String {
     let line = visible_exact(text).replace('\n', "⏎");
-    truncate_middle(&line, MAX_LINE_CHARS).replace('\n', " ")
+    truncate_middle(&line, MAX_LINE_BYTES).replace('\n', " ")
 }
 
 #[cfg(test)]
@@ -355,7 +338,7 @@ mod tests {
             ] {
                 assert_eq!(shown.matches(end).count(), count, "{end:?} in {shown}");
             }
-            assert!(shown.len() < 7 * MAX_PREVIEWS_CHARS, "{}", shown.len());
+            assert!(shown.len() < 7 * MAX_PREVIEWS_BYTES, "{}", shown.len());
         }
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use selvedge_protocol::{MessageRole, Preview, PreviewContent};
+use selvedge_text::truncate_middle;
 use selvedge_tools::GatedAction;
 use serde_json::{Value, json};
 
@@ -57,8 +58,8 @@ pub(crate) const MAX_SAMPLING_TOKENS: u64 = 4096;
 pub(crate) const SAMPLING_TIMEOUT: Duration = Duration::from_secs(120);
 /// Largest total size of system prompt and messages, in bytes.
 const MAX_SAMPLING_BYTES: usize = 128 << 10;
-/// Length to which the request is truncated in the approval question, in characters.
-const MAX_SAMPLING_PREVIEW_CHARS: usize = 4000;
+/// Length to which the request is truncated in the approval question, in bytes.
+const MAX_SAMPLING_PREVIEW_BYTES: usize = 4000;
 
 impl McpSamplingRequest {
     /// Parses the `params` of `sampling/createMessage`. Fails with the reason if it contains
@@ -123,10 +124,7 @@ impl McpSamplingRequest {
             };
             text.push_str(&format!("{role}: {}\n", message.text));
         }
-        let view = crate::question_elicitation::truncate_middle(
-            text.trim_end(),
-            MAX_SAMPLING_PREVIEW_CHARS,
-        );
+        let view = truncate_middle(text.trim_end(), MAX_SAMPLING_PREVIEW_BYTES);
         GatedAction {
             requester: format!("mcp.{server}"),
             reason,
@@ -227,7 +225,7 @@ mod tests {
             panic!()
         };
         assert!(
-            view.ends_with("the end") && view.chars().count() < MAX_SAMPLING_PREVIEW_CHARS + 100,
+            view.ends_with("the end") && view.len() <= MAX_SAMPLING_PREVIEW_BYTES,
             "{view}"
         );
     }

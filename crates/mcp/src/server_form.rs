@@ -3,10 +3,9 @@
 
 use crate::FormError;
 use jsonschema::Validator;
+use selvedge_text::truncate_middle;
 use selvedge_tools::{CheckCost, check_schema_depth};
 use serde_json::Value;
-
-use crate::question_elicitation::truncate_middle;
 
 /// A parsed elicitation request.
 ///
@@ -98,8 +97,8 @@ const MAX_FORM_FIELDS: usize = 60;
 const MAX_FIELD_CHOICES: usize = 200;
 /// Largest elicitation request, in bytes of JSON.
 const MAX_FORM_BYTES: usize = 64 << 10;
-/// Length to which a message is truncated, in characters.
-const MAX_FORM_MESSAGE_CHARS: usize = 6000;
+/// Length to which a message is truncated, in bytes.
+const MAX_FORM_MESSAGE_BYTES: usize = 6000;
 /// Length to which a field's explanation is truncated, in characters.
 const MAX_FIELD_DESCRIPTION_CHARS: usize = 600;
 /// Longest name, and length to which labels are truncated, in characters.
@@ -114,7 +113,7 @@ impl ServerForm {
         }
         let message = truncate_middle(
             request["message"].as_str().unwrap_or_default(),
-            MAX_FORM_MESSAGE_CHARS,
+            MAX_FORM_MESSAGE_BYTES,
         );
         if request["mode"] == "url" {
             let content = FormContent::Url(parse_url(request["url"].as_str().unwrap_or_default())?);

@@ -87,14 +87,8 @@ fn shorten(output: &str) -> std::borrow::Cow<'_, str> {
     if output.len() <= MAX_READ_BYTES {
         return output.into();
     }
-    let mut start = MAX_READ_BYTES / 2;
-    let mut end = output.len() - MAX_READ_BYTES / 2;
-    while !output.is_char_boundary(start) {
-        start -= 1;
-    }
-    while !output.is_char_boundary(end) {
-        end += 1;
-    }
+    let start = output.floor_char_boundary(MAX_READ_BYTES / 2);
+    let end = output.ceil_char_boundary(output.len() - MAX_READ_BYTES / 2);
     format!("{}\n{}", &output[..start], &output[end..]).into()
 }
 

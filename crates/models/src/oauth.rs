@@ -4,7 +4,7 @@
 //! The crate `oauth2` builds and reads the messages; this module sends them with the HTTP client of
 //! the models. It stores nothing and opens no browser.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use oauth2::basic::{BasicClient, BasicTokenResponse};
 use oauth2::{
@@ -13,7 +13,7 @@ use oauth2::{
     PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError, Scope,
     StandardDeviceAuthorizationResponse, TokenResponse, TokenUrl,
 };
-use selvedge_protocol::{OAuthSettings, WireApi};
+use selvedge_protocol::{OAuthSettings, WireApi, since_epoch};
 use serde_json::{Value, json};
 
 use crate::transport::http_client;
@@ -64,7 +64,7 @@ impl OAuthTokens {
 
     /// Whether the access token has expired, or will before a request is answered.
     pub fn is_expired(&self) -> bool {
-        let now = since_epoch(SystemTime::now());
+        let now = since_epoch().as_secs();
         self.expires_at
             .is_some_and(|at| at <= now.saturating_add(EXPIRY_MARGIN.as_secs()))
     }
@@ -107,19 +107,13 @@ impl OAuthTokens {
         let refresh = refresh.map(|token| Secret::new(token.secret()));
         let expires_at = response
             .expires_in()
-            .map(|lifetime| since_epoch(SystemTime::now()).saturating_add(lifetime.as_secs()));
+            .map(|lifetime| since_epoch().as_secs().saturating_add(lifetime.as_secs()));
         Self {
             access_token: Secret::new(response.access_token().secret()),
             refresh_token: refresh.or_else(|| before.cloned()),
             expires_at,
         }
     }
-}
-
-fn since_epoch(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs()
 }
 
 /// Client of one authorization server.
@@ -429,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_token_expires_a_minute_early() {
-        let now = since_epoch(SystemTime::now());
+        let now = since_epoch().as_secs();
         let expires_at = |at| OAuthTokens {
             access_token: Secret::new("access"),
             refresh_token: None,
