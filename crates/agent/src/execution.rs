@@ -468,7 +468,8 @@ impl AgentTurn<'_> {
                 saved_config: &self.options.saved_config,
             });
             if let Err(error) = scope.wait_for_write(begin).await {
-                // The calls fail as well: a call that is not recorded must not run.
+                // A call that is not recorded must not run.
+                scope.end();
                 self.events.emit(RuntimeEvent::Error {
                     message: format!("cannot record the structured calls: {error}"),
                 });

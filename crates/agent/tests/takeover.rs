@@ -16,7 +16,7 @@ use selvedge_journal::{Journal, JournalOptions, LeaseTimes};
 use selvedge_protocol::{TurnErrorKind, WireApi};
 use store::store;
 use support::TestAgent;
-use support::answer_encoding::text;
+use support::answer_encoding::{call, text};
 use support::server::Server;
 
 /// Counts the turns that are remembered.
@@ -80,4 +80,33 @@ async fn a_turn_that_was_taken_over_ends_and_is_not_remembered() {
     );
     assert!(session.has_open_turn());
     assert_eq!(remembered.0.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_call_does_not_run_if_the_run_of_its_turn_is_not_recorded() {
+    let test = TestAgent::new(WireApi::Chat);
+    let file = test.dir.path().join("home/journal.sqlite");
+    // Refuses the run as a takeover just before it does.
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON runs WHEN NEW.id LIKE 'trn%'
+        BEGIN SELECT RAISE(ABORT, 'refused'); END";
+    let raw = rusqlite::Connection::open(file).unwrap();
+    raw.execute_batch(refuse).unwrap();
+    let args = serde_json::json!({"path": "new.txt", "content": "x"});
+    let first = vec![call("c1", "write_file", args)];
+    let server = Server::saying(vec![first, vec![text("done")]]).await;
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
+    let _ = agent.run_turn(&mut session, "go", &test.options()).await;
+    assert!(!test.work().join("new.txt").exists());
+    raw.execute_batch("DROP TRIGGER refuse").unwrap();
+    let args = serde_json::json!({"path": "new.txt", "content": "x"});
+    let second = vec![call("c2", "write_file", args)];
+    let server = Server::saying(vec![second, vec![text("done")]]).await;
+    let agent = test.agent(&server);
+    agent
+        .run_turn(&mut session, "again", &test.options())
+        .await
+        .end
+        .unwrap();
+    assert!(test.work().join("new.txt").exists());
 }

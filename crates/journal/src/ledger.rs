@@ -142,16 +142,17 @@ impl Journal {
     }
 
     /// Fails if the run belongs to another process. An id without a row belongs to this process.
-    /// Locks the row of the run, so that no other process claims it during the transaction.
-    fn check_run_owner(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
+    /// Locks the row of the run, so that no other process claims it during the transaction. Returns
+    /// whether there is a row.
+    fn check_run_owner(&self, connection: &Connection, run: &str) -> Result<bool, JournalError> {
         let sql = format!(
             "SELECT owner FROM runs WHERE id = ?1{}",
             connection.row_lock()
         );
         let owner: Option<String> = query_first(connection, &sql, params![run])?;
-        match owner.is_none_or(|owner| owner == self.owner.id) {
-            true => Ok(()),
-            false => Err(JournalError::ClaimedByOther),
+        match owner {
+            Some(other) if other != self.owner.id => Err(JournalError::ClaimedByOther),
+            owner => Ok(owner.is_some()),
         }
     }
 
@@ -264,19 +265,21 @@ impl Journal {
     }
 
     /// Must precede every write that changes the state of a run: its calls and its end. Checks the
-    /// owner and deletes the suspension, because the write makes its state outdated.
+    /// owner and deletes the suspension, because the write makes its state outdated. Returns
+    /// whether the run is recorded.
     fn check_owner_and_delete_suspension(
         &self,
         connection: &Connection,
         run: &str,
-    ) -> Result<(), JournalError> {
-        self.check_run_owner(connection, run)?;
+    ) -> Result<bool, JournalError> {
+        let is_recorded = self.check_run_owner(connection, run)?;
         self.close_inherited_approvals(connection, run)?;
         execute(
             connection,
             "DELETE FROM suspensions WHERE run = ?1",
             params![run],
-        )
+        )?;
+        Ok(is_recorded)
     }
 
     /// Closes approval requests that were open when this process claimed the run, because the
@@ -323,7 +326,10 @@ impl Ledger for Journal {
         let queued_ms = start.queued_ms;
         let (began_ms, started_ns) = (now_ms(), next_ns());
         let insert = move |journal: &Self, connection: &Connection| {
-            journal.check_owner_and_delete_suspension(connection, &run)?;
+            // A run is not recorded if its session was taken over before.
+            if !journal.check_owner_and_delete_suspension(connection, &run)? {
+                return Err(JournalError::RunNotFound(run.clone()));
+            }
             let args = journal.payloads.put(connection, &args)?;
             execute(
                 connection,

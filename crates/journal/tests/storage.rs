@@ -824,3 +824,23 @@ fn a_run_of_another_folder_is_no_start_of_a_list() {
     assert_eq!(after(Some("/a"), "scr_2"), [""; 0]);
     assert_eq!(after(Some("/b"), own[0]), [""; 0]);
 }
+
+#[test]
+fn a_call_is_refused_if_its_run_is_not_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
+    let args = json!({});
+    let start = CallStart {
+        run: "trn_a",
+        id: "tool_1",
+        tool: "exec",
+        args: &args,
+        digest: "d",
+        read_only: false,
+        line: None,
+        prior_call: None,
+        queued_ms: None,
+    };
+    let refused = journal.record_call_start(start).wait().unwrap_err();
+    assert_eq!(refused.to_string(), "there is no run `trn_a`");
+}
