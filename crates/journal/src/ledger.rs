@@ -422,7 +422,11 @@ impl Ledger for Journal {
     ) -> Result<(), LedgerError> {
         let (id, answered_ms) = (request_id.to_owned(), now_ms());
         let answers = serde_json::to_string(answers).map_err(JournalError::from)?;
-        let update = move |_: &Self, connection: &Connection| {
+        let update = move |journal: &Self, connection: &Connection| {
+            let run = "SELECT run FROM approvals WHERE id = ?1";
+            if let Some(run) = query_first::<String>(connection, run, params![id])? {
+                journal.check_run_owner(connection, &run)?;
+            }
             execute(
                 connection,
                 "UPDATE approvals SET answers = ?2, answered_ms = ?3

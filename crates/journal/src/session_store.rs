@@ -119,8 +119,12 @@ impl SessionStore for Journal {
     }
 
     async fn begin_wait(&self, wait: SessionWait) -> Result<(), SessionError> {
-        self.write_async(move |journal, connection| journal.begin_wait_in(connection, &wait))
-            .await?
+        let claim = self.claim_of(&wait.waiter);
+        self.write_async(move |journal, connection| {
+            journal.check_claim(connection, claim.as_ref())?;
+            journal.begin_wait_in(connection, &wait)
+        })
+        .await?
     }
 
     async fn end_wait(&self, id: &str) -> Result<(), SessionError> {
