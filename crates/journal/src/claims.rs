@@ -3,7 +3,7 @@
 //! since, in the same transaction. A process that was stopped can therefore not write to a session
 //! that was taken over, also not after it has claimed and lost the session several times.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use selvedge_database::{Connection, params};
@@ -21,6 +21,10 @@ const SESSION_AND_CHILDREN: &str = "WITH RECURSIVE affected(id) AS (
 /// The fencing number of the process that begins a session.
 pub(crate) const FIRST_FENCE: i64 = 1;
 
+/// How many released claims are kept. Writes that are later than so many other releases are not
+/// expected.
+const MAX_RELEASED_CLAIMS: usize = 4096;
+
 /// The claim of a session by this process, as each of its writes carries it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SessionClaim {
@@ -29,9 +33,17 @@ pub(crate) struct SessionClaim {
 }
 
 /// The claims of this process by session. A claim that was lost or released stays until the session
-/// is claimed again, so that late writes are refused if another process has claimed it.
+/// is claimed again, so that late writes are refused if another process has claimed it. Of those
+/// that were released, only the last [`MAX_RELEASED_CLAIMS`] are kept.
 #[derive(Debug, Default)]
-pub(crate) struct SessionClaims(Mutex<HashMap<String, KnownClaim>>);
+pub(crate) struct SessionClaims(Mutex<KnownClaims>);
+
+#[derive(Debug, Default)]
+struct KnownClaims {
+    by_session: HashMap<String, KnownClaim>,
+    /// Claims in the order in which they were released. They may have been made again since.
+    released: VecDeque<SessionClaim>,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct KnownClaim {
@@ -40,7 +52,7 @@ struct KnownClaim {
 }
 
 impl SessionClaims {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, KnownClaim>> {
+    fn lock(&self) -> MutexGuard<'_, KnownClaims> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,27 +61,56 @@ impl SessionClaims {
             fence,
             is_released: false,
         };
-        self.lock().insert(session.to_owned(), claim);
+        self.lock().by_session.insert(session.to_owned(), claim);
     }
 
     fn get(&self, session: &str) -> Option<SessionClaim> {
-        self.lock().get(session).map(|claim| SessionClaim {
-            session: session.to_owned(),
-            fence: claim.fence,
-        })
+        self.lock()
+            .by_session
+            .get(session)
+            .map(|claim| SessionClaim {
+                session: session.to_owned(),
+                fence: claim.fence,
+            })
     }
 
     fn is_released(&self, session: &str) -> bool {
         let claims = self.lock();
-        claims.get(session).is_some_and(|claim| claim.is_released)
+        let claim = claims.by_session.get(session);
+        claim.is_some_and(|claim| claim.is_released)
     }
 
     fn set_released(&self, released: &SessionClaim) {
-        if let Some(claim) = self.lock().get_mut(&released.session)
-            && claim.fence == released.fence
-        {
-            claim.is_released = true;
+        let mut claims = self.lock();
+        let KnownClaims {
+            by_session,
+            released: order,
+        } = &mut *claims;
+        match by_session.get_mut(&released.session) {
+            Some(claim) if claim.fence == released.fence && !claim.is_released => {
+                claim.is_released = true;
+            }
+            _ => return,
         }
+        order.push_back(released.clone());
+        if order.len() > MAX_RELEASED_CLAIMS
+            && let Some(oldest) = order.pop_front()
+            && (by_session.get(&oldest.session))
+                .is_some_and(|claim| claim.is_released && claim.fence == oldest.fence)
+        {
+            by_session.remove(&oldest.session);
+        }
+    }
+
+    /// Removes the claims of sessions that were deleted.
+    pub(crate) fn remove_all(&self, sessions: &BTreeSet<String>) {
+        let mut claims = self.lock();
+        for session in sessions {
+            claims.by_session.remove(session);
+        }
+        claims
+            .released
+            .retain(|claim| !sessions.contains(&claim.session));
     }
 }
 
@@ -251,5 +292,29 @@ fn session_owner(connection: &Connection, id: &str) -> Result<(Option<String>, i
     match rows.next()? {
         Some(row) => Ok((row.get(0)?, row.get(1)?)),
         None => Err(JournalError::SessionNotFound(id.to_owned())),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_of_deleted_sessions_and_old_released_ones_are_not_kept() {
+        let claims = SessionClaims::default();
+        claims.insert("deleted", FIRST_FENCE);
+        claims.insert("claimed", FIRST_FENCE);
+        claims.remove_all(&BTreeSet::from(["deleted".to_owned()]));
+        assert_eq!(claims.get("deleted"), None);
+        for number in 0..=MAX_RELEASED_CLAIMS {
+            let session = format!("ses_{number}");
+            claims.insert(&session, FIRST_FENCE);
+            claims.set_released(&claims.get(&session).unwrap());
+        }
+        assert_eq!(claims.get("ses_0"), None);
+        assert!(claims.is_released("ses_1"));
+        assert!(claims.get("claimed").is_some());
+        assert_eq!(claims.lock().by_session.len(), MAX_RELEASED_CLAIMS + 1);
     }
 }

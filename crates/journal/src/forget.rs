@@ -47,6 +47,7 @@ impl Journal {
     ) -> Result<SessionForgetReport, JournalError> {
         let forgotten =
             self.write(|connection| self.forget_in(connection, session, turn, rewrite))?;
+        self.claims.remove_all(&forgotten.sessions);
         self.remove_unused_blobs()?;
         Ok(forgotten)
     }
