@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use selvedge_database::{Connection, NamedLockMode, Row, params};
@@ -15,6 +16,10 @@ use crate::connection::{execute, query_column, query_first};
 use crate::notices::events_topic;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
+
+/// How often events are appended if the outcome of the attempt before is unknown.
+const MAX_APPEND_ATTEMPTS: u32 = 3;
+const APPEND_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 #[async_trait]
 impl SessionEventStore for Journal {
@@ -30,20 +35,15 @@ impl SessionEventStore for Journal {
             bodies,
             attempted: AtomicI64::new(0),
         });
-        loop {
+        let attempt = || {
             let (claim, events) = (claim.clone(), events.clone());
-            let append = move |journal: &Self, connection: &Connection| {
+            own.write_async(move |journal: &Self, connection: &Connection| {
                 journal.check_claim(connection, claim.as_ref())?;
                 journal.append_events_in(connection, &events)
-            };
-            match own.write_async(append).await {
-                // If the events were stored, the next attempt finds them.
-                Err(error) if error.is_outcome_unknown() => {
-                    tracing::error!(session, %error, "appending events again");
-                }
-                done => return Ok(done?),
-            }
-        }
+            })
+        };
+        // If the events were stored, the next attempt finds them.
+        Ok(repeat_if(JournalError::is_outcome_unknown, attempt).await?)
     }
 
     async fn events_changed(&self, session: &str, seen: &mut u64) {
@@ -155,6 +155,27 @@ impl SessionEventStore for Journal {
     }
 }
 
+/// Makes up to [`MAX_APPEND_ATTEMPTS`] attempts while their outcome is unknown, and returns the
+/// last result.
+async fn repeat_if<T, E: std::fmt::Display, F>(
+    is_unknown: impl Fn(&E) -> bool,
+    attempt: impl Fn() -> F,
+) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    for _ in 1..MAX_APPEND_ATTEMPTS {
+        match attempt().await {
+            Err(error) if is_unknown(&error) => {
+                tracing::error!(%error, "appending events again");
+                tokio::time::sleep(APPEND_RETRY_INTERVAL).await;
+            }
+            done => return done,
+        }
+    }
+    attempt().await
+}
+
 /// Events to append to a session.
 struct NewEvents {
     session: String,
@@ -256,6 +277,22 @@ fn event_number(row: Row<'_>) -> Result<u64, JournalError> {
 mod tests {
     use super::*;
     use crate::test_store::store;
+    #[test]
+    fn an_append_of_unknown_outcome_is_made_three_times() {
+        for (error, expected) in [("unknown", 3), ("full", 1)] {
+            let attempts = AtomicI64::new(0);
+            let attempt = || {
+                attempts.fetch_add(1, Ordering::Relaxed);
+                std::future::ready(Err::<(), _>(error))
+            };
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_time().build().unwrap();
+            let done = runtime.block_on(repeat_if(|error: &&str| *error == "unknown", attempt));
+            assert_eq!(done, Err(error));
+            assert_eq!(attempts.load(Ordering::Relaxed), expected, "{error}");
+        }
+    }
+
 
     #[test]
     fn events_are_stored_once_if_the_outcome_of_their_commit_was_unknown() {
