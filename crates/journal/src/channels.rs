@@ -167,8 +167,9 @@ impl Journal {
         execute(
             connection,
             "INSERT INTO channel_messages (channel, number, author_kind, author, content, hops,
-                cause, posted_ms, idempotency_key)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                cause, posted_ms, idempotency_key, turn)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, (SELECT turn FROM items
+                WHERE session = ?4 AND ?3 = 'session' ORDER BY items.number DESC LIMIT 1))",
             params![
                 channel,
                 number,
@@ -373,13 +374,12 @@ impl Journal {
         Ok(self.write_async(write).await?)
     }
 
-    /// Removes the texts of a session's messages in a time range. Their numbers stay.
+    /// Removes the texts of a session's messages, or of those of one turn. Their numbers stay.
     pub(crate) fn clear_posts(
         &self,
         connection: &Connection,
         session: &str,
-        from_ms: i64,
-        to_ms: i64,
+        turn: Option<u32>,
     ) -> Result<(), JournalError> {
         let cleared = MessageContent {
             text: "(forgotten)".to_owned(),
@@ -388,9 +388,9 @@ impl Journal {
         let cleared = self.payloads.put_json(connection, &cleared)?;
         execute(
             connection,
-            "UPDATE channel_messages SET content = ?4
-             WHERE author = ?1 AND author_kind = 'session' AND posted_ms >= ?2 AND posted_ms < ?3",
-            params![session, from_ms, to_ms, cleared],
+            "UPDATE channel_messages SET content = ?3
+             WHERE author = ?1 AND author_kind = 'session' AND (turn = ?2 OR ?2 IS NULL)",
+            params![session, turn, cleared],
         )
     }
 

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use selvedge_database::{Connection, OptionalRow, params};
+use selvedge_database::{Connection, params};
 
 use crate::connection::{execute, query_column};
 use crate::document_store::OWNER_SEPARATOR;
@@ -114,9 +114,6 @@ struct ForgetTransaction<'a> {
     report: SessionForgetReport,
 }
 
-/// A time range: start and exclusive end, in milliseconds since 1970.
-type TimeRangeMs = (i64, i64);
-
 impl ForgetTransaction<'_> {
     /// Deletes some turns of a session that remains.
     fn delete_turns(&mut self, session: &str, turns: &BTreeSet<u32>) -> Result<(), JournalError> {
@@ -127,18 +124,14 @@ impl ForgetTransaction<'_> {
         // Processes that keep the items in memory read them again.
         let sql = "UPDATE sessions SET fence = fence + 1 WHERE id = ?1";
         execute(self.connection, sql, params![session])?;
-        let mut spans = Vec::new();
-        for turn in turns {
-            spans.extend(turn_time_range(self.connection, session, *turn)?);
-        }
         let before = self.journal.items_from(self.connection, session, *first)?;
-        let deleted_texts: Vec<String> = before
-            .iter()
-            .filter(|item| turns.contains(&item.turn))
-            .map(|item| item.item.to_string())
-            .collect();
-        self.delete_activity(session, &spans, deleted_texts)?;
+        let deleted = before.iter().filter(|item| turns.contains(&item.turn));
+        let began_ms = deleted.clone().map(|item| item.at_ms).min();
+        let texts = deleted.map(|item| item.item.to_string()).collect();
+        let turn_list: Vec<Option<u32>> = turns.iter().copied().map(Some).collect();
+        self.delete_activity(session, &turn_list, began_ms.unwrap_or(i64::MAX), texts)?;
         for turn in turns {
+            self.journal.clear_events(self.connection, session, *turn)?;
             for table in ["inbox", "turn_changes"] {
                 let sql = format!("DELETE FROM {table} WHERE session = ?1 AND turn = ?2");
                 execute(self.connection, &sql, params![session, turn])?;
@@ -178,7 +171,7 @@ impl ForgetTransaction<'_> {
             .into_iter()
             .map(|item| item.item.to_string())
             .collect();
-        self.delete_activity(session, &[(i64::MIN, i64::MAX)], texts)?;
+        self.delete_activity(session, &[None], i64::MIN, texts)?;
         for sql in [
             "DELETE FROM items WHERE session = ?1",
             "DELETE FROM inbox WHERE session = ?1",
@@ -195,35 +188,33 @@ impl ForgetTransaction<'_> {
         Ok(())
     }
 
-    /// Deletes everything recorded for a session in some time ranges, except its items. `texts` are
-    /// the texts of these items, which are searched for keys of documents.
+    /// Deletes everything recorded for some turns of a session, or for the whole session (`None`),
+    /// except its items and events. Clocks of machines differ, so rows are selected by their turn.
+    /// `texts` are the texts of these items, which are searched for keys of documents,
+    /// and `began_ms` the time of the first one.
     fn delete_activity(
         &mut self,
         session: &str,
-        spans: &[TimeRangeMs],
+        turns: &[Option<u32>],
+        began_ms: i64,
         mut texts: Vec<String>,
     ) -> Result<(), JournalError> {
-        let (mut runs, mut launched, mut earliest_ms) = (Vec::new(), Vec::new(), i64::MAX);
-        for (from, to) in spans {
-            let within = params![session, from, to];
+        let (mut runs, mut launched) = (Vec::new(), Vec::new());
+        for turn in turns {
+            let within = params![session, turn];
             let ids = |sql: &str| -> Result<Vec<String>, JournalError> {
                 query_column(self.connection, sql, within)
             };
             // Runs that resumed a run of the turn contain the same content.
             runs.extend(ids("WITH RECURSIVE of_turn(id) AS (
-                    SELECT id FROM runs WHERE session = ?1 AND started_ms >= ?2 AND started_ms < ?3
+                    SELECT id FROM runs WHERE session = ?1 AND (turn = ?2 OR ?2 IS NULL)
                     UNION SELECT runs.id FROM runs JOIN of_turn ON runs.resumes = of_turn.id)
                  SELECT id FROM of_turn")?);
             launched.extend(ids("SELECT id FROM sessions
-                 WHERE parent = ?1 AND started_ms >= ?2 AND started_ms < ?3")?);
-            let sql =
-                "DELETE FROM stored WHERE session = ?1 AND stored_ms >= ?2 AND stored_ms < ?3";
+                 WHERE parent = ?1 AND (parent_turn = ?2 OR ?2 IS NULL)")?);
+            let sql = "DELETE FROM stored WHERE session = ?1 AND (turn = ?2 OR ?2 IS NULL)";
             execute(self.connection, sql, within)?;
-            self.journal
-                .clear_posts(self.connection, session, *from, *to)?;
-            self.journal
-                .clear_events(self.connection, session, (*from, *to))?;
-            earliest_ms = earliest_ms.min(*from);
+            self.journal.clear_posts(self.connection, session, *turn)?;
         }
         for run in runs.iter().collect::<BTreeSet<_>>() {
             texts.extend(self.delete_run(run)?);
@@ -233,7 +224,7 @@ impl ForgetTransaction<'_> {
         let started: i64 = self
             .connection
             .query_row(sql, params![session], |row| row.get(0))?;
-        self.delete_documents(earliest_ms.max(started), &texts)?;
+        self.delete_documents(began_ms.max(started), &texts)?;
         self.delete_replies(session)?;
         for session in launched {
             // A session that another session of this list launched is already deleted.
@@ -346,20 +337,4 @@ fn shared_turns(
         params![session, other, turn],
     )?;
     Ok(turns.into_iter().collect())
-}
-
-/// Returns the time from the first item of a turn to the first item of a later one.
-fn turn_time_range(
-    connection: &Connection,
-    session: &str,
-    turn: u32,
-) -> Result<Option<TimeRangeMs>, JournalError> {
-    let mut read = connection.prepare_cached(
-        "SELECT min(at_ms), (SELECT min(at_ms) FROM items WHERE session = ?1 AND turn > ?2)
-         FROM items WHERE session = ?1 AND turn = ?2",
-    )?;
-    let found: Option<(Option<i64>, Option<i64>)> = read
-        .query_row(params![session, turn], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    Ok(found.and_then(|(from, to)| Some((from?, to.unwrap_or(i64::MAX)))))
 }

@@ -18,8 +18,9 @@ use crate::{Journal, JournalError};
 /// Inserts a run, unless there is one with this id.
 pub(crate) const INSERT_RUN: &str =
     "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status,
-     started_ms, saved_config, output, ended_ms, recording, calls, tools)
-     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+     started_ms, saved_config, output, ended_ms, recording, calls, tools, turn)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15,
+     (SELECT turn FROM items WHERE session = ?2 ORDER BY number DESC LIMIT 1))
      ON CONFLICT (id) DO NOTHING";
 /// Inserts the outcome of a call, or adds it to the recorded start of the call.
 pub(crate) const RECORD_CALL_END: &str =

@@ -27,7 +27,9 @@ CREATE TABLE runs (
     recording BLOB,
     -- Number of calls and names of tools, once the run has ended.
     calls INTEGER,
-    tools TEXT
+    tools TEXT,
+    -- The newest turn of the session when the run began; null before the first one.
+    turn INTEGER
 );
 CREATE UNIQUE INDEX runs_by_id ON runs (id);
 CREATE INDEX open_runs ON runs (owner) WHERE ended_ms IS NULL;
@@ -124,8 +126,9 @@ CREATE TABLE sessions (
     -- The fencing number of the claim, which each new owner increases. A write of an owner fails if
     -- it is not the number of its claim any more.
     fence INTEGER NOT NULL DEFAULT 0,
-    -- The session whose agent launched this one.
+    -- The session whose agent launched this one, and its newest turn at that time.
     parent TEXT,
+    parent_turn INTEGER,
     title TEXT,
     -- The table `[environments.x]` of the configuration that the session works with.
     environment TEXT,
@@ -204,6 +207,8 @@ CREATE TABLE session_events (
     kind TEXT NOT NULL,
     body BLOB NOT NULL,
     at_ms INTEGER NOT NULL,
+    -- The newest turn of the session when the event was stored; null before the first one.
+    turn INTEGER,
     PRIMARY KEY (session, number)
 ) WITHOUT ROWID;
 CREATE INDEX session_events_by_kind ON session_events (session, kind, number);
@@ -275,6 +280,8 @@ CREATE TABLE channel_messages (
     posted_ms INTEGER NOT NULL,
     -- The same for every attempt to post the message.
     idempotency_key TEXT,
+    -- The newest turn of the session that posted the message; null for other authors.
+    turn INTEGER,
     PRIMARY KEY (channel, number)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX channel_messages_by_key
@@ -320,6 +327,8 @@ CREATE TABLE stored (
     value BLOB NOT NULL,
     bytes INTEGER NOT NULL,
     stored_ms INTEGER NOT NULL,
+    -- The newest turn of the session when the value was stored; null before the first one.
+    turn INTEGER,
     PRIMARY KEY (session, key)
 ) WITHOUT ROWID;
 

@@ -48,10 +48,11 @@ impl ScriptStoreBackend for SessionValueStore {
         let claim = self.journal.claim_of(&session);
         let write = move |journal: &Journal, connection: &Connection| {
             journal.check_claim(connection, claim.as_ref())?;
-            let sql = "INSERT INTO stored (session, key, value, bytes, stored_ms)
-                VALUES (?1, ?2, ?3, ?4, ?5)
+            let sql = "INSERT INTO stored (session, key, value, bytes, stored_ms, turn)
+                VALUES (?1, ?2, ?3, ?4, ?5,
+                    (SELECT turn FROM items WHERE session = ?1 ORDER BY number DESC LIMIT 1))
                 ON CONFLICT (session, key) DO UPDATE SET value = excluded.value,
-                    bytes = excluded.bytes, stored_ms = excluded.stored_ms";
+                    bytes = excluded.bytes, stored_ms = excluded.stored_ms, turn = excluded.turn";
             let mut insert = connection.prepare_cached(sql)?;
             for (key, value) in &values {
                 let stored = journal.payloads.put(connection, value.as_bytes())?;

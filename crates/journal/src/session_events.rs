@@ -215,8 +215,9 @@ impl Journal {
             let kind = body["type"].as_str().unwrap_or_default();
             execute(
                 connection,
-                "INSERT INTO session_events (session, number, kind, body, at_ms)
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                "INSERT INTO session_events (session, number, kind, body, at_ms, turn)
+                 VALUES (?1, ?2, ?3, ?4, ?5, (SELECT turn FROM items
+                    WHERE session = ?1 ORDER BY items.number DESC LIMIT 1))",
                 params![session, number, kind, payload, now_ms()],
             )?;
         }
@@ -244,18 +245,16 @@ impl Journal {
         Ok(stored == serde_json::to_vec(body)?)
     }
 
-    /// Replaces the events of a session in a time range by events without content, so that the
-    /// numbers have no gap.
+    /// Replaces the events of a turn by events without content, so that the numbers have no gap.
     pub(crate) fn clear_events(
         &self,
         connection: &Connection,
         session: &str,
-        (from_ms, to_ms): (i64, i64),
+        turn: u32,
     ) -> Result<(), JournalError> {
         const FORGOTTEN: &str = "event.forgotten";
-        let sql = "SELECT number FROM session_events
-            WHERE session = ?1 AND at_ms >= ?2 AND at_ms < ?3";
-        let numbers: Vec<i64> = query_column(connection, sql, params![session, from_ms, to_ms])?;
+        let sql = "SELECT number FROM session_events WHERE session = ?1 AND turn = ?2";
+        let numbers: Vec<i64> = query_column(connection, sql, params![session, turn])?;
         let body = json!({"type": FORGOTTEN});
         let body = self.payloads.put_json(connection, &body)?;
         for number in numbers {
@@ -277,6 +276,7 @@ fn event_number(row: Row<'_>) -> Result<u64, JournalError> {
 mod tests {
     use super::*;
     use crate::test_store::store;
+
     #[test]
     fn an_append_of_unknown_outcome_is_made_three_times() {
         for (error, expected) in [("unknown", 3), ("full", 1)] {
@@ -292,7 +292,6 @@ mod tests {
             assert_eq!(attempts.load(Ordering::Relaxed), expected, "{error}");
         }
     }
-
 
     #[test]
     fn events_are_stored_once_if_the_outcome_of_their_commit_was_unknown() {

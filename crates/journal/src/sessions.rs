@@ -97,7 +97,9 @@ impl Journal {
         let id = new_id("ses");
         self.write(|connection| {
             insert_session(connection, &id, directory, now_ms(), None)?;
-            let sql = "UPDATE sessions SET owner = ?2, parent = ?3, fence = ?4 WHERE id = ?1";
+            let sql = "UPDATE sessions SET owner = ?2, parent = ?3, fence = ?4, parent_turn =
+                    (SELECT turn FROM items WHERE session = ?3 ORDER BY number DESC LIMIT 1)
+                 WHERE id = ?1";
             let claim = params![id, self.owner.id, parent, FIRST_FENCE];
             execute(connection, sql, claim)
         })?;
@@ -208,8 +210,8 @@ impl Journal {
                 params![fork, id, up_to_turn.unwrap_or(u32::MAX)],
             )?;
             connection.execute(
-                "INSERT INTO stored (session, key, value, bytes, stored_ms)
-                 SELECT ?1, key, value, bytes, stored_ms FROM stored
+                "INSERT INTO stored (session, key, value, bytes, stored_ms, turn)
+                 SELECT ?1, key, value, bytes, stored_ms, turn FROM stored
                  WHERE session = ?2",
                 params![fork, id],
             )?;

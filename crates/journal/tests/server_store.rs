@@ -3,14 +3,16 @@
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use selvedge_database::params;
-use selvedge_journal::{Journal, TokenAccount};
+use selvedge_journal::{Journal, StoredRow, TokenAccount};
 use selvedge_protocol::{
-    ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, AuthorKind, DecisionRace,
-    IdempotencyStore, MAX_EVENT_READ_BYTES, MessageAuthor, NewApiToken, NewInboxMessage,
-    NewSession, RemovedMessage, RepeatedRequest, ServerStoreError, SessionError, SessionEventStore,
+    ApiTokenStore, ApprovalDecider, ApprovalDeciderStore, AuthorKind, ChannelStore, DecisionRace,
+    IdempotencyStore, Ledger, MAX_EVENT_READ_BYTES, MessageAuthor, NewApiToken, NewChannelMessage,
+    NewInboxMessage, NewSession, ReadFrom, RemovedMessage, RepeatedRequest, RunStart,
+    ScriptStoreBackend, ScriptToolCallOutput, ServerStoreError, SessionError, SessionEventStore,
     SessionFolder, SessionQueueStore, SessionStore, StoredReply, TokenScope,
 };
 use serde_json::{Value, json};
@@ -511,4 +513,70 @@ fn turns_at_the_same_time_see_each_others_costs() {
     first.flush().unwrap();
     let spent = block_on(first.tokens()).unwrap()[0].spent;
     assert!((spent - 1.5).abs() < 1e-9, "{spent}");
+}
+
+#[test]
+fn a_turn_is_forgotten_by_its_number_if_clocks_differ() {
+    let (dir, journal) = journal();
+    let session = journal.begin_session("/w", None).unwrap();
+    let mut children = Vec::new();
+    for turn in 1..=3 {
+        let row = vec![json!({"turn": turn})];
+        block_on(journal.append_rows(&session, turn - 1, turn, row)).unwrap();
+        let events = vec![event("item", &turn.to_string())];
+        block_on(journal.append_events(&session, events)).unwrap();
+        let value = BTreeMap::from([(turn.to_string(), "1".to_owned())]);
+        block_on(journal.script_values(&session).put(value)).unwrap();
+        let post = NewChannelMessage {
+            channel: "engineering".to_owned(),
+            author: MessageAuthor {
+                kind: AuthorKind::Session,
+                id: session.clone(),
+            },
+            text: format!("post {turn}"),
+            permissions: None,
+            idempotency_key: None,
+            max_open_messages: None,
+        };
+        block_on(journal.post(post)).unwrap();
+        let id = format!("scr_{turn}");
+        let run = RunStart {
+            id: &id,
+            source: "return 1",
+            directory: "/w",
+            session: &session,
+            seed: "1",
+            resumes: None,
+            saved_config: "",
+        };
+        let output = ScriptToolCallOutput::new(&id, "");
+        block_on(journal.record_run_start_and_end(run, &output, None)).unwrap();
+        children.push(journal.begin_session("/w", Some(&session)).unwrap());
+    }
+    // The clock of the server of the second turn is 30 s behind, that of the third one 60 s.
+    let shift = "UPDATE items SET at_ms = at_ms - 30000 * (turn - 1)";
+    database(dir.path()).execute(shift, params![]).unwrap();
+    let keep = |rows: Vec<StoredRow>, turns: &BTreeSet<u32>| {
+        let kept = rows.into_iter().filter(|row| !turns.contains(&row.turn));
+        kept.collect()
+    };
+    let report = journal.forget(&session, Some(2), &keep).unwrap();
+    assert_eq!(report.runs, 1);
+    assert_eq!(report.sessions, BTreeSet::from([children[1].clone()]));
+    assert_eq!(journal.claim_number(&children[1]), None);
+    block_on(async {
+        let events = journal.events_after(&session, 0, 9).await.unwrap();
+        let kinds = events.iter().map(|event| event.body["type"].as_str());
+        let expected = ["item", "event.forgotten", "item"].map(Some);
+        assert_eq!(kinds.collect::<Vec<_>>(), expected);
+        let values = journal.script_values(&session);
+        for (key, is_kept) in [("1", true), ("2", false), ("3", true)] {
+            assert_eq!(values.get(key).await.unwrap().is_some(), is_kept, "{key}");
+            assert_eq!(journal.run(&format!("scr_{key}")).is_ok(), is_kept, "{key}");
+        }
+        let posts = journal.read("engineering", ReadFrom::After(0), 9).await;
+        let texts = posts.unwrap().into_iter().map(|post| post.text);
+        let expected = ["post 1", "(forgotten)", "post 3"];
+        assert_eq!(texts.collect::<Vec<_>>(), expected);
+    });
 }
