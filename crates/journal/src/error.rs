@@ -132,6 +132,12 @@ pub enum JournalError {
          reads the file"
     )]
     LogNotTruncated,
+    /// A copy of another store into this one was interrupted.
+    #[error("{path} has an unfinished copy of another store")]
+    UnfinishedCopy {
+        /// The journal's file, or the address of the database.
+        path: PathBuf,
+    },
     /// A store cannot be copied into another one.
     #[error("cannot copy the store: {0}")]
     StoreCopy(String),

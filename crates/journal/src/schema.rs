@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use selvedge_database::{Connection, NamedLockMode, OptionalRow, TransactionRetry, params};
 
+use crate::store_copy::COPY_MARK;
 use crate::{ColumnEncryption, JournalError, JournalLocation, connection};
 
 /// The journal's own tables.
@@ -256,8 +257,12 @@ impl ComponentSchema {
     }
 
     fn newer_error(&self, connection: &Connection, component: &str, required: u32) -> JournalError {
+        let path = path_of(connection);
+        if component == COPY_MARK {
+            return JournalError::UnfinishedCopy { path };
+        }
         JournalError::NewerSchema {
-            path: path_of(connection),
+            path,
             component: component.to_owned(),
             required,
             known: self.known_version(component),

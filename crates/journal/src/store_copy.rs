@@ -4,20 +4,26 @@
 //! A copy that was interrupted continues: tables that are equal on both sides are not copied again.
 //! Two tables are equal if they have as many rows, and the sums of the digests of their rows are
 //! equal. Only an empty target, or one that an interrupted copy of the same source has marked, is
-//! changed: a target that was used since is refused.
+//! changed: a target that was used since is refused. All other programs refuse a marked target.
 
 use selvedge_database::{Connection, DatabaseValue, params};
 use sha2::{Digest, Sha256};
 
 use crate::connection::query_first;
 use crate::schema::JOURNAL_SCHEMA;
-use crate::{ComponentSchema, JournalError, JournalLocation, connection};
+use crate::{ComponentSchema, JournalError, JournalLocation, SchemaMigration, connection};
 
 /// Rows that one transaction copies, and their bytes.
 const MAX_ROWS_PER_WRITE: usize = 500;
 const MAX_BYTES_PER_WRITE: usize = 8 << 20;
-/// Marks a target in `schema_versions` until its copy is complete. All versions know version 0.
-const COPY_MARK: &str = "store copy";
+/// Marks a target in `schema_versions` until its copy is complete. Only a copy knows this
+/// component, so all other programs refuse the target.
+pub(crate) const COPY_MARK: &str = "store copy";
+/// The schema with which a copy opens a target.
+const COPY_SCHEMA: ComponentSchema = ComponentSchema {
+    component: COPY_MARK,
+    migrations: &[SchemaMigration::Expand("")],
+};
 /// Tables that have rows as soon as a store was opened.
 const OPENED_TABLES: [&str; 3] = ["schema_versions", "secrets", "owners"];
 
@@ -97,8 +103,8 @@ pub fn copy_store(
     }
     let schemas: Vec<ComponentSchema> =
         [JOURNAL_SCHEMA].iter().chain(components).copied().collect();
-    let open = |location: &JournalLocation| -> Result<Connection, JournalError> {
-        let connection = connection::open_read_write(location, &JOURNAL_SCHEMA)?;
+    let open = |location, opened_with| -> Result<Connection, JournalError> {
+        let connection = connection::open_read_write(location, opened_with)?;
         for schema in &schemas {
             schema.migrate(&connection)?;
         }
@@ -111,12 +117,12 @@ pub fn copy_store(
         let message = format!("there is no journal {}", file.display());
         return Err(JournalError::StoreCopy(message));
     }
-    let (source, target) = (open(from)?, open(to)?);
+    let (source, target) = (open(from, &JOURNAL_SCHEMA)?, open(to, &COPY_SCHEMA)?);
     source.begin_exclusive_read()?;
     let state = check_target(&source, &target)?;
     if state == TargetTables::Replaceable {
         let sql = "INSERT INTO schema_versions (component, version, compatible_since)
-            VALUES (?1, 0, 0) ON CONFLICT DO NOTHING";
+            VALUES (?1, 0, 1) ON CONFLICT (component) DO UPDATE SET compatible_since = 1";
         target.execute(sql, params![COPY_MARK])?;
     }
     let has_codec =

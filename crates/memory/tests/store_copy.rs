@@ -141,7 +141,7 @@ fn execute(folder: &Path, sql: &str) {
 /// Marks a target as one whose copy is not complete.
 const MARK_AS_INTERRUPTED: &str =
     "INSERT INTO schema_versions (component, version, compatible_since)
-     VALUES ('store copy', 0, 0)";
+     VALUES ('store copy', 0, 1)";
 
 #[test]
 fn a_store_is_copied_into_another_database_and_back() {
@@ -196,9 +196,28 @@ fn an_interrupted_copy_continues_and_a_changed_source_is_copied_again() {
     assert!(copied.iter().all(|(_, rows, equal)| *equal == (*rows == 0)));
     let again = copy(&file, &target);
     assert!(again.iter().all(|(.., equal)| *equal), "{again:?}");
+    let used = Journal::open(&target).unwrap();
     // As if the process had been killed while it copied the turns.
     execute(other.path(), MARK_AS_INTERRUPTED);
     execute(other.path(), "DELETE FROM memory_turns WHERE at_ms > 0");
+    // What other programs would write to it could be deleted.
+    let refused = Journal::open(&target).unwrap_err();
+    assert!(
+        matches!(refused, JournalError::UnfinishedCopy { .. }),
+        "{refused}"
+    );
+    let refused = used.begin_session("/work", None).unwrap_err();
+    assert!(
+        matches!(refused, JournalError::UnfinishedCopy { .. }),
+        "{refused}"
+    );
+    drop(used);
+    let back = store(&other.path().join("back"));
+    let refused = copy_store(&target, &back, &[memory_schema()], &mut |_| {}).unwrap_err();
+    assert!(
+        matches!(refused, JournalError::UnfinishedCopy { .. }),
+        "{refused}"
+    );
     let continued = copy(&file, &target);
     let copied: Vec<&str> = continued
         .iter()

@@ -97,6 +97,10 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
         JournalError::WrongKey => {
             "restore the key that encrypted the journal in the system keyring"
         }
+        JournalError::UnfinishedCopy { .. } => {
+            "run `selvedge store migrate --from sqlite --to configured` again, or with the source \
+             that was copied"
+        }
         JournalError::StoreCopy(_) => {
             "run `selvedge store migrate --help`, and pass an empty store with --to"
         }
