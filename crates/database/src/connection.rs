@@ -290,6 +290,29 @@ impl Connection {
         }
     }
 
+    /// Sets how long a statement waits for its answer from the server. The connection is lost
+    /// after that.
+    pub fn set_answer_timeout(&self, timeout: Duration) {
+        match &self.backend {
+            // The file is in this process.
+            Backend::Sqlite(_) => {}
+            Backend::Postgres(connection) => connection.set_answer_timeout(timeout),
+        }
+    }
+
+    /// Fails if the server takes no writes, for example because it is a standby.
+    pub fn check_server_is_writable(&self) -> Result<(), DatabaseError> {
+        match &self.backend {
+            // The check would wait for other writers.
+            Backend::Sqlite(_) => Ok(()),
+            Backend::Postgres(_) => {
+                let transaction = self.begin_write()?;
+                transaction.query_row("SELECT 1", &[], |row| row.get::<i64>(0))?;
+                transaction.rollback()
+            }
+        }
+    }
+
     /// Makes each commit wait until the disk has the data, so that it survives a loss of power.
     pub fn set_full_durability(&self) -> Result<(), DatabaseError> {
         match &self.backend {

@@ -347,3 +347,24 @@ fn a_pool_recovers_when_all_its_connections_were_cut() {
         assert_eq!(one.unwrap(), 1);
     }
 }
+
+#[test]
+fn a_connection_is_given_up_if_it_does_not_answer_in_time() {
+    let Some(url) = database() else { return };
+    let connection = Connection::open_postgres(&url).unwrap();
+    connection.set_answer_timeout(std::time::Duration::from_millis(500));
+    let pid = "SELECT CAST(pg_backend_pid() AS BIGINT)";
+    let pid = || connection.query_row(pid, params![], |row| row.get::<i64>(0));
+    let first = pid().unwrap();
+    // Also after a transaction.
+    connection.begin_write().unwrap().commit().unwrap();
+    connection
+        .execute("INSERT INTO notes (id) VALUES (1)", params![])
+        .unwrap();
+    let hung = connection.execute(
+        "UPDATE notes SET text = (SELECT CAST(pg_sleep(60) AS TEXT))",
+        params![],
+    );
+    assert_eq!(hung.unwrap_err().kind(), DatabaseErrorKind::Unavailable);
+    assert_ne!(pid().unwrap(), first);
+}

@@ -1,5 +1,6 @@
-//! Encrypted connections to a PostgreSQL cluster with certificates of an authority of its own. The
-//! test starts the cluster, if `SELVEDGE_TEST_STORE` is set: then PostgreSQL is installed.
+//! Encrypted connections to a PostgreSQL cluster with certificates of an authority of its own, and
+//! clusters that are a standby or have no notices. The tests start the clusters, if
+//! `SELVEDGE_TEST_STORE` is set: then PostgreSQL is installed.
 #![cfg(unix)]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -7,7 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use selvedge_database::{Connection, DatabaseError};
+use selvedge_database::{Connection, DatabaseError, DatabaseErrorKind};
+
+/// How many ports are tried: another program may take one before the server does.
+const MAX_PORTS: usize = 5;
 
 /// A cluster that listens on a port of this machine, and accepts encrypted connections only.
 struct Cluster {
@@ -45,13 +49,11 @@ fn create_certificates(folder: &Path) {
 impl Cluster {
     fn start() -> Self {
         let setup = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/setup-postgres");
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let cluster = Self {
+        let mut cluster = Self {
             folder: tempfile::tempdir().unwrap(),
             programs: run(&mut Command::new(setup)).into(),
-            port: listener.local_addr().unwrap().port(),
+            port: 0,
         };
-        drop(listener);
         let folder = cluster.folder.path();
         create_certificates(folder);
         if is_root() {
@@ -61,19 +63,57 @@ impl Cluster {
         run(cluster.program("initdb").args(options));
         let rules = "hostssl all all 127.0.0.1/32 trust\n";
         std::fs::write(folder.join("data/pg_hba.conf"), rules).unwrap();
-        let (path, port) = (folder.display(), cluster.port);
+        let started = (0..MAX_PORTS).any(|_| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            cluster.port = listener.local_addr().unwrap().port();
+            drop(listener);
+            cluster.try_start_server()
+        });
+        assert!(started);
+        cluster
+    }
+
+    /// Returns the cluster; `None` if there is no PostgreSQL to test with.
+    fn start_if_installed() -> Option<Self> {
+        std::env::var_os("SELVEDGE_TEST_STORE").map(|_| Self::start())
+    }
+
+    /// Starts the server. Fails if its port is used.
+    fn try_start_server(&self) -> bool {
+        let (path, port) = (self.folder.path().display(), self.port);
         let settings = format!(
             "-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={path} \
              -c fsync=off -c ssl=on -c ssl_cert_file={path}/server.pem \
              -c ssl_key_file={path}/server.key"
         );
-        let mut start = cluster.program("pg_ctl");
-        start.arg("-w").arg("-l").arg(folder.join("log"));
+        let mut start = self.program("pg_ctl");
+        start
+            .arg("-w")
+            .arg("-l")
+            .arg(self.folder.path().join("log"));
         start.args(["-o", &settings, "start"]);
         // The server would keep pipes open.
         let started = start.stdout(Stdio::null()).stderr(Stdio::null()).status();
-        assert!(started.unwrap().success());
-        cluster
+        started.unwrap().success()
+    }
+
+    /// Starts the server again as a standby.
+    fn restart_as_standby(&self) {
+        let mut stop = self.program("pg_ctl");
+        run(stop.args(["-w", "-m", "fast", "stop"]));
+        let signal = self.folder.path().join("data/standby.signal");
+        std::fs::write(&signal, "").unwrap();
+        if is_root() {
+            run(Command::new("chown").arg("postgres").arg(signal));
+        }
+        assert!(self.try_start_server());
+    }
+
+    /// Connects with the trusted certificate.
+    fn connect_trusted(&self) -> Connection {
+        let authority = self.folder.path().join("ca.pem");
+        let trusted = format!("sslmode=require&sslrootcert={}", authority.display());
+        self.connect("localhost", &trusted).unwrap()
     }
 
     /// Returns a program of PostgreSQL, which refuses to run as root.
@@ -114,10 +154,9 @@ fn is_root() -> bool {
 
 #[test]
 fn the_certificate_of_a_database_must_have_its_name_and_a_trusted_authority() {
-    if std::env::var_os("SELVEDGE_TEST_STORE").is_none() {
+    let Some(cluster) = Cluster::start_if_installed() else {
         return;
-    }
-    let cluster = Cluster::start();
+    };
     let authority = cluster.folder.path().join("ca.pem");
     let trusted = format!("sslmode=require&sslrootcert={}", authority.display());
     let connection = cluster.connect("localhost", &trusted).unwrap();
@@ -133,4 +172,54 @@ fn the_certificate_of_a_database_must_have_its_name_and_a_trusted_authority() {
         let error = cluster.connect(host, parameters).unwrap_err().to_string();
         assert!(error.contains(why), "{host} {parameters}: {error}");
     }
+}
+
+#[test]
+fn a_standby_is_unavailable_for_writes_until_it_is_promoted() {
+    let Some(cluster) = Cluster::start_if_installed() else {
+        return;
+    };
+    let connection = cluster.connect_trusted();
+    connection
+        .execute_batch("CREATE TABLE notes (id INTEGER PRIMARY KEY)")
+        .unwrap();
+    let write = |id: i64| {
+        let transaction = connection.begin_write()?;
+        transaction.execute("INSERT INTO notes (id) VALUES (?1)", &[&id])?;
+        transaction.commit()
+    };
+    write(1).unwrap();
+    cluster.restart_as_standby();
+    let count = "SELECT count(*) FROM notes";
+    let notes = || connection.query_row(count, &[], |row| row.get::<i64>(0));
+    assert_eq!(notes().unwrap(), 1);
+    for refused in [write(2), connection.check_server_is_writable()] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), DatabaseErrorKind::Unavailable, "{error}");
+    }
+    run(cluster.program("pg_ctl").args(["-w", "promote"]));
+    connection.check_server_is_writable().unwrap();
+    write(2).unwrap();
+    assert_eq!(notes().unwrap(), 2);
+}
+
+#[test]
+fn a_server_without_notices_takes_writes() {
+    let Some(cluster) = Cluster::start_if_installed() else {
+        return;
+    };
+    let remove =
+        "SET allow_system_table_mods = on; DELETE FROM pg_proc WHERE proname = 'pg_notify'";
+    cluster.connect_trusted().execute_batch(remove).unwrap();
+    let connection = cluster.connect_trusted();
+    let transaction = connection.begin_write().unwrap();
+    transaction.notify("topic");
+    transaction
+        .execute("CREATE TABLE notes (id BIGINT)", &[])
+        .unwrap();
+    transaction.notify("topic");
+    transaction.commit().unwrap();
+    let count = "SELECT count(*) FROM notes";
+    let notes = connection.query_row(count, &[], |row| row.get::<i64>(0));
+    assert_eq!(notes.unwrap(), 0);
 }

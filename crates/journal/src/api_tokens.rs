@@ -55,6 +55,14 @@ impl ApiTokenStore for Journal {
         self.write_async(create).await?
     }
 
+    async fn is_available(&self) -> bool {
+        let check = |_: &Self, connection: &Connection| {
+            read_tokens(connection, SELECT_TOKEN)?;
+            Ok(connection.check_server_is_writable()?)
+        };
+        self.run_now_or_queue(check).await.is_ok()
+    }
+
     async fn tokens(&self) -> Result<Vec<ApiToken>, ServerStoreError> {
         let read = |_: &Self, connection: &Connection| {
             let sql = format!("{SELECT_TOKEN} ORDER BY created_ms DESC, id");

@@ -45,15 +45,18 @@ pub(crate) fn open_read_write(
     Ok(connection)
 }
 
-/// Like [`open_read_write`], with a connection that is never taken for anything else.
+/// Like [`open_read_write`], with a connection that is never taken for anything else, and that is
+/// lost if a database does not answer in time.
 pub(crate) fn open_own(
     location: &JournalLocation,
     schema: &ComponentSchema,
+    answer_timeout: Duration,
 ) -> Result<Connection, JournalError> {
     let Some(database) = location.database() else {
         return open_read_write(location, schema);
     };
     let connection = Connection::open_postgres(database)?;
+    connection.set_answer_timeout(answer_timeout);
     schema.check_versions(&connection)?;
     Ok(connection)
 }

@@ -191,7 +191,9 @@ impl Journal {
         match self.owner.lease() {
             Some(lease) if lease.is_unused() => {
                 let location = self.location.clone();
-                let connect = move || connection::open_own(&location, &schema::JOURNAL_SCHEMA);
+                let timeout = lease.answer_timeout();
+                let connect =
+                    move || connection::open_own(&location, &schema::JOURNAL_SCHEMA, timeout);
                 lease.begin(connection, connect)
             }
             _ => Ok(()),

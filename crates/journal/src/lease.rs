@@ -26,6 +26,9 @@ use crate::schema::known_versions;
 /// How long rows of leases that have ended are kept.
 const ENDED_RETENTION: Duration = Duration::from_secs(3600);
 
+/// How long a renewal waits for its answer at least, because a new connection takes time as well.
+const MIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The times of leases. All processes of a database must use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTimes {
@@ -49,6 +52,12 @@ impl LeaseTimes {
     /// can take over.
     fn command_time(self) -> Duration {
         self.duration.saturating_sub(self.renewal)
+    }
+
+    /// How long a renewal waits for the answer of the database: after it, another connection can
+    /// still renew the lease.
+    fn answer_timeout(self) -> Duration {
+        (self.renewal * 2).max(MIN_ANSWER_TIMEOUT)
     }
 
     /// The longest time between two renewals that counts as no gap.
@@ -127,6 +136,11 @@ impl OwnerLease {
 
     fn lock_watch(&self) -> MutexGuard<'_, LeaseWatch> {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how long a renewal waits for the answer of the database.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        self.times.answer_timeout()
     }
 
     /// Returns whether the lease has to begin, because the process is about to write.

@@ -38,6 +38,8 @@ pub trait ApiTokenStore: Send + Sync {
     async fn create_token(&self, token: NewApiToken) -> Result<ApiToken, ServerStoreError>;
     /// Returns all tokens, the newest first.
     async fn tokens(&self) -> Result<Vec<ApiToken>, ServerStoreError>;
+    /// Returns whether the tokens can be read, and the database takes writes.
+    async fn is_available(&self) -> bool;
     /// Returns the token with this hash of its secret, also if it is expired or revoked.
     async fn token_by_hash(&self, hash: [u8; 32]) -> Result<Option<ApiToken>, ServerStoreError>;
     /// Revokes a token by its name or id. A revoked token stays in the list.

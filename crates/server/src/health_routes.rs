@@ -29,7 +29,7 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Check that the server takes requests: the journal can be read, and it is not stopping
+/// Check that the server takes requests: the journal can be used, and it is not stopping
 ///
 /// Needs no token.
 #[utoipa::path(
@@ -61,7 +61,7 @@ impl JournalReadiness {
         {
             return can_read;
         }
-        let can_read = tokens.tokens().await.is_ok();
+        let can_read = tokens.is_available().await;
         *known = Some((Instant::now(), can_read));
         can_read
     }
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often the tokens are read.
+    /// Counts how often the store is checked.
     #[derive(Default)]
     struct CountedTokens(AtomicUsize);
 
@@ -97,9 +97,13 @@ mod tests {
         }
 
         async fn tokens(&self) -> Result<Vec<ApiToken>, ServerStoreError> {
+            unimplemented!()
+        }
+
+        async fn is_available(&self) -> bool {
             self.0.fetch_add(1, Ordering::SeqCst);
             tokio::task::yield_now().await;
-            Ok(Vec::new())
+            true
         }
 
         async fn token_by_hash(&self, _: [u8; 32]) -> Result<Option<ApiToken>, ServerStoreError> {

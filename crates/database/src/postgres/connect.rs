@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio_postgres::config::SslMode;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::tls::PostgresTls;
 use super::{IDLE_TRANSACTION_TIMEOUT, LOCK_TIMEOUT, PostgresUrl, STATEMENT_TIMEOUT, errors};
@@ -13,13 +13,20 @@ use crate::DatabaseError;
 /// then is silent has no other limit.
 pub(super) const LOGIN_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// A client that has logged in.
+pub(super) struct LoggedInClient {
+    pub(super) client: Client,
+    /// Whether the server can send notices.
+    pub(super) has_notices: bool,
+}
+
 /// Connects, and sets the time-outs of the connection.
-pub(super) async fn connect(url: &PostgresUrl) -> Result<Client, DatabaseError> {
+pub(super) async fn connect(url: &PostgresUrl) -> Result<LoggedInClient, DatabaseError> {
     let connected = tokio::time::timeout(LOGIN_TIMEOUT, log_in(url)).await;
     connected.unwrap_or_else(|_| Err(errors::no_answer().while_connecting(url)))
 }
 
-async fn log_in(url: &PostgresUrl) -> Result<Client, DatabaseError> {
+async fn log_in(url: &PostgresUrl) -> Result<LoggedInClient, DatabaseError> {
     let failed = |error: tokio_postgres::Error| DatabaseError::from(error).while_connecting(url);
     let client = if url.config.get_ssl_mode() == SslMode::Disable {
         let (client, connection) = url.config.connect(NoTls).await.map_err(failed)?;
@@ -36,11 +43,20 @@ async fn log_in(url: &PostgresUrl) -> Result<Client, DatabaseError> {
     let settings = format!(
         "SET statement_timeout = {}; SET lock_timeout = {};
          SET idle_in_transaction_session_timeout = {}; SET client_min_messages = warning;
-         SET standard_conforming_strings = on; SET bytea_output = hex",
+         SET standard_conforming_strings = on; SET bytea_output = hex;
+         SET default_transaction_read_only = off;
+         SELECT to_regproc('pg_notify') IS NOT NULL",
         STATEMENT_TIMEOUT.as_millis(),
         LOCK_TIMEOUT.as_millis(),
         IDLE_TRANSACTION_TIMEOUT.as_millis(),
     );
-    client.batch_execute(&settings).await.map_err(failed)?;
-    Ok(client)
+    let answer = client.simple_query(&settings).await.map_err(failed)?;
+    let has_notices = answer.iter().any(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
+        _ => false,
+    });
+    Ok(LoggedInClient {
+        client,
+        has_notices,
+    })
 }

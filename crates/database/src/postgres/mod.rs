@@ -81,7 +81,9 @@ pub(crate) struct PostgresConnection {
     /// Statements that are sent together with the next one.
     deferred: RefCell<Vec<DeferredStatement>>,
     transaction: Cell<Transaction>,
+    /// The time-out of the next answer, and that of statements that do not take long.
     answer_timeout: Cell<Duration>,
+    usual_answer_timeout: Cell<Duration>,
 }
 
 /// Fails if a statement cannot be translated.
@@ -117,7 +119,14 @@ impl PostgresConnection {
             deferred: RefCell::default(),
             transaction: Cell::new(Transaction::None),
             answer_timeout: Cell::new(ANSWER_TIMEOUT),
+            usual_answer_timeout: Cell::new(ANSWER_TIMEOUT),
         }
+    }
+
+    /// Sets how long the client waits for an answer.
+    pub(crate) fn set_answer_timeout(&self, timeout: Duration) {
+        self.answer_timeout.set(timeout);
+        self.usual_answer_timeout.set(timeout);
     }
 
     pub(crate) fn pool(&self) -> &PostgresPool {
@@ -177,7 +186,15 @@ impl PostgresConnection {
         F: Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
     {
         let client = self.client()?;
-        let deferred = self.deferred.take();
+        let mut deferred = self.deferred.take();
+        if !self
+            .taken
+            .borrow()
+            .as_ref()
+            .is_some_and(TakenConnection::has_notices)
+        {
+            deferred.retain(|statement| !matches!(statement, DeferredStatement::Notify { .. }));
+        }
         let timeout = self.answer_timeout.get();
         let answered = wait_for(async move {
             let before = deferred.into_iter().map(|statement| statement.run(&client));

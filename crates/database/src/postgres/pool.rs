@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
+use super::connect::LoggedInClient;
 use super::runtime::wait_for;
 use super::{ANSWER_TIMEOUT, PostgresUrl, Statements, connect, errors};
 use crate::{DatabaseError, DatabaseErrorKind};
@@ -48,6 +49,7 @@ static POOLS: Mutex<Vec<Weak<SharedPool>>> = Mutex::new(Vec::new());
 /// A connection to the server, with the statements that it has prepared.
 struct ServerConnection {
     client: Arc<Client>,
+    has_notices: bool,
     statements: Statements,
 }
 
@@ -125,8 +127,10 @@ impl PostgresPool {
         state.open += 1;
         drop(state);
         let mut taken = taken(None);
+        let connected = pool.connect()?;
         taken.server = Some(ServerConnection {
-            client: Arc::new(pool.connect()?),
+            client: Arc::new(connected.client),
+            has_notices: connected.has_notices,
             statements: Statements::new(),
         });
         Ok(taken)
@@ -140,7 +144,7 @@ impl SharedPool {
 
     /// Connects. If there was a connection before, it tries again for some time, because the
     /// database may be starting again.
-    fn connect(&self) -> Result<Client, DatabaseError> {
+    fn connect(&self) -> Result<LoggedInClient, DatabaseError> {
         let deadline = Instant::now() + RECONNECT_TIMEOUT;
         let mut pause = MIN_RECONNECT_PAUSE;
         loop {
@@ -168,6 +172,13 @@ impl TakenConnection {
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
         let client = self.server.as_ref().map(|server| &server.client);
         client.filter(|client| !client.is_closed())
+    }
+
+    /// Returns whether the server can send notices.
+    pub(super) fn has_notices(&self) -> bool {
+        self.server
+            .as_ref()
+            .is_some_and(|server| server.has_notices)
     }
 
     /// Returns the statements that the server has prepared for this connection.

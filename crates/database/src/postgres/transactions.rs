@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::listener::{CHANNEL, process_name};
-use super::{ANSWER_TIMEOUT, LONG_ANSWER_TIMEOUT, PostgresConnection, errors};
+use super::{LONG_ANSWER_TIMEOUT, PostgresConnection, errors};
 use crate::{DatabaseError, DatabaseErrorKind, DatabaseValue};
 
 /// How long the client asks for the outcome of a commit whose connection was lost.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(15);
 const OUTCOME_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Begins a transaction that may write, and returns its number. A standby refuses the number as it
+/// refuses writes; `READ WRITE` it would refuse with an error of another kind.
 const BEGIN_WRITE: &str =
-    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT CAST(pg_current_xact_id() AS TEXT)";
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT CAST(pg_current_xact_id() AS TEXT)";
 const BEGIN_SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// The transaction of a connection.
@@ -187,7 +189,7 @@ impl PostgresConnection {
     /// Gives back the connection after the end of a transaction.
     fn end_transaction(&self) {
         self.transaction.set(Transaction::None);
-        self.answer_timeout.set(ANSWER_TIMEOUT);
+        self.answer_timeout.set(self.usual_answer_timeout.get());
         self.release();
     }
 }
