@@ -1,6 +1,8 @@
 //! Sessions that are kept in memory between their turns, and pages of their items.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+#[path = "../../journal/tests/support/store.rs"]
+mod store;
 mod support;
 
 use selvedge_agent::{Session, SessionPages};
@@ -8,9 +10,17 @@ use selvedge_journal::Journal;
 use selvedge_protocol::{
     ConversationItem, FunctionCall, FunctionCallKind, MessageRole, RuntimeEvent, TurnItem, WireApi,
 };
+use store::store;
 use support::answer_encoding::{block, text};
 use support::server::Server;
 use support::{TestAgent, history};
+
+/// Returns a test environment whose journal is in the store of the tests.
+fn test_agent() -> TestAgent {
+    let mut test = TestAgent::new(WireApi::Chat);
+    test.journal = Journal::open(store(&test.dir.path().join("home"))).unwrap();
+    test
+}
 
 /// Returns a turn with a call.
 fn past_turn(number: usize) -> [ConversationItem; 5] {
@@ -37,8 +47,8 @@ async fn a_kept_session_is_the_stored_one() {
         0 => vec![text(&block("return 6 * 7"))].into(),
         _ => vec![text("forty-two")].into(),
     });
-    let (test, server) = (TestAgent::new(WireApi::Chat), server.await);
-    let other = Journal::open(&test.dir.path().join("home")).unwrap();
+    let (test, server) = (test_agent(), server.await);
+    let other = Journal::open(store(&test.dir.path().join("home"))).unwrap();
     let agent = test.agent(&server);
     let mut session = test.session().await;
     let id = session.id().to_owned();
@@ -61,15 +71,18 @@ async fn a_kept_session_is_the_stored_one() {
 
 #[tokio::test]
 async fn a_kept_session_is_read_again_after_others_changed_it() {
-    let test = TestAgent::new(WireApi::Chat);
-    let other = Journal::open(&test.dir.path().join("home")).unwrap();
+    let test = test_agent();
+    let other = Journal::open(store(&test.dir.path().join("home"))).unwrap();
     let mut session = test.session().await;
     let id = session.id().to_owned();
     session.add_past_turn("first", "one").await.unwrap();
     let kept = session.close().unwrap();
+    // The release may be queued.
+    test.journal.flush().unwrap();
     let mut theirs = Session::open(&other, &id).await.unwrap();
     theirs.add_past_turn("second", "two").await.unwrap();
     drop(theirs);
+    other.flush().unwrap();
     let session = Session::reopen(&test.journal, &id, Some(kept)).await;
     let session = session.unwrap();
     let all = [
@@ -80,6 +93,7 @@ async fn a_kept_session_is_read_again_after_others_changed_it() {
     ];
     assert_eq!(history(&session), all);
     let kept = session.close().unwrap();
+    test.journal.flush().unwrap();
     Session::forget(&other, &id, Some(1)).unwrap();
     let session = Session::reopen(&test.journal, &id, Some(kept)).await;
     let remaining = history(&session.unwrap());
@@ -90,7 +104,7 @@ async fn a_kept_session_is_read_again_after_others_changed_it() {
 #[tokio::test]
 async fn a_session_with_an_open_turn_is_not_kept() {
     let server = Server::start(|_| vec![text("ok")].into()).await;
-    let test = TestAgent::new(WireApi::Chat);
+    let test = test_agent();
     let mut session = test.session().await;
     let options = test.options();
     {
@@ -121,8 +135,8 @@ fn check_pages(pages: &mut SessionPages, journal: &Journal, id: &str, all: &[(u3
 
 #[tokio::test]
 async fn pages_are_parts_of_the_history() {
-    let test = TestAgent::new(WireApi::Chat);
-    let other = Journal::open(&test.dir.path().join("home")).unwrap();
+    let test = test_agent();
+    let other = Journal::open(store(&test.dir.path().join("home"))).unwrap();
     let mut session = test.session().await;
     let id = session.id().to_owned();
     let mut pages = SessionPages::default();
@@ -135,6 +149,7 @@ async fn pages_are_parts_of_the_history() {
         check_pages(&mut pages, &other, &id, &session.history());
     }
     drop(session);
+    test.journal.flush().unwrap();
     Session::forget(&other, &id, Some(3)).unwrap();
     let session = Session::open_read_only(&other, &id).unwrap();
     let all = session.history();
