@@ -44,7 +44,7 @@ STORE_TESTS := -p selvedge-database -p selvedge-journal -p selvedge-memory -p se
 	--test leases --test storage --test turn_changes --test write_behind --test store_copy --test batches \
 	--test distill_and_forget --test encryption --test folders --test forgetting --test gradient \
 	--test import --test lesson_changes --test offline --test pipeline --test quality --test servers \
-	--test shared_approvals --test kept_sessions \
+	--test shared_approvals \
 	--test projects --test recall --test turn_levels --test store --test resume --test serve --test suspension
 
 # What runs instead of these tests if PostgreSQL cannot be installed, which is a failure in CI.
