@@ -94,14 +94,16 @@ impl Memory {
             false => Ok(Vec::new()),
         });
         let mut keyword_result = None;
-        if let Ok(done) = timeout_at(start + keyword_limit, &mut by_keywords).await {
+        if let Ok(done) = timeout_at((start + keyword_limit).min(end), &mut by_keywords).await {
             keyword_result = Some(flatten_timed(done));
         }
         let vector_result = match by_both {
-            Some(task) => Some(match timeout_at(start + vector_limit, task).await {
-                Ok(done) => flatten_timed(done),
-                Err(_) => (Err(DEADLINE_EXCEEDED.to_owned()), vector_limit),
-            }),
+            Some(task) => Some(
+                match timeout_at((start + vector_limit).min(end), task).await {
+                    Ok(done) => flatten_timed(done),
+                    Err(_) => (Err(DEADLINE_EXCEEDED.to_owned()), vector_limit),
+                },
+            ),
             None => None,
         };
         let mut is_late = false;
@@ -141,7 +143,7 @@ impl Memory {
                 recalled.end_stage(StageName::Vectors, vector_limit, Duration::ZERO, outcome, 0);
             }
         }
-        let lessons_end = (start + vector_limit).max(Instant::now());
+        let lessons_end = (start + vector_limit).min(end).max(Instant::now());
         let mut lessons =
             recalled.or_missing("lessons", flatten(timeout_at(lessons_end, lessons).await));
         for lesson in lessons_of_turns {

@@ -5,8 +5,9 @@
 #[path = "../../journal/tests/support/mod.rs"]
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -423,4 +424,43 @@ async fn layers_have_vectors_of_their_own() {
     assert!(found().await);
     assert_eq!(memory.reindex_lessons().unwrap(), 1);
     assert!(found().await);
+}
+
+/// Encodes nothing until its channel is closed.
+#[derive(Debug)]
+struct HangingEncoder(Mutex<Receiver<()>>);
+
+impl Encoder for HangingEncoder {
+    fn name(&self) -> &str {
+        "hanging"
+    }
+
+    fn encode(&self, _: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
+        let _ = self.0.lock().unwrap().recv();
+        Err(MemoryError::Encoder("released".to_owned()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_search_exceeds_the_total() {
+    let (release, held) = channel();
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
+    let memory = Arc::new(memory.with_encoder(Arc::new(HangingEncoder(Mutex::new(held)))));
+    memory
+        .append(
+            "s",
+            &NewTurn::text("user", "The staging server is in Oslo."),
+        )
+        .unwrap();
+    let request = RecallRequest {
+        deadlines: RecallDeadlines {
+            total: Duration::from_secs(2),
+            ..RecallDeadlines::within(Duration::from_secs(600))
+        },
+        ..RecallRequest::new("new", "Where is the staging server?")
+    };
+    let recalled = tokio::time::timeout(Duration::from_secs(60), memory.recall(&request)).await;
+    drop(release);
+    assert!(recalled.is_ok(), "the search waited for its own deadline");
 }
