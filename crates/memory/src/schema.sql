@@ -31,7 +31,8 @@ CREATE TABLE memory_turns (
 );
 CREATE UNIQUE INDEX memory_keys ON memory_turns (session, key) WHERE key IS NOT NULL;
 
--- The lower levels of turns. `made_by` is `rules` or `model`.
+-- The lower levels of turns. `made_by` is `rules`, `model`, or `rules_after_model` if a model was
+-- asked and gave no usable answer.
 CREATE TABLE memory_levels (
     id INTEGER PRIMARY KEY,
     smoothed CODED TEXT NOT NULL,

@@ -16,7 +16,7 @@ use crate::late_usage::{LateUsage, add_late_usage};
 use crate::level_writer::{CountedLevels, read_level_text, read_turn_record, store_levels};
 use crate::model::{SmallModel, SmallModelError, extract_json};
 use crate::postings::PostingWriter;
-use crate::store::{load_turn, query_first, require_session, turn_id};
+use crate::store::{execute, load_turn, query_first, require_session, turn_id};
 use crate::turn_metrics::MetricsRowCache;
 use crate::words::for_each_term;
 use crate::{Level, Memory, MemoryError, TurnFormat, tokens, turn_pieces};
@@ -32,6 +32,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_LEVEL_SHARES: [f64; 3] = [0.75, 0.45, 0.08];
 /// Tokens that a tiny text may have even if its share is smaller.
 const MIN_TINY_ALLOWANCE_TOKENS: u32 = 30;
+
+/// Who made the levels of a turn: rules, after a model was asked and gave no usable answer.
+const ASKED_IN_VAIN: &str = "rules_after_model";
 
 /// A turn to summarise.
 struct TurnToSummarise {
@@ -108,35 +111,24 @@ impl Memory {
         answers: Vec<SummaryAnswer>,
         correction: LateUsage,
     ) -> Result<u32, MemoryError> {
-        let mut accepted = Vec::new();
-        // The last turn that no later call asks about.
+        let (mut accepted, mut asked_in_vain) = (Vec::new(), Vec::new());
+        // The last turn before the first that a later call asks about.
         let mut done = from;
         let mut is_available = true;
         for (turn, answer) in turns.iter().zip(answers) {
-            let lower = match answer {
-                SummaryAnswer::Unavailable => {
-                    is_available = false;
-                    continue;
-                }
-                SummaryAnswer::NotAsked => None,
-                SummaryAnswer::NoText(_) => {
-                    // It may have been paid for.
-                    done = turn.number;
-                    continue;
-                }
-                SummaryAnswer::Text(text, _) => {
-                    let lower = accepted_answer(turn, &text);
-                    if lower.is_none() {
-                        done = turn.number;
-                    }
-                    lower
-                }
-            };
-            // A later call skips turns whose levels are written by a model.
+            is_available &= !matches!(answer, SummaryAnswer::Unavailable);
             if is_available {
                 done = turn.number;
             }
-            accepted.extend(lower.map(|lower| (turn, lower)));
+            match answer {
+                SummaryAnswer::Unavailable | SummaryAnswer::NotAsked => {}
+                // It may have been paid for.
+                SummaryAnswer::NoText(_) => asked_in_vain.push(turn.number),
+                SummaryAnswer::Text(text, _) => match accepted_answer(turn, &text) {
+                    Some(lower) => accepted.push((turn, lower)),
+                    None => asked_in_vain.push(turn.number),
+                },
+            }
         }
         self.write(|connection| {
             // Unless later turns were claimed meanwhile.
@@ -144,6 +136,14 @@ impl Memory {
                 "UPDATE memory_sessions SET summarised = ?3 WHERE id = ?1 AND summarised = ?2";
             connection.execute(sql, params![id, last, done])?;
             add_late_usage(connection, id, correction)?;
+            for number in &asked_in_vain {
+                let sql = "UPDATE memory_levels SET made_by = ?2 WHERE id = ?1";
+                execute(
+                    connection,
+                    sql,
+                    params![turn_id(id, *number), ASKED_IN_VAIN],
+                )?;
+            }
             let (mut metrics_rows, mut postings) =
                 (MetricsRowCache::default(), PostingWriter::default());
             for (turn, lower) in &accepted {
@@ -193,11 +193,11 @@ impl Memory {
                     compressed: level(Level::Compressed)?.unwrap_or_default(),
                     tiny: level(Level::Tiny)?.unwrap_or_default(),
                 };
-                // A turn that is forgotten, or written by a model, counts as processed.
+                // A turn that is forgotten, or about which a model answered, counts as processed.
                 let (mut raw_tokens, mut text, mut indexed) = (0, String::new(), String::new());
-                let is_by_model = is_written_by_model(connection, found.id, number)?;
+                let was_asked = was_model_asked(connection, found.id, number)?;
                 let turn = load_turn(connection, found.id, number)?;
-                if let Some(turn) = turn.filter(|_| !is_by_model) {
+                if let Some(turn) = turn.filter(|_| !was_asked) {
                     raw_tokens = tokens::count(&String::from_utf8_lossy(&turn.raw));
                     indexed = turn_pieces::searchable_text(turn.format, &turn.raw).into_owned();
                     text = match turn.format {
@@ -285,7 +285,8 @@ fn claim_turns(
     Ok(true)
 }
 
-fn is_written_by_model(
+/// Returns whether a model answered about a turn, or may have charged for it.
+fn was_model_asked(
     connection: &Connection,
     session: i64,
     number: u32,
@@ -293,7 +294,7 @@ fn is_written_by_model(
     let sql = "SELECT made_by FROM memory_levels WHERE id = ?1";
     let id = params![turn_id(session, number)];
     let made_by: Option<String> = query_first(connection, sql, id, |row| row.get(0))?;
-    Ok(made_by.as_deref() == Some("model"))
+    Ok(matches!(made_by.as_deref(), Some("model" | ASKED_IN_VAIN)))
 }
 
 /// Returns the prompt about a turn; empty if there is nothing to ask.

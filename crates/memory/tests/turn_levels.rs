@@ -141,6 +141,47 @@ async fn turns_wait_for_a_model_that_is_not_available_and_no_answer_is_paid_twic
     assert_eq!((usage.input_tokens, cost), (0, 0.0));
 }
 
+/// A model that is unavailable for its first prompt, and fails for its second.
+#[derive(Default)]
+struct FailingStart(Mutex<Vec<String>>);
+
+impl SmallModel for FailingStart {
+    fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
+        let mut prompts = self.0.lock().unwrap();
+        prompts.push(prompt.to_owned());
+        let answer = match prompts.len() {
+            1 => Err(SmallModelError::Unavailable("starting".to_owned())),
+            2 => Err(SmallModelError::Failed("the answer broke off".to_owned())),
+            _ => Ok(json!({"compressed": "The login test is repaired."}).to_string()),
+        };
+        std::future::ready(answer).boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_turn_before_one_whose_answer_failed_is_asked_about_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = Arc::new(Memory::open(store(dir.path()), Redactor::new([])).unwrap());
+    let raw = turn_with_script();
+    for _ in 0..2 {
+        memory.append("s", &NewTurn::from_items(&raw)).unwrap();
+    }
+    let model = FailingStart::default();
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 0);
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 2);
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 0);
+    // The second may have been paid for.
+    let prompts = model.0.into_inner().unwrap();
+    let about = |turn: u32| {
+        let turn = format!("### turn {turn}\n");
+        prompts.iter().filter(|it| it.contains(&turn)).count()
+    };
+    assert_eq!((about(1), about(2)), (2, 1));
+    let level = memory.turn_at_level("s", 1, Level::Compressed).unwrap();
+    let level = String::from_utf8(level).unwrap();
+    assert!(level.starts_with("The login test is repaired."), "{level}");
+}
+
 #[tokio::test]
 async fn two_tasks_ask_about_a_turn_once() {
     let dir = tempfile::tempdir().unwrap();
