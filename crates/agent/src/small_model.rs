@@ -73,7 +73,7 @@ impl SmallModel for SmallModelClient {
             let usage = usage.map_err(|error| {
                 let message = format!("provider `{}`: {error}", self.client.provider().name);
                 tracing::warn!(target: "selvedge::memory", error = message, "no answer");
-                match !error.may_be_processed && is_unavailable(error.kind) {
+                match error.is_unprocessed() && is_unavailable(error.kind) {
                     true => SmallModelError::Unavailable(message),
                     false => SmallModelError::Failed(message),
                 }

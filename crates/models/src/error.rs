@@ -78,6 +78,17 @@ impl ModelError {
         Self::new(ModelErrorKind::Timeout, message)
     }
 
+    /// Whether the provider did not process the request, so that it charges nothing for it: it was
+    /// not reached, it rejected the request, or it was overloaded. After other failures of the
+    /// server, such as HTTP status 500 or 504, it may have processed it.
+    pub fn is_unprocessed(&self) -> bool {
+        let is_refusal = match self.status {
+            None | Some(503 | 529) => true,
+            Some(status) => (400..500).contains(&status) && !matches!(status, 408 | 409),
+        };
+        is_refusal && !self.may_be_processed
+    }
+
     /// Whether the same request may succeed a little later.
     pub fn is_transient(&self) -> bool {
         use ModelErrorKind::{Network, Overloaded, Protocol, RateLimit, Server, Timeout};

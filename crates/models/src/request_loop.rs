@@ -42,9 +42,7 @@ pub(crate) enum RetryPolicy {
 
 impl RetryPolicy {
     fn allows(self, error: &ModelError) -> bool {
-        let is_unprocessed =
-            !error.may_be_processed && matches!(error.status, None | Some(429 | 503 | 529));
-        error.is_transient() && (self == Self::Transient || is_unprocessed)
+        error.is_transient() && (self == Self::Transient || error.is_unprocessed())
     }
 }
 

@@ -1,4 +1,5 @@
-//! Answers that break off: a request that may have been paid for is sent once.
+//! Answers that break off, and failures of the server: a request that may have been paid for is sent
+//! once.
 
 use serde_json::json;
 
@@ -21,28 +22,36 @@ fn fixture(first: Reply) -> OfflineFixture {
 }
 
 #[test]
-fn a_request_whose_answer_breaks_off_is_sent_once() {
-    for part in [ReplyPart::Nothing, ReplyPart::Headers, ReplyPart::FirstByte] {
-        let fixture = fixture(Reply::CloseAfter(part));
+fn a_request_that_may_have_been_paid_for_is_sent_once() {
+    let failures = [
+        Reply::CloseAfter(ReplyPart::Nothing),
+        Reply::CloseAfter(ReplyPart::Headers),
+        Reply::CloseAfter(ReplyPart::FirstByte),
+        Reply::Fail(408, "{}".to_owned()),
+        Reply::Fail(500, "{}".to_owned()),
+        Reply::Fail(504, "{}".to_owned()),
+    ];
+    for failure in failures {
+        let fixture = fixture(failure.clone());
         let asked = || fixture.server.asked().len();
         let done = fixture.json(WORK, &["memory", "distill", "--json"]);
-        assert_eq!((&done["turns"], asked()), (&json!(TURNS), 1), "{part:?}");
+        assert_eq!((&done["turns"], asked()), (&json!(TURNS), 1), "{failure:?}");
         fixture.out(WORK, &["memory", "distill"]);
-        assert_eq!(asked(), 1, "{part:?}");
+        assert_eq!(asked(), 1, "{failure:?}");
         let status = fixture.out(WORK, &["memory", "distill", "--status"]);
         assert!(
             status.contains("1 request without an answer: 20 turns read without a model"),
-            "{part:?}: {status}"
+            "{failure:?}: {status}"
         );
         let retry = ["memory", "distill", "--now", "--retry", "--json"];
         let done = fixture.json(WORK, &retry);
-        assert_eq!((&done["retried"], asked()), (&json!(1), 2), "{part:?}");
+        assert_eq!((&done["retried"], asked()), (&json!(1), 2), "{failure:?}");
     }
 }
 
 #[test]
 fn the_turns_of_a_rejected_request_wait_for_the_model() {
-    let fixture = fixture(Reply::Fail(500, "{}".to_owned()));
+    let fixture = fixture(Reply::Fail(401, "{}".to_owned()));
     let (status, _, err) = fixture.run(WORK, &["memory", "distill"]);
     assert!(
         status == 2 && err.contains("error: memory.model is not available: "),
