@@ -125,12 +125,14 @@ impl Memory {
         let name = session.to_owned();
         let learn = move |memory: &Arc<Self>| {
             let mut report = DistillReport::default();
+            let mut key = None;
             for request in &requests {
                 let unit = memory.read(|reader| DistillUnit::load(&reader.connection, &name))?;
                 memory.learn_from_request(&unit, request, &mut report)?;
+                key = Some(unit.key);
             }
-            if report.remaining_turns == 0 {
-                memory.encode_new_lessons();
+            if let (0, Some(key)) = (report.remaining_turns, key) {
+                memory.encode_new_lessons(&key);
             }
             Ok(report)
         };

@@ -75,7 +75,7 @@ impl Memory {
             execute(connection, sql, row)?;
             Ok(id)
         })?;
-        self.encode_new_lessons();
+        self.encode_new_lessons(lesson.project.unwrap_or_default());
         Ok(id)
     }
 

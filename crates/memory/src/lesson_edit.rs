@@ -31,17 +31,18 @@ impl Memory {
     /// the new texts are redacted, and the earlier text is removed from the briefs and the
     /// write-ahead log. Fails without a change if a text is empty, too short or too long.
     pub fn edit_lesson(&self, lesson: &str, edit: &LessonEdit) -> Result<(), MemoryError> {
-        self.write(|connection| self.change_lesson(connection, lesson, edit))?;
-        self.encode_new_lessons();
+        let project = self.write(|connection| self.change_lesson(connection, lesson, edit))?;
+        self.encode_new_lessons(&project);
         self.truncate_log()
     }
 
+    /// Changes a lesson, and returns its project; empty if it is used in all.
     fn change_lesson(
         &self,
         connection: &Connection,
         id: &str,
         edit: &LessonEdit,
-    ) -> Result<(), MemoryError> {
+    ) -> Result<String, MemoryError> {
         let lesson = find_lesson(connection, id)?;
         let is_layer = lesson.kind == LessonKind::Layer;
         let content = match edit.content.as_deref() {
@@ -88,7 +89,7 @@ impl Memory {
         execute(connection, sql, row)?;
         // A brief may quote the lesson as it was.
         execute(connection, "DELETE FROM memory_briefs", params![])?;
-        Ok(())
+        Ok(project.unwrap_or_default().to_owned())
     }
 
     /// Returns a title as it is stored, with secrets redacted. Fails if it is empty, too long or

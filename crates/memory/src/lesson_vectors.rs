@@ -20,8 +20,10 @@ const MAX_NEAR_LESSONS: usize = 3;
 
 impl Memory {
     /// Computes the vectors of the lessons and layers without one that are used or proposed: of
-    /// their title and the beginning of their text. Returns how many there were.
-    pub fn write_lesson_vectors(&self) -> Result<u32, MemoryError> {
+    /// their title and the beginning of their text. `unit` limits this to the lessons of a unit and
+    /// those of all projects: the encoder of a project reads no lesson of another. Returns how many
+    /// there were.
+    fn write_lesson_vectors(&self, unit: Option<&str>) -> Result<u32, MemoryError> {
         let Some(encoder) = &self.encoder else {
             return Ok(0);
         };
@@ -29,8 +31,9 @@ impl Memory {
         loop {
             let sql = "SELECT id, updated_ms, decrypt(title), decrypt(content)
                  FROM memory_lessons WHERE status IN ('used', 'proposed')
-                 AND (vector IS NULL OR encoder <> ?1) ORDER BY id LIMIT ?2";
-            let key = params![encoder.name(), MAX_ENCODED_LESSONS];
+                 AND (vector IS NULL OR encoder <> ?1)
+                 AND (coalesce(project, '') IN (?3, '') OR ?3 IS NULL) ORDER BY id LIMIT ?2";
+            let key = params![encoder.name(), MAX_ENCODED_LESSONS, unit];
             let lessons: Vec<(String, i64, String, String)> =
                 self.read(|reader| query_rows(&reader.connection, sql, key, |row| row.try_into()))?;
             if lessons.is_empty() {
@@ -72,13 +75,13 @@ impl Memory {
             let sql = "UPDATE memory_lessons SET encoder = NULL, vector = NULL";
             execute(connection, sql, params![])
         })?;
-        self.write_lesson_vectors()
+        self.write_lesson_vectors(None)
     }
 
-    /// Computes missing vectors after lessons were stored. If the encoder fails, the next change of
-    /// a lesson tries it again.
-    pub(crate) fn encode_new_lessons(&self) {
-        let _ = self.write_lesson_vectors();
+    /// Computes missing vectors after lessons of a unit were stored; it is empty for lessons of all
+    /// projects. If the encoder fails, the next change of a lesson tries it again.
+    pub(crate) fn encode_new_lessons(&self, unit: &str) {
+        let _ = self.write_lesson_vectors(Some(unit));
     }
 
     /// Returns the lessons in use whose vectors are nearest to that of a question.

@@ -4,14 +4,14 @@
 #[path = "../../journal/tests/support/mod.rs"]
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    LessonEdit, LessonKind, LessonStatus, Memory, MemoryError, NewLesson, NewTurn,
-    ProposalDecision, SmallModel, SmallModelError,
+    Encoder, LessonEdit, LessonKind, LessonStatus, Memory, MemoryError, NewLesson, NewTurn,
+    ProjectPlace, ProposalDecision, SmallModel, SmallModelError,
 };
 use serde_json::{Value, json};
 use support::store;
@@ -195,4 +195,50 @@ async fn a_gap_cannot_be_accepted_and_an_accepted_lesson_is_not_contradicted() {
         matches!(unknown, Err(MemoryError::LessonNotFound(_))),
         "{unknown:?}"
     );
+}
+
+/// Records the texts that it encodes.
+#[derive(Debug, Default)]
+struct TextRecorder(Mutex<Vec<String>>);
+
+impl Encoder for TextRecorder {
+    fn name(&self) -> &str {
+        "recorder"
+    }
+
+    fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
+        let mut seen = self.0.lock().unwrap();
+        seen.extend(texts.iter().map(|text| (*text).to_owned()));
+        Ok(texts.iter().map(|_| vec![1.0, 0.0]).collect())
+    }
+}
+
+#[tokio::test]
+async fn the_encoder_of_a_project_reads_no_lesson_of_another() {
+    let (dir, memory) = open(&[]);
+    for (session, text) in [
+        ("one", "Always lock the heron gate."),
+        ("two", "Always lock the falcon gate."),
+    ] {
+        let place = ProjectPlace {
+            directory: format!("/{session}"),
+            root: format!("/{session}"),
+        };
+        memory.join_project(session, &place).unwrap();
+        memory
+            .append(session, &NewTurn::text("user", text))
+            .unwrap();
+    }
+    memory.distill("one", None).await.unwrap();
+    assert_eq!(memory.lessons(None).unwrap().len(), 1);
+    drop(memory);
+    let encoder = Arc::new(TextRecorder::default());
+    let memory = Memory::open(store(dir.path()), Redactor::new([])).unwrap();
+    let memory = Arc::new(memory.with_encoder(encoder.clone()));
+    memory.distill("two", None).await.unwrap();
+    let layer = layer(&memory, "Tokens").unwrap();
+    memory.edit_lesson(&layer, &title("Keys")).unwrap();
+    let seen = encoder.0.lock().unwrap().join("\n");
+    assert!(seen.contains("falcon") && seen.contains("Keys"), "{seen}");
+    assert!(!seen.contains("heron"), "{seen}");
 }
