@@ -7,7 +7,7 @@ use selvedge_journal::StoredRun;
 use selvedge_memory::{AGENT_ROLE, Memory, MemoryError, NewTurn};
 use selvedge_protocol::TurnItem;
 use selvedge_script::{fair_share, truncate_json};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{Session, TurnAuthor};
 
@@ -62,8 +62,11 @@ impl MissingTurns {
 /// The most bytes of the arguments and results of all calls of a script in the raw text of a turn.
 const MAX_CALLS_BYTES: usize = 64 << 10;
 
-/// Returns the items of a turn as JSON lines for the memory, without ids, metadata and logs. `runs`
-/// are the scripts, whose calls keep their arguments and results.
+/// The most bytes of the console output of a script in the raw text of a turn.
+const MAX_LOG_BYTES: usize = 64 << 10;
+
+/// Returns the items of a turn as JSON lines for the memory, without ids and metadata. `runs` are
+/// the scripts, whose calls keep their arguments and results.
 fn encode_turn(items: &[TurnItem], runs: &HashMap<String, StoredRun>, requester: &str) -> Vec<u8> {
     let mut raw = Vec::new();
     for item in items {
@@ -76,9 +79,10 @@ fn encode_turn(items: &[TurnItem], runs: &HashMap<String, StoredRun>, requester:
             }
             let run = fields.get("id").and_then(Value::as_str);
             let run = run.and_then(|id| runs.get(id));
-            for field in ["metadata", "logs", "id", "native"] {
+            for field in ["metadata", "id", "native"] {
                 fields.remove(field);
             }
+            encode_logs(fields);
             if let Some(calls) = fields.get_mut("calls").and_then(Value::as_array_mut) {
                 encode_calls(calls, run);
             }
@@ -88,6 +92,21 @@ fn encode_turn(items: &[TurnItem], runs: &HashMap<String, StoredRun>, requester:
         raw.push(b'\n');
     }
     raw
+}
+
+/// Reduces the console output of a script to its texts. If these have more than [`MAX_LOG_BYTES`],
+/// they are shortened.
+fn encode_logs(fields: &mut Map<String, Value>) {
+    let Some(Value::Array(logs)) = fields.remove("logs") else {
+        return;
+    };
+    let messages = logs.into_iter().map(|mut log| log["message"].take());
+    let messages = Value::Array(messages.collect());
+    if let Ok(messages) = serde_json::from_str(&truncate_json(&messages, MAX_LOG_BYTES))
+        && messages != Value::Array(Vec::new())
+    {
+        fields.insert("logs".to_owned(), messages);
+    }
 }
 
 /// Reduces the calls of a script to tool, status and error, and adds the arguments and results that

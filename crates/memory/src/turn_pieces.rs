@@ -104,7 +104,8 @@ fn parse_item(item: &Value) -> Option<TurnPiece> {
             let failed = !error.is_empty() || item["status"] == "error" || item["success"] == false;
             let mut parts = vec![error];
             parts.extend(
-                ["output", "output_json", "content"].map(|field| text_of_value(&item[field])),
+                ["output", "output_json", "content", "logs"]
+                    .map(|field| text_of_value(&item[field])),
             );
             parts.retain(|part| !part.is_empty());
             let text = parts.join("\n");
