@@ -1,8 +1,8 @@
 //! An encoder for the memory that asks a provider's embedding model.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use selvedge_memory::{Encoder, MemoryError};
 use selvedge_models::{ModelClient, ModelError, Provider};
@@ -28,6 +28,8 @@ pub struct RemoteEncoder {
 struct EncodeRequest {
     texts: Vec<String>,
     time_limit: Duration,
+    /// When the caller stops waiting; `None` if it waits for the answer.
+    deadline: Option<Instant>,
     answer: Sender<Result<Vec<Vec<f32>>, String>>,
 }
 
@@ -42,7 +44,14 @@ impl RemoteEncoder {
         })
     }
 
-    fn ask(&self, texts: &[&str], time_limit: Duration) -> Result<Vec<Vec<f32>>, MemoryError> {
+    /// Returns the vectors of texts. `is_urgent` includes the requests before this one in the time
+    /// limit; otherwise it begins when the request is sent.
+    fn ask(
+        &self,
+        texts: &[&str],
+        time_limit: Duration,
+        is_urgent: bool,
+    ) -> Result<Vec<Vec<f32>>, MemoryError> {
         let failed = |message: String| MemoryError::Encoder(format!("{}: {message}", self.name));
         let (answer, answered) = channel();
         let request = EncodeRequest {
@@ -55,20 +64,27 @@ impl RemoteEncoder {
                 })
                 .collect(),
             time_limit,
+            deadline: is_urgent.then(|| Instant::now() + time_limit),
             answer,
         };
         self.sender()
             .map_err(|error| failed(error.to_string()))?
             .send(request)
             .map_err(|_| failed("its thread has ended".to_owned()))?;
-        match answered.recv() {
-            Ok(answer) => answer.map_err(|message| {
-                tracing::warn!(target: "selvedge::memory", encoder = %self.name, %message,
-                    "no vectors");
-                failed(message)
-            }),
-            Err(_) => Err(failed("its thread has ended".to_owned())),
-        }
+        let answer = match is_urgent {
+            true => answered.recv_timeout(time_limit),
+            false => answered.recv().map_err(RecvTimeoutError::from),
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => Err(no_answer(time_limit)),
+            Err(RecvTimeoutError::Disconnected) => Err("its thread has ended".to_owned()),
+        };
+        answer.map_err(|message| {
+            tracing::warn!(target: "selvedge::memory", encoder = %self.name, %message,
+                "no vectors");
+            failed(message)
+        })
     }
 
     /// Returns the channel to the thread, and starts the thread with the first call.
@@ -97,19 +113,24 @@ fn answer_requests(
     requests: &Receiver<EncodeRequest>,
 ) {
     for request in requests {
+        if request.deadline.is_some_and(|end| Instant::now() >= end) {
+            // The caller has stopped waiting.
+            continue;
+        }
         let embedded = client.embed(model, &request.texts);
         let answer = runtime.block_on(async {
             match tokio::time::timeout(request.time_limit, embedded).await {
                 Ok(answer) => answer.map_err(|error| error.message),
-                Err(_) => Err(format!(
-                    "no answer within {} ms",
-                    request.time_limit.as_millis()
-                )),
+                Err(_) => Err(no_answer(request.time_limit)),
             }
         });
-        // The caller waits for the answer, so that the channel is open.
+        // The caller of an urgent request may have stopped waiting.
         let _ = request.answer.send(answer);
     }
+}
+
+fn no_answer(time_limit: Duration) -> String {
+    format!("no answer within {} ms", time_limit.as_millis())
 }
 
 impl Encoder for RemoteEncoder {
@@ -118,11 +139,11 @@ impl Encoder for RemoteEncoder {
     }
 
     fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
-        self.ask(texts, TURNS_TIMEOUT)
+        self.ask(texts, TURNS_TIMEOUT, false)
     }
 
     fn encode_question(&self, question: &str) -> Result<Vec<f32>, MemoryError> {
-        let mut vectors = self.ask(&[question], QUESTION_TIMEOUT)?;
+        let mut vectors = self.ask(&[question], QUESTION_TIMEOUT, true)?;
         Ok(vectors.pop().unwrap_or_default())
     }
 }

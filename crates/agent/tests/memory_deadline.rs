@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,9 +11,11 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use selvedge_agent::{
     AgentMemory, AgentMemoryOptions, AgentProject, BackgroundWork, HistoryStrategyKind,
+    RemoteEncoder,
 };
 use selvedge_journal::Redactor;
-use selvedge_memory::{GradientOptions, Memory, NewTurn, ProjectPlace};
+use selvedge_memory::{Encoder, GradientOptions, Memory, NewTurn, ProjectPlace};
+use selvedge_models::Provider;
 use selvedge_protocol::{TurnEnd, WireApi};
 use support::TestAgent;
 use support::answer_encoding::text;
@@ -87,4 +90,22 @@ async fn a_locked_memory_delays_a_turn_until_the_deadline_and_the_brief_comes_la
     assert!(requests[1].raw.contains("Redis"), "{}", requests[1].raw);
     // Each turn is stored once, although storing was late.
     assert_eq!(memory.turn_count(session.id()).unwrap(), 2);
+}
+
+#[test]
+fn the_vector_of_a_question_does_not_wait_for_those_of_turns() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    let provider = Provider::new("mine", &url, WireApi::Chat);
+    let encoder = Arc::new(RemoteEncoder::new(provider, "embed").unwrap());
+    let of_turns = encoder.clone();
+    let turns = std::thread::spawn(move || of_turns.encode(&["a turn"]));
+    // The server accepts the request, and does not answer.
+    let (held, _) = listener.accept().unwrap();
+    let begun = Instant::now();
+    assert!(encoder.encode_question("where?").is_err());
+    let delay = begun.elapsed();
+    assert!(delay < MAX_DELAY, "{delay:?}");
+    drop((held, listener));
+    assert!(turns.join().unwrap().is_err());
 }
