@@ -14,6 +14,8 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_VALUE_BYTES: usize = 128;
 /// Bytes of a command, a login or an XML element that are examined.
 const MAX_LOOKAHEAD_BYTES: usize = 256;
+/// Bytes of a line before a quote in which the string that it closes can begin.
+const MAX_STRING_BYTES: usize = 1 << 10;
 /// Longest indented block, in bytes.
 const MAX_BLOCK_BYTES: usize = 1 << 16;
 
@@ -113,6 +115,9 @@ impl PairFinder {
             _ if is_shell || is_option => NameContext::Settings,
             _ => NameContext::Code,
         };
+        if context != NameContext::Configured && closes_string(text, at) {
+            return None;
+        }
         if separator == ":" {
             let is_cookie = word.to_ascii_lowercase().ends_with("cookie");
             let cookies = || is_cookie.then(|| cookie_header(text, at)).flatten();
@@ -127,7 +132,9 @@ impl PairFinder {
             NameContext::Configured => !sample.is_empty(),
             NameContext::Settings if !separator.is_empty() => {
                 let is_code = value.quoting() == Quoting::Bare
-                    && (sample.contains(['(', '[', '{', '<']) || is_field_access(sample));
+                    && (sample.contains(['(', '[', '{', '<'])
+                        || is_field_access(sample)
+                        || is_shell && is_last_argument(&text[..name.start], sample));
                 let is_number = sample.bytes().all(|byte| byte.is_ascii_digit());
                 let is_long = sample.len() >= 4 || is_connection;
                 is_long && !is_code && !is_number && !is_placeholder(sample)
@@ -312,6 +319,53 @@ fn after_scheme(text: &str, at: usize) -> usize {
         .iter()
         .find(is_next)
         .map_or(0, |scheme| scheme.len())
+}
+
+/// Returns whether the quote at `at` closes the string that a name is in, as in
+/// `"https://host/?token=" + token`: it follows an odd number of such quotes, and code follows it.
+fn closes_string(text: &str, at: usize) -> bool {
+    let bytes = text.as_bytes();
+    let slashes = bytes[at..].iter().take_while(|byte| **byte == b'\\');
+    let slashes = slashes.count();
+    let Some(quote @ (b'"' | b'\'' | b'`')) = bytes.get(at + slashes).copied() else {
+        return false;
+    };
+    let next = bytes.get(skip_blanks(text, at + slashes + 1));
+    if !next.is_none_or(|next| b"+,;)]}.\r\n\\".contains(next)) {
+        return false;
+    }
+    let from = at.saturating_sub(MAX_STRING_BYTES);
+    let line = match bytes[from..at].iter().rposition(|byte| *byte == b'\n') {
+        Some(end) => from + end + 1,
+        None if from == 0 => 0,
+        // The line is too long to know where its strings begin.
+        None => return false,
+    };
+    let (mut backslashes, mut is_open) = (0, false);
+    for index in line..at {
+        let is_letter = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_alphanumeric);
+        let is_in_word = index > line && is_letter(index - 1) && is_letter(index + 1);
+        let is_apostrophe = quote == b'\'' && is_in_word;
+        is_open ^= bytes[index] == quote && backslashes == slashes && !is_apostrophe;
+        backslashes = match bytes[index] {
+            b'\\' => backslashes + 1,
+            _ => 0,
+        };
+    }
+    is_open
+}
+
+/// Returns whether a value is the variable at the end of a call: `Client(TOKEN=token)`.
+fn is_last_argument(before: &str, value: &str) -> bool {
+    let is_in_list = before.trim_end_matches([' ', '\t']).ends_with(['(', ',']);
+    let variable = value.split_once(')').map(|(variable, _)| variable);
+    is_in_list
+        && variable.is_some_and(|variable| {
+            !variable.is_empty()
+                && variable
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+        })
 }
 
 /// Returns whether a value is a field access: `process.env.TOKEN`.
