@@ -1,5 +1,6 @@
 //! Opens the memory, and configures how agents use it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use selvedge_agent::{
     AgentMemory, AgentMemoryOptions, AgentProject, BackgroundWork, HistoryStrategyKind,
     RemoteEncoder, SmallModelClient,
 };
-use selvedge_config::{Config, JournalSettings, MemoryBatch, MemoryStrategy};
+use selvedge_config::{Config, JournalSettings, MemoryBatch, MemoryStrategy, ModelProvider};
 use selvedge_journal::{Journal, JournalError, Redactor};
 use selvedge_memory::{
     GradientOptions, MAX_BRIEF_TOKENS, Memory, MemoryError, ProjectPlace, SmallModel,
@@ -65,13 +66,45 @@ pub(crate) fn adopt_sessions(memory: &Memory, journal: &Journal) -> Result<(), M
     memory.adopt_sessions(place_of).map(drop)
 }
 
-/// The memory of the workspaces of a process, opened once: each open memory has several open files.
+/// Open memories of workspaces. Each has several open files.
+const MAX_SHARED_MEMORIES: usize = 8;
+
+/// The memories of the workspaces of a process. Workspaces with the same settings share one, which
+/// is opened once.
 #[derive(Default)]
-pub(crate) struct SharedMemory(Mutex<Option<(JournalSettings, Arc<Memory>)>>);
+pub(crate) struct SharedMemory(Mutex<Vec<(SharedMemoryKey, Arc<Memory>)>>);
+
+/// The settings of an open memory.
+#[derive(PartialEq)]
+struct SharedMemoryKey {
+    journal: JournalSettings,
+    encoder: Option<String>,
+    /// The providers, one of which may serve the encoder.
+    providers: BTreeMap<String, ModelProvider>,
+}
+
+impl SharedMemoryKey {
+    fn new(config: &Config) -> Self {
+        let encoder = config.memory.encoder.clone();
+        let is_remote = encoder.as_deref().is_some_and(|name| name != "none");
+        let providers = is_remote.then(|| config.model_providers.clone());
+        Self {
+            journal: config.journal.clone(),
+            encoder,
+            providers: providers.unwrap_or_default(),
+        }
+    }
+}
+
+/// Returns whether the memories of two configurations would use the same encoder.
+pub(crate) fn has_same_encoder(one: &Config, other: &Config) -> bool {
+    let (one, other) = (SharedMemoryKey::new(one), SharedMemoryKey::new(other));
+    (one.encoder, one.providers) == (other.encoder, other.providers)
+}
 
 impl SharedMemory {
-    /// Returns the memory in a folder; the first call opens it. Other settings, which a project may
-    /// have, get a memory of their own.
+    /// Returns the memory in a folder; the first call opens it. Other settings or another encoder,
+    /// which a project may have, get a memory of their own.
     pub(crate) fn get(
         &self,
         home: &Path,
@@ -79,14 +112,16 @@ impl SharedMemory {
         journal: &Journal,
     ) -> Result<Arc<Memory>> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((settings, memory)) = &*shared
-            && *settings == config.journal
-        {
+        let key = SharedMemoryKey::new(config);
+        if let Some((_, memory)) = shared.iter().find(|(known, _)| *known == key) {
             return Ok(memory.clone());
         }
         let memory = Arc::new(open_memory_in(home, config)?);
         adopt_sessions(&memory, journal)?;
-        shared.get_or_insert_with(|| (config.journal.clone(), memory.clone()));
+        if shared.len() == MAX_SHARED_MEMORIES {
+            shared.remove(0);
+        }
+        shared.push((key, memory.clone()));
         Ok(memory)
     }
 }

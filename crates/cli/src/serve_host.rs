@@ -178,11 +178,14 @@ impl JournalHost {
 
     /// Returns the memory of all sessions.
     pub(crate) fn memory(&self) -> Result<Arc<Memory>, HostError> {
-        let home = selvedge_config::home().unwrap_or_default();
-        let config = lock(&self.user_config).clone();
-        let shared = self.workspaces.memory();
-        let memory = shared.get(&home, &config, &self.journal);
-        memory.map_err(|error| failed(&error))
+        self.memory_for(&self.user_configuration())
+    }
+
+    /// Returns it with the encoder of a configuration.
+    pub(crate) fn memory_for(&self, config: &Config) -> Result<Arc<Memory>, HostError> {
+        self.workspaces
+            .memory(config)
+            .map_err(|error| failed(&error))
     }
 
     /// Returns the ids of the sessions of some workspaces. Imported conversations belong to none.

@@ -233,9 +233,10 @@ impl WorkspaceCache {
         }
     }
 
-    /// Returns the memory of all workspaces.
-    pub(crate) fn memory(&self) -> &SharedMemory {
-        &self.memory
+    /// Returns the memory of all workspaces, with the settings of a configuration.
+    pub(crate) fn memory(&self, config: &Config) -> Result<Arc<Memory>> {
+        let home = selvedge_config::home().unwrap_or_default();
+        self.memory.get(&home, config, &self.journal)
     }
 
     /// Returns the parts of a folder and environment. Files of a project count if it is trusted.
