@@ -128,7 +128,7 @@ async fn distill_due_projects(host: &Arc<JournalHost>) -> Result<()> {
         .run_blocking(|memory| memory.distill_states())
         .await?;
     for state in states.iter().filter(|state| state.is_due()) {
-        if let Err(error) = distill_project(host, &memory, state).await {
+        if let Err(error) = distill_project(host, state).await {
             let (error, session) = (format!("{error:#}"), &state.session);
             tracing::warn!(target: "selvedge::memory", session, error, "lessons are not distilled");
             let name = session.clone();
@@ -140,16 +140,15 @@ async fn distill_due_projects(host: &Arc<JournalHost>) -> Result<()> {
     Ok(())
 }
 
-async fn distill_project(
-    host: &Arc<JournalHost>,
-    memory: &Arc<Memory>,
-    state: &DistillState,
-) -> Result<()> {
+async fn distill_project(host: &Arc<JournalHost>, state: &DistillState) -> Result<()> {
     let of_folder = |folder: &Path| Ok(host.configuration(folder)?.config);
-    let config = project_configuration(state, &host.user_configuration(), of_folder)?;
+    let user = host.user_configuration();
+    let mut config = project_configuration(state, &user, of_folder)?;
     if !is_enabled(&config) {
         return Ok(());
     }
+    config.journal = user.journal;
+    let memory = host.memory_for(&config)?;
     let model = small_model(&config, None).await?;
     loop {
         match memory.distill(&state.session, model.as_deref()).await {
@@ -162,7 +161,7 @@ async fn distill_project(
 
 /// Returns the configuration with which a project is distilled: that of its folder, or that of the
 /// user for a conversation without one. If the folder does not exist, it is not known whether its
-/// turns may be sent to a model, so the configuration has none.
+/// turns may be sent to a model or an encoder, so the configuration names none.
 pub(crate) fn project_configuration(
     state: &DistillState,
     user: &Config,
@@ -174,6 +173,9 @@ pub(crate) fn project_configuration(
         Some(_) => {
             let mut config = user.clone();
             config.memory.model = None;
+            if config.memory.encoder.is_some() {
+                config.memory.encoder = Some("none".to_owned());
+            }
             Ok(config)
         }
     }

@@ -49,8 +49,9 @@ pub(crate) fn decide_trust(
         return Ok(trusted(None));
     }
     // The variable is about the folder of the command, not about those of sessions that it serves.
-    let by_environment = flags.trust_question == TrustQuestion::Allowed
-        && std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
+    let is_of_command = flags.trust_question == TrustQuestion::Allowed || flags.directory.is_none();
+    let by_environment =
+        is_of_command && std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
     let before = home.map_or(TrustState::Unknown, |home| {
         selvedge_config::trust_state(home, &project)
     });

@@ -21,7 +21,7 @@ use super::usage::MemoryUsage;
 use crate::CliStatus;
 use crate::args::WorkspaceArgs;
 use crate::distill_schedule::{finish_session, is_enabled, project_configuration};
-use crate::memory_setup::small_model;
+use crate::memory_setup::{has_same_encoder, open_memory_in, small_model};
 use crate::output::{print_json, print_json_text, print_line};
 use crate::problem::Problem;
 use crate::setup::load_configuration;
@@ -35,10 +35,11 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) fn distill(
     memory: &Arc<Memory>,
     args: &MemoryDistillArgs,
+    home: &Path,
     config: &Config,
 ) -> Result<CliStatus> {
     if let Some(session) = &args.finish
-        && let Err(error) = finish_session(memory, session, args.finish_provider.as_deref(), config)
+        && let Err(error) = finish_command(home, session, args.finish_provider.as_deref())
     {
         let error = Problem::from_error(&error);
         eprint_line!("warning: the levels of {session} are not written: {error}");
@@ -64,7 +65,8 @@ pub(super) fn distill(
     let runtime = crate::run::runtime()?;
     let mut done = Distilled::default();
     for state in &states {
-        let distilled = runtime.block_on(distill_project(memory, state, args, config, &mut done));
+        let distilled = distill_project(memory, state, args, (home, config), &mut done);
+        let distilled = runtime.block_on(distilled);
         match distilled {
             // Another process distills this project.
             Err(error) if is_locked(&error) && args.session.is_none() => {}
@@ -83,6 +85,14 @@ pub(super) fn distill(
     report(memory, args, &states, &done)
 }
 
+/// Finishes the session of a command that ran in this folder, with the model and the encoder of its
+/// turns.
+fn finish_command(home: &Path, session: &str, provider: Option<&str>) -> Result<()> {
+    let config = super::configuration_of_this_folder()?;
+    let memory = Arc::new(open_memory_in(home, &config)?);
+    finish_session(&memory, session, provider, &config)
+}
+
 /// What was done for all projects of a command.
 #[derive(Default)]
 struct Distilled {
@@ -99,12 +109,12 @@ fn is_locked(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Distills a project with the model that its configuration names.
+/// Distills a project with the model and the encoder that its configuration names.
 async fn distill_project(
     memory: &Arc<Memory>,
     state: &DistillState,
     args: &MemoryDistillArgs,
-    user: &Config,
+    (home, user): (&Path, &Config),
     done: &mut Distilled,
 ) -> Result<()> {
     let of_folder = |folder: &Path| {
@@ -115,10 +125,15 @@ async fn distill_project(
         };
         Ok(load_configuration(&workspace)?.config)
     };
-    let config = project_configuration(state, user, of_folder)?;
+    let mut config = project_configuration(state, user, of_folder)?;
     if args.due && !is_enabled(&config) {
         return Ok(());
     }
+    config.journal.clone_from(&user.journal);
+    let memory = &match has_same_encoder(&config, user) {
+        true => memory.clone(),
+        false => Arc::new(open_memory_in(home, &config)?),
+    };
     let small = match small_model(&config, None).await {
         Ok(small) => small,
         Err(error) => {

@@ -23,7 +23,9 @@ use selvedge_config::Config;
 use selvedge_memory::{GradientOptions, Memory, MemoryError};
 
 use crate::CliStatus;
+use crate::args::WorkspaceArgs;
 use crate::problem::Problem;
+use crate::trust::TrustQuestion;
 use args::MemoryCommand;
 pub(crate) use distill::ago;
 pub(crate) use forget::delete_session;
@@ -32,7 +34,11 @@ pub(crate) use maintenance::MAX_CHART_WEEKS;
 pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
     let home = selvedge_config::home()
         .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?;
-    let config = crate::setup::load_user_configuration(Some(&home))?;
+    let config = match &command {
+        // What memory adds to the turns of this folder depends on its project.
+        MemoryCommand::Brief(_) | MemoryCommand::Explain(_) => configuration_of_this_folder()?,
+        _ => crate::setup::load_user_configuration(Some(&home))?,
+    };
     let memory = Arc::new(crate::memory_setup::open_memory_in(&home, &config)?);
     let result = match command {
         MemoryCommand::Import(args) => import::import(&memory, &args),
@@ -40,7 +46,7 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
         MemoryCommand::Show(args) => show::show(&memory, &args, configured_gradient(&config)),
         MemoryCommand::Turn(args) => turn::turn(&memory, &args),
         MemoryCommand::Distill(args) => adopt_sessions(&memory, &home, &config)
-            .and_then(|()| distill::distill(&memory, &args, &config)),
+            .and_then(|()| distill::distill(&memory, &args, &home, &config)),
         MemoryCommand::Lessons(args) => lessons::lessons(&memory, &args),
         MemoryCommand::Review(args) => lessons::review(&memory, &args),
         MemoryCommand::Layer(command) => {
@@ -66,6 +72,16 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
         Some(memory_error) => memory_problem(memory_error).into(),
         None => error,
     })
+}
+
+/// Returns the configuration of the turns in this folder. The project's is part of it if the folder
+/// is trusted, which is not asked.
+fn configuration_of_this_folder() -> Result<Config> {
+    let workspace = WorkspaceArgs {
+        trust_question: TrustQuestion::Never,
+        ..WorkspaceArgs::default()
+    };
+    Ok(crate::setup::load_configuration(&workspace)?.config)
 }
 
 /// Assigns sessions from before there were projects to the projects of their folders.

@@ -1,8 +1,9 @@
-//! Each project is distilled as its own configuration says, and a failing one stops no other.
+//! Each project is distilled as its own configuration says, and a failing one stops no other. The
+//! process after a command uses the configuration of its project, too.
 
 use serde_json::{Value, json};
 
-use super::schedule::let_hours_pass;
+use super::schedule::{let_hours_pass, wait_until};
 use super::{OfflineFixture, WORK, prompt_of};
 use crate::answer_encoding::text;
 
@@ -100,4 +101,46 @@ fn a_project_that_fails_stops_no_other() {
     assert!(waiting[0]["last_pass"]["ended_ms"].is_null(), "{waiting:?}");
     let (status, _, _) = fixture.run(WORK, &["memory", "distill", "--due"]);
     assert_eq!(status, 0);
+}
+
+/// Trusts the folder `work` with this table `[memory]`.
+fn trust(fixture: &OfflineFixture, memory: &str) {
+    let files = fixture.folder("work/.selvedge");
+    std::fs::write(files.join("config.toml"), format!("[memory]\n{memory}\n")).unwrap();
+}
+
+#[test]
+fn the_process_after_a_command_uses_the_model_of_the_project() {
+    let fixture = OfflineFixture::new("", |asked| match asked.raw.contains("### turn ") {
+        true => vec![text(&json!({"compressed": "A greeting."}).to_string())].into(),
+        false => vec![text("Hello.")].into(),
+    });
+    trust(&fixture, "model = \"mock/small\"");
+    fixture.out(WORK, &["exec", "--trust", "The harbour is called falcon."]);
+    wait_until(|| !fixture.has_process());
+    let sql = "SELECT count(*) FROM memory_levels WHERE made_by = 'model'";
+    assert_eq!(fixture.number(sql), 1);
+}
+
+#[test]
+fn the_encoder_of_the_user_reads_no_turn_of_a_project_without_one() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let memory = format!(
+        "encoder = \"mine/embed\"\n[model_providers.mine]\n\
+         base_url = \"http://{address}/v1\"\nwire_api = \"chat\""
+    );
+    let fixture = OfflineFixture::new(&memory, |_| vec![text("Hello.")].into());
+    trust(&fixture, "encoder = \"none\"");
+    fixture.out(WORK, &["exec", "--trust", "Always lock the falcon gate."]);
+    wait_until(|| !fixture.has_process());
+    fixture.out(WORK, &["memory", "distill"]);
+    let explain = ["memory", "explain", "Which gate?", "--json"];
+    let explained = fixture.json(WORK, &explain);
+    let stages = explained["stages"].as_array().unwrap();
+    let vectors = stages.iter().find(|stage| stage["stage"] == "vectors");
+    let outcome = &vectors.unwrap()["outcome"];
+    assert_eq!(outcome, "skipped: there is no encoder", "{explained}");
+    assert!(listener.accept().is_err(), "the encoder was asked");
 }
