@@ -25,13 +25,23 @@ pub(crate) struct EndedSession<'a> {
     pub(crate) provider: &'a str,
 }
 
-/// Starts a process that finishes what a command has left, and does not wait for it: it writes the
-/// levels by the model and the vectors of the command's session, and distills the projects that are
+/// Transactions in which a command writes the levels by rules of its session. Others are written
+/// when they are needed.
+const MAX_LEVEL_TRANSACTIONS: u32 = 16;
+
+/// Writes the levels by rules of the command's session, whose own task ended with the command. Then
+/// starts a process that finishes what is left, and does not wait for it: it writes the levels by
+/// the model and the vectors of the command's session, and distills the projects that are
 /// due, unless `memory.distill_idle_minutes` is 0. Does nothing if nothing is left.
 pub(crate) fn process_after_command(setup: &CliSetup, session: Option<EndedSession<'_>>) {
     let Some(memory) = &setup.memory else {
         return;
     };
+    if let Some(session) = session
+        && let Err(error) = write_levels(memory, session.id)
+    {
+        tracing::warn!(target: "selvedge::memory", %error, "levels are not written");
+    }
     let started = unfinished_session(memory, &setup.config, session).and_then(|unfinished| {
         let is_due = is_enabled(&setup.config) && has_due_project(memory)?;
         match unfinished.is_some() || is_due {
@@ -43,6 +53,16 @@ pub(crate) fn process_after_command(setup: &CliSetup, session: Option<EndedSessi
         let error = format!("{error:#}");
         tracing::warn!(target: "selvedge::memory", error, "lessons are not distilled");
     }
+}
+
+/// Writes the levels of a session by rules.
+fn write_levels(memory: &Memory, session: &str) -> Result<(), MemoryError> {
+    for _ in 0..MAX_LEVEL_TRANSACTIONS {
+        if memory.write_levels(Some(session))?.remaining_turns == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the session if levels by a model or vectors of its turns are missing.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::schedule::wait_until;
 use super::{OfflineFixture, WORK, is_small, prompt_of};
-use crate::answer_encoding::text;
+use crate::answer_encoding::{block, text};
 use crate::server::Reply;
 
 /// The input tokens of a request for a level.
@@ -53,4 +53,30 @@ fn the_model_writes_the_levels_of_a_command_and_the_next_turn_counts_them() {
         .filter(|asked| prompt_of(asked).contains("### turn "))
         .collect();
     assert_eq!(levels.len(), 2);
+}
+
+#[test]
+fn a_command_writes_the_levels_of_its_turn() {
+    let fixture = OfflineFixture::by_rules();
+    for message in [
+        "The harbour is called falcon.",
+        "The vault is called heron.",
+    ] {
+        fixture.out(WORK, &["exec", message]);
+        let stats = fixture.out(WORK, &["memory", "stats"]);
+        assert!(!stats.contains("without levels"), "{stats}");
+    }
+}
+
+#[test]
+fn the_raw_turn_has_the_console_output_of_a_script() {
+    let fixture = OfflineFixture::new("", |asked| match asked.number {
+        0 => vec![text(&block("console.log('zeph' + 'yr-' + (40 + 2))"))].into(),
+        _ => vec![text("Done.")].into(),
+    });
+    fixture.out(WORK, &["exec", "Log the name."]);
+    let raw = fixture.out(WORK, &["memory", "turn", "T-1", "--level", "R"]);
+    assert!(raw.contains("zephyr-42"), "{raw}");
+    let found = fixture.json(WORK, &["memory", "search", "zephyr", "--json"]);
+    assert_eq!(found["hits"][0]["id"], "T-1", "{found}");
 }
