@@ -406,9 +406,13 @@ async fn wait_for_late_cost(test: &TestAgent, session: &str) {
     store.busy_timeout(BACKGROUND_TIMEOUT).unwrap();
     let sql = "SELECT late_cost FROM memory_sessions WHERE name = ?1";
     let cost = || store.query_row(sql, [session], |row| row.get::<_, f64>(0));
-    while cost().unwrap() < 10.0 {
-        tokio::task::yield_now().await;
-    }
+    let stored = async {
+        while cost().unwrap() < 10.0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let stored = tokio::time::timeout(BACKGROUND_TIMEOUT, stored).await;
+    assert_eq!(stored, Ok(()), "the cost of a level is stored");
 }
 
 #[tokio::test]
@@ -515,9 +519,13 @@ async fn the_next_turn_does_not_interrupt_the_levels_of_the_one_before() {
         agent
             .run_turn(&mut session, message_of(turn), &test.options())
             .await;
-        while small.prompts.lock().unwrap().len() < turn as usize {
-            tokio::task::yield_now().await;
-        }
+        let asked = async {
+            while small.prompts.lock().unwrap().len() < turn as usize {
+                tokio::task::yield_now().await;
+            }
+        };
+        let asked = tokio::time::timeout(BACKGROUND_TIMEOUT, asked).await;
+        assert_eq!(asked, Ok(()), "the level of turn {turn} is requested");
     }
     small.release.notify_one();
     let store = rusqlite::Connection::open(test.dir.path().join("home/journal.sqlite")).unwrap();
