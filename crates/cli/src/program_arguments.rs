@@ -33,6 +33,8 @@ const CODE_OPTIONS: [&str; 24] = [
     "with-editable",
     "workspace",
 ];
+/// Options after which a word names the server. The word after another option may be its value.
+const OPTIONS_BEFORE_SERVER: [&str; 4] = ["--", "--yes", "-m", "-y"];
 /// Variables with folders that are checked otherwise, or in which programs execute nothing.
 const OTHER_VARIABLES: [&str; 4] = ["PATH", "TEMP", "TMP", "TMPDIR"];
 
@@ -57,7 +59,10 @@ pub(crate) fn writable_argument(
         if let Some(path) = executed.find(|path| is_replaceable(path)) {
             return Some(path.clone());
         }
-        is_named |= !arg.starts_with('-') && paths.is_empty();
+        let is_value = before.starts_with('-')
+            && !before.contains('=')
+            && !OPTIONS_BEFORE_SERVER.contains(&before);
+        is_named |= !arg.starts_with('-') && !is_value && paths.is_empty();
         before = arg;
     }
     let checked = |name: &str| !OTHER_VARIABLES.contains(&name);
@@ -160,6 +165,9 @@ mod tests {
             &["exec", "--prefix", "OPEN"],
             &["run", "-C", "OPEN"],
             &["run", "-IOPEN", "server"],
+            &["-W", "ignore", "OPEN"],
+            &["-u", "-X", "dev", "OPEN"],
+            &["--loader", "name", "OPEN"],
         ] {
             assert!(check(args, &[]), "{args:?}");
         }
@@ -173,6 +181,10 @@ mod tests {
             &["-y", "@scope/server-filesystem", "SAFE", "OPEN"],
             &["mcp-server-git", "--repository", "OPEN"],
             &["-m", "server", "OPEN"],
+            &["-W", "ignore", "-m", "server", "OPEN"],
+            &["--yes", "--", "server-filesystem", "OPEN"],
+            &["--package=server", "server", "OPEN"],
+            &["-p", "server", "server", "OPEN"],
         ] {
             assert!(!check(args, &[]), "{args:?}");
         }
