@@ -9,7 +9,7 @@ use selvedge_agent::{
     AfterBlock, Agent, AgentEnvironment, AgentMemory, AgentOptions, BackgroundWork, BudgetLimits,
     ChangeTracker, Session, SubAgents,
 };
-use selvedge_journal::{Journal, SessionSummary};
+use selvedge_journal::Journal;
 use selvedge_mcp::{ElicitationHandler, ServerRequestHandlers, Servers};
 use selvedge_memory::Memory;
 use selvedge_models::{Model, ModelClient, Provider};
@@ -437,11 +437,10 @@ async fn open_existing_session(setup: &CliSetup, id: Option<&str>) -> Result<Ses
         None => {
             let here = setup.directory.display().to_string();
             let all = journal
-                .spawn_blocking(|journal| journal.sessions(1000))
+                .spawn_blocking(move |journal| journal.sessions_in(&here, "", 1000))
                 .await;
             let all = all.map_err(|error| crate::sessions::session_problem(&error))?;
-            let is_here = |session: &SessionSummary| session.directory == here && !session.worktree;
-            let last = all.into_iter().find(is_here);
+            let last = all.into_iter().find(|session| !session.worktree);
             last.ok_or_else(|| {
                 Problem::new("this folder has no session yet")
                     .hint("run `selvedge sessions list` to list the sessions of all folders")

@@ -12,7 +12,7 @@ use crate::output::{has_colour, print_with_escapes};
 /// Parameter of the escape sequence for headings.
 const HEADING_COLOUR: &str = "2";
 /// Between two columns.
-const COLUMN_GAP: &str = "  ";
+pub(crate) const COLUMN_GAP: &str = "  ";
 /// Columns are not made narrower than this. Other columns are left out instead.
 const MIN_COLUMN_WIDTH: usize = 12;
 
@@ -92,16 +92,12 @@ fn format_list(
             cell.text = visible_line(&cell.text).into_owned();
         }
     }
-    let column_width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.text.width()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..headings.len()).map(column_width).collect();
+    let widths = column_widths(&rows, headings.len(), |cell| &cell.text);
     let widths = fit_columns(&widths, available);
     let line = |row: &Vec<ListCell>| {
         let cells = row.iter().zip(&widths).map(|(cell, width)| {
             let text = truncate(&cell.text, *width);
-            let padding = " ".repeat(width.saturating_sub(text.width()));
+            let padding = column_padding(&text, *width);
             match (style, cell.colour) {
                 (ListStyle::Colour, Some(colour)) => {
                     format!("\x1b[{colour}m{text}\x1b[0m{padding}")
@@ -113,6 +109,24 @@ fn format_list(
         cells.join(COLUMN_GAP).trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the width of the widest cell of each column.
+pub(crate) fn column_widths<Cell>(
+    rows: &[impl AsRef<[Cell]>],
+    columns: usize,
+    text: impl Fn(&Cell) -> &str,
+) -> Vec<usize> {
+    let column_width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.as_ref().get(column));
+        cells.map(|cell| text(cell).width()).max().unwrap_or(0)
+    };
+    (0..columns).map(column_width).collect()
+}
+
+/// Returns the spaces that fill a column after a text.
+pub(crate) fn column_padding(text: &str, width: usize) -> String {
+    " ".repeat(width.saturating_sub(text.width()))
 }
 
 /// Returns the widths of the columns that fit into `available`. The first column, which has the

@@ -184,6 +184,8 @@ pub struct RunFilter {
     /// Only runs in one of these folders or below, or in the worktree of a session that works in
     /// one of them; `None` for all.
     pub workspaces: Option<Vec<String>>,
+    /// Only runs of the session with this id.
+    pub session: Option<String>,
     /// Only runs that follow the run with this id in the list.
     pub after: Option<String>,
     /// The maximum number of runs; `None` returns all.
@@ -207,6 +209,9 @@ fn list_runs_sql(filter: &RunFilter) -> Result<(String, Vec<DatabaseValue>), Jou
     let mut conditions = String::from("started_ms >= ?1");
     if let Some(tool) = &filter.tool {
         conditions += &format!(" AND {}", called_tool_condition(&add(tool.clone())));
+    }
+    if let Some(session) = &filter.session {
+        conditions += &format!(" AND session = {}", add(session.clone()));
     }
     let mut in_folders = String::new();
     if let Some(workspaces) = &filter.workspaces {

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use selvedge_database::{Connection, DatabaseError, Params, Row, params};
+use selvedge_database::{Connection, DatabaseError, Params, Row, ToParameter, params};
 use selvedge_protocol::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -109,20 +109,41 @@ impl Journal {
 
     /// Returns the sessions that people began, the last touched one first.
     pub fn sessions(&self, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
-        self.list_sessions("WHERE parent IS NULL", limit)
+        self.list_sessions("WHERE parent IS NULL", limit, &[])
+    }
+
+    /// Like [`Journal::sessions`], for sessions that work in a folder and whose ids begin with
+    /// `prefix`.
+    pub fn sessions_in(
+        &self,
+        directory: &str,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<SessionSummary>, JournalError> {
+        // No id contains the last character of Unicode.
+        let after = format!("{prefix}{}", char::MAX);
+        let which = "WHERE parent IS NULL AND directory = ?2 AND id >= ?3 AND id < ?4";
+        self.list_sessions(which, limit, &[&directory, &prefix, &after])
     }
 
     /// Like [`Journal::sessions`], including sessions of launched agents.
     pub fn all_sessions(&self, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
-        self.list_sessions("", limit)
+        self.list_sessions("", limit, &[])
     }
 
-    fn list_sessions(&self, which: &str, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
+    /// Returns the sessions that a condition selects. Its parameters are `values`, from `?2` on.
+    fn list_sessions(
+        &self,
+        which: &str,
+        limit: u32,
+        values: &[&dyn ToParameter],
+    ) -> Result<Vec<SessionSummary>, JournalError> {
         let connection = self.flushed_connection();
         let sql = format!("{SELECT_SESSION_SUMMARY} {which} ORDER BY touched_ms DESC, id LIMIT ?1");
+        let values = [&[&limit as &dyn ToParameter], values].concat();
         let mut read = connection.prepare_cached(&sql)?;
         let mut sessions: Vec<SessionSummary> = read
-            .query_map(params![limit], read_session_summary)?
+            .query_map(&values, read_session_summary)?
             .collect::<Result<_, _>>()?;
         let mut served = None;
         for session in sessions.iter_mut().filter(|session| session.queued > 0) {

@@ -844,3 +844,40 @@ fn a_call_is_refused_if_its_run_is_not_recorded() {
     let refused = journal.record_call_start(start).wait().unwrap_err();
     assert_eq!(refused.to_string(), "there is no run `trn_a`");
 }
+
+#[test]
+fn lists_select_the_runs_of_a_session_and_the_sessions_of_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(store(dir.path())).unwrap();
+    for (id, session) in [("scr_1", "ses_a"), ("scr_2", "ses_b"), ("scr_3", "ses_a")] {
+        let run = RunStart {
+            session,
+            ..start(id)
+        };
+        journal.record_run_start(run).wait().unwrap();
+    }
+    let runs_of = |session: &str| {
+        let filter = RunFilter {
+            session: Some(session.to_owned()),
+            ..RunFilter::default()
+        };
+        let runs = journal.runs(&filter).unwrap();
+        let mut ids: Vec<_> = runs.into_iter().map(|run| run.id).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(runs_of("ses_a"), ["scr_1", "scr_3"]);
+    assert_eq!(runs_of("ses_none"), [""; 0]);
+    let ids = ["/a", "/b", "/a"].map(|folder| journal.begin_session(folder, None).unwrap());
+    let sessions_in = |folder: &str, prefix: &str, limit: u32| {
+        let sessions = journal.sessions_in(folder, prefix, limit).unwrap();
+        let ids = sessions.into_iter().map(|session| session.id);
+        ids.collect::<Vec<_>>()
+    };
+    let newest_first = [ids[2].clone(), ids[0].clone()];
+    assert_eq!(sessions_in("/a", "", 10), newest_first);
+    assert_eq!(sessions_in("/a", "", 1), newest_first[..1]);
+    assert_eq!(sessions_in("/a", &ids[0], 10), newest_first[1..]);
+    assert_eq!(sessions_in("/b", "ses_", 10), ids[1..2]);
+    assert_eq!(sessions_in("/b", "x", 10), [""; 0]);
+}

@@ -5,18 +5,19 @@ use ratatui_core::text::Span;
 use selvedge_journal::{
     Journal, JournalError, RunFilter, RunSummary, SessionSummary, StoredRunState,
 };
-use unicode_width::UnicodeWidthStr;
 
 use super::app::Chat;
 use super::rows::{StyledRow, sanitize_line};
 use super::theme::Theme;
 use super::updates::ChatUpdate;
-use crate::list_table::first_code_line;
+use crate::list_table::{COLUMN_GAP, column_padding, column_widths, first_code_line};
 use crate::problem::Problem;
 use crate::runs::{format_age, format_calls};
 
 /// Sessions or runs that one list shows.
 const MAX_LISTED_ROWS: usize = 20;
+/// Rows that a list reads: one more tells whether it is cut.
+const QUERIED_ROWS: u32 = MAX_LISTED_ROWS as u32 + 1;
 
 /// A cell of a list and its style.
 type ChatListCell = (String, Style);
@@ -77,11 +78,8 @@ impl Chat {
         let here = self.setup.directory.display().to_string();
         let redactor = self.setup.redactor();
         let read = move |journal: &Journal| {
-            let sessions = journal.sessions(100)?.into_iter();
-            let ours = sessions
-                .filter(|session| session.directory == here && session.id.starts_with(&prefix))
-                .take(MAX_LISTED_ROWS + 1);
-            let titled = ours.map(|session| {
+            let ours = journal.sessions_in(&here, &prefix, QUERIED_ROWS)?;
+            let titled = ours.into_iter().map(|session| {
                 let title = crate::sessions::session_title(journal, &session, &redactor);
                 (session, title)
             });
@@ -103,22 +101,24 @@ impl Chat {
     }
 
     pub(super) fn list_runs(&mut self) {
-        let session = self.session_id.clone().unwrap_or_default();
+        let session = self.session_id.clone();
         let (theme, redactor) = (self.theme, self.setup.redactor());
-        let filter = RunFilter {
-            limit: Some(500),
-            ..RunFilter::default()
-        };
         let read = move |journal: &Journal| {
-            let runs = journal.runs(&filter)?.into_iter();
-            let is_ours = |run: &RunSummary| !session.is_empty() && run.session == session;
-            let ours = runs.filter(is_ours).take(MAX_LISTED_ROWS + 1);
-            let with_line = ours.map(|run| {
-                let source = journal.run(&run.id).map(|run| run.source);
-                let source = redactor
-                    .redact_text(&source.unwrap_or_default())
-                    .into_owned();
-                (run, first_code_line(&source))
+            // A chat without a turn has no session, and runs without a session are not its own.
+            let Some(session) = session.filter(|id| !id.is_empty()) else {
+                return Ok(Vec::new());
+            };
+            let runs = journal.runs(&RunFilter {
+                session: Some(session),
+                limit: Some(QUERIED_ROWS),
+                ..RunFilter::default()
+            })?;
+            let with_line = runs.into_iter().map(|run| {
+                // A run may expire between the two reads.
+                let outline = journal.run_outline(&run.id);
+                let source = outline.map_or_else(|_| String::new(), |outline| outline.source);
+                let line = first_code_line(&redactor.redact_text(&source));
+                (run, line)
             });
             Ok(with_line.collect::<Vec<_>>())
         };
@@ -185,18 +185,15 @@ fn aligned_rows<const COLUMNS: usize>(
     for (text, _) in rows.iter_mut().flatten() {
         *text = sanitize_line(text);
     }
-    let widths: [usize; COLUMNS] = std::array::from_fn(|column| {
-        let cells = rows.iter().map(|row| row[column].0.width());
-        cells.max().unwrap_or(0)
-    });
+    let widths = column_widths(&rows, COLUMNS, |(text, _)| text);
     let aligned = rows.into_iter().map(|row| {
-        let cells = row.into_iter().zip(widths).enumerate();
+        let cells = row.into_iter().zip(&widths).enumerate();
         let spans = cells.flat_map(|(column, ((text, style), width))| {
             let gap = match column + 1 == COLUMNS {
-                true => 0,
-                false => width.saturating_sub(text.width()) + 2,
+                true => String::new(),
+                false => column_padding(&text, *width) + COLUMN_GAP,
             };
-            [Span::styled(text, style), Span::raw(" ".repeat(gap))]
+            [Span::styled(text, style), Span::raw(gap)]
         });
         StyledRow::spans(spans.collect()).truncated().indented(2)
     });

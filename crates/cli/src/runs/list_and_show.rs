@@ -37,10 +37,9 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliSta
     let row = |run: &RunSummary| {
         let took = run.ended_ms.map(|ended| (ended - run.started_ms).max(0));
         let took = took.map(|took| format!("{took} ms")).unwrap_or_default();
-        let source = journal.run(&run.id).map(|run| run.source);
-        let source = redactor
-            .redact_text(&source.unwrap_or_default())
-            .into_owned();
+        let outline = journal.run_outline(&run.id);
+        let source = outline.map_or_else(|_| String::new(), |outline| outline.source);
+        let source = redactor.redact_text(&source).into_owned();
         vec![
             run.id.as_str().into(),
             ListCell::coloured(state_name(run.state), state_colour(run.state)),

@@ -168,6 +168,47 @@ fn runs_are_listed_and_sessions_are_listed_and_continued() {
     );
 }
 
+/// Adds runs of another session and sessions of another folder, all newer than those of the chat.
+fn add_newer_rows(journal: &std::path::Path) {
+    let journal = rusqlite::Connection::open(journal).unwrap();
+    let copies = |table: &str, changes: &str| {
+        format!(
+            "CREATE TEMP TABLE copied AS SELECT * FROM {table} LIMIT 1;
+             WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers
+                WHERE n < 600)
+             INSERT INTO {table} SELECT {changes} FROM copied, numbers;
+             DROP TABLE copied;"
+        )
+    };
+    let columns = |table: &str, changed: &[(&str, &str)]| {
+        let sql = format!("SELECT name FROM pragma_table_info('{table}')");
+        let mut read = journal.prepare(&sql).unwrap();
+        let names = read.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        let values = names.map(|name| {
+            let name = name.unwrap();
+            let change = changed.iter().find(|(column, _)| *column == name);
+            change.map_or(format!("copied.{name}"), |(_, value)| (*value).to_owned())
+        });
+        values.collect::<Vec<_>>().join(", ")
+    };
+    let runs = [
+        ("key", "NULL"),
+        ("id", "'scr_other' || n"),
+        ("session", "'ses_other'"),
+        ("started_ms", "copied.started_ms + 100000 + n"),
+    ];
+    let sessions = [
+        ("key", "NULL"),
+        ("id", "'ses_other' || n"),
+        ("directory", "'/other'"),
+        ("touched_ms", "copied.touched_ms + 100000 + n"),
+    ];
+    for (table, changed) in [("runs", &runs), ("sessions", &sessions)] {
+        let sql = copies(table, &columns(table, changed));
+        journal.execute_batch(&sql).unwrap();
+    }
+}
+
 #[test]
 fn a_list_that_is_cut_says_so() {
     let fixture = ChatFixture::new(|asked| match asked.number {
@@ -178,6 +219,7 @@ fn a_list_that_is_cut_says_so() {
     terminal.send("Count");
     terminal.wait_for("Done.");
     terminal.wait_for(READY);
+    add_newer_rows(&fixture.home().join("journal.sqlite"));
     terminal.send("/runs");
     terminal.wait_for("only the newest 20 runs; run `selvedge runs list` for all");
     let screen = terminal.screen();
