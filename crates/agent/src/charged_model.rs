@@ -21,7 +21,8 @@ impl TurnCharge {
     /// Counts what was spent on the session after its last turn. The cost was charged then.
     pub(crate) fn count_late_usage(&self, usage: Usage, cost: f64) {
         if usage != Usage::default() || cost > 0.0 {
-            self.0.count_usage(usage, Some(cost));
+            // The memory stores 0 for a cost that is not known.
+            self.0.count_usage(usage, (cost > 0.0).then_some(cost));
         }
     }
 }
@@ -114,5 +115,27 @@ impl SmallModel for ChargedModel {
 
     fn cost_of(&self, usage: &Usage) -> Option<f64> {
         self.model.cost_of(usage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BudgetLimits;
+    use crate::budget::BudgetSpent;
+
+    #[test]
+    fn late_usage_without_a_known_price_has_no_cost() {
+        let budget = Budget::new(BudgetLimits::default(), BudgetSpent::default());
+        let charge = TurnCharge(budget.clone());
+        let usage = Usage {
+            input_tokens: 100,
+            ..Usage::default()
+        };
+        charge.count_late_usage(usage, 0.0);
+        assert_eq!(budget.spent().usage, usage);
+        assert_eq!(budget.spent().cost, None);
+        charge.count_late_usage(usage, 0.5);
+        assert_eq!(budget.spent().cost, Some(0.5));
     }
 }
