@@ -2,7 +2,9 @@
 //! put another folder in its place, if the folder above lies where commands may write.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use selvedge_files::{create_private_folder, lock_file, read_user_text};
@@ -14,6 +16,24 @@ use crate::problem::Problem;
 const RECORDS: &str = "workspace-folders.json";
 /// Largest size of that file, in bytes.
 const MAX_RECORD_BYTES: usize = 16 << 20;
+
+/// Age of the file from which its content is kept. Two changes of a newer file may have the same
+/// time.
+const MIN_CACHED_AGE: Duration = Duration::from_secs(2);
+
+/// The folder of each workspace, by its path.
+type FolderRecords = BTreeMap<String, String>;
+
+/// The records of a file, and the size and the time that it had.
+struct CachedRecords {
+    path: PathBuf,
+    size: u64,
+    modified: SystemTime,
+    records: Arc<FolderRecords>,
+}
+
+/// The records that were read last: each request reads them.
+static CACHED_RECORDS: Mutex<Option<CachedRecords>> = Mutex::new(None);
 
 /// What to do with a workspace that is recorded already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +73,8 @@ pub(crate) fn record_workspaces<'a>(
 /// that is not recorded is no workspace of a token.
 pub(crate) fn check_recorded(workspace: &Path) -> Result<(), Problem> {
     let records = match selvedge_config::home() {
-        Some(home) => read_records(&home).map_err(|error| Problem::from_error(&error))?,
-        None => BTreeMap::new(),
+        Some(home) => cached_records(&home).map_err(|error| Problem::from_error(&error))?,
+        None => Arc::default(),
     };
     let shown = workspace.display().to_string();
     let recorded = records.get(&shown);
@@ -76,7 +96,37 @@ pub(crate) fn is_recorded_folder(workspace: &Path) -> bool {
     logged.is_ok()
 }
 
-fn read_records(home: &Path) -> Result<BTreeMap<String, String>> {
+/// Returns the records of the file, which is read only if it has changed.
+fn cached_records(home: &Path) -> Result<Arc<FolderRecords>> {
+    let path = home.join(RECORDS);
+    let Ok(metadata) = path.metadata() else {
+        return read_records(home).map(Arc::new);
+    };
+    let modified = metadata.modified()?;
+    let is_same = |cached: &&CachedRecords| {
+        cached.path == path && cached.modified == modified && cached.size == metadata.len()
+    };
+    let lock = || {
+        CACHED_RECORDS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    };
+    if let Some(cached) = lock().as_ref().filter(is_same) {
+        return Ok(cached.records.clone());
+    }
+    let records = Arc::new(read_records(home)?);
+    if modified.elapsed().is_ok_and(|age| age >= MIN_CACHED_AGE) {
+        *lock() = Some(CachedRecords {
+            path,
+            size: metadata.len(),
+            modified,
+            records: records.clone(),
+        });
+    }
+    Ok(records)
+}
+
+fn read_records(home: &Path) -> Result<FolderRecords> {
     let path = home.join(RECORDS);
     match read_user_text(&path, MAX_RECORD_BYTES)? {
         Some(text) => {
@@ -104,4 +154,39 @@ fn folder_identity(folder: &Path) -> Option<String> {
 #[cfg(not(unix))]
 fn folder_identity(_: &Path) -> Option<String> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_records_are_read_again_only_after_a_change_of_the_file() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join(RECORDS);
+        let write = |identity: &str, age: u64| {
+            std::fs::write(&path, format!("{{\"/w\": \"{identity}\"}}")).unwrap();
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 - age);
+            file.set_modified(time).unwrap();
+        };
+        let read = || cached_records(home.path()).unwrap()["/w"].clone();
+        write("one", 100);
+        assert_eq!(read(), "one");
+        // The same size and time: the file was not read.
+        write("two", 100);
+        assert_eq!(read(), "one");
+        write("two", 50);
+        assert_eq!(read(), "two");
+        // Two changes of a new file may have the same time.
+        let now = SystemTime::now();
+        for identity in ["six", "ten"] {
+            write(identity, 0);
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.set_modified(now).unwrap();
+            assert_eq!(read(), identity);
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(cached_records(home.path()).unwrap().is_empty());
+    }
 }
