@@ -36,6 +36,7 @@ mod openai;
 mod page;
 mod render;
 mod render_routes;
+mod repeated_failure;
 mod replay_routes;
 mod responses;
 mod resume_routes;

@@ -18,6 +18,7 @@ use crate::feed::SessionFeeds;
 use crate::host::{HostedStep, HostedTurn, SessionHost, SessionWaker};
 use crate::message_ends::MessageEnds;
 use crate::metrics::ServerMetrics;
+use crate::repeated_failure::RepeatedFailure;
 use crate::resumed_scripts::ResumedScripts;
 use crate::state::{ServerLimits, ServerStores};
 use crate::turn_permits::{TurnPermit, TurnPermits};
@@ -176,8 +177,10 @@ impl SessionWorkers {
     /// turns that an earlier server left open.
     pub(crate) async fn poll_queues(self: Arc<Self>) {
         let mut notices_seen = 0;
+        let mut failure = RepeatedFailure::default();
         loop {
-            if let Err(error) = self.wake_waiting().await {
+            let woken = self.wake_waiting().await;
+            if let Some(error) = failure.new_error(&woken) {
                 tracing::error!(%error, "cannot read the queues");
             }
             tokio::select! {
@@ -243,6 +246,7 @@ impl SessionWorkers {
             return;
         };
         let mut lapses_seen = 0;
+        let (mut failure, mut reported) = (RepeatedFailure::default(), BTreeSet::new());
         loop {
             tokio::select! {
                 // Others can take over sessions only after the lease has ended.
@@ -250,16 +254,26 @@ impl SessionWorkers {
                 // Scripts run under leases of their own.
                 () = tokio::time::sleep(SCRIPT_CHECK_INTERVAL) => {}
             }
-            self.stop_lost_scripts(&scripts).await;
+            let lost = self.host.lost_scripts().await;
+            if let Some(error) = failure.new_error(&lost.as_ref().map_err(|error| &error.message)) {
+                tracing::error!(%error, "cannot check the sessions of scripts");
+            }
+            if let Ok(lost) = lost {
+                reported = stop_lost_scripts(lost, &scripts, &reported);
+            }
         }
     }
 
     async fn drop_lost_turns(&self, leases: &dyn ServerLeaseStore) {
+        let mut failure = RepeatedFailure::default();
         let lost = loop {
             let running: Vec<String> = self.lock_running().keys().cloned().collect();
-            match leases.lost_sessions(running).await {
-                Ok(lost) => break lost,
-                Err(error) => tracing::error!(%error, "cannot check sessions"),
+            let lost = leases.lost_sessions(running).await;
+            if let Some(error) = failure.new_error(&lost) {
+                tracing::error!(%error, "cannot check sessions");
+            }
+            if let Ok(lost) = lost {
+                break lost;
             }
             tokio::time::sleep(FAILURE_RETRY_DELAY).await;
         };
@@ -268,21 +282,6 @@ impl SessionWorkers {
             if let Some(worker) = self.lock_running().get(&session) {
                 worker.lost.cancel();
             }
-        }
-    }
-
-    async fn stop_lost_scripts(&self, scripts: &ResumedScripts) {
-        match self.host.lost_scripts().await {
-            Ok(lost) => {
-                for session in lost {
-                    tracing::warn!(
-                        session,
-                        "another server has taken over the session of a script"
-                    );
-                    scripts.stop(&session);
-                }
-            }
-            Err(error) => tracing::error!(%error, "cannot check the sessions of scripts"),
         }
     }
 
@@ -449,4 +448,23 @@ impl SessionWorkers {
         }
         step.map_err(|error| error.to_string())
     }
+}
+
+/// Stops scripts of sessions that other servers have taken over, and returns these sessions. One
+/// whose script ends slowly is lost at several checks; the log gets those that are not `reported`.
+fn stop_lost_scripts(
+    lost: Vec<String>,
+    scripts: &ResumedScripts,
+    reported: &BTreeSet<String>,
+) -> BTreeSet<String> {
+    for session in &lost {
+        if !reported.contains(session) {
+            tracing::warn!(
+                session,
+                "another server has taken over the session of a script"
+            );
+        }
+        scripts.stop(session);
+    }
+    lost.into_iter().collect()
 }
