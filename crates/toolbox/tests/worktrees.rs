@@ -221,6 +221,22 @@ fn an_incomplete_worktree_is_created_again() {
     std::fs::remove_dir_all(&folder).unwrap();
     worktree.create_if_missing().unwrap();
     assert_eq!(worktree.diff(&WorktreeRules::default()).unwrap(), "");
+    // As if the process was killed before git restored the files of a deleted worktree.
+    std::fs::remove_dir_all(&folder).unwrap();
+    fixture.git(&["worktree", "prune"]);
+    let path = folder.to_str().unwrap();
+    fixture.git(&[
+        "worktree",
+        "add",
+        "-q",
+        "--no-checkout",
+        path,
+        "selvedge/ses_1",
+    ]);
+    assert!(folder.join(".git").exists() && !folder.join("a.txt").exists());
+    worktree.create_if_missing().unwrap();
+    assert!(folder.join("a.txt").exists());
+    assert_eq!(worktree.diff(&WorktreeRules::default()).unwrap(), "");
 }
 
 #[test]
