@@ -97,7 +97,7 @@ fn plain_json(text: &str) -> String {
         let comment = if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
         } else if rest.starts_with("/*") {
-            rest.find("*/").map_or(rest.len(), |end| end + 2)
+            rest[2..].find("*/").map_or(rest.len(), |end| end + 4)
         } else {
             0
         };
@@ -164,6 +164,10 @@ mod tests {
         assert_eq!(
             added("/* ü */ {\"servers\": {}}").unwrap(),
             "/* ü */ {\"servers\": {\n    \"a\": 1\n  }}"
+        );
+        assert_eq!(
+            added("/*/ \" */ {\"servers\": {}}").unwrap(),
+            "/*/ \" */ {\"servers\": {\n    \"a\": 1\n  }}"
         );
         for refused in ["[]", "{\"servers\": 1}", "{ /* open", "{\"a\" 1}", "\"{}\""] {
             assert_eq!(added(refused), None, "{refused}");
