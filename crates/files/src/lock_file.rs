@@ -38,7 +38,7 @@ pub fn try_lock_file(path: &Path) -> io::Result<Option<File>> {
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
-    options.append(true).create(true);
+    options.read(true).append(true).create(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)

@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use selvedge_database::{Connection, params};
+use selvedge_files::try_lock_file;
 use selvedge_protocol::new_id;
 
 use crate::distill_unit::DistillUnit;
@@ -23,8 +24,6 @@ use crate::{Memory, MemoryError};
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time between two attempts to take the lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
-/// How often a lock file is created again that another process removed.
-const MAX_LOCK_ATTEMPTS: u32 = 10;
 /// How long a lease lasts after each renewal. Another machine continues the pass of one that died
 /// after this time.
 const LEASE_DURATION: Duration = Duration::from_secs(30);
@@ -72,7 +71,7 @@ impl Memory {
 
     /// Takes the lock of a unit; `None` if another process, or another task of this one, holds it.
     fn try_lock_unit(self: &Arc<Self>, unit: &str) -> Result<Option<DistillLock>, MemoryError> {
-        let Some(mut file) = self.try_lock_file(unit)? else {
+        let Some(mut file) = self.lock_unit_file(unit)? else {
             return Ok(None);
         };
         if self.location.database().is_none() {
@@ -106,28 +105,11 @@ impl Memory {
     }
 
     /// Locks the file of a unit; `None` if it is locked.
-    fn try_lock_file(&self, unit: &str) -> Result<Option<File>, MemoryError> {
+    fn lock_unit_file(&self, unit: &str) -> Result<Option<File>, MemoryError> {
         let path = self.lock_path(unit);
         let file_error = |error| self.lock_error(unit, error);
         std::fs::create_dir_all(self.location.folder().join("live")).map_err(file_error)?;
-        for _ in 0..MAX_LOCK_ATTEMPTS {
-            let mut options = File::options();
-            options.create(true).read(true).append(true);
-            let file = options.open(&path).map_err(file_error)?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(None),
-                Err(TryLockError::Error(error)) => return Err(file_error(error)),
-            }
-            // A process that removes unused lock files may have removed this one before it was
-            // locked.
-            let is_current = File::open(&path)
-                .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)));
-            if is_current {
-                return Ok(Some(file));
-            }
-        }
-        Ok(None)
+        try_lock_file(&path).map_err(file_error)
     }
 
     fn lock_error(&self, unit: &str, error: io::Error) -> MemoryError {
