@@ -46,8 +46,8 @@ class Postgres:
             "listen_addresses": "''",
             "unix_socket_directories": f"'{self.folder}'",
             "max_connections": "300",
-            # The machine does not crash, so the disk need not have what the kernel has. What
-            # measures times sets it on.
+            # The machine does not crash, so the disk need not have what the kernel has. Scripts
+            # that measure times turn it on.
             "fsync": "off",
             **self.settings,
         }

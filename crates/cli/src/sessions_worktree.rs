@@ -119,7 +119,7 @@ pub(crate) fn session_rules(session: &SessionSummary) -> Result<WorktreeRules> {
     Ok(WorktreeRules {
         // Changes are merged into the folder itself, which may be one of the served ones.
         paths: WorkspacePaths {
-            foreign: Vec::new(),
+            other_workspaces: Vec::new(),
             ..workspace_paths(&config)
         },
         policy: policy.unwrap_or(config.sandbox_mode),

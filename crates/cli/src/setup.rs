@@ -142,7 +142,7 @@ pub(crate) fn workspace_paths(config: &Config) -> WorkspacePaths {
         private: private_folders(),
         writable: config.sandbox_workspace_write.writable_roots.clone(),
         protected: config.sandbox.protected_paths.clone(),
-        foreign: served_workspaces(),
+        other_workspaces: served_workspaces(),
         unprotected: config.sandbox.unprotected_paths.clone(),
         hidden: config.sandbox.hidden_paths.clone(),
         visible: config.sandbox.visible_paths.clone(),

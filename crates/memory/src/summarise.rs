@@ -131,7 +131,7 @@ impl Memory {
             }
         }
         self.write(|connection| {
-            // Unless later turns were claimed meanwhile.
+            // If another process claimed later turns meanwhile, its number stays.
             let sql =
                 "UPDATE memory_sessions SET summarised = ?3 WHERE id = ?1 AND summarised = ?2";
             connection.execute(sql, params![id, last, done])?;

@@ -22,7 +22,7 @@ pub struct SessionEvent {
 /// Stores the events of sessions. It promises:
 ///
 /// - Gapless: the events of a session have the numbers 1, 2, 3 and so on, whichever server appends.
-/// - In order: who has read an event finds no other one with a lower number later. So a reader
+/// - In order: after a reader has seen an event, no event with a lower number appears. So a reader
 ///   continues after the last number that it has seen, at any server.
 /// - All or none: events that are appended together are stored together and once, also if the
 ///   connection to the storage is lost meanwhile.

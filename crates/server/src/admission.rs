@@ -178,13 +178,13 @@ impl RequestAdmission {
     /// of the page. The token of a login counts only in the cookie, and others only in
     /// `Authorization`: servers on other ports of the host receive the cookie.
     async fn authenticate(&self, parts: &Parts, scheme: RequestScheme) -> Result<Caller, ApiError> {
-        let has_cookie = !parts.headers.contains_key(header::AUTHORIZATION);
-        let secret = match has_cookie {
+        let uses_cookie = !parts.headers.contains_key(header::AUTHORIZATION);
+        let secret = match uses_cookie {
             false => bearer_token(&parts.headers),
             true => cookie_token(&parts.headers, scheme),
         };
         let secret = secret.ok_or_else(ApiError::unauthorized)?;
-        if has_cookie {
+        if uses_cookie {
             check_same_origin(parts, scheme)?;
         }
         let found = self
@@ -194,7 +194,7 @@ impl RequestAdmission {
             .token_by_hash(hash_of(secret))
             .await?;
         let now = since_epoch().as_millis() as i64;
-        let token = found.filter(|token| token.is_valid_at(now) && token.is_login() == has_cookie);
+        let token = found.filter(|token| token.is_valid_at(now) && token.is_login() == uses_cookie);
         let token = token.ok_or_else(ApiError::unauthorized)?;
         let mut workspaces = token.workspaces.iter();
         let refusal = |workspace: &String| self.state.host.refusal_of_workspace(workspace);

@@ -151,8 +151,8 @@ impl ReservedKey {
     }
 }
 
-/// Passes a stream on, and returns a copy at its end; `None` if it failed. Reads on if the client
-/// is gone.
+/// Passes a stream on, and returns a copy at its end; `None` if it failed. After the client has
+/// disconnected, the function reads the rest of the stream.
 async fn copy_stream(body: Body, client: &Sender<Bytes>) -> Option<Vec<u8>> {
     let mut parts = body.into_data_stream();
     let mut copy = Vec::new();

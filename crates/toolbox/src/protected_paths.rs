@@ -86,8 +86,8 @@ pub(crate) struct ProtectedPaths {
     rare_names: Vec<String>,
     /// Further protected paths, absolute.
     paths: Vec<PathBuf>,
-    /// Folders in which others work, absolute. They are not named to agents.
-    foreign: Vec<PathBuf>,
+    /// Workspaces of other sessions, absolute. They are not named to agents.
+    other_workspaces: Vec<PathBuf>,
     /// Paths that stay writable although the repository names them, absolute.
     excepted: Vec<PathBuf>,
     /// The canonical home folder. If it is writable, its dot files are protected.
@@ -101,8 +101,8 @@ impl ProtectedPaths {
     pub(crate) fn new(root: &Path, rules: &WorkspacePaths) -> Self {
         let (added, excepted) = (&rules.protected, &rules.unprotected);
         // One that contains the workspace would make it read-only.
-        let mut foreign = rules.foreign.clone();
-        foreign.retain(|folder| folder.is_dir() && !root.starts_with(folder));
+        let mut other_workspaces = rules.other_workspaces.clone();
+        other_workspaces.retain(|folder| folder.is_dir() && !root.starts_with(folder));
         let home = std::env::home_dir();
         let is_excepted = |name: &str| {
             let trimmed = |path: &PathBuf| path.to_string_lossy().trim_matches('/').to_owned();
@@ -125,7 +125,7 @@ impl ProtectedPaths {
                 .collect(),
             rare_names: rare_names.filter(|name| !is_excepted(name)).collect(),
             paths: paths.into_iter().map(full).collect(),
-            foreign,
+            other_workspaces,
             excepted: excepted.iter().map(full).collect(),
             home: home.and_then(|home| home.canonicalize().ok()),
         }
@@ -161,7 +161,7 @@ impl ProtectedPaths {
         if let Some(name) = name.or_else(|| rare_names.find(is_rare_part)) {
             return Some(format!("{name} is protected"));
         }
-        let mut paths = self.paths.iter().chain(&self.foreign);
+        let mut paths = self.paths.iter().chain(&self.other_workspaces);
         if let Some(protected) = paths.find(|protected| {
             let real = protected.canonicalize();
             path.starts_with(protected) || real.is_ok_and(|real| path.starts_with(real))
@@ -272,7 +272,7 @@ impl ProtectedPaths {
         let mut paths: Vec<PathBuf> = all
             .chain(repositories)
             .chain(self.paths.iter().cloned())
-            .chain(self.foreign.iter().cloned())
+            .chain(self.other_workspaces.iter().cloned())
             .collect();
         let targets: Vec<PathBuf> = paths
             .iter()

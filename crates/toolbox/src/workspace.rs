@@ -33,8 +33,8 @@ pub struct WorkspacePaths {
     /// Further paths that stay read-only in writable folders. A single name means every file and
     /// folder of that name.
     pub protected: Vec<PathBuf>,
-    /// Folders in which others work. They stay read-only in writable folders, and are not named.
-    pub foreign: Vec<PathBuf>,
+    /// Workspaces of other sessions. They stay read-only in writable folders, and are not named.
+    pub other_workspaces: Vec<PathBuf>,
     /// Names that are protected by default and shall not be.
     pub unprotected: Vec<PathBuf>,
     /// Further paths that cannot be read.
