@@ -403,7 +403,7 @@ fn the_end_of_a_turn_wakes_the_request_that_waits_for_its_answer() {
         let mut waiting = client.send(&format!("GET {path}?wait_ms=60000"), &[], "");
         // The request that waits has read the message before the model answers.
         for _ in 0..3 {
-            assert_eq!(client.get(&path).body["state"], "running");
+            assert_eq!(client.get(&path).body["state"], "claimed");
         }
         answer.store(true, Ordering::SeqCst);
         let mut message = String::new();
