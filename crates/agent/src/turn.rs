@@ -211,10 +211,14 @@ impl Agent {
             }
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(TurnError::from));
+        let message = match end {
+            Ok(TurnEnd::Stop | TurnEnd::Length) => final_text(&items),
+            _ => items.iter().rev().find_map(TurnItem::assistant_text),
+        };
         TurnOutcome {
             turn: number,
             end,
-            message: items.iter().rev().find_map(TurnItem::assistant_text),
+            message,
             usage,
             cost,
         }
@@ -264,6 +268,20 @@ impl Agent {
             .end_turn(Ok(TurnEnd::Interrupted), DelegatedUsage::default())
             .await?)
     }
+}
+
+/// Returns the answer of a turn that the model ended: its last text after the last result of a
+/// script or a call. A text before a result is not the answer.
+fn final_text(items: &[TurnItem]) -> Option<String> {
+    let is_result = |item: &TurnItem| {
+        matches!(
+            item,
+            TurnItem::ScriptToolCallOutput(_)
+                | TurnItem::Conversation(ConversationItem::FunctionCallOutput(_))
+        )
+    };
+    let mut last = items.iter().rev().take_while(|item| !is_result(item));
+    last.find_map(TurnItem::assistant_text)
 }
 
 /// The files that changed during a turn.

@@ -34,7 +34,7 @@ use crate::session_runner::finish_running_sessions;
 use crate::units;
 
 /// The error of a turn that ended without an answer.
-const NO_ANSWER: &str = "the model gave no answer";
+pub(crate) const NO_ANSWER: &str = "the model gave no answer";
 
 /// How often a model may correct an answer that does not match the schema.
 const MAX_SCHEMA_CORRECTIONS: u32 = 2;

@@ -25,6 +25,7 @@ use super::turn_view::TurnView;
 use super::updates::{ChatApprover, ChatUpdate};
 use crate::agent_setup::{self, AgentBuildOptions, AgentParts, SessionChoice};
 use crate::args::ChatCommandArgs;
+use crate::exec::NO_ANSWER;
 use crate::memory_setup::memory_for_agent;
 use crate::problem::Problem;
 use crate::providers::ModelChoice;
@@ -250,6 +251,10 @@ impl Chat {
         self.session_state.spent_before_turn = session.total_spent();
         self.status.usage = self.session_state.spent_before_turn.0;
         self.status.context_tokens = self.agent.estimated_context_tokens(&session);
+        let message = outcome.message.as_deref().unwrap_or_default();
+        if matches!(outcome.end, Ok(TurnEnd::Stop | TurnEnd::Length)) && message.trim().is_empty() {
+            self.print_block([StyledRow::styled(NO_ANSWER, self.theme.error())]);
+        }
         self.session = Some(session);
         match &outcome.end {
             Ok(TurnEnd::Stop) => return self.start_next_turn(),
