@@ -152,7 +152,8 @@ async fn measure_processes() -> Result<ProcessComparison> {
     let mut ours = tokio::process::Command::new(&program);
     ours.args(["exec", "-q", "go"])
         .current_dir(work.path())
-        .env("SELVEDGE_HOME", home.path());
+        .env("SELVEDGE_HOME", home.path())
+        .stdin(std::process::Stdio::null());
     let codex = crate::peers::bench_folder().join("node_modules/.bin/codex");
     let mut codex = codex
         .exists()

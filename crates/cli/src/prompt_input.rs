@@ -12,9 +12,9 @@ use crate::prompt_images::{PromptImage, UserPrompt};
 
 /// Largest text that is read from standard input, in bytes. More does not fit into a request.
 const MAX_INPUT_BYTES: usize = 4 << 20;
-/// How long a command with a prompt waits for the first byte on standard input. A parent process
-/// may leave it open without writing.
-const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(3);
+/// After this time without a byte on standard input, a command with a prompt says that it waits. A
+/// parent process may leave standard input open without writing.
+const WAIT_NOTE_DELAY: Duration = Duration::from_secs(3);
 
 /// What is piped into standard input.
 enum PipedInput {
@@ -29,7 +29,7 @@ pub(crate) fn read_prompt(word: Option<&str>) -> Result<UserPrompt> {
     let word = word.filter(|word| *word != "-");
     let input = match word {
         Some(word) if word.trim().is_empty() || !is_piped => None,
-        Some(_) => Some(read_input(Some(FIRST_BYTE_TIMEOUT))?),
+        Some(_) => Some(read_input(Some(WAIT_NOTE_DELAY))?),
         None if is_piped => Some(read_input(None)?),
         None => None,
     };
@@ -58,8 +58,9 @@ fn join_prompt(prompt: &str, input: &str) -> String {
     }
 }
 
-/// Reads standard input. With a limit, returns nothing if no byte arrives in this time.
-fn read_input(first_byte: Option<Duration>) -> Result<PipedInput> {
+/// Reads standard input to its end. With a delay, says that it waits if no byte arrives in this
+/// time.
+fn read_input(note_delay: Option<Duration>) -> Result<PipedInput> {
     let unreadable = |error: &dyn std::fmt::Display| {
         Problem::new(format!(
             "cannot read the prompt from standard input: {error}"
@@ -86,17 +87,21 @@ fn read_input(first_byte: Option<Duration>) -> Result<PipedInput> {
             Err(error) => _ = send(Err(error)),
         }
     });
-    let first = match first_byte {
-        Some(limit) => receiver.recv_timeout(limit),
+    let first = match note_delay {
+        Some(delay) => receiver.recv_timeout(delay),
         None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
     };
-    let mut bytes = match first {
-        Ok(first) => first.map_err(|error| unreadable(&error))?,
-        Err(_) => {
-            let seconds = FIRST_BYTE_TIMEOUT.as_secs();
-            eprint_line!("note: nothing came on standard input within {seconds} s; continuing");
-            return Ok(PipedInput::Text(String::new()));
+    let first = match first {
+        Err(RecvTimeoutError::Timeout) => {
+            eprint_line!("note: waiting for standard input; pass </dev/null if there is none");
+            receiver.recv().ok()
         }
+        first => first.ok(),
+    };
+    let mut bytes = match first {
+        Some(first) => first.map_err(|error| unreadable(&error))?,
+        // The thread ended without a result.
+        None => Vec::new(),
     };
     if let Ok(rest) = receiver.recv() {
         bytes.extend(rest.map_err(|error| unreadable(&error))?);

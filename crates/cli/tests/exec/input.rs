@@ -1,10 +1,12 @@
 //! Piped input of `exec`, empty answers, and the answer at a terminal.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
-use std::time::Instant;
 
-use super::answer_encoding::text;
+use serde_json::json;
+
+use super::answer_encoding::{block, call, text};
+use super::server::Reply;
 use super::{Fixture, err, out};
 
 /// Runs `exec` with this text piped into its standard input.
@@ -54,26 +56,31 @@ fn piped_input_is_appended_to_the_prompt() {
 }
 
 #[test]
-fn an_input_that_stays_open_and_silent_is_not_waited_for() {
+fn input_that_comes_late_is_waited_for_and_used() {
     let fixture = Fixture::new(|_| vec![text("Fine.")].into());
-    let started = Instant::now();
     let mut child = fixture
-        .command(&["exec", "go"])
+        .command(&["exec", "review this"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let open = child.stdin.take();
-    let output = child.wait_with_output().unwrap();
-    drop(open);
-    assert_eq!(out(&output), "Fine.", "{}", err(&output));
-    assert!(
-        err(&output).contains("note: nothing came on standard input")
-            && started.elapsed().as_secs() < 60,
-        "{}",
-        err(&output)
+    let mut input = child.stdin.take().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut first = String::new();
+    errors.read_line(&mut first).unwrap();
+    assert_eq!(
+        first,
+        "note: waiting for standard input; pass </dev/null if there is none\n"
     );
+    assert!(fixture.server.asked().is_empty());
+    input.write_all(b"THE DIFF").unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(out(&output), "Fine.");
+    let message = last_message(&fixture);
+    let expected = "review this\\n\\n<stdin>\\nTHE DIFF\\n</stdin>";
+    assert!(message.contains(expected), "{message}");
 }
 
 #[test]
@@ -101,6 +108,32 @@ fn an_empty_answer_is_an_error() {
                 .iter()
                 .any(|event| event["message"] == "the model gave no answer"),
             "{events:#?}"
+        );
+    }
+}
+
+#[test]
+fn an_empty_answer_after_a_script_or_a_call_is_an_error() {
+    let of_script: fn() -> Reply = || vec![text(&format!("I look.\n{}", block("return 1")))].into();
+    let of_call: fn() -> Reply = || {
+        vec![
+            text("I look."),
+            call("c1", "read_file", json!({"path": "a.txt"})),
+        ]
+        .into()
+    };
+    for (name, first) in [("script", of_script), ("call", of_call)] {
+        let fixture = Fixture::new(move |asked| match asked.number {
+            0 => first(),
+            _ => vec![text("")].into(),
+        });
+        let output = fixture.run(&["exec", "go"]);
+        let (expected, shown) = ((Some(1), ""), out(&output));
+        assert_eq!((output.status.code(), shown.as_str()), expected, "{name}");
+        assert!(
+            err(&output).contains("error: the model gave no answer\n"),
+            "{name}: {}",
+            err(&output)
         );
     }
 }
