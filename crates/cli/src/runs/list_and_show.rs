@@ -89,10 +89,8 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
     }
     let bars = CallTimeline::from_run(&run);
     for call in &run.calls {
-        let about = call
-            .args
-            .as_ref()
-            .map(|args| summarise_args(&redactor.redact_value(args), &[]));
+        let about =
+            args_of(call, &approvals).map(|args| summarise_args(&redactor.redact_value(args), &[]));
         let about = about.unwrap_or_default();
         let label = CallOutcomeLabel::of_stored(call);
         let words = match label.words.as_str() {
@@ -101,6 +99,7 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
         };
         let colour = label.tone.colour_code();
         print_coloured(&[
+    let approvals = journal.approvals_of(&summary.id)?;
             (&format!("{:<8} {} ", call.id, bars.bar(call)), ""),
             (label.mark, colour),
             (&format!(" {:<14} ", call.tool), ""),
@@ -167,11 +166,8 @@ pub(crate) fn run_json(
     let approvals = journal.approvals_of(&run.summary.id)?;
     let calls = run.calls.iter().map(|call| {
         let mut shown = json!(call);
-        // The journal has the arguments of a call that was not allowed only in the request.
-        if call.args.is_none()
-            && let Some((_, gated)) = decisions_about(&approvals, call).next()
-        {
-            shown["args"] = gated.args.clone();
+        if let Some(args) = args_of(call, &approvals) {
+            shown["args"] = args.clone();
         }
         let mut shown = redactor.redact_value(&shown);
         shown["waits"] = redactor.redact_value(&waits_of(&approvals, call).into());
@@ -233,6 +229,17 @@ impl CallTimeline {
     fn from_run(run: &StoredRun) -> Self {
         let end = |call: &StoredCall| call.started_ms + call.duration_ms.unwrap_or(0.0) as i64;
         let starts = run.calls.iter().map(|call| call.started_ms);
+/// Returns the arguments of a call. The journal has those of a call that was not allowed only in the
+/// approval request.
+fn args_of<'a>(
+    call: &'a StoredCall,
+    approvals: &'a [StoredApproval],
+) -> Option<&'a serde_json::Value> {
+    let in_request = || decisions_about(approvals, call).next();
+    let args = call.args.as_ref();
+    args.or_else(|| in_request().map(|(_, gated)| &gated.args))
+}
+
         let start = starts.min().unwrap_or(0);
         let last = run.calls.iter().map(end).max().unwrap_or(start);
         Self {

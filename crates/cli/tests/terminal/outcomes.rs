@@ -67,7 +67,7 @@ fn a_failed_command_a_reused_call_and_a_denial_are_not_check_marks() {
     assert!(
         shown.contains("✗ exec           exit 1  false · timeout 60 s")
             && shown.contains("✓ exec           done  touch made")
-            && shown.contains("✗ exec           denied\n"),
+            && shown.contains("✗ exec           denied  rm -rf x\n"),
         "{shown}"
     );
     let mut terminal = PtyTerminal::run(
