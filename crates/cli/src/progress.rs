@@ -15,6 +15,7 @@ use crate::ask::terminal_width;
 use crate::call_outcome::{CallOutcomeLabel, OutcomeTone};
 use crate::chat::truncate;
 use crate::output::eprint_marked;
+use crate::units::format_milliseconds;
 
 /// A handle to the progress display. Clones share it.
 #[derive(Clone)]
@@ -270,7 +271,8 @@ impl ProgressLines {
             .map(|args_summary| format!(" {args_summary}"))
             .unwrap_or_default();
         let outcome = match label.words.as_str() {
-            "" => format!("{:.1} ms", call.duration_ms),
+            "" if call.duration_ms < 1000.0 => format!("{:.1} ms", call.duration_ms),
+            "" => format_milliseconds(call.duration_ms),
             words => visible_line(words).into_owned(),
         };
         let mut called = format!("{}{args_summary}", visible_line(&call.tool));

@@ -128,7 +128,7 @@ pub(crate) fn session_title(
         .or_else(|| session.title.clone())
         .or_else(|| first_line(journal, &session.id))
         .unwrap_or_default();
-    redactor.redact_text(&name).chars().take(40).collect()
+    selvedge_text::truncate_chars(&redactor.redact_text(&name), 40).into_owned()
 }
 
 fn first_line(journal: &Journal, id: &str) -> Option<String> {

@@ -41,6 +41,23 @@ pub(crate) fn format_duration(time: Duration) -> String {
     }
 }
 
+/// Formats a time that something took, in milliseconds, seconds or minutes.
+pub(crate) fn format_elapsed(time: Duration) -> String {
+    match time.as_millis() {
+        0..1000 => format!("{} ms", time.as_millis()),
+        1000..60_000 => format!("{:.1} s", time.as_secs_f64()),
+        _ => {
+            let seconds = time.as_secs();
+            format!("{} min {:02} s", seconds / 60, seconds % 60)
+        }
+    }
+}
+
+/// Formats a number of milliseconds as [`format_elapsed`] does.
+pub(crate) fn format_milliseconds(milliseconds: f64) -> String {
+    format_elapsed(Duration::from_secs_f64(milliseconds.max(0.0) / 1000.0))
+}
+
 /// Parses a size: `96MB`, `1GB`, or a number of megabytes.
 pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split_unit(text);
@@ -100,6 +117,15 @@ mod tests {
                 .iter()
                 .all(|text| money(text).is_err())
         );
+        for (milliseconds, shown) in [
+            (9.6, "9 ms"),
+            (999.9, "999 ms"),
+            (2235.0, "2.2 s"),
+            (19_205.0, "19.2 s"),
+            (61_000.0, "1 min 01 s"),
+        ] {
+            assert_eq!(format_milliseconds(milliseconds), shown);
+        }
         assert_eq!(megabytes("96MB"), Ok(96));
         assert_eq!(megabytes("1 GB"), Ok(1024));
         assert!(

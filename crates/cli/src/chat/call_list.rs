@@ -1,6 +1,6 @@
 //! The list of calls in a turn, one line per call: tool, arguments, state, and duration or error.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ratatui_core::style::Style;
 use ratatui_core::text::Span;
@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::rows::{StyledRow, WrapMode, sanitize_line, truncate};
 use super::theme::Theme;
 use crate::call_outcome::{CallOutcomeLabel, OutcomeTone};
+use crate::units::{format_elapsed, format_milliseconds};
 
 /// The state of a call.
 #[derive(Debug, Clone, PartialEq)]
@@ -330,7 +331,7 @@ impl CallLine {
                     SPINNER_FRAMES[(elapsed.as_millis() / 100) as usize % SPINNER_FRAMES.len()];
                 let elapsed = match elapsed.as_secs() {
                     0 => String::new(),
-                    _ => format_duration(elapsed),
+                    _ => format_elapsed(elapsed),
                 };
                 let status = format!(
                     "{elapsed} {}",
@@ -344,22 +345,6 @@ impl CallLine {
             }
         }
     }
-}
-
-/// Formats a duration in milliseconds, seconds or minutes.
-pub(crate) fn format_duration(duration: Duration) -> String {
-    match duration.as_millis() {
-        0..1000 => format!("{} ms", duration.as_millis()),
-        1000..60_000 => format!("{:.1} s", duration.as_secs_f64()),
-        _ => {
-            let seconds = duration.as_secs();
-            format!("{} min {:02} s", seconds / 60, seconds % 60)
-        }
-    }
-}
-
-pub(crate) fn format_milliseconds(milliseconds: f64) -> String {
-    format_duration(Duration::from_secs_f64(milliseconds.max(0.0) / 1000.0))
 }
 
 /// Summarises arguments in one line, before the tool has described the call itself.
@@ -376,6 +361,8 @@ fn summarise_arguments(arguments: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use selvedge_protocol::{
         ApprovalRequest, CallError, CallStatus, ErrorCode, GatedCall, OutputStream, Preview,

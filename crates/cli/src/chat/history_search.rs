@@ -23,7 +23,7 @@ impl Chat {
     pub(super) fn search_history(&mut self) {
         match &mut self.history_search {
             Some(search) => {
-                let before = search.found.unwrap_or(0);
+                let before = search.found.unwrap_or(usize::MAX);
                 let query = search.query.clone();
                 self.show_found(&query, before);
             }

@@ -17,6 +17,7 @@ use crate::list_table::{ListCell, cut_list, first_code_line, print_list};
 use crate::output::{print_coloured, print_line, print_text};
 use crate::runs::args::{RunsListArgs, RunsShowArgs};
 use crate::runs::{resume_advice, user_redactor};
+use crate::units::format_milliseconds;
 
 pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliStatus> {
     let now = since_epoch();
@@ -36,7 +37,8 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliSta
     let redactor = user_redactor()?;
     let row = |run: &RunSummary| {
         let took = run.ended_ms.map(|ended| (ended - run.started_ms).max(0));
-        let took = took.map(|took| format!("{took} ms")).unwrap_or_default();
+        let took = took.map(|took| format_milliseconds(took as f64));
+        let took = took.unwrap_or_default();
         let outline = journal.run_outline(&run.id);
         let source = outline.map_or_else(|_| String::new(), |outline| outline.source);
         let source = redactor.redact_text(&source).into_owned();
@@ -55,7 +57,11 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliSta
     ];
     print_list(&headings, runs.iter().map(row).collect())?;
     if is_cut {
-        eprint_line!("note: only the newest {} runs; pass --limit N", runs.len());
+        let newest = match runs.len() {
+            1 => "run".to_owned(),
+            count => format!("{count} runs"),
+        };
+        eprint_line!("note: only the newest {newest}; pass --limit N");
     }
     if runs.is_empty() {
         eprint_line!("note: the journal has no runs");

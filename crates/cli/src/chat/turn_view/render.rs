@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use selvedge_protocol::FunctionCallOutput;
 
 use super::{ReasoningDisplay, TurnSection, TurnView};
-use crate::chat::call_list::format_duration;
 use crate::chat::markdown::render_markdown;
-use crate::chat::rows::{StyledRow, fold_rows, sanitize};
+use crate::chat::rows::{StyledRow, fold_expandable_rows, sanitize};
+use crate::units::format_elapsed;
 
 /// Bytes of an unfinished block that are rendered as Markdown; a longer one is shown as plain text.
 const MAX_LIVE_MARKDOWN_BYTES: usize = 8 << 10;
@@ -116,7 +116,7 @@ impl TurnView {
 fn format_seconds(duration: Duration) -> String {
     match duration.as_secs() {
         0..60 => format!("{} s", duration.as_secs()),
-        _ => format_duration(duration),
+        _ => format_elapsed(duration),
     }
 }
 
@@ -144,6 +144,6 @@ pub(super) fn call_result_rows(output: &FunctionCallOutput) -> Vec<StyledRow> {
         .lines()
         .map(|line| StyledRow::dim(line).truncated())
         .collect();
-    let rows = fold_rows(rows, MAX_RESULT_LINES).into_iter();
+    let rows = fold_expandable_rows(rows, MAX_RESULT_LINES).into_iter();
     rows.map(|row| row.indented(4)).collect()
 }
