@@ -122,7 +122,6 @@ impl Chat {
             return self.start_inbox_turn();
         }
         if !self.servers_ready {
-            self.notice = Some("starting the MCP servers…".to_owned());
             return;
         }
         (self.notice, self.inbox_use) = (None, InboxUse::Automatic);
@@ -251,11 +250,11 @@ impl Chat {
         self.session_state.spent_before_turn = session.total_spent();
         self.status.usage = self.session_state.spent_before_turn.0;
         self.status.context_tokens = self.agent.estimated_context_tokens(&session);
+        self.session = Some(session);
         let message = outcome.message.as_deref().unwrap_or_default();
         if matches!(outcome.end, Ok(TurnEnd::Stop | TurnEnd::Length)) && message.trim().is_empty() {
             self.print_block([StyledRow::styled(NO_ANSWER, self.theme.error())]);
         }
-        self.session = Some(session);
         match &outcome.end {
             Ok(TurnEnd::Stop) => return self.start_next_turn(),
             Ok(TurnEnd::Interrupted) => self.print_block([StyledRow::dim("– stopped")]),
@@ -339,18 +338,27 @@ impl Chat {
         }
     }
 
-    /// Handles Esc: stops the turn or the command of the user.
+    /// Whether the work that was asked for waits until the MCP servers have started.
+    pub(super) fn waits_for_servers(&self) -> bool {
+        let has_work = self.session_state.recover_next_turn || !self.queued_messages.is_empty();
+        has_work && !self.servers_ready && self.running_turn.is_none()
+    }
+
+    /// Handles Esc: stops the turn or the command of the user, else takes back messages that wait
+    /// for the MCP servers.
     pub(super) fn stop_work(&mut self) {
         if let Some(running) = &mut self.running_turn {
             running.stopping = true;
             running.options.cancel.cancel();
         } else if let Some(command) = &self.shell_command {
             command.kill();
+        } else {
+            self.restore_queued_input();
         }
     }
 
-    /// Handles Ctrl-C: stops the turn or the command of the user, else clears the input, else quits
-    /// at the second press.
+    /// Handles Ctrl-C: stops the turn or the command of the user, else takes back messages that
+    /// wait for the MCP servers, else clears the input, else quits at the second press.
     pub(super) fn interrupt(&mut self, now: Instant) {
         self.history_search = None;
         if self.running_turn.is_none()
@@ -364,6 +372,7 @@ impl Chat {
                 running.stopping = true;
                 running.options.cancel.cancel();
             }
+            None if !self.queued_messages.is_empty() => self.restore_queued_input(),
             None if !self.editor.is_empty() => {
                 self.editor.clear();
                 self.history.reset_position();

@@ -70,10 +70,18 @@ impl Chat {
         LiveFrame { lines, cursor }
     }
 
-    /// Returns the lines of the running turn.
+    /// Returns the lines of the running turn, or says what the next one waits for.
     fn turn_lines(&self, width: usize, now: Instant) -> Vec<Line<'static>> {
         let Some(running) = &self.running_turn else {
-            return Vec::new();
+            let advice = match self.queued_messages.is_empty() {
+                true => "",
+                false => " Esc takes the message back",
+            };
+            let row = StyledRow::dim(format!("  starting the MCP servers…{advice}"));
+            return match self.waits_for_servers() {
+                true => wrap_rows(&[row, StyledRow::blank()], width),
+                false => Vec::new(),
+            };
         };
         let mut rows = running.turn.live_rows(width, self.reasoning_display, now);
         let time = now.saturating_duration_since(running.turn.started_at);
