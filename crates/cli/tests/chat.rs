@@ -230,7 +230,7 @@ selvedge
     const a9 = 9;
     const a10 = 10;
     const a11 = 11;
-    … 9 more lines
+    … 9 more lines; Ctrl-O shows all
 ✗ ScriptRuntimeError: Error: no more (line 20)  N s
 
 Done.

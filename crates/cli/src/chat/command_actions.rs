@@ -12,7 +12,7 @@ use super::commands::{
 };
 use super::conversation::wait_here;
 use super::diff;
-use super::rows::{StyledRow, sanitize_line};
+use super::rows::{StyledRow, fold_rows, sanitize_line};
 use super::turn_view::reasoning_text_rows;
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
@@ -251,7 +251,7 @@ impl Chat {
         let theme = self.theme;
         let mut rows: Vec<StyledRow> = diff::split_by_file(&diff.text)
             .iter()
-            .flat_map(|file| file.rows(MAX_SESSION_DIFF_LINES, theme))
+            .flat_map(|file| file.rows(|rows| fold_rows(rows, MAX_SESSION_DIFF_LINES), theme))
             .collect();
         if rows.is_empty() {
             rows.push(StyledRow::text("  no changes in this session"));

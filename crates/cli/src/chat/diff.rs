@@ -2,7 +2,7 @@
 
 use ratatui_core::text::Span;
 
-use super::rows::{StyledRow, WrapMode, fold_rows, sanitize, sanitize_line};
+use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line};
 use super::theme::Theme;
 
 /// The part of a unified diff for one file. `path` is empty if the diff has no git header.
@@ -42,8 +42,12 @@ impl FileDiff {
         (starting('+'), starting('-'))
     }
 
-    /// Returns the path with its line counts, and at most `max_lines` lines of the diff.
-    pub(crate) fn rows(&self, max_lines: usize, theme: Theme) -> Vec<StyledRow> {
+    /// Returns the path with its line counts, and the lines of the diff, which `fold` shortens.
+    pub(crate) fn rows(
+        &self,
+        fold: impl FnOnce(Vec<StyledRow>) -> Vec<StyledRow>,
+        theme: Theme,
+    ) -> Vec<StyledRow> {
         let mut rows = Vec::new();
         if !self.path.is_empty() {
             let (added, removed) = self.line_counts();
@@ -72,7 +76,7 @@ impl FileDiff {
         let (header, body) = lines.split_at(start);
         let shown = header.iter().filter(|line| !is_header(line)).chain(body);
         let shown = shown.map(|line| line_row(line, theme)).collect();
-        rows.extend(fold_rows(shown, max_lines));
+        rows.extend(fold(shown));
         rows
     }
 }
@@ -94,6 +98,7 @@ fn line_row(line: &str, theme: Theme) -> StyledRow {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rows::fold_rows;
     use super::*;
 
     const DIFF: &str = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2 100644\n\
@@ -114,7 +119,7 @@ mod tests {
         assert_eq!(files[0].line_counts(), (1, 1));
         let lines: Vec<String> = files
             .iter()
-            .flat_map(|file| file.rows(3, Theme::Colour))
+            .flat_map(|file| file.rows(|rows| fold_rows(rows, 3), Theme::Colour))
             .map(|row| row.plain())
             .collect();
         assert_eq!(

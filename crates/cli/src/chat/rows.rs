@@ -150,12 +150,21 @@ pub(crate) fn wrap_rows(rows: &[StyledRow], width: usize) -> Vec<Line<'static>> 
 }
 
 /// Keeps the first `max_rows` rows, and adds a row that counts the others.
-pub(crate) fn fold_rows(mut rows: Vec<StyledRow>, max_rows: usize) -> Vec<StyledRow> {
+pub(crate) fn fold_rows(rows: Vec<StyledRow>, max_rows: usize) -> Vec<StyledRow> {
+    fold_with_advice(rows, max_rows, "")
+}
+
+/// Folds rows that `/expand` shows in full.
+pub(crate) fn fold_expandable_rows(rows: Vec<StyledRow>, max_rows: usize) -> Vec<StyledRow> {
+    fold_with_advice(rows, max_rows, "; Ctrl-O shows all")
+}
+
+fn fold_with_advice(mut rows: Vec<StyledRow>, max_rows: usize, advice: &str) -> Vec<StyledRow> {
     let more = rows.len().saturating_sub(max_rows);
     rows.truncate(max_rows);
     if more > 0 {
         let lines = if more == 1 { "line" } else { "lines" };
-        rows.push(StyledRow::dim(format!("… {more} more {lines}")));
+        rows.push(StyledRow::dim(format!("… {more} more {lines}{advice}")));
     }
     rows
 }

@@ -5,13 +5,16 @@ use std::time::Instant;
 use ratatui_core::text::Span;
 use selvedge_protocol::{OutputPart, PlanStep, PlanStepStatus, RunStatus, ScriptToolCallOutput};
 
-use super::call_list::{CallList, format_milliseconds};
+use super::call_list::CallList;
 use super::highlight::highlight_code;
-use super::rows::{StyledRow, fold_rows, sanitize_line, truncate};
+use super::rows::{StyledRow, fold_expandable_rows, sanitize_line, truncate};
 use super::theme::Theme;
+use crate::units::format_milliseconds;
 
 /// A script with more lines than this is folded.
 const MAX_SOURCE_LINES: usize = 12;
+/// What a script printed with `text` is folded if it has more lines than this.
+const MAX_OUTPUT_LINES: usize = 12;
 /// Log lines of a script that are shown; further ones are counted.
 const MAX_LOG_LINES: usize = 12;
 
@@ -97,23 +100,26 @@ pub(crate) fn script_source_rows(
     } else {
         lines
     };
-    let lines = fold_rows(highlight_code(language, source, theme), max_lines);
+    let lines = fold_expandable_rows(highlight_code(language, source, theme), max_lines);
     rows.extend(lines.into_iter().map(indent));
     rows
 }
 
 /// Returns the output of a script: what it showed, its value or error, and its warnings.
 pub(crate) fn script_result_rows(output: &ScriptToolCallOutput, theme: Theme) -> Vec<StyledRow> {
-    let mut rows = Vec::new();
-    for part in &output.output {
-        let text = match part {
-            OutputPart::Text { text } => truncate(&sanitize_line(text.trim()), 200),
-            OutputPart::Image { mime_type, .. } | OutputPart::Audio { mime_type, .. } => {
-                format!("[{mime_type}]")
-            }
-        };
-        rows.push(StyledRow::dim(text).indented(2));
-    }
+    let lines = output.output.iter().flat_map(|part| match part {
+        OutputPart::Text { text } => {
+            let lines = text.trim_end().lines();
+            lines
+                .map(|line| truncate(&sanitize_line(line), 200))
+                .collect()
+        }
+        OutputPart::Image { mime_type, .. } | OutputPart::Audio { mime_type, .. } => {
+            vec![format!("[{mime_type}]")]
+        }
+    });
+    let lines = fold_expandable_rows(lines.map(StyledRow::dim).collect(), MAX_OUTPUT_LINES);
+    let mut rows: Vec<StyledRow> = lines.into_iter().map(|row| row.indented(2)).collect();
     let duration = format_milliseconds(output.metadata.duration_ms);
     let (mark, style, text) = match (&output.error, output.status) {
         (Some(error), _) => {
@@ -164,7 +170,7 @@ mod tests {
         assert_eq!(rows.len(), 1 + MAX_SOURCE_LINES);
         assert_eq!(
             rows.last().map(StyledRow::plain).as_deref(),
-            Some("    … 19 more lines")
+            Some("    … 19 more lines; Ctrl-O shows all")
         );
     }
 }

@@ -245,7 +245,7 @@ impl Chat {
         let files = diff::split_by_file(&self.session_state.last_diff);
         let changes = files
             .iter()
-            .flat_map(|file| file.rows(usize::MAX, view.theme));
+            .flat_map(|file| file.rows(std::convert::identity, view.theme));
         rows.extend(changes.map(|row| row.indented(4)));
         match rows.is_empty() {
             true => self.notice = Some("the last turn has no scripts or results".to_owned()),

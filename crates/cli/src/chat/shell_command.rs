@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use super::app::Chat;
-use super::rows::{StyledRow, fold_rows, sanitize};
+use super::rows::{StyledRow, fold_expandable_rows, sanitize};
 use super::updates::ChatUpdate;
 use crate::problem::Problem;
 
@@ -103,7 +103,7 @@ impl Chat {
         self.notice = None;
         let ShellResult { end, output } = result;
         let all = output_rows(output);
-        let rows = fold_rows(all, MAX_SHOWN_LINES).into_iter();
+        let rows = fold_expandable_rows(all, MAX_SHOWN_LINES).into_iter();
         let style = match end == "exit 0" {
             true => self.theme.dim(),
             false => self.theme.error(),

@@ -18,7 +18,7 @@ pub(crate) use render::reasoning_text_rows;
 use self::render::call_result_rows;
 use super::call_list::CallList;
 use super::diff;
-use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line};
+use super::rows::{StyledRow, WrapMode, fold_expandable_rows, sanitize, sanitize_line};
 use super::script_view::{ScriptSection, plan_rows, script_result_rows, script_source_rows};
 use super::streamed_text::StreamedMarkdown;
 use super::theme::Theme;
@@ -453,7 +453,8 @@ impl TurnView {
         let mut rows = Vec::new();
         for file in diff::split_by_file(text) {
             if self.shown_diffs.get(&file.path) != Some(&file.text) {
-                let changes = file.rows(MAX_FILE_DIFF_LINES, theme).into_iter();
+                let fold = |rows| fold_expandable_rows(rows, MAX_FILE_DIFF_LINES);
+                let changes = file.rows(fold, theme).into_iter();
                 rows.extend(changes.map(|row| row.indented(4)));
                 self.shown_diffs.insert(file.path, file.text);
             }

@@ -49,7 +49,7 @@ fn failed_reused_and_denied_calls_are_marked_and_name_their_arguments() {
     for line in [
         "✗ exec           exit 4  sh -c exit 4 · timeout 60 s\n",
         "↺ exec           reused  touch made\n",
-        "✗ exec           denied",
+        "✗ exec           denied  rm -rf doomed\n",
     ] {
         assert!(shown.contains(line), "{line}\n{shown}");
     }
@@ -335,6 +335,45 @@ fn logs_errors_and_the_output_of_own_commands_can_be_expanded() {
     terminal.wait_for(READY);
     terminal.send("/expand");
     terminal.wait_for("the last turn has no scripts or results");
+}
+
+#[test]
+fn lines_that_a_script_prints_are_rows_and_folded() {
+    let code = "text('one\\ntwo'); for (let n = 0; n < 14; n++) text(`row ${n}.`); return 1";
+    let fixture = ChatFixture::new(super::script(code));
+    let mut terminal = fixture.open(&[], 80, 40, &[]);
+    terminal.send("Print");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    let screen = terminal.screen();
+    let expected = "\n  one\n  two\n  row 0.\n";
+    assert!(screen.contains(expected), "{screen}");
+    let folded = "\n  row 9.\n  … 4 more lines; Ctrl-O shows all\n◀ 1";
+    assert!(screen.contains(folded), "{screen}");
+    terminal.type_text("\x0f");
+    terminal.wait_for("row 13.");
+}
+
+#[test]
+fn an_empty_answer_is_reported() {
+    let fixture = ChatFixture::new(|asked| match asked.number {
+        0 => vec![text("")].into(),
+        1 => vec![text(&format!("I look.\n{}", block("return 1")))].into(),
+        2 => vec![text(" ")].into(),
+        _ => vec![text("Here I am.")].into(),
+    });
+    let mut terminal = fixture.chat();
+    for _ in 0..2 {
+        terminal.send("Hi");
+        terminal.wait_for("the model gave no answer");
+        terminal.wait_for(READY);
+        terminal.send("/clear");
+        terminal.wait_gone("the model gave no answer");
+    }
+    terminal.send("Hi");
+    terminal.wait_for("Here I am.");
+    terminal.wait_for(READY);
+    assert!(!terminal.screen().contains("no answer"));
 }
 
 #[test]
