@@ -18,6 +18,7 @@ use crate::CliStatus;
 use crate::channels_args::{
     ChannelsCommand, ChannelsFollowArgs, ChannelsListArgs, ChannelsPostArgs, ChannelsReadArgs,
 };
+use crate::list_table::print_list;
 use crate::output::{print_json, print_json_text, print_line, print_text};
 use crate::problem::Problem;
 use crate::run::runtime;
@@ -144,20 +145,20 @@ async fn list(channels: &dyn ChannelStore, args: &ChannelsListArgs) -> Result<Cl
         return print_json(&all);
     }
     let now = since_epoch();
-    for channel in &all {
+    let rows = all.iter().map(|channel| {
         let when = match channel.messages {
             0 => "never".to_owned(),
-            _ => format_age(now, channel.time),
+            _ => format!("{} ago", format_age(now, channel.time)),
         };
-        let followers = match channel.followers.len() {
-            0 => String::new(),
-            _ => format!("  followed by {}", channel.followers.join(", ")),
-        };
-        print_line(&format!(
-            "{:<24} {when:>8}  {} messages{followers}",
-            channel.name, channel.messages
-        ))?;
-    }
+        vec![
+            channel.name.as_str().into(),
+            when.into(),
+            selvedge_text::count_noun(channel.messages, "message").into(),
+            channel.followers.join(", ").into(),
+        ]
+    });
+    let headings = ["CHANNEL", "NEWEST", "MESSAGES", "FOLLOWED BY"];
+    print_list(&headings, rows.collect())?;
     if all.is_empty() {
         eprint_line!("note: there are no channels; `selvedge channels post` creates one");
     }

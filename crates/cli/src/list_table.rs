@@ -62,6 +62,20 @@ pub(crate) fn print_list(headings: &[&str], rows: Vec<Vec<ListCell>>) -> io::Res
     print_with_escapes(&format_list(headings, rows, style, width))
 }
 
+/// Returns rows as lines with aligned columns, without headings.
+pub(crate) fn aligned_lines(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cell = |text: &String| visible_line(text).into_owned().into();
+    let cells = rows.iter().map(|row| row.iter().map(cell).collect());
+    let text = format_list(
+        &vec![""; columns],
+        cells.collect(),
+        ListStyle::Pipe,
+        usize::MAX,
+    );
+    text.lines().map(str::to_owned).collect()
+}
+
 /// Keeps the first `limit` rows of a list. Returns whether there were more.
 pub(crate) fn cut_list<T>(rows: &mut Vec<T>, limit: u32) -> bool {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::CliStatus;
 use crate::args::{ModelsCommand, ModelsListArgs, ModelsTestArgs};
+use crate::list_table::aligned_lines;
 use crate::model_login::{login, logout};
 use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
@@ -99,7 +100,7 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
     if args.json {
         return crate::output::print_json(&listed);
     }
-    for provider in &listed {
+    let provider_row = |provider: &ListedProvider| {
         let state = match (&provider.key, &provider.error, provider.models.len()) {
             (Some(key), ..) if key.state == KeyState::Missing => match &key.variable {
                 Some(variable) => format!("{variable} is not set"),
@@ -115,11 +116,17 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
             .and_then(|key| key.shown_place.as_ref());
         let place = place.map(|place| format!(", key from {place}"));
         let place = place.unwrap_or_default();
-        print_line(&format!(
-            "{:<12} {:<10} {:<32} {state}{place}",
-            provider.provider, provider.wire_api, provider.base_url
-        ))?;
-        for model in &provider.models {
+        vec![
+            provider.provider.clone(),
+            provider.wire_api.to_owned(),
+            provider.base_url.clone(),
+            format!("{state}{place}"),
+        ]
+    };
+    let provider_rows: Vec<_> = listed.iter().map(provider_row).collect();
+    for (provider, line) in listed.iter().zip(aligned_lines(&provider_rows)) {
+        print_line(&line)?;
+        let model_row = |model: &ListedModel| {
             let mut abilities = format!("{}k context", model.context_window / 1000);
             for (has, ability) in [
                 (model.tools, ", tools"),
@@ -134,7 +141,12 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
                 format!(", {input} in, {output} out per million tokens")
             });
             let prices = prices.unwrap_or_default();
-            print_line(&format!("  {:<40} {abilities}{guess}{prices}", model.name))?;
+            let name = format!("  {}", model.name);
+            vec![name, format!("{abilities}{guess}{prices}")]
+        };
+        let model_rows: Vec<_> = provider.models.iter().map(model_row).collect();
+        for line in aligned_lines(&model_rows) {
+            print_line(&line)?;
         }
     }
     Ok(CliStatus::Success)

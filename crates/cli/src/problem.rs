@@ -1,6 +1,7 @@
 //! Errors for people: one `error:` line, an excerpt of the source, and `hint:` lines.
 
 use selvedge_text::visible_line;
+use unicode_width::UnicodeWidthStr;
 
 use crate::output::{eprint_labelled, eprint_text};
 
@@ -72,7 +73,9 @@ impl Problem {
         // Of a long line, only the part around the column is shown.
         let start = (column as usize).saturating_sub(60);
         let shown: String = text.chars().skip(start).take(120).collect();
-        let caret = " ".repeat((column as usize).saturating_sub(1 + start));
+        let before = (column as usize).saturating_sub(1 + start);
+        let before: String = shown.chars().take(before).collect();
+        let caret = " ".repeat(visible_line(&before).width());
         self.excerpt = Some(format!(
             "{gutter}--> {}:{line}:{column}\n{gutter} |\n{line} | {shown}\n{gutter} | {caret}^",
             visible_line(file)
@@ -102,5 +105,22 @@ impl Problem {
         for hint in &self.hints {
             eprint_labelled("hint", "1;36", hint);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_caret_is_below_its_column_after_wide_characters() {
+        let source = "const a = '漢字'; return fetch('x')";
+        let problem = Problem::new("wrong").with_excerpt("a.ts", source, 1, 24);
+        let excerpt = problem.excerpt.unwrap_or_default();
+        let width_before =
+            |line: &str, end: char| line.split(end).next().map(UnicodeWidthStr::width);
+        let lines: Vec<&str> = excerpt.lines().collect();
+        let caret = width_before(lines[3], '^');
+        assert_eq!(caret, width_before(lines[2], 'f'), "{excerpt}");
     }
 }

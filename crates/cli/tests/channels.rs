@@ -65,7 +65,7 @@ fn people_and_scripts_post_and_read() {
     assert_eq!(first["hops"], 0);
     let (_, out, _) = run(&workspace, &["channels", "list"]);
     assert!(
-        out.starts_with("eng ") && out.contains("3 messages"),
+        out.starts_with("eng  ") && out.contains(" s ago  3 messages"),
         "{out}"
     );
 }
