@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::env::consts;
-use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+use std::io::ErrorKind::{FileTooLarge, NotFound, QuotaExceeded, StorageFull};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,8 @@ use selvedge_journal::JournalLocation;
 use selvedge_models::{ModelError, Provider};
 use selvedge_protocol::{ModelErrorKind, SandboxPolicy};
 use selvedge_server::{HostedCheck, HostedCheckState};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+use serde_json::json;
 use tokio::time::error::Elapsed;
 
 use crate::CliStatus;
@@ -34,26 +35,23 @@ type ListedModels = Result<Result<Vec<String>, ModelError>, Elapsed>;
 /// Time limit of a provider for its answer.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Result of one check. The field names are part of the JSON output.
-#[derive(Debug, Serialize)]
+/// Result of one check.
+#[derive(Debug)]
 struct DoctorFinding {
     what: &'static str,
-    #[serde(rename = "ok", serialize_with = "serialize_is_ok")]
     status: FindingStatus,
     details: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a check ended. The names are part of the JSON output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 enum FindingStatus {
     Passed,
     /// Nothing was checked, because the check would start programs.
     NotChecked,
     Warning,
     Failed,
-}
-
-fn serialize_is_ok<S: Serializer>(status: &FindingStatus, out: S) -> Result<S::Ok, S::Error> {
-    out.serialize_bool(*status != FindingStatus::Failed)
 }
 
 impl DoctorFinding {
@@ -71,6 +69,15 @@ impl DoctorFinding {
 
     fn has_passed(&self) -> bool {
         self.status != FindingStatus::Failed
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        json!({
+            "what": self.what,
+            "ok": self.has_passed(),
+            "status": self.status,
+            "details": self.details,
+        })
     }
 }
 
@@ -112,6 +119,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
     findings.push(check_memory());
     let all_ok = findings.iter().all(DoctorFinding::has_passed);
     if args.json {
+        let findings: Vec<_> = findings.iter().map(DoctorFinding::to_json).collect();
         print_json_text(&serde_json::to_string_pretty(&findings)?)?;
     } else {
         for finding in &findings {
@@ -414,6 +422,16 @@ fn model_finding(checked: Result<(ModelChoice, ListedModels)>) -> DoctorFinding 
     let (model, provider) = (&choice.model.name, &choice.provider.name);
     let address = choice.provider.address();
     let failure = match listed {
+        Ok(Ok(names)) if !providers::may_offer_model(&names, model) => {
+            return DoctorFinding {
+                what: "model",
+                status: FindingStatus::Warning,
+                details: format!(
+                    "{model} is not in the list of {provider} at {address}; run `selvedge models \
+                     list --provider {provider}`"
+                ),
+            };
+        }
         Ok(Ok(_)) => None,
         Ok(Err(error)) => match error.kind {
             ModelErrorKind::Network | ModelErrorKind::Auth | ModelErrorKind::Quota => Some(
@@ -493,7 +511,7 @@ fn check_git(git: Option<&Path>) -> DoctorFinding {
         let command = command.arg("--version").stdin(std::process::Stdio::null());
         command.output()
     };
-    let missing = || Err(std::io::ErrorKind::NotFound.into());
+    let missing = || Err(NotFound.into());
     let (status, details) = match git.map_or_else(missing, run) {
         Ok(output) if output.status.success() => {
             let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -503,10 +521,14 @@ fn check_git(git: Option<&Path>) -> DoctorFinding {
             FindingStatus::Warning,
             format!("`git --version` failed: {}", output.status),
         ),
-        Err(error) => (
-            FindingStatus::Warning,
-            format!("cannot run git: {error}; install git to use worktrees"),
-        ),
+        Err(error) => {
+            let why = match error.kind() {
+                NotFound => "git is not installed".to_owned(),
+                _ => format!("cannot run git: {error}"),
+            };
+            let details = format!("{why}; install git to use worktrees");
+            (FindingStatus::Warning, details)
+        }
     };
     DoctorFinding {
         what: "git",
@@ -563,7 +585,7 @@ mod tests {
         };
         assert_eq!(
             checked(None),
-            "cannot run git: entity not found; install git to use worktrees"
+            "git is not installed; install git to use worktrees"
         );
         #[cfg(target_os = "linux")]
         assert_eq!(

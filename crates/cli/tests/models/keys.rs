@@ -4,6 +4,8 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
+use serde_json::json;
+
 use super::{ModelListServer, ModelsOutput, ModelsWorkspace, chat, command_output, own};
 
 /// Runs `models login own`, and types a key.
@@ -133,6 +135,21 @@ fn doctor_asks_the_provider_and_no_model_is_only_a_warning() {
         .contains(" can be reached; run `selvedge models test`");
     assert!(
         seen.status == 0 && seen.out.contains(line) && is_reached,
+        "{seen:?}"
+    );
+    let listed = |head: &str, _: &str| {
+        let models = json!({"object": "list", "data": [{"id": "large"}]});
+        match head.starts_with("get ") {
+            true => (200, models.to_string()),
+            false => (404, String::new()),
+        }
+    };
+    let server = ModelListServer::start(listed);
+    let seen = doctor(&own(&server, ""));
+    let line = "\n! model          tiny is not in the list of own at http://127.0.0.1:";
+    let hint = "; run `selvedge models list --provider own`\n";
+    assert!(
+        seen.status == 0 && seen.out.contains(line) && seen.out.contains(hint),
         "{seen:?}"
     );
     let seen = doctor(&ModelsWorkspace::new(
