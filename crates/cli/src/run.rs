@@ -13,7 +13,7 @@ use selvedge_protocol::{
 };
 use selvedge_script::{Pragma, ResumeHintStyle, RunOptions, named_run_to_resume};
 use selvedge_toolbox::Workspace;
-use selvedge_tools::{DeferringApprover, ScopeLimits};
+use selvedge_tools::{DENIED_CALL_HINT, DeferringApprover, ScopeLimits};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -114,6 +114,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     let hint = flag_hint(&output, &setup, &args, &source, can_ask);
     if let (Some(hint), Some(error)) = (hint, &mut output.error) {
         error.suggestions = vec![hint];
+    } else if can_ask {
+        drop_hint_of_denial(&mut output);
     }
     let storage = match setup.journal {
         Some(_) => RunStorage::Journaled,
@@ -243,6 +245,13 @@ pub(crate) fn runtime() -> Result<Runtime> {
 /// Returns the `// @exec:` line of a script, if it has a valid one.
 fn pragma_of(source: &[u8]) -> Option<Pragma> {
     Pragma::parse(std::str::from_utf8(source).ok()?).ok()?
+}
+
+/// Removes the hint for models from the error of a call that a person denied.
+pub(crate) fn drop_hint_of_denial(output: &mut ScriptToolCallOutput) {
+    if let Some(error) = &mut output.error {
+        error.suggestions.retain(|hint| hint != DENIED_CALL_HINT);
+    }
 }
 
 /// Returns the hint for an error that a flag of `selvedge run` avoids. `can_ask` says whether a

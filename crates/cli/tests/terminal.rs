@@ -71,6 +71,8 @@ fn the_reason_of_a_denial_reaches_the_script() {
         output.contains("ApprovalDeniedError: exec was denied: use the trash"),
         "{output}"
     );
+    // The hint of a denial is for models.
+    assert!(!output.contains("another way"), "{output}");
     assert!(dir.path().join("work/doomed").exists());
 }
 

@@ -88,11 +88,13 @@ pub(crate) fn call_error(failure: &CallFailure) -> CallError {
     }
 }
 
+/// The hint for a model whose call was not approved.
+pub const DENIED_CALL_HINT: &str = "do it another way, or tell the user what needs approval";
+
 /// Returns the failure of a call that was not approved.
 pub(crate) fn denied_failure(message: String) -> CallFailure {
     let mut failure = CallFailure::new(ErrorCode::ApprovalDeniedError, message);
-    let hint = "do it another way, or tell the user what needs approval";
-    failure.suggestions = vec![hint.to_owned()];
+    failure.suggestions = vec![DENIED_CALL_HINT.to_owned()];
     failure
 }
 

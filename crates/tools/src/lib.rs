@@ -46,7 +46,7 @@ pub use call_gate::{
 };
 pub use compact_declarations::{compact_declarations, compact_signature};
 pub use external_cancel::{ExternalCancel, run_until_cancel_requested, until_cancel_requested};
-pub use failure::CallFailure;
+pub use failure::{CallFailure, DENIED_CALL_HINT};
 pub use function::{FunctionTool, tool, tool_with_context};
 pub use names::{camel_case, similar_names, snake_case};
 pub use offered::{OfferInScriptMode, OfferedShape, OfferedTool, offerable_tools};

@@ -19,8 +19,8 @@ use crate::args::ScriptLimitArgs;
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::run::{
-    RunStorage, SignalTokens, print_run_result, run_with_signals, runtime, shut_down,
-    terminal_approver,
+    RunStorage, SignalTokens, drop_hint_of_denial, print_run_result, run_with_signals, runtime,
+    shut_down, terminal_approver,
 };
 use crate::runs::args::RunsAnswerArgs;
 use crate::runs::resume_advice;
@@ -41,6 +41,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     let show = ProgressDisplay::on_stderr(args.json || args.quiet);
     let limits = setup.limits(&ScriptLimitArgs::default());
     let person = terminal_approver(&runtime, &show, &limits);
+    let has_person = person.is_some();
     let answer = match (args.approve, args.deny) {
         (true, _) => Some(CallDecision::Once),
         (_, true) => Some(CallDecision::Deny(args.because.clone())),
@@ -115,11 +116,14 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     };
     let output = run_with_signals(&runtime, signals, script);
     shut_down(runtime, &setup, &show);
-    let output = output.map_err(|error| {
+    let mut output = output.map_err(|error| {
         Problem::new(format!("cannot continue {id}: {error}")).hint(format!(
             "run `selvedge runs cancel {id}`, then `selvedge run FILE --resume {id}`"
         ))
     })?;
+    if args.deny || has_person {
+        drop_hint_of_denial(&mut output);
+    }
     let source = run.source.as_bytes();
     let exit = print_run_result(&output, args.json, RunStorage::Journaled, &id, source)?;
     if first.answer.is_some() && !first.was_used.load(Ordering::Relaxed) {
