@@ -21,7 +21,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<CliStatus> {
         return check_command(&args);
     }
     let setup = CliSetup::new(&args.workspace)?.with_journal_if_possible(&args.workspace);
-    let (name, source) = read_source(args.file.as_deref(), None)?;
+    let (name, source) = read_source(args.file.as_deref(), None, "")?;
     let servers = setup.servers(ServerRequestHandlers::default())?;
     let tools = setup.built_in_tools()?;
     let harness = setup.harness(&ScriptLimitArgs::default(), None);

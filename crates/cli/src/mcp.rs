@@ -222,6 +222,9 @@ impl ElicitationHandler for ClientElicitation {
     }
 }
 
+/// The hint where no MCP server is configured.
+pub(crate) const ADD_SERVER_HINT: &str = "run `selvedge mcp add NAME -- PROGRAM` to add one";
+
 fn login(args: McpLoginArgs) -> Result<CliStatus> {
     const LOGIN_TIMEOUT: Duration = Duration::from_secs(600);
     let setup = CliSetup::new(&args.workspace)?;
@@ -230,7 +233,7 @@ fn login(args: McpLoginArgs) -> Result<CliStatus> {
         let names: Vec<&str> = settings.iter().map(|server| server.name.as_str()).collect();
         let problem = Problem::new(format!("there is no MCP server `{}`", args.server));
         let hint = match names.is_empty() {
-            true => "add one to config.toml; see docs/mcp.md".to_owned(),
+            true => ADD_SERVER_HINT.to_owned(),
             false => format!("use one of {}", names.join(", ")),
         };
         return Err(problem.hint(hint).into());
@@ -275,7 +278,7 @@ fn list(args: McpServerListArgs) -> Result<CliStatus> {
         print_json_text(&serde_json::to_string_pretty(&status)?)?;
     } else if status.is_empty() {
         eprint_line!("note: no MCP servers are configured");
-        eprint_line!("hint: add one to config.toml; see docs/mcp.md");
+        eprint_line!("hint: {ADD_SERVER_HINT}");
     } else {
         for server in &status {
             print_server(server, args.tools)?;

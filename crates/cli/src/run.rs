@@ -42,7 +42,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
         None => JournalNeed::Optional,
     };
     let setup = setup.with_journal(&args.workspace, need)?;
-    let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
+    let (name, source) = read_source(args.file.as_deref(), args.code.as_deref(), ", or -e CODE")?;
     let text = std::str::from_utf8(&source).unwrap_or_default();
     let resume = named_run_to_resume(args.resume.clone(), text);
     let resume = resume.map(|run| setup.resume_input_by_prefix(&run));
@@ -337,14 +337,19 @@ pub(crate) fn shell_word_of(file: &Path) -> Option<String> {
     })
 }
 
-/// Reads the script. Returns the name for error messages, and the source.
-pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(String, Vec<u8>)> {
+/// Reads the script. Returns the name for error messages, and the source. `or_code` is the end of
+/// the hints that names the flag for code, if the command has one.
+pub(crate) fn read_source(
+    file: Option<&Path>,
+    code: Option<&str>,
+    or_code: &str,
+) -> Result<(String, Vec<u8>)> {
     if let Some(code) = code {
         return Ok(("<eval>".to_owned(), code.as_bytes().to_vec()));
     }
     let Some(file) = file else {
         return Err(Problem::new("missing a script")
-            .hint("pass a file, or -e CODE")
+            .hint(format!("pass a file{or_code}"))
             .into());
     };
     if file == Path::new("-") {
@@ -354,14 +359,14 @@ pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(St
     }
     let name = file.display().to_string();
     let source = std::fs::read(file).map_err(|error| {
-        Problem::new(format!("cannot read {name}: {error}")).hint("pass a file, or -e CODE")
+        Problem::new(format!("cannot read {name}: {error}")).hint(format!("pass a file{or_code}"))
     })?;
     // Text in UTF-16 has zero bytes, too; its error says how to save it.
     let is_utf16 = source.starts_with(&[0xff, 0xfe]) || source.starts_with(&[0xfe, 0xff]);
     if source.contains(&0) && !is_utf16 {
         return Err(
             Problem::new(format!("{name} is a binary file, not a script"))
-                .hint("pass a TypeScript file, or -e CODE")
+                .hint(format!("pass a TypeScript file{or_code}"))
                 .into(),
         );
     }

@@ -139,10 +139,18 @@ fn exit_status_distinguishes_success_failure_and_not_started() {
         (&["run", "--timeout", "soon", "-e", "1"], 2),
         (&["run", "-C", "nowhere", "-e", "1"], 2),
         (&["check", "missing.ts"], 2),
+        (&["runs", "list", "--tool", "nope"], 0),
         (&["nonsense"], 2),
     ] {
         assert_eq!(workspace.run(args).status, status, "{args:?}");
     }
+    let hint = workspace.run(&["check", "missing.ts"]).err;
+    assert!(hint.ends_with("\nhint: pass a file\n"), "{hint}");
+    let hint = workspace.run(&["mcp", "login", "x"]).err;
+    let expected = "\nhint: run `selvedge mcp add NAME -- PROGRAM` to add one\n";
+    assert!(hint.ends_with(expected), "{hint}");
+    let note = workspace.run(&["runs", "list", "--tool", "nope"]).err;
+    assert_eq!(note, "note: no runs match\n");
 }
 
 #[test]
@@ -565,6 +573,11 @@ fn doctor_and_config_work_with_an_invalid_project_configuration() {
         "{configuration:?}"
     );
     assert!(about("sandbox")[0].0 && about("realm")[0].0, "{findings:?}");
+    let statuses = findings
+        .iter()
+        .filter(|finding| finding["what"] == "configuration");
+    let statuses: Vec<_> = statuses.map(|finding| &finding["status"]).collect();
+    assert_eq!(statuses, [&json!("warning"), &json!("failed")]);
     assert_eq!(seen.status, 1);
     // An unreadable file does not stop doctor either.
     std::fs::create_dir_all(workspace.dir.path().join("project/.mcp.json/folder")).unwrap();

@@ -15,6 +15,7 @@ use super::diff;
 use super::rows::{StyledRow, fold_rows, sanitize_line};
 use super::turn_view::reasoning_text_rows;
 use super::updates::ChatUpdate;
+use crate::mcp::ADD_SERVER_HINT;
 use crate::problem::Problem;
 use crate::providers;
 
@@ -199,7 +200,8 @@ impl Chat {
 
     fn check_servers(&mut self) {
         if self.parts.servers.is_empty() {
-            return self.print_text("no MCP servers are configured; see docs/mcp.md");
+            let problem = Problem::new("no MCP servers are configured");
+            return self.print_problem(&problem.hint(ADD_SERVER_HINT));
         }
         let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
         tokio::spawn(async move {

@@ -218,6 +218,10 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
     if words.next().is_some() || (argument.is_some() && usage == Some(name)) {
         let usage = usage.unwrap_or(name);
         let message = format!("too many arguments for {name}");
+        if name == "/export" {
+            let words: Vec<&str> = text.split_whitespace().skip(1).collect();
+            return Err((message, format!("type /export {}", words.join("-"))));
+        }
         return Err((message, format!("type {usage}")));
     }
     Ok(match name {
@@ -296,6 +300,8 @@ mod tests {
             ))))
         );
         assert!(parse_command("/memory accept").is_err());
+        let (_, hint) = parse_command("/export my file.md").unwrap_err();
+        assert_eq!(hint, "type /export my-file.md");
         assert!(
             is_command("/diff") && is_command("/nonsense") && !is_command("/etc/passwd is odd")
         );

@@ -213,7 +213,10 @@ fn resolve_session(memory: &Memory, journal: &Journal, named: &str) -> Result<(S
             Ok((named.to_owned(), false))
         }
         Err(JournalError::SessionNotFound(_)) => {
-            Err(MemoryError::SessionNotFound(named.to_owned()).into())
+            let missing = MemoryError::SessionNotFound(named.to_owned());
+            Err(Problem::new(missing.to_string())
+                .hint("run `selvedge sessions list` to list the sessions")
+                .into())
         }
         Err(error) => Err(journal_problem(&error).into()),
         Ok(found) => Ok((found.id, true)),

@@ -64,7 +64,14 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliSta
         eprint_line!("note: only the newest {newest}; pass --limit N");
     }
     if runs.is_empty() {
-        eprint_line!("note: the journal has no runs");
+        let is_filtered = args.tool.is_some() || args.since.is_some();
+        eprint_line!(
+            "note: {}",
+            match is_filtered {
+                true => "no runs match",
+                false => "the journal has no runs",
+            }
+        );
     }
     Ok(CliStatus::Success)
 }
@@ -94,6 +101,7 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
         print_coloured(&[(&error.code.to_string(), "31"), (": ", ""), (&message, "")])?;
     }
     let bars = CallTimeline::from_run(&run);
+    let approvals = journal.approvals_of(&summary.id)?;
     for call in &run.calls {
         let about =
             args_of(call, &approvals).map(|args| summarise_args(&redactor.redact_value(args), &[]));
@@ -105,7 +113,6 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
         };
         let colour = label.tone.colour_code();
         print_coloured(&[
-    let approvals = journal.approvals_of(&summary.id)?;
             (&format!("{:<8} {} ", call.id, bars.bar(call)), ""),
             (label.mark, colour),
             (&format!(" {:<14} ", call.tool), ""),
@@ -222,6 +229,17 @@ fn decisions_about<'a>(
     })
 }
 
+/// Returns the arguments of a call. The journal has those of a call that was not allowed only in the
+/// approval request.
+fn args_of<'a>(
+    call: &'a StoredCall,
+    approvals: &'a [StoredApproval],
+) -> Option<&'a serde_json::Value> {
+    let in_request = || decisions_about(approvals, call).next();
+    let args = call.args.as_ref();
+    args.or_else(|| in_request().map(|(_, gated)| &gated.args))
+}
+
 /// Draws a bar per call that shows when it ran.
 struct CallTimeline {
     start: i64,
@@ -235,17 +253,6 @@ impl CallTimeline {
     fn from_run(run: &StoredRun) -> Self {
         let end = |call: &StoredCall| call.started_ms + call.duration_ms.unwrap_or(0.0) as i64;
         let starts = run.calls.iter().map(|call| call.started_ms);
-/// Returns the arguments of a call. The journal has those of a call that was not allowed only in the
-/// approval request.
-fn args_of<'a>(
-    call: &'a StoredCall,
-    approvals: &'a [StoredApproval],
-) -> Option<&'a serde_json::Value> {
-    let in_request = || decisions_about(approvals, call).next();
-    let args = call.args.as_ref();
-    args.or_else(|| in_request().map(|(_, gated)| &gated.args))
-}
-
         let start = starts.min().unwrap_or(0);
         let last = run.calls.iter().map(end).max().unwrap_or(start);
         Self {

@@ -281,7 +281,35 @@ fn mcp_reports_that_no_servers_are_configured() {
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
     terminal.send("/mcp");
-    terminal.wait_for("no MCP servers are configured; see docs/mcp.md");
+    terminal.wait_for("hint: run `selvedge mcp add NAME -- PROGRAM` to add one");
+}
+
+#[test]
+fn a_message_that_waits_for_a_slow_mcp_server_can_be_taken_back() {
+    let fixture = ChatFixture::new(polite);
+    fixture.configure(
+        "[mcp_servers.slow]\ncommand = \"sleep\"\nargs = [\"100\"]\nstartup_timeout_sec = 600\n",
+    );
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    // Esc, and Ctrl-C.
+    for key in ["\x1b", "\x03"] {
+        terminal.send("Hi");
+        terminal.wait_for("queued: Hi");
+        terminal.wait_for("starting the MCP servers… Esc takes the message back");
+        // Another key does not hide why nothing happens.
+        terminal.type_text("x");
+        terminal.wait_for("› x");
+        assert!(terminal.screen().contains("starting the MCP servers…"));
+        terminal.type_text("\x7f");
+        terminal.wait_for(READY);
+        terminal.type_text(key);
+        terminal.wait_for("› Hi");
+        terminal.wait_gone("starting the MCP servers…");
+        terminal.type_text("\x15");
+        terminal.wait_for(READY);
+    }
+    assert!(fixture.server.asked().is_empty());
 }
 
 #[test]

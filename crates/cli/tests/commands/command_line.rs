@@ -188,5 +188,7 @@ fn one_tool_is_described() {
 fn a_session_that_does_not_exist_cannot_be_deleted() {
     let workspace = CommandsWorkspace::new();
     let seen = workspace.run(&["sessions", "delete", "ses_missing", "-y"]);
-    assert!(seen.status == 2 && seen.err.contains("hint: "), "{seen:?}");
+    let expected = "error: there is no session `ses_missing`\n\
+                    hint: run `selvedge sessions list` to list the sessions\n";
+    assert_eq!((seen.status, seen.err.as_str()), (2, expected));
 }
