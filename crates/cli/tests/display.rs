@@ -65,9 +65,15 @@ impl DisplayFixture {
     /// Runs `selvedge` in a terminal, and checks that it gets no hidden character of [`HOSTILE`].
     #[track_caller]
     fn shown(&self, args: &[&str]) -> String {
-        let (_, output) = PtyTerminal::run(self.dir.path(), args).wait_for_exit();
+        self.shown_with_status(args).1
+    }
+
+    /// Like `shown`, and returns the exit status, too.
+    #[track_caller]
+    fn shown_with_status(&self, args: &[&str]) -> (i32, String) {
+        let (status, output) = PtyTerminal::run(self.dir.path(), args).wait_for_exit();
         assert_visible(args, &output);
-        output
+        (status, output)
     }
 
     /// Like `shown`, and checks that [`HOSTILE`] is shown.
@@ -93,14 +99,21 @@ fn assert_visible(args: &[&str], output: &str) {
 fn the_output_and_the_error_of_a_script_are_shown() {
     let fixture = DisplayFixture::new();
     let hostile = json!(HOSTILE);
+    for (expected, source) in [
+        (0, format!("return {hostile}")),
+        (0, format!("text({hostile})")),
+        (0, format!("console.log({hostile})")),
+        (0, format!("console.warn({hostile})")),
+        (0, format!("context.telemetry.emitProgress({hostile})")),
+        (0, format!("notify({hostile})")),
+        (1, format!("throw new Error({hostile})")),
+    ] {
+        std::fs::write(fixture.work().join("a.ts"), &source).unwrap();
+        let (status, output) = fixture.shown_with_status(&["run", "a.ts"]);
+        assert_eq!(status, expected, "{source}: {output}");
+        assert!(output.contains(SHOWN), "{source}: {output}");
+    }
     for source in [
-        format!("return {hostile}"),
-        format!("text({hostile})"),
-        format!("console.log({hostile})"),
-        format!("console.warn({hostile})"),
-        format!("progress({hostile})"),
-        format!("notify({hostile})"),
-        format!("throw new Error({hostile})"),
         format!("await tools.readFile({{ path: {hostile} }})"),
         format!("await tools.exec({{ command: ['false', {hostile}] }}); throw 1 // {HOSTILE}"),
     ] {

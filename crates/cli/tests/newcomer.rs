@@ -145,6 +145,14 @@ fn run_id(stderr: &str) -> &str {
     &stderr[at..at + end.unwrap_or(stderr.len() - at)]
 }
 
+/// Returns a line without the time at its end: `… 21.8 ms`.
+fn without_time(line: &str) -> String {
+    let time = line
+        .rsplit_once("  ")
+        .filter(|(_, time)| time.ends_with(" ms"));
+    time.map_or(line, |(before, _)| before).to_owned()
+}
+
 #[test]
 fn every_line_of_the_guide_works_from_the_archive() {
     let newcomer = Newcomer::new();
@@ -158,7 +166,8 @@ fn every_line_of_the_guide_works_from_the_archive() {
     let home = newcomer.dir.path().to_owned();
     let config = home.join(".selvedge/config.toml");
     let mut folder = home.clone();
-    let mut run = String::new();
+    let (mut first_run, mut run) = (String::new(), String::new());
+    let mut text_blocks = 0;
     let mut lines = 0;
     for (language, block) in blocks(&guide) {
         match language {
@@ -178,9 +187,18 @@ fn every_line_of_the_guide_works_from_the_archive() {
                 std::fs::write(folder.join("release.ts"), block).unwrap();
                 let failed = newcomer.run(&folder, "selvedge run release.ts");
                 assert_eq!(failed.status.code(), Some(1), "{failed:?}");
-                run = run_id(&String::from_utf8_lossy(&failed.stderr)).to_owned();
+                first_run = String::from_utf8_lossy(&failed.stderr).into_owned();
+                run = run_id(&first_run).to_owned();
                 let corrected = block.replace("notes(\"1.2.0\")", "\"# 1.2.0\\n\"");
                 std::fs::write(folder.join("release.ts"), corrected).unwrap();
+            }
+            "text" if block.contains("$ selvedge run release.ts\n") => {
+                let shown = block.lines().skip(1).map(without_time);
+                let printed: Vec<String> = first_run.lines().map(without_time).collect();
+                for line in shown {
+                    assert!(printed.contains(&line), "{line}: {printed:#?}");
+                }
+                text_blocks += 1;
             }
             _ => {}
         }
@@ -219,6 +237,7 @@ fn every_line_of_the_guide_works_from_the_archive() {
         }
     }
     assert!(lines >= 12, "only {lines} lines were found");
+    assert_eq!(text_blocks, 1, "the output of the first run");
     for command in inline_commands(&guide) {
         let shown = match command {
             "selvedge doctor" => "✓ version",
@@ -266,6 +285,8 @@ fn a_release_has_its_licences_and_the_checksums_of_its_files_only() {
     assert_eq!(described, files);
     let is_archive = |name: &&String| name.ends_with(".tar.gz");
     assert_eq!(files.iter().filter(is_archive).count(), 1, "{files:?}");
+    let is_package = |name: &&String| name.ends_with(".deb");
+    assert_eq!(files.iter().filter(is_package).count(), 1, "{files:?}");
     for file in &files {
         let (list, folder) = match file.ends_with(".deb") {
             true => ("dpkg-deb --contents", "usr/share/doc/selvedge/"),
