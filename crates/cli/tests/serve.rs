@@ -67,6 +67,8 @@ mod openai;
 mod page;
 #[path = "serve/page_api.rs"]
 mod page_api;
+#[path = "serve/page_browser.rs"]
+mod page_browser;
 #[path = "serve/page_data.rs"]
 mod page_data;
 #[path = "serve/recovery.rs"]

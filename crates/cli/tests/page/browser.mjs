@@ -88,6 +88,30 @@ export async function shownItems(page) {
   return items.map(([, label]) => label);
 }
 
+/** Hides the page as another tab does, which closes its streams, or shows it again. */
+export async function hide(page, isHidden) {
+  await page.evaluate((value) => {
+    Object.defineProperty(document, 'hidden', { configurable: true, get: () => value });
+    document.dispatchEvent(new Event('visibilitychange'));
+  }, isHidden);
+}
+
+/** Waits until `condition` resolves to true, and fails after the time of a step. */
+export async function until(condition, what) {
+  const deadline = Date.now() + STEP_TIMEOUT_MS;
+  while (!(await condition())) {
+    check(Date.now() < deadline, `${what}, in time`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+/** Holds what it is given to: `wait` resolves when `open` is called. */
+export function gate() {
+  let open;
+  const opened = new Promise((resolve) => (open = resolve));
+  return { open, wait: () => opened };
+}
+
 /** Fails if axe-core finds a serious problem in what is shown. */
 export async function checkAccessible(page, what) {
   const isLoaded = await page.evaluate(() => Boolean(globalThis.axe));

@@ -1,6 +1,6 @@
 // How a person decides about calls: what counts as a decision, and what a request shows.
 
-import { ask, check, equal, open, show, turnEnded } from './browser.mjs';
+import { ask, check, equal, hide, open, show, turnEnded } from './browser.mjs';
 
 /** Number of selected decisions. */
 const selected = (page) => page.locator('.approval input:checked').count();
@@ -58,15 +58,10 @@ export const decidingFlows = {
     const page = await open();
     await show(page, 'runs');
     await page.waitForSelector('sv-runs');
-    const hide = (isHidden) =>
-      page.evaluate((value) => {
-        Object.defineProperty(document, 'hidden', { configurable: true, get: () => value });
-        document.dispatchEvent(new Event('visibilitychange'));
-      }, isHidden);
-    await hide(true);
+    await hide(page, true);
     await ask('session please');
     await page.waitForFunction(() => document.title === '(1) Runs · Selvedge');
-    await hide(false);
+    await hide(page, false);
     await show(page, 'approvals');
     await page.click('.approval .choice:has-text("Deny")');
     await page.click('.approval button[type=submit]');

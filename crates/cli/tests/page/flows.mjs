@@ -1,6 +1,18 @@
 // What people do with the page, each from the start to the end.
 
-import { ask, check, equal, open, run, send, show, shownItems, turnEnded } from './browser.mjs';
+import {
+  ask,
+  check,
+  equal,
+  hide,
+  open,
+  run,
+  send,
+  show,
+  shownItems,
+  turnEnded,
+  until,
+} from './browser.mjs';
 import { decidingFlows } from './deciding.mjs';
 import { hostileFlows } from './hostile.mjs';
 import { newcomerFlows } from './newcomers.mjs';
@@ -122,7 +134,7 @@ await run({
     const page = await open();
     await show(page, `sessions/${await ask('session tick')}`);
     await page.waitForSelector('.call:has-text("running")');
-    while ((await ask('ticks')) === 0) await page.waitForTimeout(50);
+    await until(async () => (await ask('ticks')) > 0, 'the command writes');
     check((await ask('tick commands')) > 0, 'the command runs');
     // With the keyboard alone.
     await page.focus('.composer textarea');
@@ -230,18 +242,32 @@ await run({
     await page.reload();
     await page.waitForSelector('.item.assistant:has-text("The first half")');
     equal(await page.locator('.item.assistant').count(), 1, 'answers after a reload');
+    // A hidden page closes its streams. What was written meanwhile follows without a gap.
+    await show(page, `sessions/${await ask('session count')}`);
+    const output = '.item.script .call-body pre';
+    await page.waitForSelector(`${output}:has-text("line 15")`);
+    await hide(page, true);
+    const again = page.waitForResponse(/\/sessions\/[^/]+\/events/);
+    await hide(page, false);
+    await again;
+    const written = async () => (await page.textContent(output)).trimEnd().split('\n');
+    const most = (await written()).length + 20;
+    await until(async () => (await written()).length > most, 'the output continues');
+    const lines = (await written()).slice(0, most);
+    equal(lines, lines.map((_, at) => `line ${at + 1}`), 'the output');
+    await ask('go');
+    await turnEnded(page, 1);
     await show(page, `sessions/${await ask('session follow')}`);
     await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
     await page.reload();
     await page.waitForSelector('.call .call-body:has-text("running 3 tests")');
     equal(await page.locator('.item.script').count(), 1, 'scripts after a reload');
     equal(await page.locator('.call').count(), 2, 'calls after a reload');
-    // The connection breaks, and comes back after the turn has ended.
-    await page.context().setOffline(true);
-    await page.waitForSelector('#connection:has-text("No connection")');
+    // The page is shown again after the turn has ended.
+    await hide(page, true);
     await ask('go');
     await ask('wait for the answer');
-    await page.context().setOffline(false);
+    await hide(page, false);
     await turnEnded(page, 1);
     equal(
       await shownItems(page),

@@ -10,6 +10,7 @@ import {
   send,
   show,
   turnEnded,
+  until,
 } from './browser.mjs';
 
 /** The text of what has the focus. */
@@ -378,7 +379,7 @@ export const peopleFlows = {
     const label = () => page.getAttribute('.lanes .bar', 'aria-label');
     const first = await label();
     check(/running/.test(first), first);
-    while ((await label()) === first) await page.waitForTimeout(100);
+    await until(async () => (await label()) !== first, 'the label of a bar changes');
     const width = await page.$eval('.lanes .bar', (bar) => bar.getBoundingClientRect().width);
     check(width > 100, `a bar of ${width} pixels`);
     // Each read shows the calls again: the keyboard stays at its call.

@@ -1,6 +1,6 @@
 // What people do in the views besides the transcript: runs, health and memory.
 
-import { ask, check, equal, open, send, show, turnEnded } from './browser.mjs';
+import { ask, check, equal, open, send, show, turnEnded, until } from './browser.mjs';
 
 export const viewFlows = {
   /** Edit the script of a failed run with the keyboard and with completion, and resume the run. */
@@ -168,7 +168,7 @@ export const viewFlows = {
     await status.fill('done');
     await page.click('button:has-text("Save")');
     await page.waitForSelector('text=Saved.');
-    while ((await ask('document')) === saved) await page.waitForTimeout(50);
+    await until(async () => (await ask('document')) !== saved, 'the document is saved');
     equal(await ask('document'), saved.replace('status: open', 'status: done'), 'the status');
     await editor.fill((await editor.inputValue()).replace('status: done', 'status: later'));
     await page.waitForFunction(

@@ -1,6 +1,6 @@
 //! The web page in a real browser: Chromium, driven by Playwright. The flows are in `page/`.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::answer_encoding::{block, text, think};
 use crate::fixture::ServeFixture;
 use crate::isolation::last_text;
+use crate::page_browser::{browser, next_line, read_lines, require_browser};
 use crate::server::{Asked, Reply};
 use crate::support::api::{ApiClient, ApiServer};
 use crate::support::{TEST_TIMEOUT, store};
@@ -26,36 +27,6 @@ const HUGE_SESSION_TURNS: usize = 5000;
 const PICTURE_SESSION_TURNS: usize = 700;
 /// Past turns of a session from which lessons are learned.
 const MEMORY_SESSION_TURNS: usize = 45;
-
-/// Where `scripts/setup-browser` put Playwright, and Chromium; `None` with a note if one is
-/// missing. In CI that is a failure.
-fn browser() -> Option<(PathBuf, PathBuf)> {
-    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/browser");
-    let folder = std::env::var_os("SELVEDGE_BROWSER").map_or_else(default, PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).map(|folder| folder.join("chromium"));
-    let chromium = places.find(|file| file.exists());
-    let has_packages = folder.join("node_modules/playwright-core").exists();
-    match (
-        folder.canonicalize().ok().filter(|_| has_packages),
-        chromium,
-    ) {
-        (Some(folder), Some(chromium)) => Some((folder, chromium)),
-        _ => {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "scripts/setup-browser was not run"
-            );
-            eprintln!("skipped: scripts/setup-browser was not run");
-            None
-        }
-    }
-}
-
-/// Fails without a browser: what a person starts must not be skipped.
-fn require_browser() {
-    assert!(browser().is_some(), "scripts/setup-browser was not run");
-}
 
 /// A script with two calls at once: both wait for the file `go`, and the second one fails.
 const FOLLOWED: &str = "// Run the tests and the linter at the same time.\n\
@@ -122,6 +93,10 @@ pub(crate) fn obeys(asked: &Asked) -> Reply {
         },
         "interrupted" => script("return 'phase one'"),
         "wait" => script("await tools.exec({ command: ['sleep', '600'] });"),
+        "count" => script(
+            "await tools.exec({ command: ['sh', '-c', \
+             'i=0; until [ -e go ]; do i=$((i+1)); echo line $i; sleep 0.05; done; exit 3'] });",
+        ),
         "tick" => script(
             "await tools.exec({ command: ['sh', '-c', \
              'while true; do echo tick >> ticks; sleep 0.05; done'] });",
@@ -251,13 +226,19 @@ pub struct PageTest {
 impl PageTest {
     pub fn start() -> Self {
         // The model reads the last message as a whole, which must not quote earlier ones.
-        Self::with_memory("memory.recall = false")
+        Self::with_settings("memory.recall = false")
     }
 
-    /// Starts a server with this configuration of the memory.
-    fn with_memory(memory: &str) -> Self {
+    /// Starts a server whose requests for approval wait for ten minutes.
+    fn with_patience() -> Self {
+        let limit = "script_harness.limits.approval_timeout_ms = 600000";
+        Self::with_settings(&format!("memory.recall = false\n{limit}"))
+    }
+
+    /// Starts a server with these settings.
+    fn with_settings(settings: &str) -> Self {
         let config = format!(
-            "{memory}\n\
+            "{settings}\n\
             models.mock.prices = {{ input = 100.0, output = 0.0, cached_input = 100.0 }}\n\
             [workspace]\ndocuments = [\"issues/**/*.md\"]\n\
             [mcp_servers.broken]\ncommand = \"selvedge-no-such-program\"\n\
@@ -478,9 +459,9 @@ fn run_program(program: &str, name: &str, start: impl Fn() -> PageTest) {
         .spawn()
         .unwrap();
     let mut answers = node.stdin.take().unwrap();
+    let lines = read_lines(node.stdout.take().unwrap());
     let mut has_passed = false;
-    for line in BufReader::new(node.stdout.take().unwrap()).lines() {
-        let line = line.unwrap();
+    while let Some(line) = next_line(&lines, &mut node, name) {
         match line.strip_prefix("ask ") {
             Some(asked) => {
                 let asked: String = serde_json::from_str(asked).unwrap();
@@ -547,7 +528,6 @@ flows! {
     typed_words_and_pastes_decide_nothing = "typed_words";
     a_hidden_tab_says_that_a_request_waits = "hidden_tab";
     what_the_memory_added_can_be_opened_and_stays = "recalled";
-    the_page_is_accessible_and_fits_every_screen = "accessible";
     dialogs_editors_and_the_login_are_accessible = "accessible_parts";
     nothing_moves_if_a_person_wants_no_motion = "reduced_motion";
     a_session_with_settings_asks_about_a_patch_with_its_diff = "asked_with_diff";
@@ -555,9 +535,16 @@ flows! {
 }
 
 #[test]
+fn the_page_is_accessible_and_fits_every_screen() {
+    run_program("flows.mjs", "accessible", PageTest::with_patience);
+}
+
+#[test]
 fn what_was_recalled_and_how_turns_ended_stays_after_a_reload() {
     let memory = "memory.scope = \"project\"\nmemory.recall_timeout_ms = 30000";
-    run_program("flows.mjs", "turn_notes", || PageTest::with_memory(memory));
+    run_program("flows.mjs", "turn_notes", || {
+        PageTest::with_settings(memory)
+    });
 }
 
 #[test]
@@ -571,5 +558,5 @@ fn screenshots() {
 #[ignore = "needs Lighthouse: run `make lighthouse`"]
 fn lighthouse() {
     require_browser();
-    run_program("lighthouse.mjs", "", PageTest::start);
+    run_program("lighthouse.mjs", "", PageTest::with_patience);
 }
