@@ -48,6 +48,7 @@ customElements.define(
       });
       this.resizes = new ResizeObserver(() => {
         if (this.isAtEnd) this.toEnd();
+        else if (this.distanceToEnd >= END_DISTANCE) this.showJump();
       });
       this.resizes.observe(this.inner);
       this.resizes.observe(this);
@@ -71,10 +72,14 @@ customElements.define(
       this.resizes.disconnect();
     }
 
+    /** How much is below the visible part, in pixels. */
+    get distanceToEnd() {
+      return this.scrollHeight - this.scrollTop - this.clientHeight;
+    }
+
     scrolled() {
-      const left = this.scrollHeight - this.scrollTop - this.clientHeight;
       // A change of the height also scrolls; only a person moves up.
-      if (left < END_DISTANCE) this.isAtEnd = true;
+      if (this.distanceToEnd < END_DISTANCE) this.isAtEnd = true;
       else if (this.scrollTop < (this.lastTop ?? 0)) this.isAtEnd = false;
       this.lastTop = this.scrollTop;
       this.showJump();
