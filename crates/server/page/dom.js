@@ -69,6 +69,13 @@ export function answerOrder() {
   };
 }
 
+/** Replaces an element that has a summary. The focus stays at the summary. */
+export function replaceSummary(old, element) {
+  const hadFocus = old.contains(document.activeElement);
+  old.replaceWith(element);
+  if (hadFocus) element.querySelector('summary')?.focus({ preventScroll: true });
+}
+
 /** A button. `kind` is a class, such as `primary` or `danger`. */
 export function button(label, onclick, kind = '', more = {}) {
   return h('button', { type: 'button', class: kind || null, onclick, ...more }, label);

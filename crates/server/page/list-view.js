@@ -82,6 +82,8 @@ export class ListView extends HTMLElement {
     const marks = entries.map((entry) => this.markOf?.(entry));
     const key = JSON.stringify([entries, marks, Math.floor(Date.now() / AGE_MS)]);
     if (key === this.shown) return;
+    // A press on a row takes a moment. The next read shows the rows.
+    if (this.list.matches(':active')) return;
     this.shown = key;
     const focused = document.activeElement?.dataset?.entry;
     fill(

@@ -17,6 +17,8 @@ import { watchEdits } from '/page/unsaved.js';
 const POLL_MS = 1500;
 /** How often the timeline of such a run grows. */
 const GROW_MS = 500;
+/** How long a change waits while a person presses something that it would replace. */
+const PRESS_MS = 150;
 /** How long a run may be missing: a resumed one is stored with its first call or at its end. */
 const START_LIMIT_MS = 60_000;
 /** When runs were resumed from this page, by the id of the new run. */
@@ -68,6 +70,7 @@ customElements.define(
       try {
         const run = await get(`/runs/${this.run}`, signal);
         if (signal.aborted || !isNewest()) return;
+        if (this.querySelector('.run-part:active')) return this.readIn(PRESS_MS);
         const key = JSON.stringify(run);
         if (key !== this.shown) this.show(run);
         this.shown = key;
@@ -81,6 +84,7 @@ customElements.define(
           this.readIn(POLL_MS / 3);
         } else fill(this.head, errorNote(error));
       }
+      return undefined;
     }
 
     /** Reads the run again after a pause. */
@@ -129,10 +133,18 @@ customElements.define(
       const { run, calls } = this.drawn ?? {};
       if (!run || run.ended_ms || !calls.length) return;
       const [old] = this.getElementsByClassName('timeline');
-      const focused = [...(old?.querySelectorAll('button') ?? [])].indexOf(document.activeElement);
-      const picture = timeline(run, calls, this.select);
-      old?.replaceWith(picture);
-      if (focused >= 0) picture.querySelectorAll('button')[focused]?.focus();
+      // A press on a bar takes a moment.
+      if (!old || old.matches(':active')) return;
+      const focusBar = this.keepBarFocus();
+      old.replaceWith(timeline(run, calls, this.select));
+      focusBar();
+    }
+
+    /** Returns a function that gives the focus to the bar that has it now, if one has it. */
+    keepBarFocus() {
+      const bars = () => [...this.querySelectorAll('.timeline button')];
+      const focused = bars().indexOf(document.activeElement);
+      return () => bars()[focused]?.focus({ preventScroll: true });
     }
 
     show({ run, source, error, calls, output, questions, advice }) {
@@ -140,6 +152,8 @@ customElements.define(
         [...this.querySelectorAll('.call[open]')].map(({ dataset }) => dataset.call),
       );
       const focused = document.activeElement?.closest('sv-run .call')?.dataset.call;
+      const isStopFocused = document.activeElement === this.head.querySelector('button');
+      const focusBar = this.keepBarFocus();
       this.drawn = { run, calls };
       const rows = h(
         'div',
@@ -197,6 +211,8 @@ customElements.define(
       );
       for (const id of open) rowOf(id)?.setAttribute('open', '');
       if (focused) rowOf(focused)?.querySelector('summary').focus({ preventScroll: true });
+      if (isStopFocused) this.head.querySelector('button')?.focus({ preventScroll: true });
+      focusBar();
       for (const id of this.outputs.keys()) this.showOutput(id);
     }
 

@@ -1,13 +1,15 @@
 // Scripts in a transcript: their code, their calls as they happen, and their results.
 
 import { get } from '/page/api.js';
-import { button, fill, h, marked } from '/page/dom.js';
+import { button, fill, h, marked, replaceSummary } from '/page/dom.js';
 import { duration, plural, pretty, summaryOf, toolName, visible } from '/page/format.js';
 import { plain, rich } from '/page/render.js';
 import { decisionText, isStopped, runState, stateByPerson, stateLabel } from '/page/run-state.js';
 
 /** Lines of a script that are shown at first. */
 const FOLDED_LINES = 16;
+/** How long a change waits while a person presses something that it would replace. */
+const PRESS_MS = 150;
 /** Runs that were read for details of calls. */
 const runs = new Map();
 
@@ -172,7 +174,7 @@ class LiveCalls {
       const state = `${call.status}/${call.output ? 'output' : ''}/${call.decision ?? ''}`;
       if (known?.state !== state) {
         const element = callRow(call, readCall(this.scriptId, call.id));
-        if (known) known.element.replaceWith(element);
+        if (known) replaceSummary(known.element, element);
         else this.element.append(element);
         this.rows.set(call.id, { state, element });
       } else if (call.status === 'running' && call.output) {
@@ -185,30 +187,54 @@ class LiveCalls {
 
 /** A script: its code, and its calls while it runs. */
 export function scriptElement(item, model) {
-  const head = h('p', { class: 'item-head' });
+  // The head stays while events arrive: a press on its link takes a moment.
+  const state = h('span', { hidden: true });
+  const link = h('a', { class: 'dim', href: `#/runs/${item.id}` }, 'timeline');
+  const kind = h('span', { class: 'kind' }, 'Script');
+  const head = h('p', { class: 'item-head' }, kind, state, link);
   const calls = new LiveCalls(item.id);
   const logs = h('div');
   const live = h('div', null, calls.element, logs);
   const element = h('div', null, head, codeBlock(item.source_code ?? ''), live);
+  let shownState = null;
+  let shownLogs = '';
+  let pressTimer;
+  const showLogs = (script) => {
+    const key = `${script.logs.length} ${script.progress ?? ''}`;
+    if (key === shownLogs) return;
+    shownLogs = key;
+    const old = logs.querySelector('details');
+    const lines = logLines(script.logs);
+    if (lines && old) lines.open = old.open;
+    const hadFocus = old?.contains(document.activeElement);
+    fill(
+      logs,
+      lines,
+      script.progress ? h('p', { class: 'progress' }, visible(script.progress)) : null,
+    );
+    if (hadFocus) lines?.querySelector('summary').focus({ preventScroll: true });
+  };
   const update = () => {
     const script = model.scripts.get(item.id);
     const isRunning = Boolean(script) && ['running', 'suspended'].includes(script.status);
     const waits = isRunning && [...script.calls.values()].some((call) => call.status === 'waiting');
-    fill(
-      head,
-      h('span', { class: 'kind' }, 'Script'),
-      isRunning ? stateLabel(waits ? 'waiting' : 'running') : null,
-      h('a', { class: 'dim', href: `#/runs/${item.id}` }, 'timeline'),
-    );
+    const now = isRunning ? (waits ? 'waiting' : 'running') : null;
+    if (now !== shownState) {
+      shownState = now;
+      fill(state, now ? stateLabel(now) : null);
+      state.hidden = !now;
+    }
+    if (!isRunning && live.contains(document.activeElement)) link.focus({ preventScroll: true });
     // When the result arrives, it has the calls.
     live.hidden = !isRunning;
     if (!isRunning) return;
+    clearTimeout(pressTimer);
+    if (live.matches(':active')) {
+      pressTimer = setTimeout(update, PRESS_MS);
+      return;
+    }
     calls.update([...script.calls.values()]);
-    fill(
-      logs,
-      logLines(script.logs),
-      script.progress ? h('p', { class: 'progress' }, visible(script.progress)) : null,
-    );
+    showLogs(script);
   };
   update();
   return { element, update };
@@ -239,7 +265,7 @@ async function addSummaries(scriptId, calls, list) {
         { ...calls[at], summary: summaryOf(call.args), decision: decisionText(call) },
         async () => call,
       );
-      list.children[at].replaceWith(row);
+      replaceSummary(list.children[at], row);
     });
   } catch {
     /* the rows stay without arguments */

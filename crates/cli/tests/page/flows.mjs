@@ -13,6 +13,7 @@ import {
   turnEnded,
   until,
 } from './browser.mjs';
+import { changingFlows } from './changing.mjs';
 import { decidingFlows } from './deciding.mjs';
 import { hostileFlows } from './hostile.mjs';
 import { newcomerFlows } from './newcomers.mjs';
@@ -29,6 +30,7 @@ await run({
   ...hostileFlows,
   ...screenFlows,
   ...stateFlows,
+  ...changingFlows,
 
   /** Log in, create a session with the dialog, and follow its script. */
   async create_and_follow() {
