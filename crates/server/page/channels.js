@@ -6,7 +6,7 @@ import { ago, authorName, dateTime, plural, visible } from '/page/format.js';
 import { ListView } from '/page/list-view.js';
 import { mentionList } from '/page/mentions.js';
 import { rich } from '/page/render.js';
-import { keepDraft } from '/page/unsaved.js';
+import { keepDraft, removeSent } from '/page/unsaved.js';
 
 /** How often the list is read, and a channel that is not stored yet. */
 const POLL_MS = 5000;
@@ -126,17 +126,20 @@ customElements.define(
       });
       const keep = keepDraft(text, `channel/${name}`);
       const mentions = mentionList(text, signal);
+      const submit = h('button', { type: 'submit', class: 'primary' }, 'Post');
       const send = async (event) => {
         event?.preventDefault();
-        const sent = text.value.trim();
-        if (!sent) return;
+        const typed = text.value;
+        const sent = typed.trim();
+        if (!sent || submit.disabled) return;
+        submit.disabled = true;
         try {
           // A session gets posts that mention it if it follows the channel.
           for (const { id } of mentions.mentioned()) await put(`${path}/followers/${id}`);
           const { queued, refused } = await post(`${path}/messages`, {
             text: mentions.outgoing(sent),
           });
-          text.value = '';
+          removeSent(text, typed);
           keep();
           const titles = queued.map((id) => visible(mentions.titleOf(id)));
           fill(
@@ -151,6 +154,7 @@ customElements.define(
         } catch (error) {
           fill(note, errorNote(error));
         }
+        submit.disabled = false;
         text.focus();
       };
       onEnter(text, send);
@@ -161,7 +165,7 @@ customElements.define(
         h(
           'div',
           { class: 'composer-buttons' },
-          h('button', { type: 'submit', class: 'primary' }, 'Post'),
+          submit,
         ),
       );
       const empty = emptyNote(

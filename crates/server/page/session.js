@@ -19,7 +19,7 @@ import { count, shorten, visible } from '/page/format.js';
 import { takeCreated } from '/page/new-session.js';
 import { TranscriptModel } from '/page/transcript-model.js';
 import '/page/transcript.js';
-import { keepDraft } from '/page/unsaved.js';
+import { keepDraft, removeSent } from '/page/unsaved.js';
 
 /** How often the state of the session and its queue are read. */
 const POLL_MS = 3000;
@@ -266,7 +266,9 @@ customElements.define(
     }
 
     async send({ isSteering = false } = {}) {
-      const text = this.input.value.trim();
+      if (this.sendButton.disabled) return;
+      const typed = this.input.value;
+      const text = typed.trim();
       if (!text) return this.input.focus();
       this.sendButton.disabled = true;
       const sent = await this.attempt(async () => {
@@ -276,7 +278,7 @@ customElements.define(
       });
       this.sendButton.disabled = false;
       if (!sent) return;
-      this.input.value = '';
+      removeSent(this.input, typed);
       this.keepDraft();
       this.fitInput();
       this.transcript?.toEnd();

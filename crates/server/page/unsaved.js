@@ -31,6 +31,11 @@ export async function mayLeave() {
   return isDiscarded;
 }
 
+/** Removes a text that was sent from its field. What was typed meanwhile stays. */
+export function removeSent(control, sent) {
+  if (control.value.startsWith(sent)) control.value = control.value.slice(sent.length).trimStart();
+}
+
 /** Keeps the text of a field until it is sent, also after a reload. */
 export function keepDraft(control, name) {
   const key = `draft/${name}`;

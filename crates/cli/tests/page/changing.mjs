@@ -4,6 +4,7 @@ import {
   ask,
   check,
   equal,
+  gate,
   open,
   show,
   turnEnded,
@@ -12,6 +13,20 @@ import {
 /** The name and the text of what has the focus. */
 const focused = (page) =>
   page.evaluate(() => [document.activeElement.localName, document.activeElement.textContent]);
+
+/** Holds requests that post to an address, and counts them. */
+async function holdPosts(page, address) {
+  const [arrived, released] = [gate(), gate()];
+  const held = { count: 0, arrived: arrived.wait, release: released.open };
+  await page.route(address, async (route) => {
+    if (route.request().method() !== 'POST') return route.continue();
+    held.count += 1;
+    arrived.open();
+    await released.wait();
+    return route.continue();
+  });
+  return held;
+}
 
 export const changingFlows = {
   /** A press takes a moment, in which a command writes: it arrives, and the focus stays. */
@@ -55,5 +70,36 @@ export const changingFlows = {
     await ask('go');
     await turnEnded(page, 1);
     equal(await focused(page), ['a', 'timeline'], 'the focus after the script');
+  },
+
+  /** Enter twice sends once, and what is typed until the server answers stays. */
+  async sent_once() {
+    const page = await open();
+    await show(page, `sessions/${await ask('session hello')}`);
+    await turnEnded(page, 1);
+    const field = '.composer textarea';
+    const sendTwice = async (text, posts) => {
+      await page.fill(field, text);
+      await page.press(field, 'Enter');
+      await page.press(field, 'Enter');
+      await posts.arrived();
+      await page.focus(field);
+      await page.keyboard.type(' and later');
+      await page.keyboard.press('Enter');
+      posts.release();
+      await page.waitForFunction(
+        () => document.querySelector('.composer textarea').value === 'and later',
+      );
+      equal(posts.count, 1, `messages for ${text}`);
+    };
+    await sendTwice('again', await holdPosts(page, '**/api/v1/sessions/*/messages'));
+    await turnEnded(page, 2);
+    await page.waitForSelector('.item.user:has-text("again")');
+    equal(await page.locator('.item.user').count(), 2, 'messages');
+    await show(page, 'channels/news');
+    await page.waitForSelector('text=No messages yet.');
+    await sendTwice('first post', await holdPosts(page, '**/api/v1/channels/*/messages'));
+    await page.waitForSelector('.post:has-text("first post")');
+    equal(await page.locator('.post').count(), 1, 'posts');
   },
 };

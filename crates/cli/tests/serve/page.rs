@@ -533,6 +533,7 @@ flows! {
     a_session_with_settings_asks_about_a_patch_with_its_diff = "asked_with_diff";
     a_request_for_a_web_page_shows_its_url = "asked_with_url";
     a_running_script_can_be_clicked_and_keeps_the_focus = "busy_script";
+    a_message_is_sent_once_and_later_words_stay = "sent_once";
 }
 
 #[test]
