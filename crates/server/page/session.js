@@ -23,6 +23,8 @@ import { keepDraft, removeSent } from '/page/unsaved.js';
 
 /** How often the state of the session and its queue are read. */
 const POLL_MS = 3000;
+/** How long until a session that could not be read is read again. */
+const RETRY_MS = 2000;
 /** How long after the end of a turn the queue is read again. */
 const SETTLE_MS = 400;
 
@@ -87,6 +89,8 @@ customElements.define(
         if (error.status === 404) {
           this.actions.remove();
           this.querySelector('.composer').remove();
+        } else {
+          setTimeout(() => !signal.aborted && this.open(), RETRY_MS);
         }
         return;
       }

@@ -6,6 +6,7 @@ import {
   equal,
   gate,
   open,
+  send,
   show,
   turnEnded,
 } from './browser.mjs';
@@ -101,5 +102,20 @@ export const changingFlows = {
     await sendTwice('first post', await holdPosts(page, '**/api/v1/channels/*/messages'));
     await page.waitForSelector('.post:has-text("first post")');
     equal(await page.locator('.post').count(), 1, 'posts');
+  },
+
+  /** A session that is opened without a connection appears when there is one. */
+  async opened_offline() {
+    const page = await open();
+    const session = await ask('session hello');
+    await ask('wait for the answer');
+    await page.context().setOffline(true);
+    await show(page, `sessions/${session}`);
+    await page.waitForSelector('.session-body .error:has-text("the server does not answer")');
+    await page.context().setOffline(false);
+    await page.waitForSelector('.item.assistant:has-text("You said hello")');
+    equal(await page.locator('.session-body .error').count(), 0, 'errors');
+    await send(page, 'again');
+    await page.waitForSelector('.item.assistant:has-text("You said again")');
   },
 };

@@ -534,6 +534,7 @@ flows! {
     a_request_for_a_web_page_shows_its_url = "asked_with_url";
     a_running_script_can_be_clicked_and_keeps_the_focus = "busy_script";
     a_message_is_sent_once_and_later_words_stay = "sent_once";
+    a_session_that_was_opened_offline_is_shown_later = "opened_offline";
 }
 
 #[test]
