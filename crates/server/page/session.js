@@ -276,9 +276,9 @@ customElements.define(
       if (!text) return this.input.focus();
       this.sendButton.disabled = true;
       const sent = await this.attempt(async () => {
-        const message = await post(`/sessions/${this.session}/messages`, { text });
+        // Afterwards, the stop could end the turn of the message.
         if (isSteering) await post(`/sessions/${this.session}/stop`);
-        return message;
+        return post(`/sessions/${this.session}/messages`, { text });
       });
       this.sendButton.disabled = false;
       if (!sent) return;

@@ -118,4 +118,25 @@ export const changingFlows = {
     await send(page, 'again');
     await page.waitForSelector('.item.assistant:has-text("You said again")');
   },
+
+  /** "Stop and send" cannot stop the turn of its own message; without a turn, it only sends. */
+  async stop_then_send() {
+    const page = await open();
+    await show(page, `sessions/${await ask('session wait')}`);
+    await page.waitForSelector('.call:has-text("running")');
+    const posted = [];
+    page.on('request', (request) => {
+      if (request.method() === 'POST' && request.url().includes('/sessions/'))
+        posted.push(request.url().split('/').pop());
+    });
+    await page.fill('.composer textarea', 'hello');
+    await page.click('text=Stop and send');
+    await page.waitForSelector('.item.assistant:has-text("You said hello")');
+    equal(posted, ['stop', 'messages'], 'requests');
+    await turnEnded(page, 2);
+    // The turn may end while a person presses the button.
+    await page.fill('.composer textarea', 'once more');
+    await page.evaluate(() => document.querySelector('sv-session').send({ isSteering: true }));
+    await page.waitForSelector('.item.assistant:has-text("You said once more")');
+  },
 };

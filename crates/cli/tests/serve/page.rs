@@ -535,6 +535,7 @@ flows! {
     a_running_script_can_be_clicked_and_keeps_the_focus = "busy_script";
     a_message_is_sent_once_and_later_words_stay = "sent_once";
     a_session_that_was_opened_offline_is_shown_later = "opened_offline";
+    stop_and_send_stops_the_turn_before_the_message = "stop_then_send";
 }
 
 #[test]
