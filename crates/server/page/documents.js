@@ -49,9 +49,11 @@ customElements.define(
     }
 
     show([path, workspace]) {
+      // A slow answer must not replace what was opened later.
+      const own = (this.shown = (this.shown ?? 0) + 1);
       if (workspace) {
         this.workspace.value = workspace;
-        return path ? this.edit(path, workspace) : this.create(workspace);
+        return path ? this.edit(path, workspace, own) : this.create(workspace);
       }
       fill(
         this,
@@ -203,7 +205,7 @@ customElements.define(
       fill(element, lists);
     }
 
-    async edit(path, workspace) {
+    async edit(path, workspace, own) {
       const content = h('textarea', {
         rows: 24,
         class: 'editor',
@@ -239,9 +241,11 @@ customElements.define(
       try {
         const file = query({ workspace, path, source: true });
         stored = (await get(`/documents${file}`, this.stop.signal)).content;
+        if (own !== this.shown) return;
       } catch (error) {
+        if (own !== this.shown) return;
         // Without its content, there is nothing to edit: saving would replace the document.
-        const again = button('Try again', () => this.edit(path, workspace));
+        const again = button('Try again', () => this.edit(path, workspace, own));
         const actions = h('div', { class: 'actions' }, again);
         const parts = [backLink(), h('h2', null, visible(path)), errorNote(error), actions];
         fill(this, h('section', { class: 'panel' }, ...parts));

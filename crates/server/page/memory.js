@@ -156,11 +156,13 @@ customElements.define(
       if (!read) return;
       const [gradient, info] = read;
       const levels = h('div', { class: 'levels' });
+      const beginOpen = answerOrder();
       const open = async (number) => {
+        const isNewest = beginOpen();
         const found = await this.attempt(levels, () =>
           get(`/sessions/${session}/memory/${number}`, this.stop.signal),
         );
-        if (found) {
+        if (found && isNewest()) {
           fill(
             levels,
             h('h3', null, `Turn ${number} in each length`),

@@ -85,9 +85,10 @@ export class TranscriptModel extends EventTarget {
     do {
       from = Math.max(0, from - MAX_READ);
       await this.load(from, Math.min(this.total, from + MAX_READ));
-    } while (from > 0 && this.items[from]?.turn === latest.turn);
+    } while (from > 0 && this.items[from]?.turn >= latest.turn);
+    // A later turn may have begun between the two answers.
     for (const entry of this.items) {
-      if (entry && entry.turn === latest.turn) this.expect(entry.turn, keyOf(entry.item));
+      if (entry && entry.turn >= latest.turn) this.expect(entry.turn, keyOf(entry.item));
     }
     await this.readChanged();
     this.readNotes(latest.turn);

@@ -8,6 +8,7 @@ import {
   open,
   send,
   show,
+  shownItems,
   turnEnded,
 } from './browser.mjs';
 
@@ -27,6 +28,35 @@ async function holdPosts(page, address) {
     return route.continue();
   });
   return held;
+}
+
+/** Holds the first answer from an address until `release` is called. */
+async function holdAnswer(page, address) {
+  const [arrived, released, done] = [gate(), gate(), gate()];
+  let isFirst = true;
+  await page.route(address, async (route) => {
+    if (!isFirst) return route.continue();
+    isFirst = false;
+    const response = await route.fetch();
+    arrived.open();
+    await released.wait();
+    await route.fulfill({ response });
+    return done.open();
+  });
+  return { arrived: arrived.wait, release: released.open, done: done.wait };
+}
+
+/** Counts the answers that the page has read, and what they changed. */
+async function countAnswers(page) {
+  await page.evaluate(() => {
+    window.answers = 0;
+    const { json } = Response.prototype;
+    Response.prototype.json = async function read() {
+      const value = await json.call(this);
+      setTimeout(() => (window.answers += 1));
+      return value;
+    };
+  });
 }
 
 export const changingFlows = {
@@ -138,5 +168,48 @@ export const changingFlows = {
     await page.fill('.composer textarea', 'once more');
     await page.evaluate(() => document.querySelector('sv-session').send({ isSteering: true }));
     await page.waitForSelector('.item.assistant:has-text("You said once more")');
+  },
+
+  /** What is opened stays, although an answer for something earlier arrives later. */
+  async slow_answers() {
+    const [page, other] = [await open(), await open()];
+    await ask('hidden document');
+    await show(page, 'documents');
+    const name = 'td a:has-text("[U+202E]dm")';
+    const later = await page.getAttribute(name, 'href');
+    const slow = await holdAnswer(page, /\/api\/v1\/documents\?.*issues%2F1\.md/);
+    await page.click('text=Login accepts empty passwords');
+    await slow.arrived();
+    await page.evaluate((hash) => {
+      location.hash = hash;
+    }, later);
+    const heading = 'h2:has-text("issues/[U+202E]dm.md")';
+    await page.waitForSelector(heading);
+    await page.waitForSelector('.preview:has-text("Its name is hidden.")');
+    await countAnswers(page);
+    slow.release();
+    await slow.done();
+    await page.waitForFunction(() => window.answers > 0);
+    equal(await page.locator(heading).count(), 1, 'the heading of the later document');
+    check((await page.inputValue('.editor')).includes('Its name is hidden.'), 'its text');
+    // A turn begins and ends between two answers about a session: each item is shown once.
+    const session = await ask('session hello');
+    await show(other, `sessions/${session}`);
+    await turnEnded(other, 1);
+    const latest = gate();
+    await page.route('**/latest-turn', async (route) => {
+      await route.fulfill({ response: await route.fetch() });
+      latest.open();
+    });
+    await page.route(/\/items\?limit=1$/, async (route) => {
+      await latest.wait();
+      await send(other, 'again');
+      await turnEnded(other, 2);
+      await route.continue();
+    });
+    await show(page, `sessions/${session}`);
+    await turnEnded(page, 2);
+    await page.waitForSelector('.item.assistant:has-text("You said again")');
+    equal(await shownItems(page), ['Message', 'Answer', 'Message', 'Answer'], 'items');
   },
 };
