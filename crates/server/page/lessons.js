@@ -1,7 +1,16 @@
 // Lessons and reference layers of the memory: review them and change their text.
 
 import { get, patch, post, remove } from '/page/api.js';
-import { answerOrder, button, emptyNote, errorNote, field, fill, h } from '/page/dom.js';
+import {
+  answerOrder,
+  askPerson,
+  button,
+  emptyNote,
+  errorNote,
+  field,
+  fill,
+  h,
+} from '/page/dom.js';
 import { dateTime, plural, visible } from '/page/format.js';
 import { newLesson } from '/page/new-lesson.js';
 import { rich } from '/page/render.js';
@@ -95,9 +104,10 @@ function noLessons(all) {
 /** A lesson with what can be done about it. `reload` shows all lessons as they are then. */
 function lessonCard(lesson, reload) {
   const note = h('div');
+  const name = visible(lesson.title);
   const card = h('article', {
     class: 'card',
-    'aria-label': lesson.title,
+    'aria-label': name,
     'data-lesson': lesson.id,
   });
   const path = `/memory/lessons/${lesson.id}`;
@@ -112,14 +122,24 @@ function lessonCard(lesson, reload) {
     }
   }
   const act = (label, action, kind = '') =>
-    button(label, () => attempt(action), kind, { 'aria-label': `${label}: ${lesson.title}` });
+    button(label, () => attempt(action), kind, { 'aria-label': `${label}: ${name}` });
   const decide = (decision) => () => post(path, { decision }, { once: false });
 
+  /** Deletes the lesson after a question. */
+  async function confirmDelete() {
+    const isWanted = await askPerson('Delete this lesson?', {
+      content: [h('p', { dir: 'auto' }, name), h('p', null, 'It cannot be restored.')],
+      yes: 'Delete the lesson',
+      no: 'Keep it',
+    });
+    if (isWanted) await attempt(() => remove(path));
+  }
+
   function show() {
-    const edit = button('Edit', () => openEditor(), '', { 'aria-label': `Edit: ${lesson.title}` });
+    const edit = button('Edit', () => openEditor(), '', { 'aria-label': `Edit: ${name}` });
     fill(
       card,
-      h('h3', { dir: 'auto' }, visible(lesson.title)),
+      h('h3', { dir: 'auto' }, name),
       facts(lesson),
       rich('markdown', lesson.content),
       sources(lesson.sources),
@@ -131,7 +151,7 @@ function lessonCard(lesson, reload) {
           : act('Accept', decide('accept'), 'primary'),
         lesson.status === 'declined' ? null : act('Decline', decide('decline')),
         edit,
-        act('Delete', () => remove(path), 'danger'),
+        button('Delete', confirmDelete, 'danger', { 'aria-label': `Delete: ${name}` }),
       ),
       note,
     );
@@ -166,7 +186,7 @@ function lessonCard(lesson, reload) {
       h(
         'form',
         {
-          'aria-label': `Edit ${lesson.title}`,
+          'aria-label': `Edit ${name}`,
           onsubmit: save,
           onkeydown: (event) => {
             if (event.key === 'Escape') cancel();

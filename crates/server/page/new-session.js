@@ -4,6 +4,7 @@ import { get, post, query } from '/page/api.js';
 import { ENTER_HINT, button, errorNote, field, fill, h, onEnter } from '/page/dom.js';
 import { folderList } from '/page/folders.js';
 import { visible } from '/page/format.js';
+import { keepDraft } from '/page/unsaved.js';
 
 /** The choice of no environment. */
 const DEFAULT_ENVIRONMENT = 'standard settings';
@@ -28,6 +29,7 @@ export function openNewSession() {
   const environment = h('select', null, option('', DEFAULT_ENVIRONMENT));
   const title = h('input', { type: 'text', dir: 'auto', maxlength: 200 });
   const prompt = h('textarea', { rows: 5, dir: 'auto' });
+  const keep = keepDraft(prompt, 'new-session');
   const worktree = h('input', { type: 'checkbox' });
   const note = h('div');
   const create = h('button', { type: 'submit', class: 'primary' }, 'Create session');
@@ -55,6 +57,8 @@ export function openNewSession() {
     if (worktree.checked) body.worktree = true;
     try {
       const session = await post('/sessions', body);
+      prompt.value = '';
+      keep();
       dialog.close();
       created = session.id;
       location.hash = `#/sessions/${session.id}`;

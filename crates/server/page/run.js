@@ -292,6 +292,8 @@ customElements.define(
 
     /** Shows an editor with the script. Its calls that have ended return their recorded results. */
     async openEditor(run, source) {
+      const begun = () => this.editor.querySelector('textarea');
+      if (begun()) return begun().focus();
       const note = h('div');
       const { signal } = this.stop;
       let tools = [];
@@ -301,6 +303,7 @@ customElements.define(
         // The editor works without completion.
         fill(note, errorNote(error));
       }
+      if (begun()) return begun().focus();
       const editor = scriptEditor(source, tools);
       let isSent = false;
       watchEdits(editor.element, () => !isSent && editor.source !== source);
@@ -340,7 +343,7 @@ customElements.define(
         ),
       );
       this.editor.scrollIntoView({ block: 'nearest' });
-      editor.focus();
+      return editor.focus();
     }
 
     callRow(call, run) {

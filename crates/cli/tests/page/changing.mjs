@@ -212,4 +212,39 @@ export const changingFlows = {
     await page.waitForSelector('.item.assistant:has-text("You said again")');
     equal(await shownItems(page), ['Message', 'Answer', 'Message', 'Answer'], 'items');
   },
+
+  /** A begun message, an edited script and a lesson are not lost by one key or one click. */
+  async begun_edits() {
+    const page = await open();
+    const message = 'dialog textarea';
+    await page.click('text=New session');
+    await page.fill(message, 'hello');
+    await page.keyboard.press('Escape');
+    await page.waitForSelector('dialog', { state: 'detached' });
+    await page.click('text=New session');
+    equal(await page.inputValue(message), 'hello', 'the begun message');
+    await page.click('text=Create session');
+    await page.waitForSelector('.item.assistant:has-text("You said hello")');
+    await page.click('.side-head >> text=New session');
+    equal(await page.inputValue(message), '', 'the message after it was sent');
+    await page.keyboard.press('Escape');
+    await show(page, `sessions/${await ask('session fail')}`);
+    await turnEnded(page, 1);
+    await page.click('.item.script >> text=timeline');
+    const edit = 'button:text-is("Edit and resume")';
+    await page.click(edit);
+    await page.fill('textarea[aria-label=Script]', 'return 1;');
+    await page.click(edit);
+    equal(await page.inputValue('textarea[aria-label=Script]'), 'return 1;', 'the script');
+    await page.click('form >> text=Cancel');
+    await ask('lesson');
+    await show(page, 'memory/lessons');
+    await page.click('article.card button:text-is("Delete")');
+    await page.click('dialog:has-text("Heron") >> text=Keep it');
+    equal((await ask('lessons')).length, 1, 'lessons');
+    await page.click('article.card button:text-is("Delete")');
+    await page.click('text=Delete the lesson');
+    await page.waitForSelector('text=There are no lessons yet.');
+    equal(await ask('lessons'), [], 'lessons');
+  },
 };

@@ -537,6 +537,7 @@ flows! {
     a_session_that_was_opened_offline_is_shown_later = "opened_offline";
     stop_and_send_stops_the_turn_before_the_message = "stop_then_send";
     a_slow_answer_does_not_replace_what_was_opened_later = "slow_answers";
+    begun_edits_are_not_lost = "begun_edits";
 }
 
 #[test]
