@@ -234,7 +234,10 @@ setInterval(() => {
   if (!document.hidden) document.querySelectorAll('form.approval').forEach((card) => card.tick());
 }, TICK_MS);
 
-/** Whether digits select a decision. After a letter or a paste they are text, until an arrow key. */
+/**
+ * Whether digits select a decision. After a letter or a paste they are text, until an arrow key or a
+ * click on a request.
+ */
 let areDigitsKeys = true;
 
 function isField(element) {
@@ -270,7 +273,7 @@ function onKey(event) {
     card?.clear();
   } else if (areDigitsKeys && /^[1-9]$/.test(key) && card?.select(Number(key) - 1)) {
     event.preventDefault();
-  } else {
+  } else if (card || !/^[1-9]$/.test(key)) {
     takeText();
     // A space would select the option that has the focus.
     if (isRadio && key === ' ') event.preventDefault();
@@ -278,6 +281,9 @@ function onKey(event) {
 }
 
 document.addEventListener('keydown', onKey);
+document.addEventListener('pointerdown', ({ target }) => {
+  if (target.closest?.('form.approval')) areDigitsKeys = true;
+});
 document.addEventListener('paste', ({ target }) => {
   if (!isField(target)) takeText();
 });

@@ -247,4 +247,29 @@ export const changingFlows = {
     await page.waitForSelector('text=There are no lessons yet.');
     equal(await ask('lessons'), [], 'lessons');
   },
+
+  /** Digits are keys again after a click, and a digit for no request changes nothing. */
+  async digits_after_words() {
+    const page = await open();
+    await ask('session please');
+    await show(page, 'approvals');
+    await page.waitForSelector('.approval');
+    await page.keyboard.type('step 1');
+    equal(await page.locator('.approval input:checked').count(), 0, 'selected by words');
+    await page.click('.approval h3');
+    await page.keyboard.press('1');
+    check(await page.isChecked('input[value=once]'), 'a digit selects after a click');
+    await page.keyboard.press('Escape');
+    await ask('session please');
+    const second = page.locator('.approval').nth(1);
+    await second.waitFor();
+    // It is not clear which request a digit is for.
+    await page.evaluate(() => document.activeElement.blur());
+    await page.keyboard.press('1');
+    equal(await page.locator('.approval input:checked').count(), 0, 'selected in no request');
+    await second.focus();
+    await page.keyboard.press('4');
+    check(await second.locator('input[value=deny]').isChecked(), 'a digit selects');
+    check(await ask('doomed exists'), 'no command has run');
+  },
 };

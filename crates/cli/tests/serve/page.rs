@@ -538,6 +538,7 @@ flows! {
     stop_and_send_stops_the_turn_before_the_message = "stop_then_send";
     a_slow_answer_does_not_replace_what_was_opened_later = "slow_answers";
     begun_edits_are_not_lost = "begun_edits";
+    a_click_on_a_request_makes_digits_keys_again = "digits_after_words";
 }
 
 #[test]
