@@ -11,6 +11,8 @@ class ApprovalStore extends EventTarget {
     /** Requests by id, the oldest first. */
     this.waiting = new Map();
     this.closed = new Set();
+    /** The last reading of the list. */
+    this.reading = Promise.resolve();
   }
 
   start(signal) {
@@ -27,11 +29,17 @@ class ApprovalStore extends EventTarget {
     signal.addEventListener('abort', () => clearInterval(timer));
   }
 
+  /** Reads the whole list after earlier readings: an older list must not replace a newer one. */
+  reload() {
+    this.reading = this.reading.then(() => this.readAll());
+    return this.reading;
+  }
+
   /**
    * Reads the whole list: after a break of the stream some requests may be decided. Requests that
    * the stream opens or closes meanwhile are newer than the list.
    */
-  async reload() {
+  async readAll() {
     const before = [...this.waiting.keys()];
     this.closed.clear();
     try {

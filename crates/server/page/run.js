@@ -37,7 +37,7 @@ customElements.define(
       this.heading = h('h2', { tabindex: -1 }, 'Run');
       this.head = h('div', { class: 'run-part' });
       /** Approval requests of the run. They stay when the rest is shown again. */
-      this.asked = h('div', { class: 'asked' });
+      this.asked = h('div', { class: 'asked', 'aria-live': 'polite' });
       this.rest = h('div', { class: 'run-part' });
       const back = h('a', { class: 'back', href: '#/runs' }, '← Runs');
       fill(

@@ -28,7 +28,7 @@ customElements.define(
       this.tail = h('div', { class: 'tail' });
       this.extra = h('div', { class: 'tail-extra' });
       /** Approval requests, which the session puts here. */
-      this.asked = h('div', { class: 'asked' });
+      this.asked = h('div', { class: 'asked', 'aria-live': 'polite' });
       this.inner = h(
         'div',
         { class: 'transcript-inner' },

@@ -272,4 +272,33 @@ export const changingFlows = {
     check(await second.locator('input[value=deny]').isChecked(), 'a digit selects');
     check(await ask('doomed exists'), 'no command has run');
   },
+
+  /** A screen reader announces requests; one that was decided does not come back. */
+  async announced() {
+    const page = await open();
+    await show(page, `sessions/${await ask('session please')}`);
+    await page.waitForSelector('sv-transcript .asked[aria-live=polite] .approval');
+    await page.click('.item.script >> text=timeline');
+    await page.waitForSelector('sv-run .asked[aria-live=polite] .approval');
+    // The list is read twice at once, and its first answer is older than the decision.
+    const slow = await holdAnswer(page, '**/api/v1/approvals');
+    await page.evaluate(async () => {
+      const { approvals } = await import('/page/approval-store.js');
+      window.store = approvals;
+      window.first = approvals.reload();
+    });
+    await slow.arrived();
+    await page.evaluate(async () => {
+      const [id] = window.store.waiting.keys();
+      await window.store.decide(id, 'deny', '');
+      window.second = window.store.reload();
+    });
+    slow.release();
+    const left = await page.evaluate(async () => {
+      await Promise.all([window.first, window.second]);
+      return window.store.waiting.size;
+    });
+    equal(left, 0, 'requests after the decision');
+    await page.waitForSelector('.approval', { state: 'detached' });
+  },
 };

@@ -539,6 +539,7 @@ flows! {
     a_slow_answer_does_not_replace_what_was_opened_later = "slow_answers";
     begun_edits_are_not_lost = "begun_edits";
     a_click_on_a_request_makes_digits_keys_again = "digits_after_words";
+    requests_are_announced_and_stay_decided = "announced";
 }
 
 #[test]
