@@ -36,7 +36,7 @@ export function showFound(results, turns, lessons, terms) {
     lessons.map((lesson) =>
       h(
         'article',
-        { class: 'item', 'aria-label': `Lesson ${lesson.title}` },
+        { class: 'item', 'aria-label': `Lesson ${visible(lesson.title)}` },
         h('p', { class: 'item-head' }, h('a', { href: '#/memory/lessons' }, visible(lesson.title))),
         foundText(lesson.content, terms),
       ),

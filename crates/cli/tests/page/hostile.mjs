@@ -2,14 +2,23 @@
 
 import { ask, check, equal, open, send, show, turnEnded } from './browser.mjs';
 
-/** Fails if a text or a label of the page has escape sequences, or changes its direction. */
+/**
+ * Fails if a text or a label of the page has escape sequences, or changes its direction. Isolates
+ * may be in Markdown: they end with their paragraph, and Arabic and Hebrew use them.
+ */
 async function checkVisible(page, what) {
   const hidden = await page.evaluate(() => {
-    const labelled = [...document.querySelectorAll('[aria-label], [title]')];
-    const labels = labelled.flatMap((element) => [element.ariaLabel, element.title]);
-    return [document.body.textContent, ...labels]
-      .map((text) => text?.match(/.{0,40}[\u001b\u202a-\u202e].{0,40}/u)?.[0])
-      .filter((text) => text);
+    const escapes = /.{0,40}[\u001b\u009b\u202a-\u202e].{0,40}/u;
+    const allHidden = /.{0,40}[\u001b\u009b\u202a-\u202e\u2066-\u2069].{0,40}/u;
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const found = [document.body.textContent.match(escapes)?.[0]];
+    while (texts.nextNode()) {
+      const { data, parentElement } = texts.currentNode;
+      if (!parentElement.closest('.markdown')) found.push(data.match(allHidden)?.[0]);
+    }
+    for (const { ariaLabel, title } of document.querySelectorAll('[aria-label], [title]'))
+      found.push(ariaLabel?.match(allHidden)?.[0], title?.match(allHidden)?.[0]);
+    return found.filter((text) => text);
   });
   equal(hidden, [], `hidden characters of ${what}`);
 }
@@ -109,6 +118,25 @@ export const hostileFlows = {
     await page.waitForSelector('h2:has-text("issues/[U+202E]dm.md")');
     await page.waitForSelector('.preview:has-text("hidden")');
     await checkVisible(page, 'a document');
+    await show(page, 'memory/lessons');
+    await page.click('text=Add a lesson');
+    await page.waitForSelector('form select option >> nth=5', { state: 'attached' });
+    await page.getByLabel('Text').fill('Never\u2066 ask\u202e \u009b31mtwice');
+    await page.click('form button:text-is("Add")');
+    await page.waitForSelector('article.card h3:has-text("Never[U+2066] ask[U+202E] [U+009B]")');
+    await checkVisible(page, 'the lessons');
+    await page.click('article.card button:text-is("Edit")');
+    await page.waitForSelector('article.card form');
+    await checkVisible(page, 'the editor of a lesson');
+    await show(page, 'memory/topics');
+    await page.waitForSelector('sv-memory .memory-content > *');
+    await checkVisible(page, 'the topics');
+    await show(page, 'memory/search/never%20red');
+    await page.waitForSelector('article[aria-label^="Lesson Never"]');
+    await checkVisible(page, 'a search of the memory');
+    await show(page, `memory/${session}`);
+    await page.waitForSelector('.level-columns section');
+    await checkVisible(page, 'the memory of a session');
     // Without a document, the error names its path.
     await show(page, `documents/${encodeURIComponent('issues/\u202eno.md')}/none`);
     await page.waitForSelector('.error');
