@@ -56,10 +56,19 @@ function keepAddress(index) {
 /** How often a view was opened, to find out whether another one was opened meanwhile. */
 let routed = 0;
 
+/** A part of the address. One that a person typed may have a `%` that begins no code. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 async function route() {
   if (!isLoggedIn) return;
   const own = ++routed;
-  const [name, ...rest] = location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
+  const [name, ...rest] = location.hash.replace(/^#\/?/, '').split('/').map(decoded);
   const index = Math.max(
     0,
     VIEWS.findIndex(([view]) => view === name),

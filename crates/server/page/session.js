@@ -160,9 +160,10 @@ customElements.define(
         get(path, this.stop.signal),
         get(`${path}/messages`, this.stop.signal),
       ]).catch((error) => {
+        if (!this.info) throw error;
+        if (error.status === 404) this.showDeleted();
         // What is shown stays until the next read.
-        if (this.info) return null;
-        throw error;
+        return null;
       });
       if (!read || !isNewest()) return;
       const [session, { messages }] = read;
@@ -174,6 +175,17 @@ customElements.define(
       this.facts.textContent = visible(`${session.directory}${environment}${creator}`);
       this.showQueue(messages);
       this.showTurn();
+    }
+
+    /** Says that another client deleted the session. What was read of it stays. */
+    showDeleted() {
+      if (this.stop.signal.aborted) return;
+      this.stop.abort();
+      this.classList.remove('busy', 'waits');
+      this.transcript?.asked.remove();
+      for (const part of [this.actions, this.queue, this.querySelector('.composer')]) part.remove();
+      fill(this.notes, h('p', { class: 'notice', role: 'alert' }, 'This session was deleted.'));
+      this.dispatchEvent(new Event('session-changed', { bubbles: true }));
     }
 
     get isBusy() {

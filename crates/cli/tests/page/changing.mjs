@@ -301,4 +301,28 @@ export const changingFlows = {
     equal(left, 0, 'requests after the decision');
     await page.waitForSelector('.approval', { state: 'detached' });
   },
+
+  /** A session that another client deletes says so, and takes no more messages. */
+  async deleted_session() {
+    const [page, other] = [await open(), await open()];
+    const session = await ask('session hello');
+    for (const browser of [page, other]) {
+      await show(browser, `sessions/${session}`);
+      await turnEnded(browser, 1);
+    }
+    await other.click('.session-head >> text=Delete');
+    await other.click('text=Delete the session');
+    await page.waitForSelector('.notice:has-text("This session was deleted.")');
+    equal(await page.locator('.composer, .session-head button').count(), 0, 'what can be done');
+    await page.waitForSelector('.item.assistant:has-text("You said hello")');
+    await page.waitForSelector('.rows li', { state: 'detached' });
+  },
+
+  /** An address with a percent sign that begins no code shows its view. */
+  async wrong_addresses() {
+    const page = await open();
+    await show(page, 'memory/search/100%');
+    await page.waitForSelector('sv-memory input');
+    equal(await page.inputValue('sv-memory input'), '100%', 'the searched words');
+  },
 };

@@ -540,6 +540,8 @@ flows! {
     begun_edits_are_not_lost = "begun_edits";
     a_click_on_a_request_makes_digits_keys_again = "digits_after_words";
     requests_are_announced_and_stay_decided = "announced";
+    a_session_that_another_client_deletes_says_so = "deleted_session";
+    wrong_addresses_show_a_view = "wrong_addresses";
 }
 
 #[test]
