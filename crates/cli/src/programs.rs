@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use selvedge_config::McpServer;
@@ -15,6 +16,9 @@ use selvedge_toolbox::{FoundProgram, Workspace, find_program, safe_search_path, 
 use crate::problem::Problem;
 use crate::program_arguments::writable_argument;
 use crate::workspace_folders::{RecordedBefore, record_workspaces};
+
+/// How often the workspaces of tokens are read, besides before each turn, script and program.
+const WORKSPACE_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The workspaces of the agent server that this process is; unset in other processes.
 static SERVED: OnceLock<ServedWorkspaces> = OnceLock::new();
@@ -72,6 +76,28 @@ pub(crate) fn add_served_workspace(workspace: &Path) {
     }
 }
 
+/// Reads the workspaces of all valid tokens, if this process is an agent server: a token that no
+/// client has used yet counts as well.
+pub(crate) async fn refresh_served_workspaces() -> Result<(), ServerStoreError> {
+    if let Some(served) = SERVED.get() {
+        served.valid_tokens().await?;
+    }
+    Ok(())
+}
+
+/// Reads the workspaces of valid tokens again and again, for turns that are running.
+pub(crate) async fn watch_served_workspaces() {
+    let mut was_read = true;
+    loop {
+        tokio::time::sleep(WORKSPACE_REFRESH_INTERVAL).await;
+        let refreshed = refresh_served_workspaces().await;
+        if let (true, Err(error)) = (was_read, &refreshed) {
+            tracing::error!(%error, "cannot read the workspaces of the tokens");
+        }
+        was_read = refreshed.is_ok();
+    }
+}
+
 /// Returns the workspaces of the agent server that this process is; none in other processes.
 pub(crate) fn served_workspaces() -> Vec<PathBuf> {
     let folders = SERVED.get().map(|served| &served.folders);
@@ -118,13 +144,11 @@ pub(crate) enum ServerFolder {
 #[async_trait]
 impl ProgramFinder for LocalServer {
     async fn find(&self) -> Result<ServerProgram, ServerConfigError> {
-        if let Some(served) = SERVED.get() {
-            let tokens = served.valid_tokens().await;
-            tokens.map_err(|error| ServerConfigError {
-                reason: format!("cannot read where agents may write: {error}"),
-                hint: "try again when the store can be read".to_owned(),
-            })?;
-        }
+        let refreshed = refresh_served_workspaces().await;
+        refreshed.map_err(|error| ServerConfigError {
+            reason: format!("cannot read where agents may write: {error}"),
+            hint: "try again when the store can be read".to_owned(),
+        })?;
         self.program()
     }
 }

@@ -20,7 +20,7 @@ use crate::distill_schedule::distill_in_server;
 use crate::log::reopen_log;
 use crate::output::{print_line, print_text};
 use crate::problem::Problem;
-use crate::programs::ServedWorkspaces;
+use crate::programs::{ServedWorkspaces, watch_served_workspaces};
 use crate::run::runtime;
 use crate::runs::open_user_journal;
 use crate::serve_args::{LoginArgs, ServeArgs, ServeCommand};
@@ -186,6 +186,7 @@ async fn serve_until_stopped(
     let background = [
         tokio::spawn(reload_on_hangup),
         tokio::spawn(async move { unused.drop_unused_workspaces().await }),
+        tokio::spawn(watch_served_workspaces()),
         tokio::spawn(apply_retention_daily(home.to_owned(), journal_settings)),
         tokio::spawn(distill_in_server(host)),
     ];

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::ScriptLimitArgs;
 use crate::instructions::is_instructions_file;
 use crate::problem::Problem;
+use crate::programs::refresh_served_workspaces;
 use crate::serve_errors::{WithoutServerPaths, failed};
 use crate::setup::CliSetup;
 use crate::workspace_parts::{WorkspaceCache, WorkspaceParts};
@@ -149,6 +150,8 @@ pub(crate) async fn call_in_workspace(
     tool: &str,
     args: Value,
 ) -> Result<Value, HostError> {
+    let refreshed = refresh_served_workspaces().await;
+    refreshed.map_err(HostError::failed)?;
     let workspace = Path::new(workspace);
     let path = args["path"].as_str().unwrap_or_default().to_owned();
     if let Some(path) = args["path"].as_str() {

@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::agent_setup::add_sub_agents;
 use crate::memory::delete_session;
 use crate::problem::Problem;
-use crate::programs::add_served_workspace;
+use crate::programs::{add_served_workspace, refresh_served_workspaces};
 use crate::serve::path_folder_in;
 use crate::serve_documents::{call_in_workspace, document_patterns, document_source};
 use crate::serve_errors::{
@@ -289,6 +289,8 @@ impl SessionHost for JournalHost {
         if !self.serves(&directory.map_err(|error| failed(&error))?) {
             return Ok(HostedStep::OtherServer);
         }
+        let refreshed = refresh_served_workspaces().await;
+        refreshed.map_err(HostError::failed)?;
         // The turns of several sessions use the database at the same time.
         let journal = self.journal.for_session(session);
         let kept = self.kept_sessions.take(session);

@@ -17,6 +17,7 @@ use selvedge_server::{
 use selvedge_tools::{RegisteredTool, Registry, signature};
 
 use crate::args::ScriptLimitArgs;
+use crate::programs::refresh_served_workspaces;
 use crate::saved_config::SavedRunConfig;
 use crate::serve_errors::journal_failure;
 use crate::session_runner::{session_worktree, setup_for_session};
@@ -75,6 +76,8 @@ impl ScriptClaims {
     /// Claims a session until the result and all others for it are dropped. Fails while another
     /// process has it, or a turn of it runs.
     pub(crate) async fn claim(&self, session: &str) -> Result<Arc<Journal>, HostError> {
+        let refreshed = refresh_served_workspaces().await;
+        refreshed.map_err(HostError::failed)?;
         let mut claims = self.0.lock().await;
         claims.retain(|_, claim| claim.strong_count() > 0);
         if let Some(claim) = claims.get(session).and_then(Weak::upgrade) {

@@ -10,8 +10,8 @@ use selvedge_journal::{Journal, SessionSummary};
 use selvedge_protocol::SessionError;
 use selvedge_server::HostedDiff;
 use selvedge_toolbox::{
-    SessionWorktree, WorkspacePaths, WorktreeError, WorktreeRules, changes_diff, is_reverted,
-    remove_session_worktree, worktrees_folder,
+    OtherWorkspaces, SessionWorktree, WorkspacePaths, WorktreeError, WorktreeRules, changes_diff,
+    is_reverted, remove_session_worktree, worktrees_folder,
 };
 use serde_json::json;
 
@@ -119,7 +119,7 @@ pub(crate) fn session_rules(session: &SessionSummary) -> Result<WorktreeRules> {
     Ok(WorktreeRules {
         // Changes are merged into the folder itself, which may be one of the served ones.
         paths: WorkspacePaths {
-            other_workspaces: Vec::new(),
+            other_workspaces: OtherWorkspaces::default(),
             ..workspace_paths(&config)
         },
         policy: policy.unwrap_or(config.sandbox_mode),

@@ -14,8 +14,8 @@ use selvedge_protocol::{
 };
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
-    CommandRules, CommandSettings, Toolbox, Workspace, WorkspacePaths, command_tasks,
-    refused_ignore_files,
+    CommandRules, CommandSettings, OtherWorkspaces, Toolbox, Workspace, WorkspacePaths,
+    command_tasks, refused_ignore_files,
 };
 use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet, ToolCache};
 use std::sync::Arc;
@@ -142,7 +142,7 @@ pub(crate) fn workspace_paths(config: &Config) -> WorkspacePaths {
         private: private_folders(),
         writable: config.sandbox_workspace_write.writable_roots.clone(),
         protected: config.sandbox.protected_paths.clone(),
-        other_workspaces: served_workspaces(),
+        other_workspaces: OtherWorkspaces::listed_by(served_workspaces),
         unprotected: config.sandbox.unprotected_paths.clone(),
         hidden: config.sandbox.hidden_paths.clone(),
         visible: config.sandbox.visible_paths.clone(),

@@ -34,6 +34,7 @@ mod list_dir;
 mod nearest_text;
 mod offer;
 mod one_or_many;
+mod other_workspaces;
 mod packs;
 mod parent_folders;
 mod patch;
@@ -84,6 +85,7 @@ pub use image_data::{
     ImageDataError, MAX_IMAGE_FILE_BYTES, PreparedImage, is_image, prepare_image,
 };
 pub use offer::ToolsConfig;
+pub use other_workspaces::OtherWorkspaces;
 pub use packs::{PackError, PackSelection, ToolPacks};
 pub use programs::{FoundProgram, find_program, safe_search_path, writable_place};
 pub use revert::{RevertError, changes_diff, is_reverted, revert_changes};

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::git_files::{bare_repositories, is_repository, repository_paths};
 use crate::hidden_paths::expand_home;
+use crate::other_workspaces::OtherWorkspaces;
 use crate::workspace::WorkspacePaths;
 
 /// Names that are always protected: history and hooks, and Selvedge's own configuration. They are
@@ -86,8 +87,10 @@ pub(crate) struct ProtectedPaths {
     rare_names: Vec<String>,
     /// Further protected paths, absolute.
     paths: Vec<PathBuf>,
-    /// Workspaces of other sessions, absolute. They are not named to agents.
-    other_workspaces: Vec<PathBuf>,
+    /// Workspaces of other sessions. They are not named to agents.
+    other_workspaces: OtherWorkspaces,
+    /// The workspace.
+    root: PathBuf,
     /// Paths that stay writable although the repository names them, absolute.
     excepted: Vec<PathBuf>,
     /// The canonical home folder. If it is writable, its dot files are protected.
@@ -100,9 +103,6 @@ impl ProtectedPaths {
     /// `~`. Unprotected ones are removed from the list; those of repositories stay.
     pub(crate) fn new(root: &Path, rules: &WorkspacePaths) -> Self {
         let (added, excepted) = (&rules.protected, &rules.unprotected);
-        // One that contains the workspace would make it read-only.
-        let mut other_workspaces = rules.other_workspaces.clone();
-        other_workspaces.retain(|folder| folder.is_dir() && !root.starts_with(folder));
         let home = std::env::home_dir();
         let is_excepted = |name: &str| {
             let trimmed = |path: &PathBuf| path.to_string_lossy().trim_matches('/').to_owned();
@@ -125,7 +125,8 @@ impl ProtectedPaths {
                 .collect(),
             rare_names: rare_names.filter(|name| !is_excepted(name)).collect(),
             paths: paths.into_iter().map(full).collect(),
-            other_workspaces,
+            other_workspaces: rules.other_workspaces.clone(),
+            root: root.to_owned(),
             excepted: excepted.iter().map(full).collect(),
             home: home.and_then(|home| home.canonicalize().ok()),
         }
@@ -161,7 +162,8 @@ impl ProtectedPaths {
         if let Some(name) = name.or_else(|| rare_names.find(is_rare_part)) {
             return Some(format!("{name} is protected"));
         }
-        let mut paths = self.paths.iter().chain(&self.other_workspaces);
+        let other_workspaces = self.other_workspaces.around(&self.root);
+        let mut paths = self.paths.iter().chain(&other_workspaces);
         if let Some(protected) = paths.find(|protected| {
             let real = protected.canonicalize();
             path.starts_with(protected) || real.is_ok_and(|real| path.starts_with(real))
@@ -272,7 +274,7 @@ impl ProtectedPaths {
         let mut paths: Vec<PathBuf> = all
             .chain(repositories)
             .chain(self.paths.iter().cloned())
-            .chain(self.other_workspaces.iter().cloned())
+            .chain(self.other_workspaces.around(&self.root))
             .collect();
         let targets: Vec<PathBuf> = paths
             .iter()

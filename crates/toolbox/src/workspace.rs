@@ -13,6 +13,7 @@ use selvedge_tools::ToolError;
 
 use crate::git_files::git_branch;
 use crate::hidden_paths::HiddenPaths;
+use crate::other_workspaces::OtherWorkspaces;
 use crate::protected_paths::ProtectedPaths;
 
 /// The folder that a session works in, and the other paths that its tools can read and write.
@@ -34,7 +35,7 @@ pub struct WorkspacePaths {
     /// folder of that name.
     pub protected: Vec<PathBuf>,
     /// Workspaces of other sessions. They stay read-only in writable folders, and are not named.
-    pub other_workspaces: Vec<PathBuf>,
+    pub other_workspaces: OtherWorkspaces,
     /// Names that are protected by default and shall not be.
     pub unprotected: Vec<PathBuf>,
     /// Further paths that cannot be read.

@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::fixture::ServeFixture;
 use crate::hostile_scripts::run_and_deny;
 use crate::isolation::{run_script, runs_scripts};
+use crate::recovery::wait_until;
 use crate::support::api::{ALL_SCOPES, ApiServer, create_token};
 use crate::support::store;
 
@@ -93,6 +94,55 @@ fn agents_change_nothing_in_another_workspace_of_a_temporary_folder() {
     assert!(fixture.workspace.work().join("own").exists());
     let asked = fixture.model.asked().pop().unwrap().raw;
     assert!(!asked.contains(&other), "{asked}");
+}
+
+/// No client has used the token yet, and the server has not read it.
+#[test]
+fn agents_change_nothing_in_the_workspace_of_an_unused_token() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let (_server, client) = fixture.start();
+    let session = client.session(json!({}));
+    run_script(&client, &session, "return 1");
+    let (target, _) = fixture.other_workspace("target");
+    std::fs::write(target.join("notes.txt"), "zebra").unwrap();
+    let other = target.display().to_string();
+    let write = format!("tools.writeFile({{ path: '{other}/evil', content: 'x' }})");
+    let line = json!(["sh", "-c", format!("echo x > {other}/evil")]);
+    for call in [write, format!("tools.exec({{ command: {line} }})")] {
+        let code = format!("return await {call}.then(JSON.stringify, e => 'REFUSED ' + e)");
+        let answer = run_and_deny(&client, &code);
+        assert_eq!(names_in(&target), ["notes.txt"], "{call}: {answer}");
+    }
+}
+
+#[test]
+fn agents_change_nothing_in_the_workspace_of_a_token_that_is_created_during_their_turn() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let (_server, client) = fixture.start();
+    let target = fixture.workspace.work().with_file_name("target");
+    let other = target.display().to_string();
+    let own = fixture.workspace.work().join("own");
+    let line = json!(["sh", "-c", format!("echo x > {other}/later")]);
+    let code = format!(
+        "await tools.writeFile({{ path: 'own', content: 'x' }});
+        for (;;) {{
+            const error = await tools.writeFile({{ path: '{other}/evil', content: 'x' }})
+                .then(() => '', e => 'REF' + 'USED ' + e);
+            if (error) {{
+                await tools.exec({{ command: {line} }}).catch(() => 'refused');
+                return error;
+            }}
+            await tools.exec({{ command: ['sleep', '0.05'] }});
+        }}"
+    );
+    let answer = std::thread::scope(|scope| {
+        let turn = scope.spawn(|| run_and_deny(&client, &code));
+        wait_until("the turn writes", || own.exists());
+        fixture.other_workspace("target");
+        turn.join().unwrap()
+    });
+    assert!(answer.contains("REFUSED "), "{answer}");
+    assert!(!target.join("later").exists(), "{answer}");
 }
 
 /// An agent can move a folder above a workspace, which looks to the server as if a person did.
