@@ -11,6 +11,7 @@ mod agent_models;
 mod agent_setup;
 mod approval_question;
 mod args;
+mod argument_text;
 mod ask;
 mod ask_form;
 mod call_outcome;

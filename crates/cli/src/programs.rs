@@ -14,7 +14,7 @@ use selvedge_protocol::{ApiToken, ApiTokenStore, SandboxPolicy, ServerStoreError
 use selvedge_toolbox::{FoundProgram, Workspace, find_program, safe_search_path, writable_place};
 
 use crate::problem::Problem;
-use crate::program_arguments::writable_argument;
+use crate::program_arguments::{UnsafeArgument, unsafe_argument};
 use crate::workspace_folders::{RecordedBefore, record_workspaces};
 
 /// How often the workspaces of tokens are read, besides before each turn, script and program.
@@ -172,9 +172,9 @@ impl LocalServer {
             return Err(folder_error(folder, &place));
         }
         if is_server()
-            && let Some(path) = writable_argument(&server.args, &server.env, folder, &may_write)
+            && let Some(found) = unsafe_argument(server, folder, &may_write)
         {
-            return Err(argument_error(&path));
+            return Err(argument_error(&found));
         }
         let configured = server.env.get("PATH").map(OsString::from);
         let is_filtered = is_server() || is_strict && configured.is_none();
@@ -228,16 +228,26 @@ fn folder_error(folder: &Path, place: &Path) -> ServerConfigError {
     }
 }
 
-/// Returns why a server is not started with an argument or variable that names a path.
-fn argument_error(path: &Path) -> ServerConfigError {
-    ServerConfigError {
-        reason: format!(
-            "its `args` or `env` name {}, where commands of agents could put what it executes",
-            path.display()
-        ),
-        hint: "name a file in a folder that commands cannot write, or a folder after the name of \
-            the server"
-            .to_owned(),
+/// Returns why a server is not started with an argument or variable.
+fn argument_error(found: &UnsafeArgument) -> ServerConfigError {
+    match found {
+        UnsafeArgument::Path(path) => ServerConfigError {
+            reason: format!(
+                "its `args` or `env` name {}, where commands of agents could put what it executes",
+                path.display()
+            ),
+            hint: "name a file in a folder that commands cannot write, or a folder after the name \
+                of the server"
+                .to_owned(),
+        },
+        UnsafeArgument::ShellText(text) => ServerConfigError {
+            reason: format!(
+                "it is not known which files `{text}` names, because the shell replaces a part"
+            ),
+            hint: "write the values instead of `$` and backticks, or put the command in a file \
+                that commands cannot write"
+                .to_owned(),
+        },
     }
 }
 

@@ -53,13 +53,17 @@ fn write_program(client: &ApiClient, session: &str, mark: &Path) {
     assert!(answer.contains("written"), "{answer}");
 }
 
-/// Calls the server `helper` until it is started again after its pause, and returns the error of
-/// this start. Fails if the program leaves a mark.
+/// Calls the server `helper` until it is started again after its pause, and the error of this
+/// start has the reason. Fails if the program leaves a mark.
 fn expect_refusal(client: &ApiClient, session: &str, mark: &Path, reason: &str) {
-    let call = "return await tools.mcp.helper.x({}).catch(e => 'ERR ' + e)";
+    expect_refusal_of("helper", client, session, mark, reason);
+}
+
+fn expect_refusal_of(name: &str, client: &ApiClient, session: &str, mark: &Path, reason: &str) {
+    let call = format!("return await tools.mcp.{name}.x({{}}).catch(e => 'ERR ' + e)");
     let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
-        let answer = run_script(client, session, call);
+        let answer = run_script(client, session, &call);
         assert!(!mark.exists(), "the program ran: {answer}");
         if answer.contains(reason) {
             return;
@@ -193,4 +197,101 @@ fn a_server_executes_no_files_of_the_workspace() {
         write_program(&client, &session, &mark);
         expect_refusal(&client, &session, &mark, reason);
     }
+}
+
+/// Command lines whose files are found through another program, a variable, or a part that a shell
+/// or a URL encodes. The agent moves the folder of one away while it is checked.
+#[test]
+fn a_server_executes_no_files_that_its_command_line_names_indirectly() {
+    let fixture = ServeFixture::new(runs_scripts);
+    let work = fixture.workspace.work().canonicalize().unwrap();
+    let outside = KeptFolder::new();
+    let argument = "its `args` or `env` name ";
+    let servers = [
+        (
+            "env",
+            "command = 'env'\nargs = ['python3', 'WORK']",
+            argument,
+        ),
+        (
+            "timeout",
+            "command = 'timeout'\nargs = ['600', 'python3', 'WORK']",
+            argument,
+        ),
+        (
+            "warnings",
+            "command = 'python3'\nargs = ['-W', 'ignore', 'WORK']",
+            argument,
+        ),
+        (
+            "option",
+            "command = 'python3'\nargs = ['-X', 'dev', 'WORK']",
+            argument,
+        ),
+        (
+            "inherited",
+            "command = 'python3'\nargs = ['-m', 'helper']\nenv_vars = ['PYTHONPATH']",
+            argument,
+        ),
+        (
+            "tilde",
+            "command = 'sh'\nargs = ['-c', 'cd ~/work && exec python3 helper.py']",
+            argument,
+        ),
+        (
+            "home",
+            "command = 'sh'\nargs = ['-c', 'exec python3 $HOME/work/helper.py']",
+            argument,
+        ),
+        (
+            "unknown",
+            "command = 'sh'\nargs = ['-c', 'exec python3 $(echo WORK)']",
+            "it is not known which files ",
+        ),
+        (
+            "later",
+            "command = 'node'\nargs = ['-e', '0']\nenv = { NODE_PATH = 'WORK/build/lib' }",
+            argument,
+        ),
+        (
+            "url",
+            "command = 'node'\nargs = ['--import=file://WORK/my%20dir/run.mjs', '-e', '0']",
+            argument,
+        ),
+        (
+            "moved",
+            "command = 'python3'\nargs = ['WORK/moved/helper.py']",
+            argument,
+        ),
+    ];
+    let tables = servers.map(|(name, settings, _)| {
+        let settings = settings.replace("WORK", work.to_str().unwrap());
+        format!("[mcp_servers.{name}]\n{settings}\n")
+    });
+    fixture.add_config(&tables.concat());
+    // `~/work` is the workspace.
+    let home = outside.path();
+    std::os::unix::fs::symlink(&work, home.join("work")).unwrap();
+    let mut command = fixture
+        .workspace
+        .command(&["serve", "--addr", "127.0.0.1:0"]);
+    command.env("HOME", &home).env("PYTHONPATH", &work);
+    let server = ApiServer::listen(command);
+    let client = server.client(&fixture.secret);
+    let session = client.session(json!({}));
+    let mark = outside.mark();
+    let module = json!(format!(
+        "open({:?}, 'w').write('x')\n",
+        mark.display().to_string()
+    ));
+    let write = format!(
+        "for (const path of ['helper.py', '__main__.py', 'moved/helper.py'])
+            await tools.writeFile({{ path, content: {module} }})"
+    );
+    run_script(&client, &session, &write);
+    for (name, _, reason) in servers {
+        expect_refusal_of(name, &client, &session, &mark, reason);
+    }
+    run_script(&client, &session, &shell("mv moved away"));
+    expect_refusal_of("moved", &client, &session, &mark, argument);
 }
