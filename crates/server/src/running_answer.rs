@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_protocol::{InboxMessage, InboxState, RemovedMessage, Usage};
+use selvedge_protocol::{InboxMessage, InboxState, RemovedMessage, SessionError, Usage};
 use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -181,8 +181,10 @@ impl RunningAnswer {
     /// Returns the end of the message if it has ended and all events of its turn were read: it was
     /// removed or refused before its turn began, or another process ran the turn.
     async fn ended_message(&mut self) -> Option<AnswerUpdate> {
-        let sessions = &self.state.stores.sessions;
-        let message = sessions.message(&self.session, self.number).await.ok()?;
+        let message = match self.message().await {
+            Ok(message) => message?,
+            Err(deleted) => return Some(deleted),
+        };
         if !self.live.is_empty() {
             return None;
         }
@@ -204,6 +206,18 @@ impl RunningAnswer {
                     usage: Usage::default(),
                 })
             }
+        }
+    }
+
+    /// Reads the message; `None` if that fails now. If it was deleted, returns this as the end.
+    async fn message(&mut self) -> Result<Option<InboxMessage>, AnswerUpdate> {
+        let sessions = &self.state.stores.sessions;
+        match sessions.message(&self.session, self.number).await {
+            Ok(message) => Ok(Some(message)),
+            Err(SessionError::NotFound(_) | SessionError::MessageNotFound(..)) => {
+                Err(self.fail("the session was deleted".to_owned()))
+            }
+            Err(_) => Ok(None),
         }
     }
 
@@ -373,10 +387,12 @@ impl RunningAnswer {
 
     /// Looks whether an event begins the turn of the message, or says that it cannot begin.
     async fn find_turn(&mut self, event: &Value) -> Option<AnswerUpdate> {
-        let sessions = &self.state.stores.sessions;
         match event["type"].as_str()? {
             "turn.started" => {
-                let message = sessions.message(&self.session, self.number).await.ok()?;
+                let message = match self.message().await {
+                    Ok(message) => message?,
+                    Err(deleted) => return Some(deleted),
+                };
                 let turn = event["turn"].as_u64();
                 if message.turn.map(u64::from) == turn {
                     self.turn = turn;
