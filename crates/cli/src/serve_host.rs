@@ -521,11 +521,8 @@ impl SessionHost for JournalHost {
 
     async fn delete_session(&self, session: &str) -> Result<(), HostError> {
         let memory = self.memory()?;
-        self.change_files(session, move |journal, id| {
-            delete_session(&memory, journal, id)
-        })
-        .await?;
-        Ok(())
+        let delete = move |journal: &Arc<Journal>, id: &str| delete_session(&memory, journal, id);
+        self.change_files(session, delete).await
     }
 
     async fn revert_turn(

@@ -141,7 +141,7 @@ impl Memory {
     /// Truncates the write-ahead log, which still has the deleted text. (Freed pages of the file
     /// are overwritten by `secure_delete`.) Fails with [`MemoryError::LogInUse`] if another
     /// process is reading the log.
-    pub(crate) fn truncate_log(&self) -> Result<(), MemoryError> {
+    pub fn truncate_log(&self) -> Result<(), MemoryError> {
         match self.writer().truncate_log()? {
             true => Ok(()),
             false => Err(MemoryError::LogInUse),

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use selvedge_agent::{AgentError, Session};
@@ -13,6 +14,7 @@ use selvedge_memory::{ForgottenCounts, LessonsToForget, Memory, MemoryError, par
 use selvedge_protocol::{ConversationItem, MessageRole, TurnItem};
 use selvedge_text::count_noun;
 use serde_json::json;
+use tokio::runtime::Handle;
 
 use super::args::MemoryForgetArgs;
 use crate::CliStatus;
@@ -20,6 +22,11 @@ use crate::chat::remove_from_history;
 use crate::output::print_json_text;
 use crate::problem::Problem;
 use crate::sessions_worktree::remove_worktrees;
+
+/// When the log is truncated again if another process reads it: others that write wait meanwhile.
+const LOG_TRUNCATION_INTERVAL: Duration = Duration::from_secs(300);
+/// How many times this is tried. The next deletion tries it as well.
+const MAX_LOG_TRUNCATIONS: u32 = 12;
 
 pub(super) fn forget(
     memory: &Memory,
@@ -73,8 +80,9 @@ pub(super) fn forget(
         messages: &messages,
         in_journal,
         lessons: LessonsToForget::All,
+        log: LogTruncation::Now,
     };
-    let (removed, counts) = remove(memory, &journal, home, &known, turn)?;
+    let (removed, counts, _) = remove(memory, &journal, home, &known, turn)?;
     journal.scrub().map_err(|error| journal_problem(&error))?;
     let (turns, lessons) = (counts.turns, counts.lessons);
     let (runs, documents) = (removed.runs, removed.documents);
@@ -117,21 +125,40 @@ struct KnownSession<'a> {
     in_journal: bool,
     /// Which lessons are deleted with it.
     lessons: LessonsToForget,
+    log: LogTruncation,
 }
 
-/// Removes a session, or a turn of it, from the memory, the chat history and the journal.
+/// When the write-ahead log, which still has the deleted text, must be truncated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LogTruncation {
+    /// At once. It is an error if another process reads the log.
+    Now,
+    /// Later, if another process reads the log.
+    WhenPossible,
+}
+
+/// Whether the write-ahead log was truncated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LogState {
+    Truncated,
+    InUse,
+}
+
+/// Removes a session, or a turn of it, from the memory, the chat history and the journal. Also
+/// returns the state of the log of the memory.
 fn remove(
     memory: &Memory,
     journal: &Arc<Journal>,
     home: &Path,
     known: &KnownSession<'_>,
     turn: Option<u32>,
-) -> Result<(SessionForgetReport, ForgottenCounts)> {
+) -> Result<(SessionForgetReport, ForgottenCounts, LogState)> {
     let KnownSession {
         session,
         messages,
         in_journal,
         lessons,
+        log,
     } = known;
     let remembered = memory.session_names()?;
     let agent_problem = |error: AgentError| match error {
@@ -156,19 +183,30 @@ fn remove(
         None => _ = removed.sessions.insert((*session).to_owned()),
     }
     let mut counts = ForgottenCounts::default();
-    let mut add = |more: ForgottenCounts| {
-        counts.turns += more.turns;
-        counts.lessons += more.lessons;
+    let mut log_state = LogState::Truncated;
+    let mut add = |more: Result<ForgottenCounts, MemoryError>| {
+        match more {
+            Ok(more) => {
+                counts.turns += more.turns;
+                counts.lessons += more.lessons;
+            }
+            // It is deleted.
+            Err(MemoryError::LogInUse) if *log == LogTruncation::WhenPossible => {
+                log_state = LogState::InUse;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     };
     let sessions = removed.sessions.iter();
     for name in sessions.filter(|name| remembered.contains(name)) {
-        add(memory.forget_session(name, *lessons)?);
+        add(memory.forget_session(name, *lessons))?;
     }
     let turns = removed.turns.iter();
     for (name, turns) in turns.filter(|(name, _)| remembered.contains(name)) {
         let last = memory.turn_count(name)?;
         for turn in turns.iter().filter(|turn| **turn <= last) {
-            add(memory.forget_turn(name, *turn)?);
+            add(memory.forget_turn(name, *turn))?;
         }
     }
     remove_from_history(home, messages).map_err(|error| {
@@ -179,13 +217,17 @@ fn remove(
         Session::forget(journal, session, turn).map_err(agent_problem)?;
         remove_worktrees(removed.sessions.iter())?;
     }
-    Ok((removed, counts))
+    Ok((removed, counts, log_state))
 }
 
 /// Deletes a session of the journal, for a client of the agent server. Lessons that were learned in
 /// other folders, too, stay. The content of the session may stay in free pages of the file, which
 /// later rows overwrite.
-pub(crate) fn delete_session(memory: &Memory, journal: &Arc<Journal>, session: &str) -> Result<()> {
+pub(crate) fn delete_session(
+    memory: &Arc<Memory>,
+    journal: &Arc<Journal>,
+    session: &str,
+) -> Result<()> {
     let home = selvedge_config::home()
         .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?;
     let known = KnownSession {
@@ -193,9 +235,25 @@ pub(crate) fn delete_session(memory: &Memory, journal: &Arc<Journal>, session: &
         messages: &user_messages(journal, session, None)?,
         in_journal: true,
         lessons: LessonsToForget::OfFolder,
+        log: LogTruncation::WhenPossible,
     };
-    remove(memory, journal, &home, &known, None)?;
+    let (_, _, log) = remove(memory, journal, &home, &known, None)?;
+    if let (LogState::InUse, Ok(runtime)) = (log, Handle::try_current()) {
+        runtime.spawn(truncate_log_later(memory.clone()));
+    }
     Ok(())
+}
+
+/// Truncates the write-ahead log when no other process reads it.
+async fn truncate_log_later(memory: Arc<Memory>) {
+    for _ in 0..MAX_LOG_TRUNCATIONS {
+        tokio::time::sleep(LOG_TRUNCATION_INTERVAL).await;
+        let memory = memory.clone();
+        let truncated = tokio::task::spawn_blocking(move || memory.truncate_log()).await;
+        if !matches!(truncated, Ok(Err(MemoryError::LogInUse))) {
+            return;
+        }
+    }
 }
 
 /// Returns the id of the session, and whether the journal has it. `named` is its name in memory, or

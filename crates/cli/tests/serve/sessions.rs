@@ -12,7 +12,7 @@ use crate::answer_encoding::{block, text};
 use crate::fixture::ServeFixture;
 use crate::recovery::wait_until;
 use crate::server::{Asked, Reply};
-use crate::support::TEST_TIMEOUT;
+use crate::support::{TEST_TIMEOUT, store};
 
 fn types(events: &[(u64, Value)]) -> Vec<&str> {
     events
@@ -316,6 +316,71 @@ fn changes_of_a_session_are_shown_applied_discarded_and_reverted() {
     assert!(!work.join("a.txt").exists());
     let again = client.post(&of(&shared, "revert"), json!({"turn": 1}));
     assert_eq!(again.body["reverted"], json!([]));
+}
+
+#[test]
+fn a_session_is_deleted_while_another_process_reads_the_file() {
+    if !store::uses_files() {
+        return;
+    }
+    let fixture = ServeFixture::new(|_| vec![text("The zebra sleeps.")].into());
+    let (_server, client) = fixture.start();
+    let session = client.session(json!({"prompt": "Where is the zebra?"}));
+    client.answer(&session, 1);
+    wait_until("the turn is remembered", || {
+        let found = client.get("/api/v1/memory/search?query=zebra");
+        found.body["turns"] != json!([])
+    });
+    let file = fixture.workspace.home().join("journal.sqlite");
+    let reader = rusqlite::Connection::open(file).unwrap();
+    reader.execute_batch("BEGIN").unwrap();
+    let read = "SELECT count(*) FROM memory_turns";
+    let turns: i64 = reader.query_row(read, [], |row| row.get(0)).unwrap();
+    assert_eq!(turns, 1);
+    let path = format!("/api/v1/sessions/{session}");
+    let deleted = client.request(&format!("DELETE {path}"), &[], "");
+    assert_eq!(deleted.status, 204, "{deleted:?}");
+    assert_eq!(client.get(&path).status, 404);
+    reader.execute_batch("COMMIT").unwrap();
+    let turns: i64 = reader.query_row(read, [], |row| row.get(0)).unwrap();
+    assert_eq!(turns, 0);
+}
+
+/// The turn of the message has not begun.
+#[test]
+fn the_stream_of_a_deleted_session_ends_with_an_error() {
+    let limit = "serve.max_concurrent_turns = 1";
+    let fixture = ServeFixture::with_config(limit, |_| Reply::Hang(vec![text("thinking")]));
+    let (_server, client) = fixture.start();
+    let busy = client.session(json!({"prompt": "go"}));
+    wait_until("the turn runs", || {
+        let message = client.get(&format!("/api/v1/sessions/{busy}/messages/1"));
+        message.body["state"] == "claimed"
+    });
+    for key in ["", "k1"] {
+        let body = json!({
+            "model": "default",
+            "stream": true,
+            "messages": [{"role": "user", "content": "hello"}],
+        });
+        let headers = [("Idempotency-Key", key)];
+        let body = body.to_string();
+        let mut stream = client.send("POST /v1/chat/completions", &headers, &body);
+        let sessions = || client.get("/api/v1/sessions").body["sessions"].clone();
+        let queued = || {
+            let sessions = sessions();
+            let mut sessions = sessions.as_array().unwrap().iter();
+            let queued = sessions.find(|session| session["id"] != json!(busy))?;
+            (queued["queued"] == 1).then(|| queued["id"].as_str().unwrap().to_owned())
+        };
+        wait_until("the message is queued", || queued().is_some());
+        let path = format!("DELETE /api/v1/sessions/{}", queued().unwrap());
+        let deleted = client.request(&path, &[], "");
+        assert_eq!(deleted.status, 204, "{deleted:?}");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("the session was deleted"), "{answer}");
+    }
 }
 
 #[test]
