@@ -27,6 +27,8 @@ use crate::state::{ApiState, SharedState};
 pub(crate) const DEFAULT_MODEL: &str = "default";
 /// Most earlier turns of a conversation that become the history of a new session.
 const MAX_HISTORY_TURNS: usize = 1000;
+/// Most items of the earlier turns: messages, calls of tools and their results.
+const MAX_HISTORY_ITEMS: usize = 10 * MAX_HISTORY_TURNS;
 /// Between two messages of a turn.
 pub(crate) const MESSAGE_SEPARATOR: &str = "\n\n";
 
@@ -171,12 +173,7 @@ async fn create_session(
     history: Vec<ConversationItem>,
     tools: &[ClientTool],
 ) -> Result<String, ApiError> {
-    let prompts = history.iter().filter(|item| is_prompt(item));
-    if prompts.count() > MAX_HISTORY_TURNS {
-        let message = format!("the conversation has more than {MAX_HISTORY_TURNS} turns");
-        return Err(ApiError::invalid(message)
-            .hint("continue a session with `metadata.session` and the new messages only"));
-    }
+    check_history(&history)?;
     check_session_limit(state, caller).await?;
     let environment = (model != DEFAULT_MODEL).then_some(model);
     let workspace = state.session_workspace(caller, None)?;
@@ -207,6 +204,20 @@ async fn create_session(
     Ok(session.id)
 }
 
+/// Fails if the messages of a conversation before the last one are too many.
+fn check_history(history: &[ConversationItem]) -> Result<(), ApiError> {
+    let prompts = history.iter().filter(|item| is_prompt(item));
+    let message = if prompts.count() > MAX_HISTORY_TURNS {
+        format!("the conversation has more than {MAX_HISTORY_TURNS} turns")
+    } else if history.len() > MAX_HISTORY_ITEMS {
+        format!("the conversation has more than {MAX_HISTORY_ITEMS} messages, calls and results")
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::invalid(message)
+        .hint("continue a session with `metadata.session` and the new messages only"))
+}
+
 /// Whether an item begins a turn.
 fn is_prompt(item: &ConversationItem) -> bool {
     matches!(item, ConversationItem::Message(message) if message.role == MessageRole::User)
@@ -215,4 +226,22 @@ fn is_prompt(item: &ConversationItem) -> bool {
 /// Returns an error as OpenAI clients expect it in a stream.
 pub(crate) fn stream_error(message: &str) -> Value {
     json!({"error": {"message": message, "type": "server_error", "code": "turn_failed"}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_has_a_limit_of_turns_and_of_items() {
+        let items = |turns: usize, others: usize| {
+            let prompts = vec![ConversationItem::message(MessageRole::User, "x"); turns];
+            let rest = vec![ConversationItem::function_call_output("a", "x"); others];
+            check_history(&[prompts, rest].concat()).is_ok()
+        };
+        assert!(items(1_000, 9_000));
+        assert!(!items(1_001, 0));
+        assert!(items(1, 9_999));
+        assert!(!items(1, 10_000));
+    }
 }
