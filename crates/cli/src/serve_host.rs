@@ -449,18 +449,18 @@ impl SessionHost for JournalHost {
     }
 
     async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError> {
-        let configuration = self.requested_configuration(workspace)?;
+        check_folder(self.requested_configuration(workspace)?, workspace).await
+    }
+
+    async fn check_memory(&self, workspace: &str) -> Result<HostedCheck, HostError> {
         let workspaces = [workspace.to_owned()];
         let state = async {
-            let lessons = self
-                .lessons(&workspaces, UserLessonReach::Workspaces)
-                .await?;
+            let lessons = self.lessons(&workspaces, UserLessonReach::Workspaces);
+            let lessons = lessons.await?;
             let sessions = self.sessions_in(&workspaces).await?;
             memory_state(self.memory()?, sessions, &lessons).await
         };
-        let mut checks = check_folder(configuration, workspace).await?;
-        checks.push(memory_check(state.await));
-        Ok(checks)
+        Ok(memory_check(state.await))
     }
 
     async fn add_history(

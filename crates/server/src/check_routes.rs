@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use axum::Json;
 use axum::extract::State;
+use selvedge_protocol::TokenScope;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use utoipa::{IntoParams, ToSchema};
@@ -72,7 +73,10 @@ async fn check_health(
     let workspace = state.workspace(&caller, query.workspace.as_deref())?;
     let permit = CHECKS.acquire().await;
     let _permit = permit.map_err(|error| ApiError::internal(error.to_string()))?;
-    let checks = state.host.check_health(&workspace).await?;
+    let mut checks = state.host.check_health(&workspace).await?;
+    if caller.require(TokenScope::Memory).is_ok() {
+        checks.push(state.host.check_memory(&workspace).await?);
+    }
     let checks = checks.into_iter().map(CheckView::from).collect();
     Ok(Json(HealthReport { checks }))
 }

@@ -147,6 +147,8 @@ pub trait SessionHost: Send + Sync {
     async fn mcp_servers(&self, workspace: &str) -> Result<Vec<HostedMcpServer>, HostError>;
     /// Checks that the sandbox, commands, MCP servers and the model of a workspace work.
     async fn check_health(&self, workspace: &str) -> Result<Vec<HostedCheck>, HostError>;
+    /// Checks the memory of a workspace.
+    async fn check_memory(&self, workspace: &str) -> Result<HostedCheck, HostError>;
 }
 
 /// What a turn gets from the server.

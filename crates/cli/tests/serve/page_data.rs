@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::ServeFixture;
 use crate::page::obeys;
-use crate::support::api::create_token;
+use crate::support::api::{ApiClient, create_token};
 
 #[test]
 fn the_page_needs_no_token_and_has_a_strict_policy() {
@@ -31,6 +31,24 @@ fn the_page_needs_no_token_and_has_a_strict_policy() {
         let refused = client.request(&format!("GET {path}"), &[none], "");
         assert_eq!(refused.status, 401, "{refused:?}");
     }
+}
+
+#[test]
+fn only_tokens_with_the_scope_see_the_state_of_the_memory() {
+    let fixture = ServeFixture::new(obeys);
+    let (server, client) = fixture.start();
+    let narrow = ["narrow", "--scope", "sessions"];
+    let narrow = server.client(&create_token(&fixture.workspace, &narrow));
+    let checks = |client: &ApiClient| {
+        let health = client.get("/api/v1/health");
+        assert_eq!(health.status, 200, "{health:?}");
+        let checks = health.body["checks"].as_array().unwrap().clone();
+        let names = checks.into_iter().map(|check| check["what"].clone());
+        names.collect::<Vec<Value>>()
+    };
+    let mut all = checks(&client);
+    assert_eq!(all.pop(), Some(json!("project memory")));
+    assert_eq!(checks(&narrow), all);
 }
 
 #[test]
