@@ -150,12 +150,6 @@ impl TurnBudgets for SubAgents {
             .unwrap_or_default()
     }
 
-    fn reserve(&self, run: &str, amounts: BudgetAmounts) {
-        if let Some((_, context)) = self.active_turn(run) {
-            context.budget.reserve(amounts);
-        }
-    }
-
     fn release(&self, run: &str, amounts: BudgetAmounts) {
         if let Some((_, context)) = self.active_turn(run) {
             context.budget.release(amounts);

@@ -199,6 +199,30 @@ fn a_session_cannot_wait_for_its_own_creator() {
 }
 
 #[test]
+fn turns_that_a_script_waits_for_at_once_share_its_budget() {
+    let fixture = MessageFixture::new(|asked| {
+        if asked.raw.contains("start the others") {
+            let code = "const ids = await Promise.all([1, 2, 3, 4].map(n =>
+                    tools.sessions.create({ title: `s${n}` })));
+                await Promise.all(ids.map(s => s.send('go', { wait: true }).catch(() => 0)));
+                return 'all'";
+            return match asked.number {
+                0 => vec![text(&block(code))].into(),
+                _ => vec![text("done")].into(),
+            };
+        }
+        vec![text(&block(&format!("return {}", asked.number)))].into()
+    });
+    let limit = 16;
+    let tokens = limit * (answer_encoding::INPUT + answer_encoding::OUTPUT);
+    fixture.configure(&format!("[agent]\nsession_max_tokens = {tokens}\n"));
+    fixture.run(&["exec", "start the others"]);
+    let requests = fixture.server.asked().len();
+    // Each of the four turns may exceed its part by one request.
+    assert!((6..=16 + 4).contains(&requests), "{requests}");
+}
+
+#[test]
 fn a_created_session_has_at_most_the_permissions_of_its_creator() {
     let fixture = MessageFixture::new(|asked| {
         let last = last_text(asked);

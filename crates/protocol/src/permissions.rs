@@ -51,9 +51,9 @@ pub type BudgetAmounts = (Option<u64>, Option<f64>);
 /// What the turns that a call starts get of the remaining budget of its own turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BudgetShare {
-    /// All that is left: the call waits, and what the turn uses counts in its own turn.
+    /// All that is left: the call starts no turn.
     Rest,
-    /// Half of what is left. It is reserved, because nothing waits for these turns.
+    /// Half of what is left. It is reserved until the call has waited for the turns.
     Half,
 }
 
@@ -73,9 +73,7 @@ pub trait TurnBudgets: Send + Sync {
     fn remaining_budget(&self, run: &str) -> BudgetAmounts;
     /// Reserves half of what is left, and returns it.
     fn reserve_half(&self, run: &str) -> BudgetAmounts;
-    /// Reserves amounts for a turn for which nothing waits any more.
-    fn reserve(&self, run: &str, amounts: BudgetAmounts);
-    /// Releases amounts that were reserved, because no turn was started.
+    /// Releases amounts that were reserved, because no turn was started, or what it used counts.
     fn release(&self, run: &str, amounts: BudgetAmounts);
     /// Returns the names of the tools of the sub-agent that a run belongs to; `None` if the run
     /// belongs to no sub-agent.

@@ -345,11 +345,8 @@ impl Tool for SessionSend {
                 }
                 _ => None,
             };
-            let share = match args.wait {
-                true => BudgetShare::Rest,
-                false => BudgetShare::Half,
-            };
-            let permissions = access.permissions_of(&call, share);
+            // Calls that wait at the same time must not each get the whole rest.
+            let permissions = access.permissions_of(&call, BudgetShare::Half);
             let budget = permissions.budget();
             let message = NewInboxMessage {
                 session: session.clone(),
@@ -360,7 +357,7 @@ impl Tool for SessionSend {
                 max_open_messages: Some(access.max_open_messages),
             };
             let queued = access.store.send(message).await;
-            if queued.is_err() && !args.wait {
+            if queued.is_err() {
                 access.release(&call, budget);
             }
             let queued = queued.map_err(tool_error)?;
@@ -372,15 +369,15 @@ impl Tool for SessionSend {
             let answered = tokio::select! {
                 biased;
                 () = call.cancel.cancelled() => {
-                    // The turn continues, and what it uses counts in no other turn.
-                    access.reserve(&call, budget);
+                    // The turn continues with what is reserved.
                     return Err(ToolError::new("the wait was cancelled").outcome_unknown());
                 }
                 answered = access.runner.run_until_answered(session, queued.number, run) => answered,
             };
             drop(waiting);
-            if answered.is_err() {
-                access.reserve(&call, budget);
+            if answered.is_ok() {
+                // What it used counts in this turn by now.
+                access.release(&call, budget);
             }
             SessionSendOutput::answered(answered.map_err(tool_error)?)
         };
@@ -446,12 +443,6 @@ impl SessionAccess {
     fn permissions_of(&self, call: &CallContext, share: BudgetShare) -> TurnPermissions {
         let budgets = self.budgets.as_deref();
         self.permissions.of_turn(&call.scope_id, budgets, share)
-    }
-
-    fn reserve(&self, call: &CallContext, budget: BudgetAmounts) {
-        if let Some(budgets) = &self.budgets {
-            budgets.reserve(&call.scope_id, budget);
-        }
     }
 
     fn release(&self, call: &CallContext, budget: BudgetAmounts) {
