@@ -456,9 +456,8 @@ impl SessionHost for JournalHost {
         let workspaces = [workspace.to_owned()];
         let state = async {
             let lessons = self.lessons(&workspaces, UserLessonReach::Workspaces);
-            let lessons = lessons.await?;
             let sessions = self.sessions_in(&workspaces).await?;
-            memory_state(self.memory()?, sessions, &lessons).await
+            memory_state(self.memory()?, sessions, &lessons.await?).await
         };
         Ok(memory_check(state.await))
     }
