@@ -47,12 +47,18 @@ customElements.define(
         rootMargin: MARGIN,
       });
       this.resizes = new ResizeObserver(() => {
-        if (this.isAtEnd) this.toEnd();
+        if (this.isAtEnd) this.follow();
         else if (this.distanceToEnd >= END_DISTANCE) this.showJump();
       });
       this.resizes.observe(this.inner);
       this.resizes.observe(this);
       this.addEventListener('scroll', () => this.scrolled(), { passive: true });
+      // What a person presses stays below the pointer.
+      this.released = new AbortController();
+      const { signal } = this.released;
+      this.inner.addEventListener('pointerdown', () => (this.isPressed = true));
+      for (const end of ['pointerup', 'pointercancel'])
+        window.addEventListener(end, () => requestAnimationFrame(() => this.release()), { signal });
       // What a person opens stays where it is.
       this.inner.addEventListener('click', ({ target }) => {
         if (target.closest('summary') && !target.closest('.asked')) this.isAtEnd = false;
@@ -70,6 +76,7 @@ customElements.define(
     disconnectedCallback() {
       this.observer.disconnect();
       this.resizes.disconnect();
+      this.released.abort();
     }
 
     /** How much is below the visible part, in pixels. */
@@ -89,6 +96,15 @@ customElements.define(
       this.jump.hidden = this.isAtEnd;
       const text = this.asked.childElementCount ? 'Needs your decision ↓' : 'Newest ↓';
       if (this.jump.textContent !== text) this.jump.textContent = text;
+    }
+
+    follow() {
+      if (!this.isPressed) this.toEnd();
+    }
+
+    release() {
+      this.isPressed = false;
+      if (this.isAtEnd) this.toEnd();
     }
 
     toEnd() {

@@ -240,6 +240,9 @@ fn a_journal_that_cannot_be_read_is_an_error_instead_of_an_empty_list() {
     let fixture = ChatFixture::new(|_| vec![text("Done.")].into());
     let mut terminal = fixture.chat();
     terminal.wait_for(READY);
+    // Without a session, there are no runs to read.
+    terminal.send("hello");
+    terminal.wait_for("Done.");
     let file = fixture.home().join("journal.sqlite");
     let journal = rusqlite::Connection::open(file).unwrap();
     journal

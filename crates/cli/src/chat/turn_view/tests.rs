@@ -189,7 +189,8 @@ fn a_script_is_printed_at_once_and_its_calls_when_it_ends() {
         [
             "  ✓ exec ls  5 ms",
             "  so far",
-            "  shown⏎by the script",
+            "  shown",
+            "  by the script",
             "◀ {\"n\":1}  1.5 s",
             "  warning: tool_2 was not awaited",
             ""
