@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::orchestrator::{PreparedCall, always_reruns, not_run_outcome};
 use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput, camel_case};
 
-/// Number of calls that an error or warning describes with their arguments. It names the others by
+/// Number of calls whose arguments the warning about reused calls shows. It names the others by
 /// their ids.
 const MAX_DESCRIBED_CALLS: usize = 8;
 /// Characters of a call's arguments that an error or warning shows.
@@ -244,16 +244,17 @@ impl PriorCalls {
         })
     }
 
-    /// Returns the failure of a call that must not run yet. It names each undecided call, and for
-    /// the first [`MAX_DESCRIBED_CALLS`] the arguments and how to decide.
+    /// Returns the failure of a call that must not run yet. It names each undecided call and how to
+    /// decide it.
     pub(crate) fn undecided_failure(&self, tool: &str) -> CallFailure {
         let progress = self.progress();
         let undecided: Vec<&PriorCall> = self.undecided_calls(&progress).collect();
+        let described: Vec<String> = undecided.iter().map(|call| call.describe()).collect();
         let message = format!(
             "{} did not run, because it may change something: first decide these calls of unknown \
              outcome: {}",
             camel_case(tool),
-            describe_first(&undecided)
+            described.join("; ")
         );
         let mut failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
         failure.suggestions.push(
@@ -261,7 +262,8 @@ impl PriorCalls {
              lines for it before the first call that changes something:"
                 .to_owned(),
         );
-        for PriorCall { id, .. } in undecided.iter().take(MAX_DESCRIBED_CALLS) {
+        for call in &undecided {
+            let id = &call.id;
             failure.suggestions.push(format!(
                 "resume.repeat(\"{id}\") // it had no effect: run it again"
             ));
@@ -269,21 +271,9 @@ impl PriorCalls {
                 "resume.skip(\"{id}\", value) // it took effect: return value instead"
             ));
         }
-        if let Some(more @ 1..) = undecided.len().checked_sub(MAX_DESCRIBED_CALLS) {
-            failure.suggestions.push(format!(
-                "write such a line for each of the other {more} calls, too"
-            ));
-        }
         let list: Vec<Value> = undecided
             .iter()
-            .enumerate()
-            .map(|(index, PriorCall { id, tool, args, .. })| {
-                if index < MAX_DESCRIBED_CALLS {
-                    json!({"callId": id, "tool": tool, "args": args})
-                } else {
-                    json!({"callId": id, "tool": tool})
-                }
-            })
+            .map(|call| json!({"callId": call.id, "tool": call.tool, "args": call.args}))
             .collect();
         failure.metadata.insert("run".to_owned(), json!(self.run));
         failure.metadata.insert("undecided".to_owned(), json!(list));
