@@ -31,7 +31,6 @@ impl TurnBudgets for RecordedBudgets {
         (Some(HALF.0), Some(HALF.1))
     }
 
-
     fn release(&self, _: &str, amounts: BudgetAmounts) {
         self.released.lock().unwrap().push(amounts);
     }
