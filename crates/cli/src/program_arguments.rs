@@ -60,8 +60,13 @@ const PACKAGE_RUNNERS: [(&str, &[&str]); 11] = [
     ("uvx", &[]),
     ("yarn", &["dlx"]),
 ];
-/// Programs that replace `$` and backticks in the text after `-c`.
-const SHELLS: [&str; 8] = ["ash", "bash", "dash", "fish", "ksh", "mksh", "sh", "zsh"];
+/// Programs that run the text after `-c` as a command of a shell.
+const SHELLS: [&str; 14] = [
+    "ash", "bash", "csh", "dash", "fish", "flock", "ksh", "mksh", "runuser", "script", "sh", "su",
+    "tcsh", "zsh",
+];
+/// What a shell replaces in a command.
+const REPLACED_BY_SHELL: [char; 7] = ['$', '`', '*', '?', '[', '{', '~'];
 /// Variables with folders that are checked otherwise, or in which programs execute nothing.
 const OTHER_VARIABLES: [&str; 6] = [
     "PATH",
@@ -86,7 +91,8 @@ pub(crate) enum UnsafeArgument {
 
 /// Returns what makes the arguments and variables of a program unsafe: a path that agents can write
 /// or create. `folder` is where the program starts. A folder is accepted as data after the name of
-/// the server, as in `npx -y server-filesystem DIR`.
+/// the server, as in `npx -y server-filesystem DIR`, unless agents can replace the folder itself:
+/// they could put a program in its place.
 pub(crate) fn unsafe_argument(
     server: &McpServer,
     folder: &Path,
@@ -105,17 +111,21 @@ pub(crate) fn unsafe_argument(
     for arg in &server.args {
         let role = words.role_of_next(arg);
         let text = with_values(arg, &value_of);
-        if role == ArgumentRole::ShellText && text.contains(['$', '`']) {
+        if role == ArgumentRole::ShellText && text.contains(REPLACED_BY_SHELL) {
             return Some(UnsafeArgument::ShellText(arg.clone()));
         }
-        let is_folder = |text: &str| folder.join(text).is_dir();
+        let is_data_folder = |path: &Path| {
+            let is_fixed = |above| writable_place(above, may_write).is_none();
+            path.is_dir() && path.parent().is_some_and(is_fixed)
+        };
+        let is_data = |text: &str| is_data_folder(&folder.join(text));
         let value = text.split_once('=').map(|(_, value)| value);
-        if role == ArgumentRole::Data && (is_folder(&text) || value.is_some_and(is_folder)) {
+        if role == ArgumentRole::Data && (is_data(&text) || value.is_some_and(is_data)) {
             continue;
         }
         let paths = [arg, &text].into_iter();
         let paths = paths.flat_map(|text| named_paths(text, folder));
-        let mut executed = paths.filter(|path| role != ArgumentRole::Data || !path.is_dir());
+        let mut executed = paths.filter(|path| role != ArgumentRole::Data || !is_data_folder(path));
         if let Some(path) = executed.find(is_replaceable) {
             return Some(UnsafeArgument::Path(path));
         }
@@ -159,7 +169,10 @@ struct ServerWords<'a> {
     /// Number of words before the name of the server; `None` if the command does not find servers
     /// by name.
     words_before_name: Option<usize>,
+    /// Whether the command can run a text as a command of a shell.
     runs_shell: bool,
+    /// Whether a shell read its option for such a text: the text may be any later word.
+    is_shell_text: bool,
     runs_python: bool,
     /// Whether the name of the server was read.
     is_named: bool,
@@ -177,6 +190,7 @@ impl<'a> ServerWords<'a> {
         let mut words = Self {
             words_before_name: runner.map(|(_, words)| words.len()),
             runs_shell: runner.is_some(),
+            is_shell_text: false,
             runs_python: false,
             is_named: false,
             before: "",
@@ -188,9 +202,14 @@ impl<'a> ServerWords<'a> {
     /// Returns the role of the next argument.
     fn role_of_next(&mut self, arg: &'a str) -> ArgumentRole {
         let before = std::mem::replace(&mut self.before, arg);
-        let is_shell_option = before == "--call"
-            || before.starts_with('-') && !before.starts_with("--") && before.contains('c');
-        let role = if self.runs_shell && is_shell_option {
+        let is_shell_option = ["--call", "--command"].contains(&before)
+            || before.starts_with('-') && !before.starts_with("--") && before.contains('c')
+            || ["--call=", "--command="]
+                .iter()
+                .any(|option| arg.starts_with(option));
+        let has_shell_text = self.runs_shell && is_shell_option;
+        self.is_shell_text |= has_shell_text && self.words_before_name.is_none();
+        let role = if has_shell_text || self.is_shell_text {
             ArgumentRole::ShellText
         } else if self.is_named && !is_code_option(arg) && !is_code_option(before) {
             ArgumentRole::Data
@@ -241,11 +260,12 @@ fn is_code_option(arg: &str) -> bool {
 /// list, in a `file:` URL, or as a word of a shell command.
 fn named_paths(text: &str, folder: &Path) -> impl Iterator<Item = PathBuf> {
     let mut names = Vec::new();
-    let decoded = file_urls_decoded(text);
+    let decoded = text.split_whitespace().chain([text]);
+    let decoded: Vec<String> = decoded.filter_map(file_urls_decoded).collect();
     // A shell joins what is quoted with what follows.
     let unquoted = text.replace(['\'', '"', '\\'], "");
-    let texts = [Some(text), decoded.as_deref(), Some(unquoted.as_str())];
-    for text in texts.into_iter().flatten() {
+    let texts = [text, &unquoted].into_iter();
+    for text in texts.chain(decoded.iter().map(String::as_str)) {
         let is_end = |c: char| c.is_whitespace() || "=:,;@'\"`()<>|&{}[]".contains(c);
         let parts = text.split(is_end);
         let absolute = parts.clone();
@@ -287,6 +307,7 @@ mod tests {
                 std::fs::write(folder.join(name), "").unwrap();
             }
         }
+        std::fs::create_dir(open.join("folder")).unwrap();
         std::os::unix::fs::symlink(open.join("run.py"), safe.join("link.py")).unwrap();
         std::os::unix::fs::symlink(&open, safe.join("lib")).unwrap();
         let may_write = |path: &Path| path.starts_with(&open);
@@ -344,6 +365,10 @@ mod tests {
             &["npx", "--prefix", "OPEN", "server"],
             &["make", "run", "-C", "OPEN"],
             &["ruby", "run", "-IOPEN", "server"],
+            // A folder that agents can replace.
+            &["npx", "-y", "server", "OPEN/folder"],
+            &["npx", "-y", "server", "--plugin=OPEN/folder"],
+            &["python3", "-m", "server", "OPEN/folder"],
             // A word that is not the name of the server.
             &["python3", "-W", "ignore", "OPEN"],
             &["python3", "-u", "-X", "dev", "OPEN"],
@@ -367,6 +392,14 @@ mod tests {
             &["python3", "~/open/run.py"],
             &["python3", "$HOME/open"],
             // What the shell makes of it is not known.
+            &["sh", "-c", "exec python3 ROOT/op*/run.py"],
+            &["sh", "-c", "exec python3 ROOT/o[a-z]en/run.p?"],
+            &["bash", "-c", "exec python3 ROOT/{opus,safe}/run.py"],
+            &["bash", "-c", "-l", "exec python3 $OTHER/run.py"],
+            &["sh", "-c", "--", "exec python3 $OTHER/run.py"],
+            &["script", "-qc", "exec python3 $OTHER/run.py", "/dev/null"],
+            &["fish", "--command=exec python3 $OTHER/run.py"],
+            &["sh", "-c", "exec python3 ~agent/run.py"],
             &["sh", "-c", "exec python3 $OTHER/run.py"],
             &["sh", "-c", "exec python3 ${CODE%x}"],
             &["sh", "-c", "exec python3 `cat path`"],
@@ -375,7 +408,7 @@ mod tests {
                 check(line, &[("HOME", "ROOT"), ("CODE", "open")]),
                 "{line:?}"
             );
-            let words = line.iter().map(|word| word.replace(['$', '~', '`'], ""));
+            let words = line.iter().map(|word| word.replace(REPLACED_BY_SHELL, ""));
             let words: Vec<String> = words.collect();
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             assert!(!check(&words, &[]), "{words:?}");
@@ -414,6 +447,11 @@ mod tests {
             ("NODE_OPTIONS", "--require OPEN/run.py", true),
             ("NODE_OPTIONS", "--require=OPEN/run.py", true),
             ("NODE_OPTIONS", "--import=file://OPEN/with%20space.js", true),
+            (
+                "NODE_OPTIONS",
+                "--import=file://localhostSAFE/a.mjs --import=file://localhostOPEN/with%20space.js",
+                true,
+            ),
             ("NODE_PATH", "OPEN/build/lib", true),
             ("PYTHONPATH", "OPEN", true),
             ("PYTHONPATH", "SAFE:OPEN", true),

@@ -1,7 +1,7 @@
 //! Connections: statements, transactions, and what differs between the databases.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::postgres::{NamedLockMode, PostgresConnection};
 use crate::statement::StatementKind;
@@ -9,6 +9,12 @@ use crate::{
     ColumnCodec, DatabaseError, DatabaseValue, Params, PostgresUrl, Row, Statement, ValueRef,
     WriteTransaction, sqlite,
 };
+
+/// How long an attempt to truncate the log waits for readers. Other processes cannot write
+/// meanwhile.
+const TRUNCATION_ATTEMPT: Duration = Duration::from_millis(250);
+/// Pause between two attempts, in which others write.
+const TRUNCATION_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection to a database.
 pub struct Connection {
@@ -344,13 +350,27 @@ impl Connection {
     }
 
     /// Truncates the log of the file, which may contain deleted rows. Returns whether it is empty
-    /// now: it is not if another process reads it.
-    pub fn truncate_log(&self) -> Result<bool, DatabaseError> {
+    /// now: it is not if another process reads it all the time until the limit.
+    pub fn truncate_log(&self, limit: Duration) -> Result<bool, DatabaseError> {
         match &self.backend {
-            Backend::Sqlite(_) => {
-                let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
-                let busy: i64 = self.query_row(sql, &[], |row| row.get(0))?;
-                Ok(busy == 0)
+            Backend::Sqlite(connection) => {
+                let begin = Instant::now();
+                let timeout: u32 =
+                    connection.pragma_query_value(None, "busy_timeout", |row| row.get(0))?;
+                let timeout = Duration::from_millis(timeout.into());
+                connection.busy_timeout(TRUNCATION_ATTEMPT)?;
+                let truncate = || -> Result<bool, DatabaseError> {
+                    let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
+                    let busy: i64 = self.query_row(sql, &[], |row| row.get(0))?;
+                    Ok(busy == 0)
+                };
+                let mut truncated = truncate();
+                while matches!(truncated, Ok(false)) && begin.elapsed() < limit {
+                    std::thread::sleep(TRUNCATION_PAUSE);
+                    truncated = truncate();
+                }
+                connection.busy_timeout(timeout)?;
+                truncated
             }
             // The log belongs to the administrator of the database.
             Backend::Postgres(_) => Ok(true),

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_database::{Connection, params};
 
-use crate::connection::{execute, query_column};
+use crate::connection::{BUSY_TIMEOUT, execute, query_column};
 use crate::document_store::OWNER_SEPARATOR;
 use crate::idempotency::ANY_SESSION;
 use crate::{Journal, JournalError, StoredRow, StoredRunState};
@@ -99,7 +99,7 @@ impl Journal {
         let connection = self.flushed_connection();
         crate::schema::JOURNAL_SCHEMA.refuse_too_old(&connection)?;
         connection.compact()?;
-        match connection.truncate_log()? {
+        match connection.truncate_log(BUSY_TIMEOUT)? {
             true => Ok(()),
             false => Err(JournalError::LogNotTruncated),
         }

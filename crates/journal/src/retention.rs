@@ -1,5 +1,7 @@
 //! Retention: removes old runs, expired documents, unused payloads and stale lock files.
 
+use std::time::Duration;
+
 use selvedge_database::params;
 use selvedge_protocol::Retention;
 
@@ -54,6 +56,9 @@ const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 12] = [
     ("turn_changes", "after"),
 ];
 
+/// How long the truncation of the log waits for readers.
+const LOG_READERS_TIMEOUT: Duration = Duration::from_secs(1);
+
 impl Journal {
     /// Removes expired documents, runs that are older than the limit, and the oldest runs beyond
     /// the size limit. Runs that have not ended and sessions are never removed. Then the file
@@ -65,9 +70,9 @@ impl Journal {
             // it.
             let connection = self.flushed_connection();
             let _ = connection
-                .truncate_log()
+                .truncate_log(LOG_READERS_TIMEOUT)
                 .and_then(|_| connection.compact())
-                .and_then(|()| connection.truncate_log());
+                .and_then(|()| connection.truncate_log(LOG_READERS_TIMEOUT));
         }
         Ok(removed)
     }

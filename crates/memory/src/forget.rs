@@ -2,6 +2,7 @@
 //! on), from the free pages of the file and from its write-ahead log.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use selvedge_database::{Connection, params};
 
@@ -140,14 +141,22 @@ impl Memory {
 
     /// Truncates the write-ahead log, which still has the deleted text. (Freed pages of the file
     /// are overwritten by `secure_delete`.) Fails with [`MemoryError::LogInUse`] if another
-    /// process is reading the log.
+    /// process is reading the log for a second.
     pub fn truncate_log(&self) -> Result<(), MemoryError> {
-        match self.writer().truncate_log()? {
+        self.truncate_log_within(LOG_READERS_TIMEOUT)
+    }
+
+    /// Like [`Memory::truncate_log`], with another limit for the readers.
+    pub fn truncate_log_within(&self, limit: Duration) -> Result<(), MemoryError> {
+        match self.writer().truncate_log(limit)? {
             true => Ok(()),
             false => Err(MemoryError::LogInUse),
         }
     }
 }
+
+/// How long the truncation of the log waits for readers.
+const LOG_READERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Deletes what other sessions keep of a turn, or of all turns of a session: announcements that
 /// quote it, the briefs, and the descriptions of areas of its folder, which may quote it.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -27,6 +28,8 @@ use crate::sessions_worktree::remove_worktrees;
 const LOG_TRUNCATION_INTERVAL: Duration = Duration::from_secs(300);
 /// How many times this is tried. The next deletion tries it as well.
 const MAX_LOG_TRUNCATIONS: u32 = 12;
+/// How long `forget` waits for processes that read the log.
+const LOG_READERS_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) fn forget(
     memory: &Memory,
@@ -191,9 +194,7 @@ fn remove(
                 counts.lessons += more.lessons;
             }
             // It is deleted.
-            Err(MemoryError::LogInUse) if *log == LogTruncation::WhenPossible => {
-                log_state = LogState::InUse;
-            }
+            Err(MemoryError::LogInUse) => log_state = LogState::InUse,
             Err(error) => return Err(error),
         }
         Ok(())
@@ -217,6 +218,10 @@ fn remove(
         Session::forget(journal, session, turn).map_err(agent_problem)?;
         remove_worktrees(removed.sessions.iter())?;
     }
+    if *log == LogTruncation::Now && log_state == LogState::InUse {
+        memory.truncate_log_within(LOG_READERS_TIMEOUT)?;
+        log_state = LogState::Truncated;
+    }
     Ok((removed, counts, log_state))
 }
 
@@ -238,11 +243,16 @@ pub(crate) fn delete_session(
         log: LogTruncation::WhenPossible,
     };
     let (_, _, log) = remove(memory, journal, &home, &known, None)?;
-    if let (LogState::InUse, Ok(runtime)) = (log, Handle::try_current()) {
+    if let (LogState::InUse, Ok(runtime)) = (log, Handle::try_current())
+        && !IS_TRUNCATING_LOG.swap(true, Ordering::Relaxed)
+    {
         runtime.spawn(truncate_log_later(memory.clone()));
     }
     Ok(())
 }
+
+/// Whether a task of this process tries to truncate the log later.
+static IS_TRUNCATING_LOG: AtomicBool = AtomicBool::new(false);
 
 /// Truncates the write-ahead log when no other process reads it.
 async fn truncate_log_later(memory: Arc<Memory>) {
@@ -251,9 +261,10 @@ async fn truncate_log_later(memory: Arc<Memory>) {
         let memory = memory.clone();
         let truncated = tokio::task::spawn_blocking(move || memory.truncate_log()).await;
         if !matches!(truncated, Ok(Err(MemoryError::LogInUse))) {
-            return;
+            break;
         }
     }
+    IS_TRUNCATING_LOG.store(false, Ordering::Relaxed);
 }
 
 /// Returns the id of the session, and whether the journal has it. `named` is its name in memory, or
