@@ -457,8 +457,8 @@ fn ollama_url(host: &str) -> String {
     format!("{scheme}://{host}:{port}/v1")
 }
 
-/// Whether a provider that lists these models may offer this one. Many providers list a version of a
-/// model, such as `NAME-2026-01-01` or `NAME:latest`, and some list nothing.
+/// Whether a provider that lists these models may offer this one. Many providers list a version of
+/// a model, such as `NAME-2026-01-01` or `NAME:latest`, and some list nothing.
 pub(crate) fn may_offer_model(listed: &[String], model: &str) -> bool {
     let is_version = |name: &String| {
         let rest = name.strip_prefix(model);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Lists folders.
+/// A function that returns the folders as they are now.
 type ListFolders = dyn Fn() -> Vec<PathBuf> + Send + Sync;
 
 /// The workspaces of other sessions. They are listed again for each path that is checked and each

@@ -229,8 +229,8 @@ fn decisions_about<'a>(
     })
 }
 
-/// Returns the arguments of a call. The journal has those of a call that was not allowed only in the
-/// approval request.
+/// Returns the arguments of a call. The journal has those of a call that was not allowed only in
+/// the approval request.
 fn args_of<'a>(
     call: &'a StoredCall,
     approvals: &'a [StoredApproval],

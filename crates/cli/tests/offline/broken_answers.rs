@@ -1,5 +1,5 @@
-//! Answers that break off, and failures of the server: a request that may have been paid for is sent
-//! once.
+//! Answers that break off, and failures of the server: a request that may have been paid for is
+//! sent once.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! How long a turn waits for a small model that is slow, wrong, silent or failing, and for an encoder
-//! that does not answer.
+//! How long a turn waits for a small model that is slow, wrong, silent or failing, and for an
+//! encoder that does not answer.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
