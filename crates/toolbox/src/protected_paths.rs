@@ -89,7 +89,7 @@ pub(crate) struct ProtectedPaths {
     paths: Vec<PathBuf>,
     /// Workspaces of other sessions. They are not named to agents.
     other_workspaces: OtherWorkspaces,
-    /// The canonical folder of the workspace.
+    /// The folder of the workspace.
     root: PathBuf,
     /// Paths that stay writable although the repository names them, absolute.
     excepted: Vec<PathBuf>,
